@@ -17,9 +17,8 @@ from pytest_gpuenergy.plugin import load_run
 from pytest_gpuenergy.pytest_plugin import NETWORK, records_folder, sources_said
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
-from pytest_gpuenergy.tuners import kernels_of, records_of
+from pytest_gpuenergy.tuners import KernelStore, kernels_of, records_of
 from pytest_gpuenergy.tuning import RecordFile, choose_ranks
-from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import (
     CASES,
     Gemm,

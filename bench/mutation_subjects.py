@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import KernelStore, load_records
 from pytest_gpuenergy.tuning import find_records
-from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor, Workload, find_workload
 
 KERNELS = Path(__file__).parent / "mutation_kernels"

@@ -8,7 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from conftest import BundledKernel
-    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
+    from pytest_gpuenergy import EnergyBenchmark
 
 
 @pytest.mark.usefixtures("powercap")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
+from pytest_gpuenergy import EnergyBenchmark
 
 TOKENS, WIDTH = 1024, 4096
 SCALE = 0.02

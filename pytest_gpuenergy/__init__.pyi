@@ -13,6 +13,7 @@ from .kernels import (
     TritonKernel as TritonKernel,
     load_kernel as load_kernel,
 )
+from .pytest_plugin import EnergyBenchmark as EnergyBenchmark
 from .record import Correctness as Correctness, Measurement as Measurement
 from .report import Report as Report, load_report as load_report
 from .support import (
@@ -30,6 +31,10 @@ from .workloads import (
     Scalar as Scalar,
     Tensor as Tensor,
     Workload as Workload,
+    distinct_shapes as distinct_shapes,
+    find_workload as find_workload,
+    network as network,
+    parse_shape as parse_shape,
 )
 
 __version__: str

@@ -28,9 +28,8 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.tuners import Spaces, kernels_of, load_records
+from pytest_gpuenergy.tuners import SearchSettings, Spaces, kernels_of, load_records
 from pytest_gpuenergy.tuning import TEMPLATE, Tuner, TuneSettings, confirm_with, find_records
-from pytest_gpuenergy.tvm import SearchSettings
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads import Conv2d, Workload

@@ -25,10 +25,10 @@ from threading import Event
 from typing import Any, cast
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.gemm import GEMM_FORM, GemmSpace
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, InputError
+from pytest_gpuenergy.tuners import GEMM_FORM, GemmSpace
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed
 from pytest_gpuenergy.workloads import from_parameters
 

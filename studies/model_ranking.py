@@ -44,9 +44,8 @@ from pytest_gpuenergy.emulator import (
 from pytest_gpuenergy.engine import arenas_for
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
-from pytest_gpuenergy.tuners import files_of_tuner
+from pytest_gpuenergy.tuners import KernelStore, files_of_tuner
 from pytest_gpuenergy.tuning import TVM, Record, RecordFile
-from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import Workload
 
 RECORDS = Path(__file__).parents[1] / "bench" / "records" / "nvidia-h200"

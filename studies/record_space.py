@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
-from pytest_gpuenergy.gemm import SimtParameters
 from pytest_gpuenergy.support import GpuEnergyError, InputError, encode, write_atomically
-from pytest_gpuenergy.tuning import Card, card_of
+from pytest_gpuenergy.tuners import SimtParameters
+from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 
 PRODUCT = Gemm("1024", 1024, 1024, 1024)
@@ -44,7 +44,7 @@ _MOST_THREADS = 1024
 _LEAST_THREADS = 32
 
 
-def results(gemm: Gemm, card: Card, clock_mhz: float) -> Iterator[dict[str, Any]]:
+def results(gemm: Gemm, card: CardResources, clock_mhz: float) -> Iterator[dict[str, Any]]:
     """One for each choice that can be written as a kernel, in the order of `CHOICES`."""
     for values in itertools.product(*CHOICES.values()):
         configuration = dict(zip(CHOICES, values, strict=True))
@@ -68,7 +68,7 @@ def parameters(configuration: dict[str, int], gemm: Gemm) -> SimtParameters:
     return one if split == 1 else replace(one, blocks=split * one.tiles(gemm))
 
 
-def time_ms(one: SimtParameters, gemm: Gemm, card: Card, clock_mhz: float) -> float | None:
+def time_ms(one: SimtParameters, gemm: Gemm, card: CardResources, clock_mhz: float) -> float | None:
     """The estimated time; None if no block fits on a multiprocessor."""
     if one.resident(gemm, card) == 0:
         return None
@@ -98,7 +98,7 @@ def result(configuration: dict[str, int], estimated_ms: float | None) -> dict[st
 def document() -> dict[str, Any]:
     """The whole file."""
     with EmulatedDevice() as device:
-        found = list(results(PRODUCT, card_of(device), DEFAULT_PROFILE.max_clock_mhz))
+        found = list(results(PRODUCT, card_resources(device), DEFAULT_PROFILE.max_clock_mhz))
     return {
         "schema_version": "1.0.0",
         "metadata": {

@@ -12,8 +12,7 @@ from pathlib import Path
 from pytest_gpuenergy.devices import Binary, CudaRunner
 from pytest_gpuenergy.engine import arenas_for
 from pytest_gpuenergy.kernels import Dim3, Job, Kernel
-from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore, load_records
 
 MARK = "kernel under test: "
 

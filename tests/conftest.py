@@ -21,8 +21,8 @@ from small_project import QUICK
 
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.emulator import Toolchain, find_compiler
+from pytest_gpuenergy.tuners import METASCHEDULE, Database, installed_tvm, load_database
 from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
-from pytest_gpuenergy.tvm import METASCHEDULE, Database, installed_tvm, load_database
 from pytest_gpuenergy.workloads import CASES
 
 # It cannot be imported twice, which is what happens when a run within a test is the first to do so.

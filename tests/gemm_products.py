@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.gemm import GEMM_FORM, GemmParameters
+from pytest_gpuenergy.tuners import GEMM_FORM, GemmParameters
 from pytest_gpuenergy.tuning import Record, RecordFile
 from pytest_gpuenergy.workloads import Gemm
 

@@ -11,11 +11,12 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.search import (
+    MOVES,
     Application,
     KernelSpec,
     LaunchPlan,
+    Move,
     ScalarSpec,
-    SourceMove,
     State,
     TensorSpec,
     evaluate,
@@ -24,6 +25,11 @@ from pytest_gpuenergy.workloads import Contract, ErrorBound, Scalar, Tensor
 
 Reference = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 BOUND = ErrorBound(1e-4, 1e-4)
+
+
+def move_named(name: str) -> Move:
+    """Return the move of a name."""
+    return next(move for move in MOVES if move.name == name)
 
 
 def spec_of(
@@ -69,12 +75,12 @@ def _tensor(text: str, dtypes: Mapping[str, str]) -> TensorSpec:
     return TensorSpec(name, sizes, dtypes.get(name, "float32"), role)  # type: ignore[arg-type]
 
 
-def results(move: SourceMove, spec: KernelSpec, state: State | None = None) -> list[Application]:
+def results(move: Move, spec: KernelSpec, state: State | None = None) -> list[Application]:
     """All applications of a move."""
     return list(move.applications(state or spec.baseline, spec))
 
 
-def only(move: SourceMove, spec: KernelSpec, what: str = "") -> State:
+def only(move: Move, spec: KernelSpec, what: str = "") -> State:
     """The result of the one application that ``what`` describes."""
     found = [one for one in results(move, spec) if what in one.what]
     assert len(found) == 1, [one.what for one in results(move, spec)]

@@ -28,10 +28,8 @@ FLOORS = (
     {"advice", "gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "conv", "fleet", "gemm", "replay", "tvm"},
+    {"ab", "fleet", "replay", "tuners"},
     {"search"},
-    {"tuners"},
-    {"contenders"},
     {"commands", "pytest_plugin"},
     {"cli", "plugin"},
 )

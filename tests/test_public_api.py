@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,10 @@ def test_the_measurement_of_a_wrong_kernel_has_no_figures() -> None:
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(InputError, match="'cpu' is not understood"):
         verify(scale(), SCALE, device="cpu")
+
+
+def test_every_name_is_on_a_page() -> None:
+    pages = Path(__file__).parents[1] / "docs/reference/api"
+    text = "".join(page.read_text(encoding="utf-8") for page in pages.glob("*.md"))
+    missing = [n for n in pytest_gpuenergy.__all__ if f"::: pytest_gpuenergy.{n}\n" not in text]
+    assert missing == []

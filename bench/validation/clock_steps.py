@@ -31,7 +31,7 @@ from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import ClockState, Conditions
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, write_atomically
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore
 
 HEADER = ("second", "time (µs)", "SM clock (MHz)", "NVML says", "power (W)", "temperature (°C)")
 

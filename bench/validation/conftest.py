@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import EnergySource, MeterSettings, choose_source
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore
 from pytest_gpuenergy.workloads import Workload
 
 REPEATED = frozenset({"case4-slowest", "case5-fastest", "axpy", "case1-slowest"})

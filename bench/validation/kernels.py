@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices import Arena, Device, Repeater
 from pytest_gpuenergy.kernels import Job, Kernel, load_kernel
-from pytest_gpuenergy.tuners import records_of
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore, records_of
 from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor, Workload, find_workload
 
 NAMES = (

@@ -30,7 +30,7 @@ from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, InputError, write_atomically
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore
 from pytest_gpuenergy.workloads import Workload
 
 MEASURED_S = 10.0

@@ -7,6 +7,11 @@ from .exhibit import (
     load_exhibits as load_exhibits,
 )
 from .pairs import compare_pairs as compare_pairs
-from .revisions import check_paths as check_paths, commit_of as commit_of, run_pytest as run_pytest
+from .revisions import (
+    check_paths as check_paths,
+    check_sides as check_sides,
+    commit_of as commit_of,
+    load_side as load_side,
+    run_pytest as run_pytest,
+)
 from .rounds import Turns as Turns, take_turns as take_turns
-from .side import check_sides as check_sides, load_side as load_side

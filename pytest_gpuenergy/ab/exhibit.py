@@ -1,4 +1,4 @@
-"""Exports an item as a job and a draft measurement, so that another process can measure it."""
+"""Exports items as jobs and draft measurements, so that another process can measure them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Exhibit:
     """One exported item of a run.
 
     Attributes:
-        draft: the item's measurement without figures; it has an error when the kernel failed
+        draft: The item's measurement without figures; with an error if the kernel failed
             verification.
-        stored: the job to measure; None when the kernel failed.
+        stored: The job to measure; None if the kernel failed.
     """
 
     draft: Measurement
@@ -63,7 +63,7 @@ def export_problems(folder: Path, problems: Sequence[str]) -> None:
         write_atomically(folder / _PROBLEMS, encode(list(problems)))
 
 
-class _Line(Struct, frozen=True):
+class _ExhibitLine(Struct, frozen=True):
     """An `Exhibit` as one line of JSON; ``job`` is the stored job's name."""
 
     draft: Measurement
@@ -77,7 +77,7 @@ def export(folder: Path, draft: Measurement, job: Job, workload: Workload) -> No
         ReportError: it cannot be written.
     """
     with _explained(folder):
-        _append(folder, _Line(draft, write_job(folder, job, workload)))
+        _append(folder, _ExhibitLine(draft, write_job(folder, job, workload)))
 
 
 def export_failure(folder: Path, draft: Measurement) -> None:
@@ -87,7 +87,7 @@ def export_failure(folder: Path, draft: Measurement) -> None:
         ReportError: it cannot be written.
     """
     with _explained(folder):
-        _append(folder, _Line(draft, None))
+        _append(folder, _ExhibitLine(draft, None))
 
 
 def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
@@ -101,7 +101,7 @@ def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
         return ()
     try:
         lines = read_bytes(path, "list of exported kernels", _LARGEST_BYTES).splitlines()
-        found = [_exhibit(folder, decode(line, _Line)) for line in lines]
+        found = [_exhibit(folder, decode(line, _ExhibitLine)) for line in lines]
     except (FormError, InputError) as error:
         raise InputError(f"The exported kernels in {folder} cannot be read: {error}.") from None
     return tuple({exhibit.draft.node_id: exhibit for exhibit in found}.values())
@@ -123,7 +123,7 @@ def load_problems(folder: Path) -> tuple[str, ...]:
         raise InputError(f"{path} cannot be read: {error}.") from None
 
 
-def _exhibit(folder: Path, line: _Line) -> Exhibit:
+def _exhibit(folder: Path, line: _ExhibitLine) -> Exhibit:
     return Exhibit(line.draft, None if line.job is None else read_job(folder, line.job))
 
 
@@ -137,7 +137,7 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _append(folder: Path, line: _Line) -> None:
+def _append(folder: Path, line: _ExhibitLine) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LINES).open("ab") as file:
         file.write(encode(line) + b"\n")

@@ -38,22 +38,21 @@ def compare_pairs(
 ) -> Comparison:
     """Measure each pair alternately under its power cap, which is restored afterwards.
 
-    The rounds of a pair end when each metric has a verdict, see `Turns.are_enough`.
+    The rounds of a pair end when each metric has a verdict, see `Turns.are_enough`. An interrupt
+    ends the measurements, and the comparison has what was judged before.
 
     Args:
-        station: the claimed GPU.
-        base: the earlier revision.
-        head: the later revision.
-        settings: limits to judge by; its deviation between sessions is not used.
-        rounds: largest number of measurements of each version.
-        timeout_s: time limit for one run of a kernel.
-        tell: called with a line for each pair before and after it is measured.
-        precision: largest half width of an interval with which the rounds end, as a fraction.
-
-    What has been judged when it is interrupted is returned.
+        station: The claimed GPU.
+        base: The earlier revision.
+        head: The later revision.
+        settings: The limits to judge by; its deviation between sessions is not used.
+        rounds: The largest number of measurements of each version.
+        timeout_s: The time limit for one run of a kernel.
+        tell: Called with a line for each pair before and after it is measured.
+        precision: The largest half width of an interval with which the rounds end, as a fraction.
 
     Raises:
-        DeviceError: the power cap cannot be set or restored.
+        DeviceError: The power cap cannot be set or restored.
     """
     found = _pair_up(base[1], head[1])
     comparisons = count_comparisons(len(found.pairs), settings)
@@ -94,7 +93,9 @@ def compare_pairs(
             found.failed.append(Unmatched(later.draft, turns.problem))
         else:
             found_now = turns.judge(later, settings, comparisons, looks, flags)
-            words = ", ".join(f"{one.metric.label} {one.verdict}" for one in found_now)
+            words = ", ".join(
+                f"{judgement.metric.label} {judgement.verdict}" for judgement in found_now
+            )
             again = f", {turns.repeated} more of which were disturbed" if turns.repeated else ""
             tell(f"{name}: {words} after {len(turns.base)} rounds{again}")
             judgements += found_now
@@ -117,11 +118,11 @@ class _Found:
     """The items of two revisions, by what becomes of them.
 
     Attributes:
-        pairs: to measure, the earlier item first.
-        unknown: that have no counterpart to compare with.
-        failed: that are wrong in the later revision.
-        unchanged: whose kernels are equal in both.
-        gone: that only the earlier revision has.
+        pairs: The items to measure, the earlier one of each pair first.
+        unknown: The items that have no counterpart to compare with.
+        failed: The items that are wrong in the later revision.
+        unchanged: The items whose kernels are equal in both.
+        gone: The items that only the earlier revision has.
     """
 
     pairs: list[tuple[Exhibit, Exhibit]] = field(default_factory=list)

@@ -19,9 +19,9 @@ from pytest_gpuenergy.gate import (
     Judgement,
     Looks,
     Verdict,
+    bonferroni_tail,
     decide,
-    doubts_of_flags,
-    tail_of,
+    flag_doubts,
     widened,
 )
 from pytest_gpuenergy.kernels import Job
@@ -38,10 +38,10 @@ The card idles between two turns, so its power swings anew in each if the limit 
 
 
 SPARE_ROUNDS = 4
-"""Number of rounds of a pair that are measured again because of a slight flag.
+"""The number of rounds of a pair that are measured again because of a slight flag.
 
-The clock of a card steps every few minutes. Without another try, each such step would leave a pair
-undecided that takes as long.
+The clock of a card steps every few minutes. Without another try, a pair that takes as long would
+stay undecided.
 """
 
 
@@ -50,11 +50,11 @@ class Turns:
     """The readings of both versions, one each per round, or what went wrong with either.
 
     Attributes:
-        base: those of the earlier version.
-        head: those of the later version.
-        base_fault: the fault of the earlier version; empty if there was none.
-        problem: what else ended the rounds; empty if nothing did.
-        repeated: the number of rounds that were measured again, because a reading was flagged.
+        base: The readings of the earlier version.
+        head: The readings of the later version.
+        base_fault: The fault of the earlier version; empty if there was none.
+        problem: What else ended the rounds; empty if nothing did.
+        repeated: The number of rounds that were measured again because a reading was flagged.
     """
 
     base: tuple[Reading, ...] = ()
@@ -64,9 +64,11 @@ class Turns:
     repeated: int = 0
 
     def lock_flags(self, locked_mhz: int | None) -> tuple[str, ...]:
-        """Flags of readings that did not keep to the clock that the SMs were locked to."""
+        """Return the flags of readings that did not keep to the clock of the SMs' lock."""
         readings = (*self.base, *self.head)
-        return tuple({flag: None for one in readings for flag in lock_flags(one, locked_mhz)})
+        return tuple(
+            {flag: None for reading in readings for flag in lock_flags(reading, locked_mhz)}
+        )
 
     def judge(
         self,
@@ -76,9 +78,9 @@ class Turns:
         looks: Looks,
         flags: Sequence[str] = (),
     ) -> list[Judgement]:
-        """A judgement for each metric of the settings, by paired statistics over the rounds.
+        """Judge each metric of the settings, by paired statistics over the rounds.
 
-        A flagged reading, or ``flags``, widen the intervals.
+        Flags of a reading, and those in ``flags``, widen the intervals.
         """
         doubts = self.doubts(flags)
         return [
@@ -99,7 +101,7 @@ class Turns:
             return False
         doubts = self.doubts()
         for metric, limit in settings.limits.items():
-            change = looks.interval(self._log_ratios(metric), tail=tail_of(comparisons))
+            change = looks.interval(self._log_ratios(metric), tail=bonferroni_tail(comparisons))
             point = Estimate(change.value, change.value, change.value)
             if decide(widened(point, doubts, metric), limit) is Verdict.AMBIGUOUS:
                 continue
@@ -110,12 +112,12 @@ class Turns:
         return True
 
     def doubts(self, flags: Sequence[str] = ()) -> tuple[Doubt, ...]:
-        """The doubt for the flags of all readings, and for ``flags``."""
+        """Return the doubts for the flags of all readings, and for ``flags``."""
         found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
-        return doubts_of_flags(sorted({*found, *flags}))
+        return flag_doubts(sorted({*found, *flags}))
 
     def log_figures(self, metric: Metric) -> tuple[list[float], list[float]]:
-        """The logarithms of both versions' figures, one for each round."""
+        """Return the logarithms of the figures of both versions, one for each round."""
         base, head = (
             [math.log(r.estimate(metric).value) for r in side] for side in (self.base, self.head)
         )
@@ -134,7 +136,7 @@ class Turns:
         doubts: tuple[Doubt, ...],
     ) -> Judgement:
         base, head = self.log_figures(metric)
-        change = looks.interval(self._log_ratios(metric), tail=tail_of(comparisons))
+        change = looks.interval(self._log_ratios(metric), tail=bonferroni_tail(comparisons))
         return Judgement(
             exhibit.draft.identity,
             metric,

@@ -1,12 +1,26 @@
-from .advise import Advice as Advice, Goal as Goal, advise as advise
-from .changes import (
-    Candidate as Candidate,
+from .advice import (
+    Advice as Advice,
+    Goal as Goal,
+    Outcome as Outcome,
+    advise as advise,
+    advise_on as advise_on,
+)
+from .advice_views import (
+    json_document as json_document,
+    markdown as markdown,
+    terminal as terminal,
+)
+from .field import (
+    Field as Field,
+    select_model as select_model,
+    single_model as single_model,
+)
+from .plans import (
+    ChosenPlan as ChosenPlan,
     Moments as Moments,
-    Option as Option,
+    PlanOption as PlanOption,
     log_change as log_change,
 )
-from .field import Field as Field, of_model as of_model, one_model as one_model
-from .outcome import Outcome as Outcome, advise_on as advise_on
 from .solve import (
     Cost as Cost,
     fastest as fastest,
@@ -15,4 +29,3 @@ from .solve import (
     sweep as sweep,
     total as total,
 )
-from .views import json_document as json_document, markdown as markdown, terminal as terminal

@@ -1,4 +1,4 @@
-"""What there is to choose from: clean measurements by setpoint and workload; what is missing."""
+"""The field to choose from: clean measurements by setpoint and workload, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.advice.changes import Option
+from pytest_gpuenergy.advice.plans import PlanOption
 from pytest_gpuenergy.record import Measurement, setpoint_order, setpoints
 from pytest_gpuenergy.report import Report, Subjects, by_model
 from pytest_gpuenergy.support import InputError, emulated_mark
@@ -22,15 +22,15 @@ class Field:
     """The options of each workload at each setpoint.
 
     Attributes:
-        options: by setpoint and workload, at least one for each that is there.
-        workloads: in order of appearance, with how often each runs.
-        left_out: why measurements are not used, with how many there are.
-        gpu_name: the GPU model of all.
-        emulated: whether it is emulated.
+        options: the options by setpoint and workload, at least one for each.
+        workloads: the workloads in order of appearance, with how often each runs.
+        left_out: the reasons why measurements are not used, with the number of each.
+        gpu_name: the GPU model of all measurements.
+        emulated: whether the GPU is emulated.
         shared: names that stand for several workloads, which are told apart (`Subjects`).
     """
 
-    options: Mapping[str, Mapping[str, Sequence[Option]]]
+    options: Mapping[str, Mapping[str, Sequence[PlanOption]]]
     workloads: Mapping[str, float]
     left_out: Mapping[str, int]
     gpu_name: str
@@ -45,7 +45,7 @@ class Field:
             InputError: none is without flags, they are of several GPU models, or a workload of
                 ``weights`` is not among them.
         """
-        model = one_model(report)
+        model = single_model(report)
         subjects = Subjects(report.measurements)
         rows = [
             replace(m, workload=replace(m.workload, name=subjects.name(m)))
@@ -66,16 +66,16 @@ class Field:
                 f"are {listed(list(names))}."
             )
         workloads = {name: weights.get(name, 1.0) for name in names}
-        options: dict[str, dict[str, list[Option]]] = {name: {} for name in setpoints(usable)}
+        options: dict[str, dict[str, list[PlanOption]]] = {name: {} for name in setpoints(usable)}
         for m in usable:
             name = m.workload.name
-            options[m.cap].setdefault(name, []).append(Option(m, workloads[name]))
+            options[m.cap].setdefault(name, []).append(PlanOption(m, workloads[name]))
         return cls(options, workloads, left_out, model.gpu_name, model.emulated, subjects.shared)
 
     def only(self, workload: str) -> Field:
-        """The field of one workload alone, which runs once."""
+        """Return the field of one workload alone, which runs once."""
         options = {
-            setpoint: {workload: [Option(one.row) for one in found[workload]]}
+            setpoint: {workload: [PlanOption(one.row) for one in found[workload]]}
             for setpoint, found in self.options.items()
             if workload in found
         }
@@ -87,19 +87,19 @@ class Field:
         return [name for name in self.options if not self.missing(name)]
 
     def missing(self, setpoint: str) -> list[str]:
-        """The workloads that have no option at a setpoint."""
+        """Return the workloads that have no option at a setpoint."""
         return [name for name in self.workloads if name not in self.options[setpoint]]
 
     def row(self, setpoint: str) -> Measurement:
-        """One of the measurements at a setpoint."""
+        """Return one of the measurements at a setpoint."""
         return next(iter(self.options[setpoint].values()))[0].row
 
-    def layers(self, setpoint: str) -> list[Sequence[Option]]:
-        """The options of each workload at a complete setpoint."""
+    def layers(self, setpoint: str) -> list[Sequence[PlanOption]]:
+        """Return the options of each workload at a complete setpoint."""
         return [self.options[setpoint][name] for name in self.workloads]
 
     def baseline(self, asked: str | None = None) -> str | None:
-        """The complete setpoint that others are compared with; None if there is none.
+        """Return the complete setpoint that others are compared with; None if there is none.
 
         The one that ``asked`` names, otherwise one without a lock before one with, the limit as it
         was before one that was set, and then the highest.
@@ -147,8 +147,8 @@ class Model(NamedTuple):
         return f"{self.gpu_name}{emulated_mark(self.emulated)}"
 
 
-def of_model(reports: Sequence[Report], name: str) -> list[Report]:
-    """What reports have of the GPU model that ``name`` is part of; those without any are left out.
+def select_model(reports: Sequence[Report], name: str) -> list[Report]:
+    """Return the parts of reports that are of the GPU model whose name contains ``name``.
 
     Raises:
         InputError: none or several are called so.
@@ -167,8 +167,8 @@ def of_model(reports: Sequence[Report], name: str) -> list[Report]:
     return parts[found[0]]
 
 
-def one_model(*reports: Report) -> Model:
-    """The GPU model of all measurements.
+def single_model(*reports: Report) -> Model:
+    """Return the GPU model of all measurements.
 
     Raises:
         InputError: they are of several.
@@ -184,7 +184,7 @@ def one_model(*reports: Report) -> Model:
 
 
 def _parts(reports: Sequence[Report]) -> dict[Model, list[Report]]:
-    """The GPU models of reports, each with what they have of it."""
+    """Return the GPU models of reports, each with what they have of it."""
     found: dict[Model, list[Report]] = {}
     for part in (part for report in reports for part in by_model(report) or [report]):
         found.setdefault(Model(part.run.gpu_name, part.run.emulated), []).append(part)
@@ -192,7 +192,7 @@ def _parts(reports: Sequence[Report]) -> dict[Model, list[Report]]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names with commas; of many, the first few and how many more."""
+    """Return the names with commas; of many, the first few and how many more."""
     if len(names) <= _NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

@@ -41,9 +41,9 @@ class Solution:
     """A choice.
 
     Attributes:
-        choice: an option for each layer.
+        choice: the place of the chosen option in each layer.
         exact: whether no other choice can be better.
-        bound: what no choice can be below, in the unit of what is minimized.
+        bound: a lower bound for every choice, in the unit of what is minimized.
     """
 
     choice: Choice
@@ -52,13 +52,13 @@ class Solution:
 
 
 def total(layers: Sequence[Layer], choice: Choice) -> Cost:
-    """The sums of a choice."""
+    """Return the sums of a choice."""
     chosen = [layer[place] for layer, place in zip(layers, choice, strict=True)]
     return Cost(sum(one.time for one in chosen), sum(one.energy for one in chosen))
 
 
 def sweep(layers: Sequence[Layer]) -> Iterator[Choice]:
-    """The choices of least energy + rate * time for every rate above zero, the fastest first.
+    """Yield the choices of least energy + rate * time for every rate above zero, the fastest first.
 
     Their sums are the vertices of the lower left of the convex hull of all choices' sums: the hull
     of a sum of sets is the sum of their hulls, whose edges are those of the layers by slope.
@@ -77,7 +77,7 @@ def sweep(layers: Sequence[Layer]) -> Iterator[Choice]:
 
 
 def least_product(layers: Sequence[Layer]) -> Solution:
-    """The least product of both sums, which is exact.
+    """Return the least product of both sums, which is exact.
 
     The product is quasi-concave where both sums are above zero, so its minimum over the convex hull
     of all choices is at a vertex, and grows with either sum, so the vertex is at the lower left.
@@ -87,13 +87,13 @@ def least_product(layers: Sequence[Layer]) -> Solution:
 
 
 def fastest(layers: Sequence[Layer]) -> Solution:
-    """The least time; of several options that are as fast, the one with the least energy."""
+    """Return the least time; of several options that are as fast, the one with the least energy."""
     choice = tuple(min(range(len(layer)), key=layer.__getitem__) for layer in layers)
     return Solution(choice, True, total(layers, choice).time)
 
 
 def least_energy(layers: Sequence[Layer], most_time: float = inf) -> Solution | None:
-    """The least energy of a choice that takes at most ``most_time``; None if none is that fast.
+    """Return the choice of least energy within ``most_time``; None if no choice is that fast.
 
     The choices of `sweep` before and after the limit give the best solution of the relaxed problem,
     in which a layer may be divided between two options: its energy is a lower bound. A branch and
@@ -112,13 +112,13 @@ def least_energy(layers: Sequence[Layer], most_time: float = inf) -> Solution | 
     return Solution(known, True, total(layers, known).energy)
 
 
-class _State(NamedTuple):
+class _PartialChoice(NamedTuple):
     cost: Cost
     choice: Choice
 
 
 def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time: float) -> Solution:
-    """The search between two neighbours of `sweep`, of which the second takes too long."""
+    """Search between two neighbours of `sweep`, of which the second takes too long."""
     here, there = total(layers, within), total(layers, beyond)
     rate = -_slope(here, there)  # the energy that a unit of time saves
     bound = here.energy - rate * (most_time - here.time)
@@ -127,7 +127,7 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
     rest_time = _rests([min(one.time for one in layer) for layer in layers])
     best, exact = _filled(layers, within, most_time), True
     most_priced = total(layers, best).energy + rate * most_time
-    states = [_State(Cost(0.0, 0.0), ())]
+    states = [_PartialChoice(Cost(0.0, 0.0), ())]
     for number, layer in enumerate(layers):
         found = []
         for cost, choice in states:
@@ -135,7 +135,7 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
                 time, energy = cost.time + layer[place].time, cost.energy + layer[place].energy
                 price = energy + rate * time + rest_priced[number]
                 if time + rest_time[number] <= most_time and price < most_priced:
-                    found.append(_State(Cost(time, energy), (*choice, place)))
+                    found.append(_PartialChoice(Cost(time, energy), (*choice, place)))
         states = _undominated(found)
         if len(states) > MOST_STATES:
             states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
@@ -163,12 +163,12 @@ def _filled(layers: Sequence[Layer], choice: Choice, most_time: float) -> Choice
 
 
 def _rests(values: Sequence[float]) -> list[float]:
-    """The sums of the values after each place."""
+    """Return the sums of the values after each place."""
     return [sum(values[place + 1 :]) for place in range(len(values))]
 
 
-def _undominated(states: list[_State]) -> list[_State]:
-    kept: list[_State] = []
+def _undominated(states: list[_PartialChoice]) -> list[_PartialChoice]:
+    kept: list[_PartialChoice] = []
     for state in sorted(states):
         if not kept or state.cost.energy < kept[-1].cost.energy:
             kept.append(state)
@@ -176,7 +176,7 @@ def _undominated(states: list[_State]) -> list[_State]:
 
 
 def _front(layer: Layer) -> list[int]:
-    """The places of the Pareto front's options, from fast to frugal."""
+    """Return the places of the Pareto front's options, from fast to frugal."""
     found: list[int] = []
     for place in sorted(range(len(layer)), key=layer.__getitem__):
         if not found or layer[place].energy < layer[found[-1]].energy:
@@ -185,7 +185,7 @@ def _front(layer: Layer) -> list[int]:
 
 
 def _hull(layer: Layer) -> list[int]:
-    """The places of the lower left convex hull's vertices, from fast to frugal."""
+    """Return the places of the lower left convex hull's vertices, from fast to frugal."""
     found: list[int] = []
     for place in _front(layer):
         while len(found) > 1 and _slope(layer[found[-2]], layer[found[-1]]) >= _slope(

@@ -184,12 +184,12 @@ def _check_xgboost() -> Check:
 
 
 def _check_nvcc() -> Check:
-    from pytest_gpuenergy.devices import find_nvcc, version_of
+    from pytest_gpuenergy.devices import find_nvcc, nvcc_version
 
     nvcc = find_nvcc()
     if nvcc is None:
         return Check("nvcc", "note", "not on the PATH: only exports and CUTLASS need it")
-    version = version_of(nvcc)
+    version = nvcc_version(nvcc)
     if not version:
         return Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
     return Check("nvcc", "ok", f"{version} ({nvcc})")
@@ -249,7 +249,7 @@ class Check:
 
 def check_gpus() -> Iterator[Check]:
     """Check the driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
-    from pytest_gpuenergy.devices import load_nvml, text
+    from pytest_gpuenergy.devices import load_nvml, printable_text
 
     try:
         nvml = load_nvml()
@@ -257,7 +257,7 @@ def check_gpus() -> Iterator[Check]:
         yield _no_nvml(error)
         return
     try:
-        version = text(nvml.nvmlSystemGetDriverVersion())
+        version = printable_text(nvml.nvmlSystemGetDriverVersion())
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         yield Check("driver", "broken", f"NVML fails: {error}", "check that nvidia-smi works")
@@ -267,7 +267,7 @@ def check_gpus() -> Iterator[Check]:
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found[text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
+            found[printable_text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
         except nvml.NVMLError as error:
             yield _silent(f"GPU {index}", error)
     yield _cuda_agrees(list(found))
@@ -277,10 +277,10 @@ def check_gpus() -> Iterator[Check]:
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
     """Check a GPU: energy, limits and permissions, persistence, MIG, processes, leftovers."""
-    from pytest_gpuenergy.devices import HostClock, NvmlGpu, name_of
+    from pytest_gpuenergy.devices import HostClock, NvmlGpu, gpu_name
 
     try:
-        name = name_of(nvml, handle)
+        name = gpu_name(nvml, handle)
     except nvml.NVMLError as error:
         yield _silent(label, error)
         return
@@ -392,14 +392,14 @@ def _cuda_agrees(uuids: list[str]) -> Check:
 
 
 def _energy(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.devices import absence
+    from pytest_gpuenergy.devices import unavailable_errors
     from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
 
     name, nvml = f"{label} energy", gpu.nvml
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
         return Check(name, "ok", "it has an energy counter")
-    except absence(nvml) as error:
+    except unavailable_errors(nvml) as error:
         reason = str(error)
     except nvml.NVMLError as error:
         found = f"its energy counter cannot be read: {error}"

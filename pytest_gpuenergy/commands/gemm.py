@@ -183,10 +183,10 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 def _perf(arguments: Namespace) -> int:
     """Measure matrix products with pytest, and write each one's best kernels."""
     from pytest_gpuenergy import pytest_plugin
-    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, check_cutlass
     from pytest_gpuenergy.control import CURRENT_CLOCKS
     from pytest_gpuenergy.report import latest_run, write_best_perf
     from pytest_gpuenergy.support import interrupt_once, run_child
+    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER, check_cutlass
     from pytest_gpuenergy.tuning import given_folder
     from pytest_gpuenergy.workloads import measured_products
 

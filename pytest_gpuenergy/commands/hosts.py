@@ -17,7 +17,7 @@ from pytest_gpuenergy.commands.command_line import (
 from pytest_gpuenergy.support import emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.fleet import Fleet, FoundGpu, FoundHost
+    from pytest_gpuenergy.fleet import Fleet, ProbedGpu, ProbedHost
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -95,7 +95,7 @@ def _fleet(arguments: Namespace) -> Fleet | None:
     return None if arguments.slurm is None else parse_fleet(f"slurm:{arguments.slurm}", "--slurm")
 
 
-def _print(hosts: list[FoundHost], specs: list[str]) -> None:
+def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
     rows = [_row(host, gpu) for host in hosts for gpu in host.gpus]
     if rows:
         header = ("host", "GPU", "model", "UUID", "driver", "limits", "measures", "capped")
@@ -113,7 +113,7 @@ def _print(hosts: list[FoundHost], specs: list[str]) -> None:
         tell("No GPU can measure.")
 
 
-def _row(host: FoundHost, gpu: FoundGpu) -> tuple[str, ...]:
+def _row(host: ProbedHost, gpu: ProbedGpu) -> tuple[str, ...]:
     limits = f"{gpu.power_limits_w[0]:g}-{gpu.power_limits_w[1]:g} W" if gpu.power_limits_w else "-"
     model = f"{gpu.name}{emulated_mark(gpu.emulated)}"
     return (

@@ -112,15 +112,15 @@ def choose_cases(
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, words_of
+    from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, split_words
 
     if not cases and not networks:
         return list(files)
     check_named(cases, networks)
     chosen: list[RecordFile] = []
-    for word in dict.fromkeys(words_of(cases)):
+    for word in dict.fromkeys(split_words(cases)):
         chosen += _of_group(files, word, [*CASES]) if word == ALL else _of_word(files, word)
-    for word in dict.fromkeys(words_of(networks)):
+    for word in dict.fromkeys(split_words(networks)):
         names = [workload.name for workload in network(word, Path.cwd())]
         chosen += _of_group(files, word, names)
     return _united(chosen)
@@ -242,7 +242,7 @@ def check_contender(name: str) -> None:
     Raises:
         InputError: there is none, or its kernels are not.
     """
-    from pytest_gpuenergy.contenders import CONTENDERS, WITHOUT_TEXT
+    from pytest_gpuenergy.tuners import CONTENDERS, WITHOUT_TEXT
 
     able = [one for one in CONTENDERS if one not in WITHOUT_TEXT]
     if name in WITHOUT_TEXT:
@@ -269,14 +269,13 @@ def product_kernels(
         InputError: the sizes are not understood, or `check_contender` refuses the contender.
         UnavailableError: the contender has no kernel for a product.
     """
-    from pytest_gpuenergy.contenders import CONTENDERS, Bench
     from pytest_gpuenergy.kernels import Kernel, RankedKernel
+    from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore
     from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.tvm import KernelStore
-    from pytest_gpuenergy.workloads import measured_products, search_words_said
+    from pytest_gpuenergy.workloads import measured_products, search_options_notice
 
     products = measured_products(sizes)
-    if said := search_words_said(sizes):
+    if said := search_options_notice(sizes):
         tell(said)
     name = contender or USUAL_CONTENDER
     check_contender(name)

@@ -28,8 +28,8 @@ from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels import RankedKernel
+    from pytest_gpuenergy.tuners import LoggedSearch, Sampled
     from pytest_gpuenergy.tuning import Record, RecordFile
-    from pytest_gpuenergy.tvm import Sampled, Search
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -138,7 +138,7 @@ def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.kernels import plan_of
+    from pytest_gpuenergy.kernels import launch_plan
     from pytest_gpuenergy.tuners import kernels_of
 
     word = arguments.case
@@ -151,7 +151,7 @@ def _show(arguments: Namespace) -> int:
         )
     rank = file.records[0].rank if arguments.rank is None else file.record(arguments.rank).rank
     kernel = kernels_of(file, [rank])[0]
-    plan = plan_of(kernel, f"kernel{rank:02d}.cu")
+    plan = launch_plan(kernel, f"kernel{rank:02d}.cu")
     if arguments.json:
         print_json({**plan, "source_text": kernel.source})
         return 0
@@ -322,14 +322,14 @@ class _Sampling:
     """The trials that were chosen from a log."""
 
     log: Path
-    search: Search
+    search: LoggedSearch
     chosen: list[Sampled]
 
 
 def _sample(arguments: Namespace) -> int:
     """Choose trials, write and print them; 1 if some of several logs cannot be used."""
     from pytest_gpuenergy.support import is_folder
-    from pytest_gpuenergy.tvm import is_database, logs_in
+    from pytest_gpuenergy.tuners import is_database, logs_in
 
     log: Path = arguments.log
     if not is_folder(log) or is_database(log):
@@ -346,7 +346,7 @@ def _sample(arguments: Namespace) -> int:
 
 def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
     """Sample each log that can be used."""
-    from pytest_gpuenergy.tvm import plain_name
+    from pytest_gpuenergy.tuners import plain_name
 
     outcomes: list[_Sampling] = []
     for log in logs:
@@ -378,8 +378,8 @@ def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _S
     Raises:
         InputError: the log cannot be used, or a file cannot be written.
     """
+    from pytest_gpuenergy.tuners import load_search, sample, write_filtered
     from pytest_gpuenergy.tuning import write_performance
-    from pytest_gpuenergy.tvm import load_search, sample, write_filtered
     from pytest_gpuenergy.workloads import parse_shape
 
     shape = None if arguments.shape is None else parse_shape(arguments.shape)
@@ -398,7 +398,7 @@ def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _S
     return _Sampling(log, search, chosen)
 
 
-def _print_sampled(search: Search, chosen: list[Sampled], keep: int) -> None:
+def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
     from pytest_gpuenergy.report import time
 
     print_table(
@@ -421,7 +421,7 @@ def _print_sampled(search: Search, chosen: list[Sampled], keep: int) -> None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
 
 
-def _sampled_json(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
+def _sampled_json(search: LoggedSearch, chosen: list[Sampled], keep: int) -> dict[str, object]:
     return {
         "log": str(search.path),
         "tuner": search.tuner,

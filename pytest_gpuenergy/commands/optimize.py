@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.search import (
         Endpoint,
         Evaluator,
-        Gain,
         GraphExplorer,
-        Identity,
         KernelFolder,
         KernelSpec,
         LlmMoves,
+        SearchIdentity,
         SearchParameters,
         SearchState,
+        VariantGain,
     )
 
 _BUILDS = 50
-_FACTORY = "pytest_gpuenergy.search.running.evaluators:GpuProcess"
+_FACTORY = "pytest_gpuenergy.search.running.evaluators:SearchGpuProcess"
 """The class whose object evaluates variants in each GPU's own process."""
 
 
@@ -217,10 +217,10 @@ def _search_one(
 ) -> SearchState:
     from pytest_gpuenergy.engine import git_revision_of, run_info
     from pytest_gpuenergy.record import Metric
-    from pytest_gpuenergy.search import KernelFolder, Options, Search, identity_of
+    from pytest_gpuenergy.search import KernelFolder, Search, SearchOptions, identity_of
     from pytest_gpuenergy.support import new_run_id
 
-    options = Options(
+    options = SearchOptions(
         arguments.budget_builds, arguments.gpus, arguments.powercap, arguments.smclock
     )
     words = {name: str(value) for name, value in vars(options).items()}
@@ -296,7 +296,7 @@ def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str
     yield f"  {outdir / 'kernels' / f'_{spec.name}' / 'best'}"
 
 
-def _gain(gain: Gain) -> str:
+def _gain(gain: VariantGain) -> str:
     if gain.message:
         return f"{gain.id}: {gain.message}"
     parts = [
@@ -507,7 +507,7 @@ def strategy_for(
     arguments: Namespace,
     spec: KernelSpec,
     devices: Sequence[Device],
-    identity: Identity,
+    identity: SearchIdentity,
     folder: KernelFolder,
     llm: LlmMoves | None,
 ) -> KernelStrategy:

@@ -94,16 +94,16 @@ def check_outputs(
     Raises:
         InputError: an output would overwrite something.
     """
-    from pytest_gpuenergy.report import Target, check_targets, files_read, is_legacy, outputs_in
+    from pytest_gpuenergy.report import ViewTarget, check_targets, files_read, is_legacy, outputs_in
     from pytest_gpuenergy.search import files_of
 
     targets = [
-        Target(f"--{name}", Path(path))
+        ViewTarget(f"--{name}", Path(path))
         for name, path in outputs.items()
         if path is not None and path != "-"
     ]
     targets += [
-        Target(f"--{name}", path, folder=True)
+        ViewTarget(f"--{name}", path, folder=True)
         for name, path in (folders or {}).items()
         if path is not None
     ]
@@ -143,7 +143,7 @@ def select(
         check_named,
         network,
         numbered_case,
-        words_of,
+        split_words,
     )
 
     if not cases and not networks:
@@ -151,7 +151,7 @@ def select(
     check_named(cases, networks)
     chosen: set[int] = set()
     whole = [text for text in cases if any(is_named(m, text.strip()) for m in measurements)]
-    for word in [*whole, *words_of([text for text in cases if text not in whole])]:
+    for word in [*whole, *split_words([text for text in cases if text not in whole])]:
         name = word.strip()
         names = {*CASES} if name == ALL else {numbered_case(name)}
         chosen |= _indices(
@@ -159,7 +159,7 @@ def select(
             measurements,
             (m.workload.name in names or (name != ALL and is_named(m, name)) for m in measurements),
         )
-    for word in words_of(networks):
+    for word in split_words(networks):
         names = {workload.name for workload in network(word, root)}
         chosen |= _indices(word, measurements, (m.workload.name in names for m in measurements))
     return tuple(m for i, m in enumerate(measurements) if i in chosen)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import add_clock_options, tell
 from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.tuners import SPACES, STRATEGIES, SearchSettings
 from pytest_gpuenergy.tuning import TUNER_NAMES, TunerName
-from pytest_gpuenergy.tvm import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.tuning import TuneSettings

@@ -1,7 +1,7 @@
 """Has each board of a run measure the same few kernels under each setpoint (`board_kernels`).
 
 Boards of one model differ by some percent in joules. What these kernels take on each shows by how
-much; `report.boards` makes the boards' gains of it.
+much; `report.Boards` makes the boards' gains of it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-from .commands import tx_spec as tx_spec
-from .complaints import reason_in as reason_in, usage_problem as usage_problem
+from .commands import reason_in as reason_in, tx_spec as tx_spec, usage_problem as usage_problem
 from .gpu_messages import (
     BEAT as BEAT,
     Failed as Failed,
@@ -8,7 +7,20 @@ from .gpu_messages import (
     read_file as read_file,
     read_request as read_request,
 )
-from .hosts import (
+from .probe import ProbedGpu as ProbedGpu, ProbedHost as ProbedHost, own_version as own_version
+from .pulse import BEATS as BEATS, Watch as Watch
+from .ray_cluster import Interpreter as Interpreter, own_copy as own_copy
+from .ray_probe import without_taken as without_taken
+from .relay import (
+    GAVE_UP as GAVE_UP,
+    RELAY as RELAY,
+    SEAT as SEAT,
+    STATION as STATION,
+    Post as Post,
+)
+from .remote_gpu import MOST_LOSSES as MOST_LOSSES, RemoteGpu as RemoteGpu
+from .search_team import claim_fleet as claim_fleet
+from .seats import (
     Muster as Muster,
     Seat as Seat,
     ask_hosts as ask_hosts,
@@ -16,20 +28,11 @@ from .hosts import (
     none_left as none_left,
     seated as seated,
 )
-from .messages import GAVE_UP as GAVE_UP, SEAT as SEAT, STATION as STATION
-from .post import Post as Post
-from .probe import FoundGpu as FoundGpu, FoundHost as FoundHost, own_version as own_version
-from .pulse import BEATS as BEATS, Watch as Watch
-from .ray_actor import Interpreter as Interpreter, own_copy as own_copy
-from .ray_probe import without_taken as without_taken
-from .relay import RELAY as RELAY
-from .remote_gpu import MOST_LOSSES as MOST_LOSSES, RemoteGpu as RemoteGpu
-from .search_team import claim_fleet as claim_fleet
 from .spec import (
     MOST_WORKERS as MOST_WORKERS,
     Fleet as Fleet,
+    FleetSettings as FleetSettings,
     RayFleet as RayFleet,
-    Settings as Settings,
     SlurmFleet as SlurmFleet,
     SshFleet as SshFleet,
     SshHost as SshHost,

@@ -1,8 +1,8 @@
-"""A GPU on its own host, for a search elsewhere: claims it, and evaluates candidates there.
+"""Serves a GPU to a search on another host: claims the GPU, and evaluates candidates on it.
 
-`serve` is called by a line that `remote_gpu` has the interpreter run. As where a search has GPUs of
-its own host, one process holds the GPU and its settings, and another one, which may die, runs the
-candidates. When the input ends, the search is done or gone; this process then restores the settings
+`remote_gpu` has the interpreter of the GPU's host call `serve`. As in a search on its own host,
+this process holds the GPU and its settings, and another process, which may die, runs the
+candidates. When the input ends, the search is done or gone. This process then restores the settings
 and ends, whatever it is doing.
 """
 
@@ -63,16 +63,16 @@ _RESTS_WITHIN_S = 120.0
 
 
 def serve() -> None:
-    """Work for the search at the other end of this process's input and output until it ends.
+    """Serve the search at the other end of this process's input and output until it ends.
 
-    The first request has a dictionary: the ``version`` of the search, the ``device`` as
-    ``--gpu-device`` takes it, ``powercap``, ``smclock`` and ``allow_clocks``, see `Settings`, and
-    ``silence_s``, after which this process ends when it hears nothing. Sends `Ready`, then
+    The first request has a dictionary: ``version``, that of the search; ``device``, the value of
+    ``--gpu-device``; ``powercap``, ``smclock`` and ``allow_clocks``, see `Settings`; and
+    ``silence_s``, the time after which this process ends if it hears nothing. Sends `Ready`, then
     `Started` or `Unfit`, then an answer to each request.
     """
-    line = _Line()
+    line = _Pipes()
     name_emulated_host()
-    with suppress(KeyboardInterrupt), ExitStack() as stack:  # interrupted once the input has ended
+    with suppress(KeyboardInterrupt), ExitStack() as stack:  # the end of the input interrupts this
         folder = stack.enter_context(disk_folder())
         line.send(Ready())
         request = read_request(line.input)
@@ -93,11 +93,11 @@ def serve() -> None:
             line.send(post.answer(*listener.requests.get()))
 
 
-def _claimed(stack: ExitStack, line: _Line, asked: dict[str, Any], folder: Path) -> _Post:
-    """The GPU that the environment names, claimed until the stack is closed.
+def _claimed(stack: ExitStack, line: _Pipes, asked: dict[str, Any], folder: Path) -> _Post:
+    """Claim the GPU that the environment names, until the stack is closed.
 
     Raises:
-        GpuEnergyError, OSError: it cannot be used.
+        GpuEnergyError, OSError: It cannot be used.
     """
     if asked["version"] != own_version():
         raise DeviceError(other_version(own_version(), asked["version"]))
@@ -116,11 +116,11 @@ def _claimed(stack: ExitStack, line: _Line, asked: dict[str, Any], folder: Path)
     return _Post(line, station, worker, folder)
 
 
-class _Line:
-    """This process's own input and output; what else is printed goes to the standard error.
+class _Pipes:
+    """The pipes to the search; everything else that is printed goes to the standard error.
 
     Attributes:
-        input: of requests.
+        input: The stream of requests.
     """
 
     def __init__(self) -> None:
@@ -133,18 +133,18 @@ class _Line:
             os.dup2(nothing.fileno(), 0)
 
     def send(self, message: Message) -> None:
-        """Send a message, unless nobody listens any more, which the input will tell."""
+        """Send a message. A search that is gone is noticed at the end of the input, not here."""
         rest = b"%s%s\n" % (MARK, encode(message))
         with self._sending, suppress(OSError):
             while rest:
                 rest = rest[os.write(self._output, rest) :]
 
     def watch(self, silence_s: float) -> None:
-        """From now on, interrupt this process when it has heard nothing for this time."""
+        """Interrupt this process once it has heard nothing for ``silence_s``."""
         self._pieces.watch(Watch(self._end, silence_s))
 
     def answer_beat(self) -> None:
-        """Without waiting for a reader."""
+        """Answer a beat, unless that would wait for a reader."""
         if takes_more(self._output):
             self.send(Beaten())
 
@@ -154,14 +154,14 @@ class _Line:
 
 
 class _Listener(threading.Thread):
-    """Takes requests, also while one is being answered; interrupts the process at their end.
+    """Receives requests, also while another is answered, and interrupts the process at their end.
 
     Attributes:
-        requests: those to be answered.
-        post: compiles kernels ahead, once there is one.
+        requests: The requests to be answered.
+        post: The claimed GPU, which compiles kernels ahead; None until it is claimed.
     """
 
-    def __init__(self, line: _Line, folder: Path) -> None:
+    def __init__(self, line: _Pipes, folder: Path) -> None:
         super().__init__(daemon=True)
         self.requests: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
         self.post: _Post | None = None
@@ -185,7 +185,7 @@ class _Listener(threading.Thread):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _take_inputs(self, name: str, size: int) -> None:
-        """Store the inputs of a workload in the place of those of the last one."""
+        """Store the inputs of a workload, and delete those of the previous one."""
         path = self._folder / name
         problem = ""
         with suppress(OSError):
@@ -203,17 +203,17 @@ class _Post:
     """Answers requests about a claimed GPU.
 
     Args:
-        line: to the search.
-        station: the claimed GPU.
-        worker: of a `TuningGpu`.
-        folder: of the inputs.
+        line: The pipes to the search.
+        station: The claimed GPU.
+        worker: The process of a `TuningGpu`.
+        folder: The folder of the inputs.
 
     Attributes:
-        device: the claimed GPU.
-        problem: why the inputs are not there; empty if they are.
+        device: The claimed GPU.
+        problem: Why the inputs could not be stored; empty if they were.
     """
 
-    def __init__(self, line: _Line, station: Station, worker: Worker, folder: Path) -> None:
+    def __init__(self, line: _Pipes, station: Station, worker: Worker, folder: Path) -> None:
         self.device: Device = station.device
         self.problem = ""
         self._line = line
@@ -224,7 +224,7 @@ class _Post:
         self._confirm: dict[bool, Confirm] = {}
 
     def described(self) -> Started:
-        """What the search has to know of the GPU."""
+        """Return the description of the GPU for the search."""
         device, enforced = self.device, enforced_setpoint(self.device)
         try:
             cores = int(device.nvml.nvmlDeviceGetNumGpuCores(device.handle))
@@ -243,7 +243,7 @@ class _Post:
         )
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Message:
-        """The answer to a request, which may be that it has failed."""
+        """Return the answer to a request, which may be that it has failed."""
         try:
             if name == "evaluate":
                 return Evaluated(self._evaluate(*arguments))
@@ -261,7 +261,7 @@ class _Post:
         if self.problem:
             raise DeviceError(self.problem)
         try:
-            self.device.compile(task.job.kernel)  # into the cache that both processes share
+            self.device.compile(task.job.kernel)  # into the cache that the other process shares
         except KernelFault as fault:
             return Evaluation(outcome=fault.outcome, message=str(fault), gpu=self.device.uuid)
         self._begun = True

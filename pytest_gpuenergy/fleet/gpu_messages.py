@@ -1,7 +1,7 @@
-"""What a search and the process of a GPU on another host say to each other.
+"""The messages between a search and the process of a GPU on another host.
 
-The search sends pickled requests, as it may run anything there. What comes back is data: lines of
-JSON, each after `MARK`, since a login shell may print lines of its own before them.
+The search sends pickled requests; it may run any code there anyway. The answers are data only:
+lines of JSON, each after `MARK`, because a login shell may print lines of its own before them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_gpuenergy.tuning import Measured
 MARK = b"gpuenergy-gpu: "
 
 INPUTS, PREPARE, BEAT = "inputs", "prepare", "beat"
-"""Requests that nobody waits for: a file that follows, kernels to compile ahead, see `pulse`."""
+"""The requests whose answer nobody waits for: a file follows, compile kernels ahead, a beat."""
 
 _LENGTH = struct.Struct(">Q")
 _PIECE_BYTES = 1 << 20
@@ -47,19 +47,18 @@ _KINDS: dict[type[Exception], Kind] = {
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """The process has started; it takes requests from now on."""
+    """The process has started, and takes requests from now on."""
 
 
 class Started(Struct, frozen=True, tag="started"):
-    """The GPU has been claimed and set.
+    """The GPU has been claimed and set; see `Device` for the other attributes.
 
     Attributes:
-        host: the name that it has for itself.
-        uuid: of the GPU, ``name``, ``architecture`` and ``emulated`` as a `Device` has them.
-        versions: see `Device.describe`.
-        cores: of the GPU, if it tells.
-        power_limit_w: that it enforces, if it tells.
-        sm_clock_mhz: to which it is locked, if it is by us.
+        host: The name that the host has for itself.
+        versions: The versions of drivers and libraries, see `Device.describe`.
+        cores: The number of CUDA cores; None if the GPU does not report it.
+        power_limit_w: The enforced power limit; None if the GPU does not report it.
+        sm_clock_mhz: The clock that this process has locked; None if it has locked none.
     """
 
     host: str
@@ -74,17 +73,17 @@ class Started(Struct, frozen=True, tag="started"):
 
     @property
     def setpoint(self) -> Setpoint:
-        """What it is set to."""
+        """The setpoint of the GPU."""
         return Setpoint(self.power_limit_w, sm_clock_mhz=self.sm_clock_mhz)
 
     @property
     def kind(self) -> tuple[str, bool, Setpoint]:
-        """The figures of two GPUs can be compared if this is the same."""
+        """The model and setpoint; the figures of GPUs of the same kind can be compared."""
         return self.name, self.emulated, self.setpoint
 
 
 class Unfit(Struct, frozen=True, tag="unfit"):
-    """The GPU cannot be used, for this ``reason``."""
+    """The GPU cannot be used, for the given reason."""
 
     reason: str
 
@@ -124,7 +123,7 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class Failed(Struct, frozen=True, tag="failed"):
-    """The answer where a request has failed."""
+    """The answer to a request that has failed."""
 
     kind: Kind
     message: str
@@ -132,14 +131,14 @@ class Failed(Struct, frozen=True, tag="failed"):
 
     @classmethod
     def of(cls, error: GpuEnergyError | OSError) -> Failed:
-        """From the error that was raised there."""
-        known = (kind for base, kind in _KINDS.items() if isinstance(error, base))
-        kind: Kind = next(known, "device")
+        """Return the answer for an error that was raised on the GPU's host."""
+        kinds = (kind for base, kind in _KINDS.items() if isinstance(error, base))
+        kind: Kind = next(kinds, "device")
         outcome = error.outcome if isinstance(error, KernelFault) else None
         return cls(kind, told(error), outcome)
 
     def error(self) -> GpuEnergyError:
-        """The same error, to be raised here."""
+        """Return the same error, to be raised in the search."""
         if self.kind == "kernel":
             return KernelFault(self.outcome or "runtime", self.message)
         classes = {kind: base for base, kind in _KINDS.items()}
@@ -149,17 +148,17 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 Message = Ready | Started | Unfit | Told | Evaluated | Confirmed | Read | Beaten | Done | Failed
-"""All that comes from there."""
+"""Any message from the process of a GPU."""
 
 
 def framed(request: tuple[str, tuple[Any, ...]]) -> bytes:
-    """A request as `read_request` reads it."""
+    """Return the bytes of a request, as `read_request` reads them."""
     content = pickle.dumps(request)
     return _LENGTH.pack(len(content)) + content
 
 
 def read_request(stream: IO[bytes]) -> tuple[str, tuple[Any, ...]] | None:
-    """The next request; None if there are no more."""
+    """Read the next request; return None if there are no more."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -172,10 +171,10 @@ def read_request(stream: IO[bytes]) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def read_file(stream: IO[bytes], path: Path, size: int) -> None:
-    """Write the next ``size`` bytes to ``path``; reads them even if that fails.
+    """Write the next ``size`` bytes of a stream to ``path``; they are read even if that fails.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     left = size
     try:

@@ -1,6 +1,7 @@
-"""What a host offers to a fleet: its GPUs, and whether each can measure and be capped. Reads only.
+"""Probes what a host offers to a fleet: its GPUs, and whether each can measure and be capped.
 
-``python -m pytest_gpuenergy.fleet.probe DEVICE`` prints it, for the machine on which it runs.
+It only reads. ``python -m pytest_gpuenergy.fleet.probe DEVICE`` prints the result for the machine
+on which it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from msgspec import Struct
 
 import pytest_gpuenergy
 from pytest_gpuenergy.control import choose_writer, read_limits
-from pytest_gpuenergy.devices import Gpu, absence, find_gpus, text
+from pytest_gpuenergy.devices import Gpu, find_gpus, printable_text, unavailable_errors
 from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
 from pytest_gpuenergy.opening import EmulatedSpec, check_spec, nvml_gpu
 from pytest_gpuenergy.support import (
@@ -35,26 +36,27 @@ from pytest_gpuenergy.support import (
 )
 
 MARK = "gpuenergy-probe: "
-"""What the line with the answer begins with, among whatever else a host prints."""
+"""The start of the line with the answer, among whatever else a host prints."""
 
 _PATIENCE_S = 10.0
-"""For how long processes of a worker that died may remain on its GPU."""
+"""The time that the processes of a worker that died may remain on its GPU."""
 
 _POLL_S = 0.5
+"""The interval between two looks at such a GPU."""
 
 
-class FoundGpu(Struct, frozen=True):
+class ProbedGpu(Struct, frozen=True):
     """A GPU of a host.
 
     Attributes:
-        index: its place among the GPUs of the host that CUDA sees, or among the emulated ones.
-        uuid: as NVML reports it.
-        name: its model.
-        emulated: whether it is emulated.
-        driver: the driver's version.
-        power_limits_w: the least and the largest limit, and the present one; () if not reported.
-        no_measuring: why it cannot measure; None if it can.
-        no_capping: why its power limit cannot be set; None if it can.
+        index: Its number among the host's GPUs that CUDA sees, or among the emulated ones.
+        uuid: The UUID that NVML reports.
+        name: The model.
+        emulated: Whether it is emulated.
+        driver: The version of the driver.
+        power_limits_w: The least, the largest and the present limit; empty if unknown.
+        no_measuring: Why it cannot measure; None if it can.
+        no_capping: Why its power limit cannot be set; None if it can.
     """
 
     index: int
@@ -67,35 +69,42 @@ class FoundGpu(Struct, frozen=True):
     no_capping: str | None = None
 
     def reason_against(self, *, capping: bool) -> str | None:
-        """Why a run that sets power limits, or one that does not, cannot use it; None if it can."""
+        """Return why a run cannot use the GPU, given whether it sets limits; None if it can."""
         return self.no_measuring or (self.no_capping if capping else None)
 
 
-class FoundHost(Struct, frozen=True):
-    """A host, and its GPUs; ``problem`` says why it has none that are usable.
+class ProbedHost(Struct, frozen=True):
+    """A host, and its GPUs.
 
-    ``label`` is what the user calls it, and ``node`` what Ray does, if they do.
+    Attributes:
+        name: The name that the host has for itself.
+        python: The path of its interpreter.
+        version: The version of this package, see `own_version`.
+        gpus: Its GPUs.
+        problem: Why none of them can be used; None if some can.
+        label: The name that the user gave; empty if there is none.
+        node: Ray's id of the node; empty without Ray.
     """
 
     name: str
     python: str = ""
     version: str = ""
-    gpus: tuple[FoundGpu, ...] = ()
+    gpus: tuple[ProbedGpu, ...] = ()
     problem: str | None = None
     label: str = ""
     node: str = ""
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """The name of the host for the user."""
         return self.label or self.name
 
 
 def check_fleet_device(spec: str) -> EmulatedSpec | None:
-    """``--gpu-device`` of a fleet: the emulated GPUs of each host; None for the real ones.
+    """Return the emulated GPUs that ``--gpu-device`` of a fleet names; None for the real ones.
 
     Raises:
-        InputError: it names GPUs, or is not understood.
+        InputError: It names GPUs, or is not understood.
     """
     parts = [check_spec(part.strip()) for part in spec.split(",")]
     emulated = parts[0]
@@ -109,8 +118,8 @@ def check_fleet_device(spec: str) -> EmulatedSpec | None:
     return emulated
 
 
-def probe_host(spec: str = "auto") -> FoundHost:
-    """This host, and its GPUs.
+def probe_host(spec: str = "auto") -> ProbedHost:
+    """Probe this host and its GPUs.
 
     Args:
         spec: ``auto`` for the NVIDIA GPUs that CUDA sees, or the emulated ones.
@@ -120,19 +129,19 @@ def probe_host(spec: str = "auto") -> FoundHost:
     """
     emulated = check_fleet_device(spec)
     name = host_name(emulated=emulated is not None)
-    found = FoundHost(name, sys.executable, own_version())
+    found = ProbedHost(name, sys.executable, own_version())
     try:
         gpus = tuple(_real() if emulated is None else _emulated(spec, emulated.count))
     except (GpuEnergyError, OSError) as error:
-        return FoundHost(name, found.python, found.version, (), told(error))
+        return ProbedHost(name, found.python, found.version, (), told(error))
     problem = None if gpus else "CUDA sees no GPU: check CUDA_VISIBLE_DEVICES."
-    return FoundHost(name, found.python, found.version, gpus, problem)
+    return ProbedHost(name, found.python, found.version, gpus, problem)
 
 
-def own_gpu(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
-    """Why the GPU that the environment names cannot be used, and that GPU.
+def own_gpu(device: str, *, capping: bool) -> tuple[str | None, ProbedGpu | None]:
+    """Return why the GPU that the environment names cannot be used, and the GPU itself.
 
-    What a worker that died has left on it may remain for a moment.
+    Processes of a worker that died may remain for a moment, so the GPU is looked at several times.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
@@ -142,7 +151,7 @@ def own_gpu(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]
         time.sleep(_POLL_S)
 
 
-def _gpu_now(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
+def _gpu_now(device: str, *, capping: bool) -> tuple[str | None, ProbedGpu | None]:
     try:
         found = probe_host(device)
     except (GpuEnergyError, OSError) as error:
@@ -158,17 +167,17 @@ def _may_pass(problem: str) -> bool:
     return "is using it" in problem
 
 
-def _real() -> Iterator[FoundGpu]:
+def _real() -> Iterator[ProbedGpu]:
     nvml, gpus = find_gpus()
     for gpu in gpus:
-        one = nvml_gpu(nvml, gpu.uuid)
+        readable = nvml_gpu(nvml, gpu.uuid)
         missing = None
         if find_spec("cupy") is None:
             missing = "CuPy is not installed: pip install 'pytest-gpuenergy[cuda13]' (or cuda12)."
-        yield _probed(one, gpu.ordinal, missing)
+        yield _probed(readable, gpu.ordinal, missing)
 
 
-def _emulated(spec: str, count: int) -> Iterator[FoundGpu]:
+def _emulated(spec: str, count: int) -> Iterator[ProbedGpu]:
     from pytest_gpuenergy.emulator import find_compiler
     from pytest_gpuenergy.opening import open_device
 
@@ -178,13 +187,13 @@ def _emulated(spec: str, count: int) -> Iterator[FoundGpu]:
             with open_device(spec, index=index) as device:
                 yield _probed(device, index)
         except DeviceError as error:
-            yield FoundGpu(index, "", spec, True, "", no_measuring=str(error))
+            yield ProbedGpu(index, "", spec, True, "", no_measuring=str(error))
 
 
-def _probed(gpu: Gpu, index: int, missing: str | None = None) -> FoundGpu:
+def _probed(gpu: Gpu, index: int, missing: str | None = None) -> ProbedGpu:
     nvml = gpu.nvml
     try:
-        driver = text(nvml.nvmlSystemGetDriverVersion())
+        driver = printable_text(nvml.nvmlSystemGetDriverVersion())
     except nvml.NVMLError as error:
         driver, missing = "", missing or f"its driver does not respond ({error})."
     limits: tuple[float, ...] = ()
@@ -196,13 +205,13 @@ def _probed(gpu: Gpu, index: int, missing: str | None = None) -> FoundGpu:
     except DeviceError as error:
         no_capping = str(error)
     no_measuring = missing or _why_not(gpu)
-    return FoundGpu(
+    return ProbedGpu(
         index, gpu.uuid, gpu.name, gpu.emulated, driver, limits, no_measuring, no_capping
     )
 
 
 def _why_not(gpu: Gpu) -> str | None:
-    """Why the GPU cannot measure, so far as NVML knows."""
+    """Return why the GPU cannot measure, as far as NVML reports it; None if it can."""
     nvml = gpu.nvml
     try:
         mode, _ = nvml.nvmlDeviceGetMigMode(gpu.handle)
@@ -215,7 +224,7 @@ def _why_not(gpu: Gpu) -> str | None:
         if others:
             numbers = ", ".join(map(str, sorted(others)[:3]))
             return f"process {numbers} is using it, whose energy would be counted too."
-        with suppress(*absence(nvml)):
+        with suppress(*unavailable_errors(nvml)):
             nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU)
     except nvml.NVMLError as error:
         return f"it does not respond ({error}): see nvidia-smi and dmesg."
@@ -224,9 +233,9 @@ def _why_not(gpu: Gpu) -> str | None:
 
 def _processes(nvml: Any, handle: Any) -> set[int]:
     try:
-        return {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except absence(nvml):
-        return set()  # whether others use it will be seen in its power
+        return {int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    except unavailable_errors(nvml):
+        return set()  # other users of the GPU are then noticed in its power
 
 
 def _why_no_energy(gpu: Gpu) -> str | None:
@@ -241,9 +250,9 @@ def _why_no_energy(gpu: Gpu) -> str | None:
 
 @cache
 def own_version() -> str:
-    """The version of this package, with a digest of its code: ``0.1.0 (code 1a2b3c4d)``.
+    """Return the version of this package with a digest of its code: ``0.1.0 (code 1a2b3c4d)``.
 
-    Two hosts exchange pickled objects and records, whose form may differ between commits.
+    Hosts exchange pickled objects and records, whose form may differ between commits.
     """
     root = Path(pytest_gpuenergy.__file__).parent
     digest = hashlib.sha256()
@@ -253,7 +262,7 @@ def own_version() -> str:
 
 
 def other_version(there: str, here: str) -> str:
-    """Why a host that has another version of this package cannot be used."""
+    """Return why a host that has another version of this package cannot be used."""
     return (
         f"it has pytest-gpuenergy {there or 'of an unknown version'}, and the controller {here}: "
         "install the same commit on all."

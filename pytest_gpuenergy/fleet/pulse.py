@@ -1,9 +1,9 @@
-"""Beats between a worker and what started it, by which each notices that the other is gone.
+"""Exchanges beats between a worker and its controller, so that each notices if the other is gone.
 
-A connection that is cut without a word, such as by a switch or a host that loses its power, looks
-like one on which nothing happens, for hours. So the controller's side sends a beat now and then,
-and the worker's side answers. A worker that hears none restores the settings of its GPU and ends; a
-controller that gets no answer gives the worker up.
+A connection that is cut silently, such as by a switch or a host that loses its power, looks for
+hours as if it were idle. So the controller regularly sends a beat, and the worker answers. A worker
+that hears no beat restores the settings of its GPU and ends; a controller that gets no answer gives
+the worker up.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Callable
 from typing import Any
 
 BEATS = 6
-"""In the time of silence after which a worker ends."""
+"""The number of beats in the time of silence after which a worker ends."""
 
 PATIENCE = 5
-"""So many times longer a worker's own silence may be: it may be busy, but not cut off."""
+"""The factor by which a worker's own silence may be longer, because it may be busy."""
 
 
 class Beat(threading.Thread):
     """Sends beats until it is stopped, or one cannot be sent.
 
     Args:
-        send: sends one; raises `OSError` if that cannot be done any more.
-        silence_s: see `BEATS`.
+        send: Sends a beat; raises `OSError` once that is impossible.
+        silence_s: The time in which `BEATS` beats are sent.
     """
 
     def __init__(self, send: Callable[[], object], silence_s: float) -> None:
@@ -44,19 +44,19 @@ class Beat(threading.Thread):
             return
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._stopped.set()
 
 
 class Watch(threading.Thread):
     """Calls a function, once, when nothing has been heard for a time.
 
-    It counts periods without a beat. So a process that was stopped itself, and did not run for
-    hours, has time to hear what was sent to it meanwhile.
+    It counts periods without a beat. So a process that was itself stopped for hours has time to
+    hear what was sent to it meanwhile.
 
     Args:
-        on_silence: is called from this thread.
-        silence_s: the time.
+        on_silence: Called from this thread.
+        silence_s: The time without a sign after which it is called.
     """
 
     def __init__(self, on_silence: Callable[[], object], silence_s: float) -> None:
@@ -67,7 +67,7 @@ class Watch(threading.Thread):
         self._stopping = threading.Event()
 
     def heard(self) -> None:
-        """Something has been heard."""
+        """Note that something was heard."""
         self._heard = True
 
     def run(self) -> None:
@@ -80,17 +80,17 @@ class Watch(threading.Thread):
         self._on_silence()
 
     def stop(self) -> None:
-        """Call it no more: the connection has ended in the usual way."""
+        """Stop watching, because the connection has ended as it should."""
         self._stopping.set()
 
 
 class HeardInput(io.FileIO):
-    """What a process is sent; each piece of it is a sign, also of a request that takes long."""
+    """The input of a process; each piece of it counts as a sign, even within a long request."""
 
     _watch: Watch | None = None
 
     def watch(self, watch: Watch) -> None:
-        """Start this watch, which hears from now on."""
+        """Start a watch, which hears each piece from now on."""
         self._watch = watch
         watch.start()
 
@@ -105,11 +105,11 @@ class HeardInput(io.FileIO):
 
 
 def takes_more(descriptor: int) -> bool:
-    """Whether a pipe takes a short message without waiting for its reader."""
+    """Return whether a pipe takes a short message without waiting for its reader."""
     return bool(select.select([], [descriptor], [], 0)[1])
 
 
 def hang_up(descriptor: int) -> None:
-    """Let what is written to a connection vanish, so that nobody waits for its dead end."""
+    """Discard what is written to a connection from now on, so that no write waits for a reader."""
     with open(os.devnull, "wb") as nothing:  # noqa: PTH123 -- for its descriptor
         os.dup2(nothing.fileno(), descriptor)

@@ -1,7 +1,7 @@
-"""Has Ray place an actor that holds an interpreter, and connects this process's pipes to it.
+"""Has Ray place an actor with an interpreter, and connects the pipes of this process to it.
 
-``python -m pytest_gpuenergy.fleet.ray_gateway OPTIONS -- ARGUMENTS`` looks like an interpreter that
-was started with these arguments. It ends when the interpreter does, or the actor, or its node.
+``python -m pytest_gpuenergy.fleet.ray_gateway OPTIONS -- ARGUMENTS`` behaves like an interpreter
+with these arguments. It ends when the interpreter, the actor or its node ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _READ_WAIT_S = 30.0
 _STOP_WAIT_S = 15.0
 _PIECE_BYTES = 1 << 16
 _TRIES, _PAUSE_S = 5, 3.0
-_ACTOR_THREADS = 4  # a read that waits, a write, a stop, and one to spare
+_ACTOR_THREADS = 4
+"""The threads of an actor: a read that waits, a write, a stop, and a spare one."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run until the interpreter has ended; its sentence, if it did not start, is on stderr."""
+    """Run until the interpreter has ended; if it does not start, print why to stderr."""
     own, rest = _split(arguments)
     parser = argparse.ArgumentParser(prog="ray_gateway")
     add_arguments(parser)
@@ -36,8 +37,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(own)
     output = os.dup(1)
     with open(os.devnull, "wb") as nothing:  # noqa: PTH123 -- for its descriptor
-        os.dup2(nothing.fileno(), 1)  # where Ray prints, too
-    # Until there is something to end gently.
+        os.dup2(nothing.fileno(), 1)  # because Ray prints there
+    # Until there is an interpreter to end gently.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
     try:
         with connected(options.address, options.project) as ray:
@@ -77,11 +78,11 @@ def _serve(
 
 
 def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
-    """The actor, and the number of its GPU; Ray waits for a free one, however long that takes.
+    """Place an actor, and return it with the number of its GPU; Ray waits for a free GPU.
 
-    An actor on a GPU that cannot be used is held until another one has been found.
+    An actor on a GPU that cannot be used keeps it until another GPU is found.
     """
-    from pytest_gpuenergy.fleet.ray_actor import Interpreter
+    from pytest_gpuenergy.fleet.ray_cluster import Interpreter
 
     kind = ray.remote(num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0)(
         Interpreter
@@ -96,12 +97,12 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     for other in held:
         ray.kill(other)
     emulated = options.device.startswith("emulated")
-    # The process sees only its own GPU, unless that is emulated.
+    # Among real GPUs, the process sees only its own.
     return actor, number if emulated else 0
 
 
 def _on_a_node(ray: Any, kind: Any, preferred: str | None) -> tuple[Any, str, int]:
-    """An actor with its node and GPU; tried again where Ray has not noticed that a node died."""
+    """Return an actor with its node and GPU; try again while Ray has not noticed a dead node."""
     for node in (preferred, *[None] * _TRIES):
         actor = kind.options(scheduling_strategy=_strategy(node)).remote()
         try:
@@ -121,18 +122,18 @@ def _strategy(node: str | None) -> Any:
 
 
 def _feed(ray: Any, actor: Any) -> None:
-    """Give the interpreter what this process is given."""
+    """Pass the input of this process on to the interpreter."""
     while True:
         data = os.read(0, _PIECE_BYTES)
         try:
             if not ray.get(actor.write.remote(data)) or not data:
                 return
-        except Exception:  # what reads from it will say what is wrong
+        except Exception:  # `_drain` then fails too, and reports it
             return
 
 
 def _drain(ray: Any, actor: Any, outputs: dict[int, int]) -> None:
-    """Write what the interpreter writes to these of our descriptors, until it has ended."""
+    """Pass the output of the interpreter on to our descriptors until it has ended."""
     while True:
         for descriptor, data in ray.get(actor.read.remote(_READ_WAIT_S)):
             if descriptor == 1 and not data:
@@ -144,7 +145,7 @@ def _drain(ray: Any, actor: Any, outputs: dict[int, int]) -> None:
 
 def _stop(ray: Any, actor: Any) -> None:
     """End the interpreter gently, then the actor."""
-    with contextlib.suppress(Exception):  # it may have ended; killing it is all that is left
+    with contextlib.suppress(Exception):  # it may have ended; it is killed in any case
         ray.get(actor.stop.remote(), timeout=_STOP_WAIT_S)
     ray.kill(actor)
 

@@ -1,6 +1,6 @@
-"""Probes the nodes of a Ray cluster that have GPUs, each with a task there.
+"""Probes the nodes of a Ray cluster that have GPUs, with a task on each node.
 
-``python -m pytest_gpuenergy.fleet.ray_probe OPTIONS`` prints a line for each, see `probe`.
+``python -m pytest_gpuenergy.fleet.ray_probe OPTIONS`` prints a line for each node, see `probe`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_gpuenergy.fleet.commands import environment_of
-from pytest_gpuenergy.fleet.probe import MARK, FoundGpu, FoundHost
+from pytest_gpuenergy.fleet.probe import MARK, ProbedGpu, ProbedHost
 from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
 from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode
 
@@ -46,11 +46,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def without_taken(hosts: Sequence[FoundHost], free: int) -> list[FoundHost]:
-    """The hosts, with a reason for each usable GPU above the number of those that are free."""
+def without_taken(hosts: Sequence[ProbedHost], free: int) -> list[ProbedHost]:
+    """Mark the usable GPUs beyond the number of free ones as taken.
+
+    Ray reports only how many GPUs are free, not which.
+    """
     left = free
 
-    def judged(gpu: FoundGpu) -> FoundGpu:
+    def judged(gpu: ProbedGpu) -> ProbedGpu:
         nonlocal left
         left -= gpu.no_measuring is None
         return replace(gpu, no_measuring=gpu.no_measuring or (_TAKEN if left < 0 else None))
@@ -58,7 +61,7 @@ def without_taken(hosts: Sequence[FoundHost], free: int) -> list[FoundHost]:
     return [replace(host, gpus=tuple(map(judged, host.gpus))) for host in hosts]
 
 
-def _ask(ray: Any, options: argparse.Namespace) -> list[FoundHost]:
+def _ask(ray: Any, options: argparse.Namespace) -> list[ProbedHost]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task = ray.remote(_print_probe)
@@ -73,31 +76,31 @@ def _ask(ray: Any, options: argparse.Namespace) -> list[FoundHost]:
     return [_answered(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
 
 
-def _answered(ray: Any, node: dict[str, Any], answer: Any) -> FoundHost:
-    """What a node offers, or why that is unknown; Ray may have fewer GPUs than the host."""
+def _answered(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
+    """Return what a node offers, or why that is unknown; Ray may have fewer GPUs than the host."""
     name = node["NodeManagerHostname"]
     try:
         output, errors = ray.get(answer, timeout=_NODE_WAIT_S)
     except Exception as error:
-        return FoundHost(name, problem=last_sentence(error), node=node["NodeID"])
+        return ProbedHost(name, problem=last_sentence(error), node=node["NodeID"])
     lines = [line.partition(MARK)[2] for line in output.splitlines() if MARK in line]
     try:
-        found = decode(lines[-1], FoundHost) if lines else None
+        found = decode(lines[-1], ProbedHost) if lines else None
     except FormError:
         found = None
     if found is None:
         last = (errors.strip().splitlines() or ["its probe printed nothing."])[-1]
-        return FoundHost(name, problem=last, node=node["NodeID"])
-    known = int(node["Resources"]["GPU"])
-    return replace(found, gpus=found.gpus[:known], node=node["NodeID"])
+        return ProbedHost(name, problem=last, node=node["NodeID"])
+    count = int(node["Resources"]["GPU"])
+    return replace(found, gpus=found.gpus[:count], node=node["NodeID"])
 
 
 def _print_probe(
     python: str | None, device: str, there: str | None, variables: dict[str, str]
 ) -> tuple[str, str]:
-    """On a node: run `probe`, in a process that sees all of the node's GPUs.
+    """Run `probe` on a node, in a process that sees all of the node's GPUs.
 
-    Needs nothing but the standard library, since the node may have nothing else.
+    This function uses only the standard library, because the node may have nothing else.
     """
     # Ray hides the GPUs from a task that reserves none.
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}

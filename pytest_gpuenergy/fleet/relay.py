@@ -1,8 +1,9 @@
-"""Between pytest-xdist and a worker elsewhere: a process on the controller's host for each seat.
+"""Relays between pytest-xdist and a worker on another host, in a process for each seat.
 
-pytest-xdist waits for each gateway that it opens, and ends the run if one cannot be opened. So it
-is given a process here, which is there at once, opens the gateway elsewhere, and can give up: it
-then reports in pytest-xdist's own terms that the worker has finished, with the reason.
+pytest-xdist waits for each gateway that it opens, and ends the run if one cannot be opened. So its
+gateway is a process on the controller's host, which starts at once, and then opens the gateway to
+the other host. If that fails, the relay reports to pytest-xdist that the worker has finished, with
+the reason.
 """
 
 from __future__ import annotations
@@ -15,20 +16,70 @@ import tempfile
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.fleet.complaints import reason_in
-from pytest_gpuenergy.fleet.messages import (
-    GAVE_UP,
-    INTERRUPT,
-    PULSE,
-    SEAT,
-    STARTED,
-    STATION,
-    UNFIT,
-)
-from pytest_gpuenergy.fleet.post import Post
+from pytest_gpuenergy.fleet.commands import reason_in
 from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
+
+SEAT = "gpuenergy_seat"
+"""The key of ``workerinput`` with the `Post` of a relay, which removes it for the worker."""
+
+STATION = "gpuenergy_station"
+"""The key of ``workerinfo`` with the host, UUID and name of the worker's GPU."""
+
+GAVE_UP = "gpuenergy_gave_up"
+"""The key of ``workeroutput`` with the reason why there was no worker; empty if none was needed."""
+
+STARTED, UNFIT = "started", "unfit"
+"""The names of a worker's first message, which describes its GPU, or says why it has none."""
+
+PULSE = "pulse"
+"""The key of a worker's first message from its relay with the channel of beats, see `pulse`."""
+
+INTERRUPT: tuple[str, dict[str, Any]] = ("gpuenergy-interrupt", {})
+"""The command that interrupts a worker, in the form of pytest-xdist's own, which has none."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a relay needs to start its worker.
+
+    Attributes:
+        spec: execnet's specification of the gateway to the other host.
+        host: The name of the host for the user.
+        uuid: The UUID of the GPU; None where Ray or Slurm chooses it.
+        root: The path of the project on this host.
+        wait_s: The longest time that the worker may take to start.
+        silence_s: The time after which the worker ends if it hears nothing from this process.
+        asked: The first message to `far_worker.begin`.
+    """
+
+    spec: str
+    host: str
+    uuid: str | None
+    root: str
+    wait_s: float
+    silence_s: float
+    asked: dict[str, Any]
+
+    def arguments(self, given: list[str], directory: str) -> list[str]:
+        """Return pytest's arguments for a host that has the project at ``directory``."""
+        mapped = [_mapped(argument, self.root, directory) for argument in given]
+        if any(argument.startswith("--rootdir") for argument in given):
+            return mapped
+        return [f"--rootdir={directory}", *mapped]
+
+
+def _mapped(argument: str, root: str, directory: str) -> str:
+    """Return an argument with the path of the project replaced by that on the other host."""
+    option, equals, value = (
+        argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    )
+    if value == root or value.startswith(f"{root}/"):
+        value = directory + value[len(root) :]
+    return f"{option}{equals}{value}"
+
 
 RELAY = """
 import sys
@@ -36,9 +87,9 @@ sys.path.append({package!r})
 from pytest_gpuenergy.fleet.relay import relay
 relay(channel)
 """
-"""What execnet is to run in the process."""
+"""The code that execnet runs in the process of a relay."""
 
-_FAR = "from pytest_gpuenergy.fleet.far import begin\nbegin(channel)\n"
+_FAR = "from pytest_gpuenergy.fleet.far_worker import begin\nbegin(channel)\n"
 _END = object()
 _TAIL_BYTES = 2000
 _LEAVING_S = 5.0
@@ -70,7 +121,7 @@ class _Relay:
         self._errors = _Errors()
 
     def run(self) -> None:
-        # What is started here belongs to this process alone: Ctrl-C is the controller's to handle.
+        # A session of its own, because the controller handles Ctrl-C.
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(("xdist", INTERRUPT)))
@@ -88,7 +139,7 @@ class _Relay:
             self._end_children()
 
     def _open(self) -> None:
-        """Open the gateway, in a thread: this waits until the interpreter elsewhere answers."""
+        """Open the gateway, in a thread, because this waits for the interpreter to answer."""
         import execnet
 
         try:
@@ -105,12 +156,12 @@ class _Relay:
             self._events.put(("opened", inner))
 
     def _watch(self, gateway: Any, pulse: Any) -> None:
-        """Let the worker know that this process lives, and end the command if it is silent."""
+        """Send beats to the worker, and kill its command if it does not answer."""
         silence_s = PATIENCE * self._post.silence_s
 
         def give_up() -> None:
             self._silent = f"it has not answered for {silence_s:g} s."
-            gateway._io.kill()  # the command, which nobody else has; what waits for it then fails
+            gateway._io.kill()  # the command; whatever waits for it then fails
 
         watch = Watch(give_up, silence_s)
         pulse.setcallback(lambda _: watch.heard())
@@ -156,21 +207,21 @@ class _Relay:
         return bool(self._station)
 
     def _obey(self, command: Any) -> bool:
-        """Pass on what pytest-xdist says. False: there is nothing left to do."""
+        """Pass on a command of pytest-xdist. Return False if nothing is left to do."""
         if not self._started:
             self._finish(None if command is _END else "")
             return False
         if command is _END:
-            command = INTERRUPT  # nobody will hear of the results
+            command = INTERRUPT  # the controller is gone, and with it the use of the results
         if command == INTERRUPT and self._interrupted:
             return True
         self._interrupted = self._interrupted or command == INTERRUPT
-        with contextlib.suppress(OSError):  # if it is lost, that will be heard too
+        with contextlib.suppress(OSError):  # a lost worker is noticed when its channel ends
             self._inner.send(command)
         return True
 
     def _hear(self, message: Any) -> bool:
-        """Pass on what the worker says. False: there is nothing left to do."""
+        """Pass on a message of the worker. Return False if nothing is left to do."""
         if message is _END:
             if not self._finished:
                 self._lose()
@@ -185,7 +236,7 @@ class _Relay:
         if name == _READY:
             values["workerinfo"][STATION] = self._station
         self._finished = self._finished or name == _FINISHED
-        with contextlib.suppress(OSError):  # the controller is gone; the worker has its own folder
+        with contextlib.suppress(OSError):  # the controller is gone; the worker keeps its results
             self._outer.send((name, values))
         return True
 
@@ -200,35 +251,35 @@ class _Relay:
         self._station = {"host": self._post.host, "uuid": value["uuid"], "name": value["name"]}
         arguments = self._post.arguments(self._arguments, value["directory"])
         given = {name: self._bridged(value) for name, value in self._workerinput.items()}
-        # No basetemp, and no sys.path: those of this host mean nothing there.
+        # No basetemp and no sys.path, because those of this host mean nothing on the other.
         self._inner.send((given, arguments, {}, None))
         return True
 
     def _bridged(self, value: Any) -> Any:
-        """A channel to the worker for one to the controller; anything else as it is."""
+        """Return a channel to the worker for a channel to the controller; other values as is."""
         if not isinstance(value, type(self._outer)):
             return value
         inner = self._inner.gateway.newchannel()
         for source, target in ((value, inner), (inner, value)):
-            # In the order in which everything else comes.
+            # Through the queue, so that it keeps its order among all other messages.
             source.setcallback(lambda item, to=target: self._events.put(("line", (to, item))))
         return inner
 
     def _give_up(self, what: str) -> None:
-        said, _ = self._last_words()
-        self._finish(f"{self._post.host}: {what}{f': {said}' if said else '.'}")
+        reason, _ = self._last_words()
+        self._finish(f"{self._post.host}: {what}{f': {reason}' if reason else '.'}")
 
     def _last_words(self) -> tuple[str, str]:
-        """Why the worker is gone, in a sentence, and all that is known about it."""
+        """Return why the worker is gone, in a sentence, and the traceback if there is one."""
         if self._silent:
             return self._silent, ""
-        # execnet does not tell a callback. Of a lost connection, the command knows more.
+        # execnet tells callbacks nothing. Of a lost connection, the command prints more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)
         return reason_in(remote) or reason_in(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
-        """Report that this worker is done; with ``reason``, that it never came to be."""
+        """Report that this worker has finished without a start, for this reason if it is a text."""
         if reason is None:
             return  # nobody listens
         output = {"exitstatus": 0, "shouldfail": False, "shouldstop": False, GAVE_UP: reason}
@@ -236,31 +287,31 @@ class _Relay:
             self._outer.send((_FINISHED, {"workeroutput": output}))
 
     def _lose(self) -> None:
-        """The worker died, or its host, or the connection: let pytest-xdist see a crash."""
+        """Report a crash to pytest-xdist, because the worker, its host or the connection died."""
         if not self._started:
             self._give_up("its worker ended before it had started")
             return
-        said, remote = self._last_words()
+        reason, remote = self._last_words()
         self._errors.show(remote)
-        self._outer._executing = False  # or execnet closes it by itself, and without a reason
+        self._outer._executing = False  # otherwise execnet closes it first, without a reason
         with contextlib.suppress(OSError):
-            self._outer.close(f"{self._post.host} was lost{f': {said}' if said else '.'}")
+            self._outer.close(f"{self._post.host} was lost{f': {reason}' if reason else '.'}")
 
     def _end_children(self) -> None:
-        """End the command; if a worker has run, by itself at first: it may restore something."""
+        """Terminate the command. Ask a worker to exit first, so that it can restore its GPU."""
         if self._inner is not None:
             with contextlib.suppress(OSError):
                 self._inner.gateway.exit()
         if self._started and _children_ended(_LEAVING_S):
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            os.killpg(0, number)  # the last one ends this process too, which has said everything
+            os.killpg(0, number)  # SIGKILL also ends this process, which has nothing left to do
             if _children_ended(_LEAVING_S):
                 return
 
 
 class _Errors:
-    """What is printed to the standard error of this process and its children."""
+    """Captures what this process and its children print to the standard error."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- until this process ends
@@ -268,19 +319,19 @@ class _Errors:
         os.dup2(self._file.fileno(), 2)
 
     def tail(self) -> str:
-        """The last lines."""
+        """Return the last lines."""
         descriptor = self._file.fileno()
         start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
         return os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
 
     def show(self, more: str = "") -> None:
-        """Print the last lines, and ``more``, where they would have been printed."""
+        """Print the last lines, and ``more``, to the original standard error."""
         with contextlib.suppress(OSError):
             os.write(self._terminal, (self.tail() + more).encode())
 
 
 def _children_ended(patience_s: float) -> bool:
-    """Whether all children have ended, after a while at most."""
+    """Return whether all children end within a time."""
     deadline_s = time.monotonic() + patience_s
     while time.monotonic() < deadline_s:
         try:

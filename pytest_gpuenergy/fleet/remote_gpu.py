@@ -1,21 +1,27 @@
-"""The process of a GPU on another host, as a search has it: reached through a command's pipes."""
+"""Gives a search a GPU on another host, whose process it reaches through a command's pipes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import Empty
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import IO, Any
 
 from pytest_gpuenergy.engine import HostLostError
-from pytest_gpuenergy.fleet.gpu_line import ENDS_WITHIN_S, Line
+from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment, reason_in
 from pytest_gpuenergy.fleet.gpu_messages import (
+    BEAT,
     INPUTS,
+    MARK,
     PREPARE,
+    Beaten,
     Confirmed,
     Done,
     Evaluated,
@@ -28,35 +34,186 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     Unfit,
     framed,
 )
-from pytest_gpuenergy.fleet.hosts import SLURM_PLACE, Seat
+from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
+from pytest_gpuenergy.fleet.seats import SLURM_PLACE, Seat
 from pytest_gpuenergy.fleet.spec import SILENCE_S
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
-from pytest_gpuenergy.support import DeviceError, WorkerTimeoutError
+from pytest_gpuenergy.support import DeviceError, FormError, WorkerTimeoutError, decode
 from pytest_gpuenergy.tuning import Measured, TimingTask
 from pytest_gpuenergy.workloads import Workload
 
+ENDS_WITHIN_S = 10.0
+"""The time that a process has to restore the settings of its GPU."""
+
+_TAIL_BYTES = 2000
+_PIECE_BYTES = 1 << 20
+_LONGEST_BYTES = 1 << 20
+"""The longest line of an answer, which has the evaluation of a candidate."""
+
+
+class Line:
+    """A command that starts a process on another host, and the pipes to that process.
+
+    Attributes:
+        messages: The messages of the process; None at their end.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.messages: SimpleQueue[Message | None] = SimpleQueue()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- as long as this object
+        self._words = self._problem = ""
+        self._beat: Beat | None = None
+        self._watch: Watch | None = None
+        self._writing, self._ending = threading.Lock(), threading.Lock()
+        try:
+            self._process = subprocess.Popen(
+                [*command, "-u", "-c", BOOTSTRAP],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=package_environment(),
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the search to handle
+            )
+        except OSError as error:
+            self._log.close()
+            raise DeviceError(f"{command[0]} cannot be started: {error.strerror}.") from None
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def write_line(self, text: str) -> None:
+        """Have the interpreter run a line of Python.
+
+        Raises:
+            OSError: The interpreter has ended.
+        """
+        self.write(f"{text!r}\n".encode())
+
+    def write(self, data: bytes, file: Any = None) -> None:
+        """Send bytes, and then the contents of a file.
+
+        Raises:
+            OSError: the process has ended.
+        """
+        stream = self._process.stdin
+        assert stream is not None
+        with self._writing:
+            if stream.closed:
+                raise BrokenPipeError
+            while data:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[stream.write(rest) :]
+                data = b"" if file is None else file.read(_PIECE_BYTES)
+
+    def watch(self, silence_s: float) -> None:
+        """Send beats to the process, and kill its command if it does not answer."""
+        allowed_s = PATIENCE * silence_s
+
+        def give_up() -> None:
+            self._problem = f"it has not answered for {allowed_s:g} s."
+            self._kill(signal.SIGKILL)
+
+        self._watch = Watch(give_up, allowed_s)
+        self._watch.start()
+        self._beat = Beat(lambda: self.write(framed((BEAT, ()))), silence_s)
+        self._beat.start()
+
+    def end(self, *, patience_s: float = ENDS_WITHIN_S) -> None:
+        """Wait until the process ends by itself; terminate the command otherwise. Idempotent."""
+        with self._ending:
+            if not self._log.closed:
+                self._end(patience_s)
+                self._words = self._read_words()
+                self._log.close()
+
+    def last_words(self) -> str:
+        """Return why the process has ended, or what the command last printed as an error."""
+        return self._problem or self._words
+
+    def _end(self, patience_s: float) -> None:
+        if self._beat is not None and self._watch is not None:
+            self._beat.stop()
+            self._watch.stop()
+        # A write to a host that does not answer may hold the lock for long.
+        if self._writing.acquire(timeout=1.0):
+            try:
+                assert self._process.stdin is not None
+                self._process.stdin.close()
+            finally:
+                self._writing.release()
+            if self._has_ended(patience_s):
+                return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._kill(number)
+            if self._has_ended(ENDS_WITHIN_S):
+                return
+
+    def _kill(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _read_words(self) -> str:
+        descriptor = self._log.fileno()
+        start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
+        errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
+        code = self._process.poll()
+        return reason_in(errors) or f"its command ended with exit code {code}."
+
+    def _has_ended(self, within_s: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=within_s)
+        return self._process.poll() is not None
+
+    def _listen(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        with stream, contextlib.suppress(OSError):
+            try:
+                for content in _marked(stream):
+                    message: Message = decode(content, Message, "the answer")  # type: ignore[arg-type]
+                    if self._watch is not None:
+                        self._watch.heard()
+                    if not isinstance(message, Beaten):
+                        self.messages.put(message)
+            except FormError as error:
+                self._problem = f"its answer cannot be read: {error}."
+        self.messages.put(None)
+
+
+def _marked(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield what follows the mark in the lines that have it."""
+    rest = b""
+    while piece := stream.read(_PIECE_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            _, mark, content = line.partition(MARK)
+            if mark:
+                yield content
+        rest = rest[-_LONGEST_BYTES:]
+
+
 MOST_LOSSES = 4
-"""A GPU that has been lost more often is not used any more."""
+"""The number of losses after which a GPU is not used any more."""
 
 _FAR = "from pytest_gpuenergy.fleet.far_gpu import serve;serve()"
 _GRACE_S = 60.0
-"""By which an answer may come later than the process there should have given up."""
+"""The time that an answer may take beyond its timeout, after which the other host gives up."""
 
 
 class RemoteGpu:
-    """See `engine.team.GpuProcess`; what a call needs of files is sent with it.
+    """A GPU on another host, see `engine.team.GpuProcess`; a call is sent with its files.
 
     Args:
-        seat: where the GPU is.
-        asked: what `far_gpu.serve` receives.
-        wait_s: how long it may take to start.
-        tell: called with sentences, from any thread.
-        silence_s: how long the process there goes on without a sign of this one.
+        seat: The seat of the GPU.
+        asked: The first request to `far_gpu.serve`.
+        wait_s: The longest time that its process may take to start.
+        tell: Called with sentences for the user, from any thread.
+        silence_s: The time after which its process ends if it hears nothing from this one.
 
     Attributes:
-        station: the GPU, as it was when it was last claimed.
-        losses: why it was lost, each time.
-        moved: called with the UUID of the GPU that Ray or Slurm gives in the place of a lost one.
+        station: The description of the GPU when it was last claimed.
+        losses: The reason of each loss.
+        moved: Called with the UUID of the GPU by which Ray or Slurm replaces a lost one.
     """
 
     def __init__(
@@ -82,21 +239,21 @@ class RemoteGpu:
 
     @property
     def host(self) -> str:
-        """What the user calls its host; where Slurm has chosen it, how it calls itself."""
+        """The name of the host for the user; if Slurm chose the host, its own name."""
         if self.station is not None and self._seat.host == SLURM_PLACE:
             return self.station.host
         return self._seat.host
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """The name of the GPU for the user."""
         return self.host if self.station is None else f"{self.host} ({self.station.uuid})"
 
     def start(self) -> Started:
-        """Reach the GPU and have it claimed.
+        """Start the process of the GPU, which claims it.
 
         Raises:
-            DeviceError: it cannot be reached, or not be used.
+            DeviceError: The GPU cannot be reached or used.
         """
         with self._calling:
             self._reach()
@@ -119,7 +276,7 @@ class RemoteGpu:
             except (OSError, EOFError):
                 raise self._lost() from None
             except BaseException:
-                self._drop()  # an interrupted call leaves a stray answer in the pipe
+                self._drop()  # the answer to an interrupted call is still to come
                 raise
         if isinstance(answer, Failed):
             raise answer.error()
@@ -127,10 +284,10 @@ class RemoteGpu:
         return answer.value
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
-        """Have kernels compiled there, as soon as possible."""
+        """Have the other host compile kernels as soon as possible."""
         line = self._line
         if line is not None:
-            with contextlib.suppress(OSError):  # who needs them will see that it is lost
+            with contextlib.suppress(OSError):  # the next call will notice the loss
                 line.write(framed((PREPARE, (list(kernels),))))
 
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
@@ -145,7 +302,7 @@ class RemoteGpu:
         return found
 
     def energy_mj(self) -> float | None:
-        """What its energy counter reads; None if it has none, or is lost."""
+        """Return the reading of the energy counter; None if there is none, or the GPU is lost."""
         if self._line is None:
             return None
         try:
@@ -161,7 +318,7 @@ class RemoteGpu:
             line.end()
 
     def _reach(self) -> Line:
-        """The line to the process there, which is started if there is none."""
+        """Return the line to the process, which is started if there is none."""
         if self._line is not None:
             return self._line
         if self._retired:
@@ -219,10 +376,10 @@ class RemoteGpu:
         return message
 
     def _next(self, line: Line, wait_s: float | None) -> Message | None:
-        """The next message that is not for the user alone; None if there is none in time.
+        """Return the next message that is not for the user; None if none comes in time.
 
         Raises:
-            EOFError: the process has ended.
+            EOFError: The process has ended.
         """
         deadline_s = None if wait_s is None else time.monotonic() + wait_s
         while True:
@@ -253,12 +410,12 @@ class RemoteGpu:
         return HostLostError(reason)
 
     def _ended(self, line: Line) -> str:
-        """Why the process has ended, so far as its command says."""
+        """Return why the process has ended, as far as its command has printed it."""
         self._drop()
         return line.last_words()
 
     def _drop(self, patience_s: float = ENDS_WITHIN_S) -> None:
-        """End the process, if it has not ended."""
+        """End the process unless it has ended."""
         line, self._line, self._inputs = self._line, None, None
         if line is not None:
             line.end(patience_s=patience_s)

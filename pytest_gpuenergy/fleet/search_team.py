@@ -1,4 +1,4 @@
-"""The GPUs of a fleet for one search: of one model, claimed, and all set alike."""
+"""Claims the GPUs of a fleet for a search: all of the same model, with the same settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.engine import HostLostError, Member, Settings, Team, lost_twice
 from pytest_gpuenergy.fleet.gpu_messages import Started
-from pytest_gpuenergy.fleet.hosts import Muster, ask_hosts, muster, none_left, seated
-from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, check_fleet_device, own_version
+from pytest_gpuenergy.fleet.probe import ProbedGpu, ProbedHost, check_fleet_device, own_version
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
+from pytest_gpuenergy.fleet.seats import Muster, ask_hosts, muster, none_left, seated
 from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -25,7 +25,7 @@ from pytest_gpuenergy.workloads import Workload
 
 _T = TypeVar("_T")
 _TOGETHER = 64
-"""GPUs reached or left at the same time."""
+"""The largest number of GPUs that are reached or left at the same time."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class FleetTeam:
     """The GPUs of a fleet that a search has.
 
     Attributes:
-        gpus: at least one.
-        devices: the same as they describe themselves.
-        team: of their processes.
+        gpus: The GPUs, at least one.
+        devices: The description of each.
+        team: The team of their processes.
     """
 
     gpus: tuple[RemoteGpu, ...]
@@ -43,10 +43,10 @@ class FleetTeam:
     team: Team
 
     def confirm(self, *, energy: bool) -> Confirm:
-        """Confirms all kernels on one GPU: the first one that is used.
+        """Return a function that confirms all kernels on the same GPU, the first that is in use.
 
-        If that cannot be used any more, the kernel is confirmed on the next one, but not if two
-        hosts were lost with it.
+        If that GPU cannot be used any more, the kernel is confirmed on the next one. A kernel with
+        which two hosts were lost is not tried again.
         """
 
         def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
@@ -76,20 +76,20 @@ def claim_fleet(
 ) -> FleetTeam:
     """Claim the GPUs of a fleet, all with the same settings, until the stack is closed.
 
-    Hosts and GPUs that cannot be used are left out, and so are those of another model than most, or
-    under another power limit or clock. A sentence says so of each.
+    Hosts and GPUs that cannot be used are left out, as are GPUs of another model than most, or with
+    another power limit or clock. A sentence says so for each.
 
     Args:
-        stack: closed by the caller.
-        fleet: whose hosts.
-        device: ``--gpu-device``: ``auto`` or emulated GPUs.
-        settings: of all GPUs.
-        tell: called with sentences, from any thread.
-        option: that gave the fleet.
+        stack: Releases the GPUs; closed by the caller.
+        fleet: The fleet.
+        device: The value of ``--gpu-device``: ``auto`` or emulated GPUs.
+        settings: The settings of all GPUs.
+        tell: Called with sentences for the user, from any thread.
+        option: The option that gave the fleet, for messages.
 
     Raises:
         InputError: ``device`` names a single GPU, or no GPU is left.
-        DeviceError: the fleet's program is missing, or its cluster cannot be reached.
+        DeviceError: The fleet's program is missing, or its cluster cannot be reached.
     """
     found = _mustered(fleet, device, str(Path.cwd()), settings)
     left_out = list(found.left_out)
@@ -128,8 +128,8 @@ def claim_fleet(
 
 
 def _mustered(fleet: Fleet, device: str, project: str, settings: Settings) -> Muster:
-    """The seats of GPUs of one model."""
-    if isinstance(fleet, SlurmFleet):  # which tells the model when a task has started
+    """Return the seats of the GPUs of the most common model."""
+    if isinstance(fleet, SlurmFleet):  # the model is known only once a task has started
         return muster(fleet, device, project, capping=settings.writes)
     check_fleet_device(device)
     hosts = ask_hosts(fleet, device, project)
@@ -140,12 +140,12 @@ def _mustered(fleet: Fleet, device: str, project: str, settings: Settings) -> Mu
         if host.problem is None and gpu.reason_against(capping=settings.writes) is None
     )
 
-    def judged(gpu: FoundGpu) -> FoundGpu:
+    def judged(gpu: ProbedGpu) -> ProbedGpu:
         if model is None or (gpu.name, gpu.emulated) == model:
             return gpu
         return replace(gpu, no_measuring=gpu.no_measuring or _other_model(model[0]))
 
-    def of_model(host: FoundHost) -> FoundHost:
+    def of_model(host: ProbedHost) -> ProbedHost:
         return replace(host, gpus=tuple(map(judged, host.gpus)))
 
     return seated(fleet, [*map(of_model, hosts)], device, project, capping=settings.writes)
@@ -156,7 +156,7 @@ def _other_model(model: str) -> str:
 
 
 def _why_not(gpu: RemoteGpu) -> str | None:
-    """Why a GPU cannot be claimed; None once it is."""
+    """Claim a GPU; return why that failed, or None."""
     try:
         gpu.start()
     except DeviceError as error:
@@ -172,7 +172,7 @@ def _known(gpu: RemoteGpu) -> Started:
 def _alike(
     gpus: Sequence[RemoteGpu],
 ) -> tuple[list[RemoteGpu], list[tuple[RemoteGpu, str]]]:
-    """The GPUs that are as most of them, and the others with the reason."""
+    """Return the GPUs of the most common model and setpoint, and the others with a reason."""
 
     def model(gpu: RemoteGpu) -> tuple[str, bool]:
         return _known(gpu).name, _known(gpu).emulated
@@ -213,7 +213,7 @@ def _device(gpu: RemoteGpu) -> FarDevice:
 def _report(
     gpus: Sequence[RemoteGpu], team: Team, settings: Settings, tell: Callable[[str], None]
 ) -> None:
-    """Tell again what was lost, and which settings are left there."""
+    """Repeat at the end which GPUs were lost, and which settings are left on them."""
     for gpu, member in zip(gpus, team.members, strict=True):
         for reason in dict.fromkeys([*gpu.losses, *([member.lost] if member.lost else [])]):
             tell(f"fleet: {reason}")
@@ -230,7 +230,7 @@ def _retire(gpus: Sequence[RemoteGpu]) -> None:
 
 
 def _together(gpus: Sequence[RemoteGpu], do: Callable[[RemoteGpu], _T]) -> list[_T]:
-    """Do something to all GPUs at the same time; an interrupt does not wait for it."""
+    """Do something with all GPUs at the same time; an interrupt does not wait for the end."""
     if not gpus:
         return []
     threads = ThreadPoolExecutor(min(len(gpus), _TOGETHER))
@@ -244,7 +244,7 @@ _H = TypeVar("_H", bound=Hashable)
 
 
 def _most_common(values: Iterable[_H]) -> _H | None:
-    """The value that occurs most often, the first of several; None if there are none."""
+    """Return the most frequent value, the first of several; None if there are no values."""
     counted = Counter(values).most_common(1)
     return counted[0][0] if counted else None
 

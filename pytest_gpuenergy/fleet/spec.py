@@ -1,6 +1,6 @@
-"""What ``--gpuenergy-fleet`` of pytest and ``--fleet`` of ``gpuenergy tune`` name.
+"""Parses the fleet that ``--gpuenergy-fleet`` of pytest and ``--fleet`` of ``gpuenergy tune`` name.
 
-The hosts over which a run is spread, and what is started there.
+A fleet is the hosts over which a run is spread, with what is started on them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from pytest_gpuenergy.support import InputError, shortened
 FLEET_OPTION = "--gpuenergy-fleet"
 MOST_WORKERS = 4096
 RAY_WAIT_S, SSH_WAIT_S, SLURM_WAIT_S = 120.0, 60.0, 600.0
-"""How long a worker may take to start: Ray and Slurm may first have to find a place for it."""
+"""The default of ``wait=``, the longest time that a worker may take to start.
+
+Ray and Slurm may first have to find a place for it."""
 
 SILENCE_S = 60.0
-"""How long a worker goes on without a sign of its controller."""
+"""The default of ``silence=``, the time without a sign of its controller after which a worker
+ends."""
 
 _MOST_S = 604_800.0
 _RAY = re.compile(r"ray(?:://(?P<address>[A-Za-z0-9_.-]+:[0-9]{1,5}))?")
@@ -34,14 +37,17 @@ _FORMS = (
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is the same for all hosts of a fleet.
+class FleetSettings:
+    """The settings that all hosts of a fleet share.
 
     Attributes:
-        python: path of the interpreter there; None: as here, and with Ray that of the node.
-        directory: path of the project there; None: as here, and with Ray it is sent there.
-        wait_s: how long a worker may take to start; None: what is usual for this kind of fleet.
-        silence_s: how long a worker goes on without a sign of its controller.
+        python: The path of the interpreter on the hosts; None for the path of this one or, with
+            Ray, for the node's own.
+        directory: The path of the project on the hosts; None for the path here or, with Ray, for a
+            copy that Ray sends.
+        wait_s: The longest time that a worker may take to start; None for the default of this kind
+            of fleet.
+        silence_s: The time after which a worker without a sign of its controller ends.
     """
 
     python: str | None = None
@@ -52,8 +58,8 @@ class Settings:
     def __str__(self) -> str:
         silence_s = None if self.silence_s == SILENCE_S else self.silence_s
         times = (
-            None if one is None else f"{one:.6f}".rstrip("0").rstrip(".")
-            for one in (self.wait_s, silence_s)
+            None if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
+            for seconds in (self.wait_s, silence_s)
         )
         given = zip(_SETTINGS, (self.python, self.directory, *times), strict=True)
         return "".join(f" {name}={shlex.quote(value)}" for name, value in given if value)
@@ -67,7 +73,7 @@ class RayFleet:
     this machine belongs.
     """
 
-    settings: Settings = Settings()
+    settings: FleetSettings = FleetSettings()
     address: str | None = None
 
     def __str__(self) -> str:
@@ -92,7 +98,7 @@ class SshFleet:
     """Hosts that ssh reaches without asking for anything."""
 
     hosts: tuple[SshHost, ...]
-    settings: Settings = Settings()
+    settings: FleetSettings = FleetSettings()
 
     def __str__(self) -> str:
         hosts = ",".join(
@@ -113,7 +119,7 @@ class SlurmFleet:
 
     options: tuple[str, ...]
     count: int = 1
-    settings: Settings = Settings()
+    settings: FleetSettings = FleetSettings()
 
     def __str__(self) -> str:
         options = shlex.quote(shlex.join(self.options)) if self.options else ""
@@ -129,16 +135,16 @@ Fleet = RayFleet | SshFleet | SlurmFleet
 
 
 def parse_fleet(text: str, option: str = FLEET_OPTION) -> Fleet:
-    """The fleet that ``text`` names; its ``str`` is parsed to an equal one.
+    """Return the fleet that ``text`` names; parsing its ``str`` returns an equal one.
 
     Words are separated by blanks and quoted as for a shell.
 
     Args:
-        text: the value of the option.
-        option: its name, for messages.
+        text: The value of the option.
+        option: The name of the option, for messages.
 
     Raises:
-        InputError: it is not understood.
+        InputError: The text is not understood.
     """
     try:
         return _parsed(text)
@@ -209,7 +215,7 @@ def _slurm(text: str, rest: str, words: Sequence[str]) -> SlurmFleet:
         else:
             break
         rest_of_words.pop()
-    options += rest_of_words  # the option has lost its quotes, as in an ini file
+    options += rest_of_words  # srun's options without their quotes, as from an ini file
     if options and not options[0].startswith("-"):
         raise _refused(
             text,
@@ -222,7 +228,7 @@ def _slurm(text: str, rest: str, words: Sequence[str]) -> SlurmFleet:
     return SlurmFleet(tuple(options), count, _settings(text, settings))
 
 
-def _settings(text: str, words: Sequence[str]) -> Settings:
+def _settings(text: str, words: Sequence[str]) -> FleetSettings:
     given: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -233,7 +239,7 @@ def _settings(text: str, words: Sequence[str]) -> Settings:
         given[name] = value
     python = given.get("python")
     directory = given.get("dir")
-    return Settings(
+    return FleetSettings(
         None if python is None else _python(text, python),
         None if directory is None else _path(text, directory),
         _seconds(text, "wait", given["wait"]) if "wait" in given else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuenergy.gate.comparison import Unmatched
+from pytest_gpuenergy.gate.run_comparison import Unmatched
 from pytest_gpuenergy.record import Measurement, StationInfo
 from pytest_gpuenergy.report import Models, Report
 from pytest_gpuenergy.support import InputError
@@ -88,12 +88,12 @@ def _check_alike(old: Report, new: Report) -> None:
 
 
 def _gpus(report: Report) -> tuple[StationInfo, ...]:
-    """All GPUs of a report; those of older ones are known by the run's identity alone."""
+    """Return all GPUs of a report; those of older ones are known by the run's identity alone."""
     return report.stations or (report.run.station,)
 
 
 def _stations(old: Report | None, new: Report) -> tuple[StationInfo, ...]:
-    """The GPUs of both, as they were last; none where there is but the one of the run."""
+    """Return the GPUs of both, as described last; none if the run's own GPU is the only one."""
     found = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
     stations = tuple(found.values())
     return () if stations == (new.run.station,) else stations

@@ -15,15 +15,15 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from pytest_gpuenergy.gate.comparison import Comparison, Unmatched, compare
 from pytest_gpuenergy.gate.gate_settings import GateSettings
+from pytest_gpuenergy.gate.run_comparison import Comparison, Unmatched, compare
 from pytest_gpuenergy.gate.verdict import JudgedShift, Judgement, Verdict, fails
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.report import (
     USUAL_SCATTER,
     CommonShift,
-    Place,
     Report,
+    ShiftPlace,
     markdown_text,
     signed_percent,
 )
@@ -38,8 +38,8 @@ from pytest_gpuenergy.support import (
 
 
 def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:
-    """What unchanged kernels have in common, a line per place, and what is unusual about it."""
-    places: dict[Place, list[JudgedShift]] = {}
+    """Yield what unchanged kernels have in common, a line per place, and what is unusual."""
+    places: dict[ShiftPlace, list[JudgedShift]] = {}
     for one in shifts:
         places.setdefault(one.shift.place, []).append(one)
     for place, judged in places.items():
@@ -55,7 +55,7 @@ def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[st
 
 
 def shift_problem(judged: JudgedShift, *, emulated: bool) -> str:
-    """What is unusual about a common shift, or an empty string."""
+    """Return what is unusual about a common shift, or an empty string."""
     shift = judged.shift
     parts: list[str] = []
     between = "between sessions on one board" if shift.same_board else "between boards"
@@ -77,7 +77,7 @@ def shift_problem(judged: JudgedShift, *, emulated: bool) -> str:
 
 
 def shift_json(judged: JudgedShift) -> dict[str, Any]:
-    """A shift as plain data; changes and scatters are fractions."""
+    """Return a shift as plain data; changes and scatters are fractions."""
     shift = judged.shift
     return {
         "metric": shift.metric,
@@ -149,7 +149,7 @@ def budget_words(judgement: Judgement, *, emulated: bool) -> str:
 
 
 def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
-    """The runs compared, a row per verdict, unmatched measurements and a summary.
+    """Yield the runs compared, a row per verdict, unmatched measurements and a summary.
 
     Lines have at most ``width`` characters; None: any number.
     """
@@ -184,7 +184,7 @@ def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
 
 
 def summary(comparison: Comparison) -> str:
-    """One line: the count of each verdict, the width of the intervals, the result, what is lost."""
+    """Return one line: verdicts counted, the width of the intervals, the result, what is lost."""
     verdicts = [judgement.verdict for judgement in comparison.judgements]
     unchanged = len(comparison.unchanged)
     parts = [tally(verdicts)] if verdicts or not unchanged else []
@@ -210,7 +210,7 @@ def loss(comparison: Comparison) -> str:
 
 
 def missing_words(comparison: Comparison) -> str:
-    """A sentence about what the baseline has and the run lost, and what to do."""
+    """Return a sentence about what the baseline has and the run lost, and what to do."""
     names = [one.measurement.identity.label for one in comparison.missing_in_new]
     listed = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
@@ -232,7 +232,7 @@ def tally(verdicts: Sequence[str]) -> str:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The comparison as a Markdown document; verdicts that fail are bold."""
+    """Return the comparison as a Markdown document; verdicts that fail are bold."""
     lines = [
         markdown_text(
             f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
@@ -267,7 +267,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def json_document(comparison: Comparison) -> str:
-    """The comparison as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %).
+    """Return the comparison as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %).
 
     Where there are ``shifts``, the changes in ``judgements`` are relative to them.
     """
@@ -294,7 +294,7 @@ def json_document(comparison: Comparison) -> str:
 
 
 def as_json(judgement: Judgement) -> dict[str, Any]:
-    """A judgement as plain data; ``interval`` is that of the change.
+    """Return a judgement as plain data; ``interval`` is that of the change.
 
     ``shift`` is the common shift to which the change is relative, None where there is none.
     """
@@ -335,7 +335,7 @@ def _row(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _notable(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """All judgements, or without the SAME ones when there are more than `ROWS_SHOWN`."""
+    """Return all judgements, or without the SAME ones when there are more than `ROWS_SHOWN`."""
     if len(judgements) <= ROWS_SHOWN:
         return list(judgements)
     return [judgement for judgement in judgements if judgement.verdict is not Verdict.SAME]
@@ -383,12 +383,12 @@ SHOWN = 10
 
 
 def wanted() -> bool:
-    """Whether this runs in GitHub Actions."""
+    """Return whether this runs in GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def annotate(comparison: Comparison) -> Iterator[str]:
-    """An error for each failure, a warning for each WORSE verdict that does not fail.
+    """Yield an error for each failure, a warning for each WORSE verdict that does not fail.
 
     All AMBIGUOUS verdicts together are one notice.
     """
@@ -403,7 +403,7 @@ def annotate(comparison: Comparison) -> Iterator[str]:
 
 
 def annotate_counts(comparison: Comparison) -> Iterator[str]:
-    """What the run lacks, and one notice for all AMBIGUOUS verdicts that do not fail it."""
+    """Yield what the run lacks, and one notice for all AMBIGUOUS verdicts that do not fail it."""
     if lost := loss(comparison):
         result = "passed" if comparison.passed else "FAILED"
         level = "error" if comparison.settings.strict else "warning"
@@ -458,7 +458,7 @@ def _property(text: str) -> str:
 _ORDER = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
 
 
-def verdicts_of(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
+def page_verdicts(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
     """`verdict_values` of two reports, or the reason why there are none."""
     try:
         return verdict_values(compare(base, new, settings))
@@ -467,7 +467,7 @@ def verdicts_of(base: Report, new: Report, settings: GateSettings) -> dict[str, 
 
 
 def verdict_values(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as plain values; judgements are sorted, the worst first."""
+    """Return a comparison as plain values; judgements are sorted, the worst first."""
     settings = comparison.settings
     return {
         "why": None,

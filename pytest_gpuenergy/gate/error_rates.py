@@ -49,12 +49,12 @@ quantile grows much faster as the share becomes smaller."""
 
 
 def count_comparisons(items: int, settings: GateSettings) -> int:
-    """Number of verdicts for ``items`` measurements; at least 1."""
+    """Return the number of verdicts for ``items`` measurements; at least 1."""
     return max(1, items * len(settings.limits))
 
 
-def tail_of(comparisons: int) -> float:
-    """The probability beyond each end of an interval.
+def bonferroni_tail(comparisons: int) -> float:
+    """Return the probability beyond each end of an interval.
 
     By Bonferroni's inequality, the chance of any false alarm among all verdicts is then at most
     `FALSE_ALARM`.

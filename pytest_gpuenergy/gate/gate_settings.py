@@ -56,8 +56,8 @@ class GateSettings:
             fail: texts such as ``edp:5%`` or ``edp:5%,time:3%``.
             session_sd: a text such as ``energy:0.5%,edp:0.6%``.
             allow: `ALLOWANCES`, separated by commas.
-            also_allowed: what the option takes besides, for messages.
-            strict: see the attribute.
+            also_allowed: other words that the option accepts, for messages.
+            strict: whether AMBIGUOUS verdicts and missing items fail too.
             prefix: prefix of the options' names in messages.
 
         Raises:
@@ -83,7 +83,7 @@ class GateSettings:
         )
 
     def sd(self, metric: Metric, *, same_board: bool = True) -> float:
-        """The standard deviation between sessions, declared or default, as a fraction."""
+        """Return the standard deviation between sessions, declared or default, as a fraction."""
         default = SAME_BOARD_SD if same_board else OTHER_BOARD_SD
         return self.session_sd.get(metric, default[metric])
 

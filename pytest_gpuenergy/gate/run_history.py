@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.record import METRICS, Identity, Interval, Metric, RunInfo
-from pytest_gpuenergy.report import Report, markdown_text, ordered
+from pytest_gpuenergy.report import Report, markdown_lines, markdown_text, ordered
 from pytest_gpuenergy.support import dump, emulated_mark, wrapped
 
 LEAST = 3
@@ -55,7 +55,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     for Grouping Means in the Analysis of Variance", Biometrics 30(3), 1974 (binary segmentation).
 
     Args:
-        values: in chronological order, independent except for their level.
+        values: the figures in chronological order, independent except for their level.
 
     Returns:
         The changes in chronological order; deterministic.
@@ -82,7 +82,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
 
 
 def _ranks(values: _Floats) -> _Floats:
-    """Ranks from 1, equal values sharing their mean rank."""
+    """Return ranks from 1, equal values sharing their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum()
     ranks: _Floats = (last - (counts - 1) / 2)[place]
@@ -110,7 +110,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """A change of level between two runs.
 
     Attributes:
@@ -138,9 +138,9 @@ class Series:
     """One kernel under one cap on one board over several runs.
 
     Attributes:
-        identity: see `Measurement.identity`.
+        identity: the identity of the measurements, see `Measurement.identity`.
         metric: the metric of the points.
-        points: at least one, in the order in which the runs started.
+        points: the points, at least one, in the order in which the runs started.
         item: the node id if a run has several items with that identity, otherwise empty.
     """
 
@@ -160,10 +160,10 @@ class Series:
         return tuple(point for point in self.points if not point.flags and point.value > 0)
 
     @cached_property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[LevelChange, ...]:
         """The changes of level that `change_points` finds in the logarithms."""
         return tuple(
-            Change(
+            LevelChange(
                 earlier[-1],
                 later[0],
                 median(point.value for point in earlier),
@@ -201,7 +201,7 @@ class Series:
 
 
 def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
-    """The series of all kernels whose label, such as ``case1-k01-300W``, contains all ``words``.
+    """Return the series of kernels whose label, such as ``case1-k01-300W``, contains all ``words``.
 
     Boards, real and emulated GPUs, and items of a run that share an identity have separate series.
     Legacy runs are ignored.
@@ -264,23 +264,21 @@ def heading(series: Series) -> str:
 
 
 def history_markdown(found: Sequence[Series]) -> str:
-    """A Markdown table with a row per series, followed by a list of changes."""
-    lines = [
-        "| kernel | metric | GPU | runs | first | latest | spread | changes |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for series in found:
-        unit, run = series.metric.unit, series.run
-        cells = (
+    """Return a Markdown table with a row per series, followed by a list of changes."""
+    titles = ("kernel", "metric", "GPU", "runs", "first", "latest", "spread", "changes")
+    rows = (
+        (
             _name(series),
             series.metric.label,
-            f"{run.gpu_name}{emulated_mark(run.emulated)}",
+            f"{series.run.gpu_name}{emulated_mark(series.run.emulated)}",
             str(len(series.points)),
-            *(f"{series.points[at].value:.4g} {unit}" for at in (0, -1)),
+            *(f"{series.points[at].value:.4g} {series.metric.unit}" for at in (0, -1)),
             "" if series.spread is None else _percent(series.spread),
             str(len(series.changes)),
         )
-        lines.append(f"| {' | '.join(map(markdown_text, cells))} |")
+        for series in found
+    )
+    lines = markdown_lines(titles, rows, figures=range(3, 8))
     changes = [
         markdown_text(f"- {_name(series)} changed by {_describe_change(change)}")
         for series in found
@@ -290,7 +288,7 @@ def history_markdown(found: Sequence[Series]) -> str:
 
 
 def history_json(found: Sequence[Series]) -> str:
-    """The series as JSON, ``schema_version`` 1; changes and spreads are fractions."""
+    """Return the series as JSON, ``schema_version`` 1; changes and spreads are fractions."""
     return dump({"schema_version": 1, "series": [_series(series) for series in found]})
 
 
@@ -341,7 +339,7 @@ def _describe_point(point: Point, unit: str) -> str:
     return f"{words}  {', '.join(point.flags)}".rstrip()
 
 
-def _describe_change(change: Change) -> str:
+def _describe_change(change: LevelChange) -> str:
     last, first = change.last.run, change.first.run
     words = (
         f"{100 * change.relative:+.1f} % from run {first.run_id} on, revision "
@@ -362,7 +360,7 @@ def _percent(fraction: float) -> str:
 
 
 def trend_values(reports: Iterable[Report]) -> list[dict[str, Any]]:
-    """Figures of each kernel over runs on its board, oldest first, and where their level changed.
+    """Return the figures of each kernel over runs on its board, and where their level changed.
 
     A kernel that was measured once has no trend.
     """

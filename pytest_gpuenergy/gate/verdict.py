@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_gpuenergy.gate.error_rates import tail_of
+from pytest_gpuenergy.gate.error_rates import bonferroni_tail
 from pytest_gpuenergy.gate.gate_settings import GateSettings
 from pytest_gpuenergy.record import (
     WANDER,
@@ -89,7 +89,7 @@ class Doubt:
 
 
 def widened(change: Estimate, doubts: Iterable[Doubt], metric: Metric) -> Estimate:
-    """The interval of ln(new / base) with room for ``doubts``; several of them multiply."""
+    """Return the interval of ln(new / base) with room for ``doubts``; several of them multiply."""
     low, high = change.low, change.high
     for doubt in doubts:
         room = math.log(doubt.factor) * (2 if metric is Metric.EDP else 1)  # both may be off
@@ -99,8 +99,8 @@ def widened(change: Estimate, doubts: Iterable[Doubt], metric: Metric) -> Estima
     return Estimate(change.value, low, high)
 
 
-def doubts_of_flags(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
-    """One doubt for all ``flags`` of a side, with the factor of the worst; none without flags."""
+def flag_doubts(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
+    """Return one doubt for all ``flags`` of a side, with the factor of the worst, if any."""
     named = tuple(flags)
     if not named:
         return ()
@@ -108,11 +108,11 @@ def doubts_of_flags(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
     return (Doubt(f"flagged{when}: {', '.join(named)}", factor),)
 
 
-def doubts_of_pair(base: Measurement, new: Measurement, metric: Metric) -> tuple[Doubt, ...]:
-    """What makes two measurements hard to compare."""
+def pair_doubts(base: Measurement, new: Measurement, metric: Metric) -> tuple[Doubt, ...]:
+    """Return what makes two measurements hard to compare."""
     found = [
-        *doubts_of_flags(base.validity, " in the baseline"),
-        *doubts_of_flags(new.validity, " now"),
+        *flag_doubts(base.validity, " in the baseline"),
+        *flag_doubts(new.validity, " now"),
     ]
     limits = (base.enforced_power_limit_w, new.enforced_power_limit_w)
     if limits[0] != limits[1]:
@@ -190,14 +190,14 @@ class Judgement:
 
 
 def fails(judgement: Judgement, settings: GateSettings) -> bool:
-    """Whether the verdict is a failure under ``settings``."""
+    """Return whether the verdict is a failure under ``settings``."""
     if judgement.verdict is Verdict.AMBIGUOUS:
         return settings.strict
     return settings.enforced and judgement.verdict is Verdict.WORSE
 
 
 def decide(change: Estimate, limit: float) -> Verdict:
-    """The verdict on ln(new / base).
+    """Return the verdict on ln(new / base).
 
     A ratio r is beyond the limit when r > 1 + limit (worse) or r < 1 / (1 + limit) (better). WORSE
     or BETTER when the whole interval lies beyond it; AMBIGUOUS when the interval holds 1 + limit,
@@ -219,12 +219,12 @@ def judge_budget(
     comparisons: int,
     metric: Metric = Metric.EDP,
 ) -> Judgement:
-    """The verdict on a figure against the budget ``most``, in the metric's unit.
+    """Return the verdict on a figure against the budget ``most``, in the metric's unit.
 
     WORSE when the whole interval, widened by flags, exceeds ``most`` by more than the fraction
     ``limit``, SAME when none of it does, AMBIGUOUS otherwise.
     """
-    doubts = doubts_of_flags(measurement.validity, " now")
+    doubts = flag_doubts(measurement.validity, " now")
     found, figure = sample(measurement, metric), measurement.figure(metric)
     change = None
     if found is None:
@@ -234,7 +234,7 @@ def judge_budget(
             found,
             most,
             session_sd=max(settings.sd(metric), WANDER[metric]),
-            tail=tail_of(comparisons),
+            tail=bonferroni_tail(comparisons),
         )
     possible = widened(change or point_ratio(most, figure), doubts, metric)
     bound = math.log1p(limit)
@@ -265,7 +265,7 @@ def judge(
     doubts: tuple[Doubt, ...] = (),
     shift: CommonShift | None = None,
 ) -> Judgement:
-    """The verdict on ``metric`` of two measurements with figures.
+    """Return the verdict on ``metric`` of two measurements with figures.
 
     The interval of the change is that by the declared deviation between sessions, or the one
     relative to the shift if that is narrower, or if the declared one does not hold.
@@ -282,7 +282,7 @@ def judge(
     """
     before, now = sample(base, metric), sample(new, metric)
     values = (base.figure(metric), new.figure(metric))
-    change, others = None, doubts_of_pair(base, new, metric)
+    change, others = None, pair_doubts(base, new, metric)
     if before is None or now is None:
         shift = None
         which = "the baseline" if before is None else "the new run"
@@ -342,7 +342,7 @@ class JudgedShift:
 def judge_shift(
     shift: CommonShift, limit: float, settings: GateSettings, tail: float
 ) -> JudgedShift:
-    """The verdict on a shift, which comes on top of the kernels' own.
+    """Return the verdict on a shift, which comes on top of the kernels' own.
 
     All unchanged kernels become slower when the driver, the compiler or the harness has changed for
     the worse. What is common to them is therefore judged as well, by the deviation between sessions

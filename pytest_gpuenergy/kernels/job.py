@@ -52,7 +52,7 @@ class Job:
         timeout_s: float = 60.0,
         apart: bool = False,
     ) -> Job:
-        """The job of running ``kernel`` on ``workload``."""
+        """Return the job of running ``kernel`` on ``workload``."""
         return cls(kernel, workload.io, seed, cache, timeout_s, apart)
 
     @property

@@ -99,7 +99,7 @@ class Launch:
 
 
 def is_entry(name: str) -> bool:
-    """Whether ``name`` is a function, or an instance of a template, and no other C++ text."""
+    """Return whether ``name`` is a function or an instance of a template, and no other text."""
     match = _ENTRY.fullmatch(name)
     if match is None:
         return False
@@ -305,7 +305,7 @@ def check_source(source: str) -> None:
 
 
 def _static_shared_bytes(source: str) -> int | None:
-    """The bytes of the arrays that CUDA text declares ``__shared__``, without dynamic ones.
+    """Return the bytes of the arrays that CUDA text declares ``__shared__``, without dynamic ones.
 
     None when a size is not a number in the text, or the type of an element is not known.
     """

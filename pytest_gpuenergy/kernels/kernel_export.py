@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.kernel_files import plan_of
+from pytest_gpuenergy.kernels.kernel_files import launch_plan
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support import (
     Cell,
@@ -124,7 +124,7 @@ def export_kernels(
 
 
 def workload_header(item: RankedKernel) -> str:
-    """The C++ header through which ``driver.cu`` knows what the kernel computes.
+    """Return the C++ header through which ``driver.cu`` knows what the kernel computes.
 
     Raises:
         InputError: the driver has no reference for the workload, or cannot provide a tensor.
@@ -196,7 +196,7 @@ def _plan(item: RankedKernel) -> dict[str, object]:
         "tensors": tensors,
         "flops": item.workload.flops,
     }
-    return {**plan_of(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
+    return {**launch_plan(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
 
 
 def _table(ranked: Sequence[RankedKernel]) -> str:
@@ -227,7 +227,7 @@ def _table(ranked: Sequence[RankedKernel]) -> str:
 
 
 def launch_source(item: RankedKernel) -> str:
-    """The CUDA source that contains the kernel and launches it for ``driver.cu``.
+    """Return the CUDA source that contains the kernel and launches it for ``driver.cu``.
 
     It is compiled on its own, so that the names and macros of kernel and driver do not meet.
 
@@ -264,7 +264,7 @@ void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) 
 
 
 def c_type(item: RankedKernel, tensor: Tensor) -> str:
-    """The type of a tensor's elements in C++.
+    """Return the type of a tensor's elements in C++.
 
     Raises:
         InputError: the driver does not have it.
@@ -288,7 +288,7 @@ def _attributes(kernel: Kernel) -> str:
 
 
 def _pointers(item: RankedKernel) -> dict[str, str]:
-    """A pointer to each tensor and workspace, in C++."""
+    """Return a pointer to each tensor and workspace, in C++."""
     given = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
     return {
         tensor.name: f"static_cast<{c_type(item, tensor)}*>({array}[{index}])"
@@ -298,7 +298,7 @@ def _pointers(item: RankedKernel) -> dict[str, str]:
 
 
 def _map(item: RankedKernel, one: TensorMap) -> str:
-    """A tensor map, in C++."""
+    """Return a tensor map, in C++."""
     pointers = _pointers(item)
     if one.tensor not in pointers:
         raise InputError(
@@ -360,7 +360,7 @@ class ExportedFolder:
 
     @classmethod
     def find(cls, folder: Path) -> ExportedFolder | None:
-        """What exports have written to ``folder``; None if none has.
+        """Return what exports have written to ``folder``; None if none has.
 
         Raises:
             InputError: it cannot be read.
@@ -468,7 +468,7 @@ def write_export(content: Mapping[str, str], folder: Path) -> list[Path]:
 
 
 def _inside(folder: Path, name: str) -> Path | None:
-    """The path of a listed file; None if it would lead out of the folder, also through a link."""
+    """Return the path of a listed file; None if it or a link would lead out of the folder."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or parts[0] == "/" or "\0" in name:
         return None

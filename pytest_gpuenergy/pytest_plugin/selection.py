@@ -24,7 +24,7 @@ from pytest_gpuenergy.pytest_plugin.declared_options import (
     SMCLOCK,
 )
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.report import HOME, RunFolder, ids_of, is_run
+from pytest_gpuenergy.report import HOME, RunFolder, is_run, shown_ids
 from pytest_gpuenergy.support import GpuEnergyError, is_folder, is_there
 
 _SETPOINT = re.compile(
@@ -86,7 +86,7 @@ def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]
     found = set()
     for m in measurements:
         item = by_id.get(m.node_id.casefold())
-        for word in {name.casefold() for name in ids_of(m)} & set(words) if item else ():
+        for word in {name.casefold() for name in shown_ids(m)} & set(words) if item else ():
             assert item is not None
             item.extra_keyword_matches.add(word)
             found.add(word)
@@ -196,7 +196,7 @@ class Selection:
         function = item.partition("[")[0]
         marks = self._marks.get(function, [])
         if given.keyword:
-            names = [name.casefold() for name in (*ids_of(measurement), *marks)]
+            names = [name.casefold() for name in (*shown_ids(measurement), *marks)]
             yield not selects(
                 self._config.option.keyword,
                 lambda word: any(word.casefold() in name for name in names),

@@ -20,7 +20,7 @@ from pytest_gpuenergy.control import (
     run_uuids,
 )
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.energy import PREHEAT_S, Announce, answers
+from pytest_gpuenergy.energy import PREHEAT_S, Announce, responds
 from pytest_gpuenergy.engine import (
     AnchorWatch,
     BoardWatch,
@@ -178,7 +178,7 @@ class SessionCard:
 
     def answers(self) -> bool:
         """Whether the card responds at all, as opposed to only rejecting a setpoint."""
-        return answers(self.device)
+        return responds(self.device)
 
     def judge_setpoint(self) -> tuple[str, ...]:
         """Return validity flags for the settings under which an item was measured."""

@@ -97,7 +97,7 @@ class BoardGain(Struct, frozen=True):
     left_out: str | None = None
 
     def of(self, metric: Metric) -> Estimate | None:
-        """The gain by a metric."""
+        """Return the gain by a metric."""
         found: Estimate | None = getattr(self, metric)
         return found
 

@@ -249,17 +249,17 @@ class Measurement(Struct, frozen=True):
         return VERIFIED if self.verified_only else f"{self.outcome}: {self.error or 'no figures'}"
 
     def figure(self, metric: Metric) -> float | None:
-        """The figure in the metric's unit; None when there is none."""
+        """Return the figure in the metric's unit; None when there is none."""
         found: float | None = getattr(self, metric.field)
         return found
 
     def interval(self, metric: Metric) -> Interval | None:
-        """The figure's 95 % interval; None when there is none."""
+        """Return the figure's 95 % interval; None when there is none."""
         found: Interval | None = getattr(self, f"{metric.field}_ci95")
         return found
 
     def estimate(self, metric: Metric) -> Estimate | None:
-        """The figure with its interval; None unless both are present."""
+        """Return the figure with its interval; None unless both are present."""
         value, ends = self.figure(metric), self.interval(metric)
         return None if value is None or ends is None else Estimate(value, ends.low, ends.high)
 
@@ -274,5 +274,5 @@ class Measurement(Struct, frozen=True):
         return len(self.warm_trials) + len(self.trials)
 
     def flagged(self, *flags: str) -> Measurement:
-        """A copy with ``flags`` added."""
+        """Return a copy with ``flags`` added."""
         return replace(self, validity=tuple(dict.fromkeys((*self.validity, *flags))))

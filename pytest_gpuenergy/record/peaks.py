@@ -1,4 +1,4 @@
-"""What cards can do at most, by their vendor's datasheets: the only table of such figures.
+"""The peaks of cards by their vendor's datasheets: the only table of such figures.
 
 Tensor cores count without structured sparsity, of which datasheets give twice as much, and with
 sums in float32. All are at the boost clock, whatever the clock and the power limit of a card.
@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peaks:
-    """What a card can do at most.
+    """The peaks of a card.
 
     Attributes:
-        bandwidth_gb_s: of the device memory, in 1e9 bytes per second.
-        l2_bytes: what may stay in the L2 from launch to launch.
-        fp32_tflops: of CUDA cores, in 1e12 operations per second.
-        fp64_tflops: of tensor cores where they have it; None: not on the datasheet.
-        tf32_tflops, fp16_tflops, bf16_tflops: of tensor cores; None: it has none for this type.
-        source: the document.
+        bandwidth_gb_s: the bandwidth of the device memory, in 1e9 bytes per second.
+        l2_bytes: the size of the L2 cache, which may keep data from launch to launch.
+        fp32_tflops: the peak of CUDA cores, in 1e12 operations per second.
+        fp64_tflops: the peak of tensor cores where they have it; None: not on the datasheet.
+        tf32_tflops, fp16_tflops, bf16_tflops: the peaks of tensor cores; None: the card has no
+            tensor cores for this type.
+        source: the document that gives the figures.
     """
 
     bandwidth_gb_s: float
@@ -33,7 +34,7 @@ class Peaks:
     source: str = ""
 
     def tflops_of(self, arithmetic: str) -> float | None:
-        """The peak of a data type or mode; None if the datasheet has none.
+        """Return the peak of a data type or mode; None if the datasheet has none.
 
         ``3xtf32``, products as exact as float32's that take three products of TF32 numbers each,
         has a third of TF32's.
@@ -94,9 +95,9 @@ PEAKS: Mapping[str, Peaks] = {
         "NVIDIA Tesla P100 (whitepaper); it has no tensor cores: float16 is of CUDA cores",
     ),
 }
-"""By the name that NVML reports. A slice of a card (MIG) has another name, and no peaks."""
+"""The peaks by the name that NVML reports. A slice of a card (MIG) has another name, no peaks."""
 
 
 def peaks_of(gpu_name: str) -> Peaks | None:
-    """The peaks of a model by its name, with or without the vendor; None if they are unknown."""
+    """Return the peaks of a model by its name, with or without the vendor; None if unknown."""
     return PEAKS.get(gpu_name) or PEAKS.get(f"NVIDIA {gpu_name}")

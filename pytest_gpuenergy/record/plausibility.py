@@ -117,7 +117,7 @@ def _check_relations(m: Measurement, place: str) -> None:
 
 
 def _common_scatter(m: Measurement) -> float:
-    """The mean product of the trials' times and energies, over the product of their means.
+    """Return the mean product of the trials' times and energies, over the product of their means.
 
     An EDP is the mean over the trials; it is more than the product if both vary together.
     """

@@ -62,12 +62,12 @@ class Sample:
         return cls(found.value, own / student_t(trials - 1), trials - 1, shared)
 
     def session_variance(self, session_sd: float) -> float:
-        """The variance between sessions, which is no less than that of the error known here."""
+        """Return the variance between sessions, no less than that of the shared error."""
         return max(session_sd, self.shared_error) ** 2
 
 
 def sample(measurement: Measurement, metric: Metric) -> Sample | None:
-    """The metric with the error from its trials; None without a usable interval."""
+    """Return the metric with the error from its trials; None without a usable interval."""
     found = measurement.estimate(metric)
     if found is None:
         return None
@@ -109,7 +109,7 @@ def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float)
 
 
 def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
-    """The mean of ln(new / base) over rounds that measured both sides, with Student's t interval.
+    """Return the mean of ln(new / base) over rounds that measured both sides, with an interval.
 
     Differences between sessions and boards affect both sides of a round equally and cancel.
 
@@ -133,7 +133,7 @@ def point_ratio(base: float | None, new: float | None) -> Estimate:
 
 
 def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
-    """The degrees of freedom of a sum of variances.
+    """Return the degrees of freedom of a sum of variances.
 
     Args:
         own: the estimated variances in it, each with its degrees of freedom.
@@ -150,12 +150,12 @@ def around(mean: float, variance: float, degrees: float, tail: float) -> Estimat
 
 
 def normal_quantile(tail: float) -> float:
-    """How many standard deviations a normal value exceeds with a probability of ``tail``."""
+    """Return how many standard deviations a normal value exceeds with a probability of ``tail``."""
     return NormalDist().inv_cdf(1 - tail)
 
 
 def limited(log_ratio: float) -> float:
-    """The logarithm of a ratio, no further from zero than one whose ratio is finite."""
+    """Return the logarithm of a ratio, no further from zero than one whose ratio is finite."""
     return max(-_LARGEST_CHANGE, min(log_ratio, _LARGEST_CHANGE))
 
 

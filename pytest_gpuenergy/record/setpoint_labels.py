@@ -28,17 +28,17 @@ def setpoint_order(m: Measurement) -> Order:
 
 
 def setpoints(measurements: Iterable[Measurement]) -> tuple[str, ...]:
-    """The labels of the setpoints, each once, in their order."""
+    """Return the labels of the setpoints, each once, in their order."""
     return _labels(measurements, lambda m: m.cap)
 
 
 def limits(measurements: Iterable[Measurement]) -> tuple[str, ...]:
-    """The labels of the power limits, each once, from the lowest."""
+    """Return the labels of the power limits, each once, from the lowest."""
     return _labels(measurements, limit_label)
 
 
 def clocks(measurements: Iterable[Measurement]) -> tuple[str, ...]:
-    """The labels of the clocks, each once, from the lowest; `UNLOCKED` is last."""
+    """Return the labels of the clocks, each once, from the lowest; `UNLOCKED` is last."""
     by_clock = {
         clock_label(m): inf if m.sm_clock_mhz is None else m.sm_clock_mhz for m in measurements
     }
@@ -46,7 +46,7 @@ def clocks(measurements: Iterable[Measurement]) -> tuple[str, ...]:
 
 
 def limit_label(m: Measurement) -> str:
-    """The part of a setpoint's label that names the power limit: ``450W`` or ``current``."""
+    """Return the part of a setpoint's label that names the power limit: ``450W`` or ``current``."""
     if m.sm_clock_mhz is None:
         return m.cap
     rest = m.cap.removesuffix(clock_label(m))
@@ -54,12 +54,12 @@ def limit_label(m: Measurement) -> str:
 
 
 def clock_label(m: Measurement) -> str:
-    """The part of a setpoint's label that names the clock: ``1500MHz`` or ``unlocked``."""
+    """Return the part of a setpoint's label that names the clock: ``1500MHz`` or ``unlocked``."""
     return UNLOCKED if m.sm_clock_mhz is None else f"{m.sm_clock_mhz}MHz"
 
 
 def setpoint_folder(label: str, index: int | None) -> str:
-    """The name of a setpoint's folder in the classic CSV tree.
+    """Return the name of a setpoint's folder in the classic CSV tree.
 
     ``powercap3`` when the power limit is the third in the GPU's cap table, otherwise named after
     the label: ``powercap_350W``, ``powercap_current``.

@@ -6,12 +6,9 @@ from .account.account import (
 from .account.figures import EAGER as EAGER, GRAPH as GRAPH, LAYERS as LAYERS, step_key as step_key
 from .account.replay_report import (
     ReplayReport as ReplayReport,
-    combined as combined,
-    page_values as page_values,
     report_lines as report_lines,
     report_path as report_path,
     schema_document as schema_document,
-    write_report as write_report,
 )
 from .clocks import (
     CLOCK as CLOCK,
@@ -29,8 +26,8 @@ from .extract.calls import (
     write_calls as write_calls,
 )
 from .extract.exchanges import merged as merged
-from .extract.extraction import (
-    Extraction as Extraction,
+from .extract.kernel_extraction import (
+    KernelExtraction as KernelExtraction,
     extract_kernels as extract_kernels,
     write_extraction as write_extraction,
 )
@@ -52,7 +49,7 @@ from .extract.timeline import (
 )
 from .extract.trace import (
     Event as Event,
-    Launch as Launch,
+    TraceLaunch as TraceLaunch,
     host_operators as host_operators,
     launches as launches,
     read_trace as read_trace,
@@ -64,20 +61,19 @@ from .extract.unique_kernels import (
     unique_kernels as unique_kernels,
 )
 from .play.live import capture_step as capture_step
-from .play.plan import (
-    Plan as Plan,
+from .play.recorded import argument_bytes as argument_bytes
+from .play.replay_plan import (
+    ReplayPlan as ReplayPlan,
     key_of as key_of,
     model_name as model_name,
     step_workload as step_workload,
 )
-from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_run import (
     ReplayOptions as ReplayOptions,
     planner_for as planner_for,
     replay_profile as replay_profile,
     source_of as source_of,
 )
-from .play.replaying import Replay as Replay
 from .power import (
     PowerAlignment as PowerAlignment,
     PowerCurve as PowerCurve,
@@ -88,25 +84,20 @@ from .power import (
 )
 from .profile.capture import CallRecorder as CallRecorder, copy_of as copy_of, describe as describe
 from .profile.exported import Export as Export, program_of as program_of
-from .profile.exporting import Exported as Exported, export_program as export_program
-from .profile.models import (
+from .profile.language_models import (
     LanguageModel as LanguageModel,
     load_model as load_model,
     load_program as load_program,
 )
 from .profile.profiling import (
-    Profiled as Profiled,
     ProfileOptions as ProfileOptions,
     ProfileRun as ProfileRun,
     profile_model as profile_model,
-    profile_program as profile_program,
 )
 from .profile.programs import (
     ExportRecord as ExportRecord,
     Prompt as Prompt,
     check_packages as check_packages,
-    is_export as is_export,
-    is_function as is_function,
     read_record as read_record,
 )
 from .profile.reuse import (
@@ -116,9 +107,7 @@ from .profile.reuse import (
     copies as copies,
 )
 from .profile_folder import (
-    HOST as HOST,
     ProfileRecord as ProfileRecord,
-    folder_of_rank as folder_of_rank,
     rank_folders as rank_folders,
     read_profile as read_profile,
     write_profile as write_profile,
@@ -128,8 +117,4 @@ from .ranks import (
     EXCHANGES as EXCHANGES,
     Ranks as Ranks,
     device_word as device_word,
-    is_rank as is_rank,
-    joined as joined,
-    rank_of_process as rank_of_process,
-    run_ranks as run_ranks,
 )

@@ -1,10 +1,10 @@
-"""The host's clock on that of the profiler, from reads that annotations of the trace enclose.
+"""Aligns the host's clock with the profiler's, from reads within annotations of the trace.
 
-Within an annotation, the host's clock is read. The trace says when the annotation began and ended
-on the profiler's clock, and so between which two times the read was made. While the rate of one
-clock by the other does not change, the profiler's time is a straight line over the host's; every
-line that passes between the two times of each read may be the true one, and no other. They form a
-convex polygon in the plane of the profiler's times at the first and at the last read.
+The host's clock is read within an annotation. The trace has the times on the profiler's clock at
+which the annotation began and ended, so the read was made between them. As long as the clocks run
+at a constant ratio, the profiler's time is a straight line over the host's. The possible lines are
+those that pass between the two times of each read. They form a convex polygon in the plane of the
+profiler's times at the first and at the last read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 from pytest_gpuenergy.support import GpuEnergyError
 
 CLOCK = "gpuenergy clock"
-"""The name of the annotations."""
+"""The name of the annotations in which the host's clock is read."""
 MOST_ERROR_US = 1000.0
-"""Clocks that are less certain than this are no use to samples 20 ms apart."""
+"""The largest error of an alignment that is of use, because power samples are 20 ms apart."""
 
 _MOST_DRIFT = 1e-3
-"""Relative difference in rate; Linux corrects its clock by half of that at most."""
+"""The largest relative difference in rate; Linux corrects its clock by at most half of that."""
 _ROUNDING_US = 0.01
-"""A trace rounds its times to nanoseconds, and 64-bit floats of months to about as much."""
+"""The largest rounding error: a trace has nanoseconds, and a float of months about the same."""
 
 Vertex = tuple[float, float]
 
@@ -34,14 +34,14 @@ class ClockError(GpuEnergyError):
 
 
 class ClockRead(NamedTuple):
-    """The host's clocks at one moment: that since 1970, and one that nobody sets."""
+    """The host's clocks at one moment: the time since 1970, and a clock that nobody sets."""
 
     host_ns: int
     monotonic_ns: int
 
 
 class Bracket(NamedTuple):
-    """A read of the host's clock, and between which times of the profiler's it was made."""
+    """A read of the host's clock, and the times on the profiler's clock around it."""
 
     read: ClockRead
     begin_us: float
@@ -53,10 +53,11 @@ class Alignment:
     """The profiler's time as a straight line over the host's.
 
     Attributes:
-        first_ns, last_ns: the host's times of the first and the last read.
-        first_us, last_us: the profiler's times then.
-        error_us: the profiler's time is no further from the line than this, from the first to the
-            last read.
+        first_ns: The host's time at the first read.
+        last_ns: The host's time at the last read.
+        first_us: The profiler's time at the first read.
+        last_us: The profiler's time at the last read.
+        error_us: The largest distance of the true time from the line, between these reads.
     """
 
     first_ns: int
@@ -72,36 +73,39 @@ class Alignment:
 
     @property
     def drift_ppm(self) -> float:
-        """How much faster the host's clock runs, in millionths."""
+        """How much faster the host's clock runs than the profiler's, in parts per million."""
         return 1e6 * ((self.last_ns - self.first_ns) / 1e3 / (self.last_us - self.first_us) - 1)
 
     def covers(self, host_ns: int) -> bool:
-        """Whether a time of the host lies between the first and the last read."""
+        """Return whether a time of the host lies between the first and the last read."""
         return self.first_ns <= host_ns <= self.last_ns
 
     def trace_us(self, host_ns: int) -> float:
-        """The profiler's time at a time of the host."""
+        """Return the profiler's time at a time of the host."""
         share = (host_ns - self.first_ns) / (self.last_ns - self.first_ns)
         return self.first_us + share * (self.last_us - self.first_us)
 
 
 def align(brackets: Sequence[Bracket]) -> Alignment:
-    """The alignment that leaves the smallest error.
+    """Return the alignment with the smallest error.
 
-    The error includes by how much the host's clock was set between the reads.
+    The error includes the amount by which the host's clock was set between the reads.
 
     Args:
-        brackets: in their order, some at the beginning and some at the end.
+        brackets: The reads in their order, some at the beginning and some at the end.
 
     Raises:
-        ClockError: there are too few, they contradict each other, or too much stays uncertain.
+        ClockError: There are too few reads, they contradict each other, or the error is too large.
     """
     if len(brackets) < 2 or brackets[-1].read.host_ns <= brackets[0].read.host_ns:
         raise ClockError("The host's clock has not been read at a beginning and at an end.")
     first_ns, last_ns = brackets[0].read.host_ns, brackets[-1].read.host_ns
     base_us = brackets[0].begin_us
     low_us, high_us = base_us + _ROUNDING_US, base_us - _ROUNDING_US
-    shifted = [Bracket(one.read, one.begin_us - low_us, one.end_us - high_us) for one in brackets]
+    shifted = [
+        Bracket(bracket.read, bracket.begin_us - low_us, bracket.end_us - high_us)
+        for bracket in brackets
+    ]
     polygon = _possible(shifted, (last_ns - first_ns) / 1e3)
     if not polygon:
         raise ClockError(
@@ -109,7 +113,7 @@ def align(brackets: Sequence[Bracket]) -> Alignment:
             "meanwhile."
         )
     ends_us = [_ends(values) for values in zip(*polygon, strict=True)]
-    # The width over the host's time is convex: it is largest at one of the ends.
+    # The width is a convex function of the host's time, so it is largest at one of the ends.
     error_us = max((high - low) / 2 for low, high in ends_us) + _set_by_us(brackets)
     if error_us > MOST_ERROR_US:
         raise ClockError(
@@ -125,7 +129,7 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _possible(brackets: Sequence[Bracket], span_us: float) -> list[Vertex]:
-    """The polygon of possible times at the first and the last read; empty if there is none."""
+    """Return the polygon of possible times at the first and last read; empty if there are none."""
     (first, *_, last), begin_ns = brackets, brackets[0].read.host_ns
     polygon = [
         (first.begin_us, last.begin_us),
@@ -136,9 +140,9 @@ def _possible(brackets: Sequence[Bracket], span_us: float) -> list[Vertex]:
     slack_us = _MOST_DRIFT * span_us
     polygon = _clipped(polygon, lambda p, q: q - p - span_us + slack_us)
     polygon = _clipped(polygon, lambda p, q: p - q + span_us + slack_us)
-    for one in brackets[1:-1]:
-        share = (one.read.host_ns - begin_ns) / 1e3 / span_us
-        for sign, edge_us in ((1.0, one.begin_us), (-1.0, one.end_us)):
+    for bracket in brackets[1:-1]:
+        share = (bracket.read.host_ns - begin_ns) / 1e3 / span_us
+        for sign, edge_us in ((1.0, bracket.begin_us), (-1.0, bracket.end_us)):
 
             def inside(
                 p: float, q: float, share: float = share, sign: float = sign, at: float = edge_us
@@ -150,29 +154,29 @@ def _possible(brackets: Sequence[Bracket], span_us: float) -> list[Vertex]:
 
 
 def _clipped(polygon: Sequence[Vertex], inside: Callable[[float, float], float]) -> list[Vertex]:
-    """The part of a convex polygon where a linear function is not negative."""
+    """Return the part of a convex polygon where a linear function is not negative."""
     found: list[Vertex] = []
-    for one, following in pairwise([*polygon, *polygon[:1]]):
-        here, there = inside(*one), inside(*following)
+    for vertex, following in pairwise([*polygon, *polygon[:1]]):
+        here, there = inside(*vertex), inside(*following)
         if here >= 0:
-            found.append(one)
+            found.append(vertex)
         if here * there < 0:
             share = here / (here - there)
             found.append(
                 (
-                    one[0] + share * (following[0] - one[0]),
-                    one[1] + share * (following[1] - one[1]),
+                    vertex[0] + share * (following[0] - vertex[0]),
+                    vertex[1] + share * (following[1] - vertex[1]),
                 )
             )
     return found
 
 
 def _set_by_us(brackets: Sequence[Bracket]) -> float:
-    """By how much the host's clock was set between the first and the second half of the reads.
+    """Return how far the host's clock was set between the first and the second half of the reads.
 
-    What interrupts the host between reading two clocks makes their difference smaller, so the
-    largest is nearest to the truth.
+    An interrupt between reading the two clocks makes their difference smaller, so the largest
+    difference is nearest to the truth.
     """
-    ahead_ns = [one.read.host_ns - one.read.monotonic_ns for one in brackets]
+    ahead_ns = [bracket.read.host_ns - bracket.read.monotonic_ns for bracket in brackets]
     half = len(ahead_ns) // 2
     return abs(max(ahead_ns[half:]) - max(ahead_ns[:half])) / 1e3

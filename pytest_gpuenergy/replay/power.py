@@ -1,4 +1,4 @@
-"""The card's power while a program was profiled: on the profiler's clock, and over its phases."""
+"""Samples the card's power while a program is profiled, and puts it on the profiler's clock."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 POWER_CSV = "power.csv"
 WINDOW_US = 26_000.0
-"""A sample is the mean over 20 to 25 ms on an H200; and its time may be wrong by up to 1 ms."""
+"""The longest window of a sample, which is a mean over 20 to 25 ms on an H200; 1 ms is added for
+the error of its time."""
 SHORTEST_US = 100_000.0
-"""A shorter phase gets no mean: without a window at each end, hardly a sample would be left."""
+"""The shortest phase that gets a mean. A shorter one has hardly a sample left, because those within
+a window of either end do not count."""
 
 _COLUMNS = ("timestamp_us", "power_w")
 _LARGEST_BYTES = 1 << 24
@@ -42,12 +44,12 @@ class PowerAlignment(Struct, frozen=True):
     """How the card's power samples were put on the profiler's clock.
 
     Attributes:
-        samples: how many there are.
-        brackets: reads of the host's clock that the trace encloses.
-        offset_us: the host's clock minus the profiler's, at the first of them.
-        drift_ppm: how much faster the host's clock runs, in millionths.
-        error_us: what the offset may be wrong by. It says nothing about the samples themselves.
-        stamp_lag_us: the stamps of samples lag behind the host's clock by no more than this.
+        samples: The number of samples.
+        brackets: The number of reads of the host's clock within the trace.
+        offset_us: The host's clock minus the profiler's, at the first read.
+        drift_ppm: How much faster the host's clock runs, in parts per million.
+        error_us: The largest error of the offset. The samples may have errors of their own.
+        stamp_lag_us: The largest lag of the samples' stamps behind the host's clock.
     """
 
     samples: int
@@ -59,7 +61,7 @@ class PowerAlignment(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """How good the alignment is, as a line without a period."""
+        """The quality of the alignment, as a line without a period."""
         return (
             f"power: {self.samples} samples, whose clock is aligned with the profiler's within "
             f"±{self.error_us:.1f} µs; their stamps lag by no more than "
@@ -72,8 +74,8 @@ class PowerCurve:
     """Power samples on the profiler's clock.
 
     Attributes:
-        times_us: ascending.
-        powers_w: as many.
+        times_us: The time of each sample, ascending.
+        powers_w: The power of each sample.
     """
 
     times_us: Sequence[float]
@@ -81,16 +83,18 @@ class PowerCurve:
 
     @classmethod
     def placed(cls, samples: Iterable[PowerSample], alignment: Alignment) -> PowerCurve:
-        """Those samples for whose time the alignment holds."""
-        inside = [one for one in samples if alignment.covers(1000 * one.stamp_us)]
-        times_us = [alignment.trace_us(1000 * one.stamp_us) for one in inside]
-        return cls(times_us, [one.power_w for one in inside])
+        """Place the samples that were taken between the first and last read of the host's clock."""
+        inside = [sample for sample in samples if alignment.covers(1000 * sample.stamp_us)]
+        times_us = [alignment.trace_us(1000 * sample.stamp_us) for sample in inside]
+        return cls(times_us, [sample.power_w for sample in inside])
 
     def within(self, spans: Iterable[Span]) -> list[float]:
-        """The powers of samples whose window lies in one of the spans, wherever its time is in it.
+        """Return the powers of the samples whose window lies within one of the spans.
+
+        A sample's time may be anywhere in its window, so a whole window is kept from either end.
 
         Args:
-            spans: begin and end; no two overlap.
+            spans: Pairs of begin and end; no two overlap.
         """
         found: list[float] = []
         for begin_us, end_us in spans:
@@ -112,10 +116,10 @@ def write_power(curve: PowerCurve, folder: Path) -> None:
 
 
 def read_power(path: Path) -> PowerCurve:
-    """The curve in a file of `write_power`.
+    """Read a file of `write_power`.
 
     Raises:
-        InputError: it is none.
+        InputError: The file is damaged.
     """
     content = read_bytes(path, "power curve", _LARGEST_BYTES)
     rows = csv.reader(io.StringIO(content.decode(errors="replace"), newline=""))
@@ -149,17 +153,17 @@ _MOST_LEAD_US = 1e3
 class PowerSampler:
     """Collects the power samples that a card takes by itself; a context manager.
 
-    Nothing that goes wrong with them is worth a profile, so it is noted.
+    A profile is of use without power samples, so an error ends the sampling only.
 
     Args:
-        device: the card, claimed by the caller.
-        host_ns: the clock that the card's driver stamps samples with, in nanoseconds.
+        device: The card, claimed by the caller.
+        host_ns: The clock that the card's driver stamps samples with, in nanoseconds.
 
     Attributes:
-        samples: so far.
-        stamp_lag_us: their stamps lag behind that clock by no more than this: a sample has its
-            stamp before it is read.
-        problem: a sentence that says why there are no more of them, if so.
+        samples: The samples so far.
+        stamp_lag_us: The largest lag of their stamps behind that clock. A sample is stamped before
+            it is read, so the smallest age of a sample that was read is such a bound.
+        problem: The sentence that says why sampling ended early; None if it did not.
     """
 
     def __init__(self, device: Device, host_ns: Callable[[], int] = time.time_ns) -> None:
@@ -173,7 +177,7 @@ class PowerSampler:
         self.problem: str | None = None
 
     def __enter__(self) -> PowerSampler:
-        """Begin with the samples that the card has."""
+        """Begin with the samples that the card already has."""
         self.collect()
         if not self.samples and self.problem is None:
             self.problem = f"{self._device.name} keeps no samples of its power."
@@ -181,7 +185,7 @@ class PowerSampler:
         return self
 
     def collect(self) -> None:
-        """Take the samples since the last call, unless there was a `problem`."""
+        """Take the samples since the last call, unless there is a `problem`."""
         with self._lock:
             if self.problem is not None:
                 return
@@ -196,7 +200,7 @@ class PowerSampler:
                 self.stamp_lag_us = min(self.stamp_lag_us, now_us - found[-1].stamp_us)
 
     def finish(self, until_ns: int) -> None:
-        """Wait for the samples up to a time of the host's clock; for two seconds at most."""
+        """Wait, at most two seconds, for the samples up to a time of the host's clock."""
         clock = self._device.clock
         begin_s = clock.now_s()
         self.collect()
@@ -210,14 +214,14 @@ class PowerSampler:
     def placed(
         self, reads: Sequence[ClockRead], spans: Sequence[Span]
     ) -> tuple[PowerAlignment, PowerCurve]:
-        """The samples on the profiler's clock, and how well they are aligned.
+        """Return how well the samples are aligned, and the samples on the profiler's clock.
 
         Args:
-            reads: of the host's clock, in their order.
-            spans: of the annotations that enclose them, in the trace.
+            reads: The reads of the host's clock, in their order.
+            spans: Begin and end of the annotations around them, in the trace.
 
         Raises:
-            ClockError: there are no samples, or the clocks cannot be aligned.
+            ClockError: There are no samples, or the clocks cannot be aligned.
         """
         if self.problem is not None:
             raise ClockError(self.problem)
@@ -246,5 +250,5 @@ class PowerSampler:
         return found, curve
 
     def __exit__(self, *_: object) -> None:
-        """Read no more."""
+        """End the sampling."""
         self._reading.close()

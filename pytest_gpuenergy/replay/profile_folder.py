@@ -1,4 +1,4 @@
-"""The folder that ``gpuenergy profile`` writes: its record, its trace, and the folders of ranks."""
+"""Reads the folder that ``gpuenergy profile`` writes: its record, its trace, and its ranks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pytest_gpuenergy.support import (
 
 TRACE = "trace.json.gz"
 TRACES = (TRACE, "trace.json")
-"""Names under which a folder may have a trace; ours is the first."""
+"""The names that a trace may have in a folder; ours is the first."""
 PROFILE_JSON = "profile.json"
 HOST = "cpu"
-"""The device of a profile of the host's operators."""
+"""The name of the device in a profile of the host's operators."""
 SCHEMA_VERSION = 1
 
 _LARGEST_BYTES = 1 << 20
@@ -33,17 +33,31 @@ UNIQUE_JSONL = "unique_kernels_compute.jsonl"
 
 
 class ProfileRecord(Struct, frozen=True):
-    """What was profiled, and with what; stands in ``profile.json``.
-
-    Several ``ranks`` share a model, and ``parameters`` are those of this ``rank``.
+    """What was profiled, and how; the content of ``profile.json``.
 
     A function has no prompt, tokens or attention: its numbers of tokens are 0, and ``weights``,
     ``attention`` and ``dtype`` are ``own``.
 
     Attributes:
-        runs: that were profiled, one after another.
-        power: of the samples in ``power.csv``; None without them.
-        export: the file that the model was exported to; empty if it was not.
+        model: The name of the program, as the user gave it.
+        weights: ``checkpoint`` or ``random``.
+        attention: The implementation of the attention.
+        dtype: The type of the weights.
+        parameters: The number of parameters of this rank.
+        layers: The number of layers.
+        prompt_tokens: The length of each prompt.
+        new_tokens: The number of generated tokens.
+        batch: The number of prompts at once.
+        seed: The seed of the tokens and of random weights.
+        device: The name of the GPU, or `HOST`.
+        torch: The version of PyTorch.
+        transformers: The version of transformers.
+        rank: The number of this process among the ranks that share the model.
+        ranks: The number of these ranks.
+        schema_version: The version of this form.
+        runs: The number of runs that were profiled, one after another.
+        power: The alignment of the samples in ``power.csv``; None without samples.
+        export: The file that the model was exported to; empty if it was not.
     """
 
     model: str
@@ -68,7 +82,7 @@ class ProfileRecord(Struct, frozen=True):
 
     @property
     def work(self) -> str:
-        """What a step's time and energy depend on, in words."""
+        """Everything that the time and energy of a step depend on, in words."""
         return (
             f"{self.model}, {self.weights} weights of seed {self.seed}, {self.dtype}, "
             f"{self.attention} attention, {self.batch} prompts of {self.prompt_tokens} tokens, "
@@ -77,10 +91,13 @@ class ProfileRecord(Struct, frozen=True):
         )
 
     def steps(self, decode: int) -> tuple[int, ...]:
-        """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.
+        """Return the numbers of the prefill, 0, and of a decode step if any were profiled.
+
+        Args:
+            decode: The number of the decode step.
 
         Raises:
-            InputError: there are decode steps, but not this one.
+            InputError: There are decode steps, but not this one.
         """
         last = max(0, self.new_tokens - 1)
         if last and not 0 < decode <= last:
@@ -90,23 +107,23 @@ class ProfileRecord(Struct, frozen=True):
         return (0, decode) if last else (0,)
 
     def step_name(self, step: int) -> str:
-        """The words for a step."""
+        """Return the name of a step for the user."""
         if not self.new_tokens:
             return "call"
         return "prefill" if step == 0 else f"decode step {step}"
 
     def tokens(self, step: int) -> int | None:
-        """Of the prompts for the prefill, generated ones for a decode step; None for a function."""
+        """Return the number of tokens that a step reads or generates; None for a function."""
         if not self.new_tokens:
             return None
         return self.batch * (self.prompt_tokens if step == 0 else 1)
 
 
 def read_profile(folder: Path) -> ProfileRecord:
-    """What a run's folder is the profile of.
+    """Read the record of a profile's folder.
 
     Raises:
-        InputError: it has no profile, or a damaged one.
+        InputError: The folder has no record, or a damaged one.
     """
     path = folder / PROFILE_JSON
     if not is_file(path):
@@ -143,10 +160,10 @@ def _check(record: ProfileRecord) -> None:
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """The folders of the ranks, where several share the model; none for a single GPU.
+    """Return the folders of the ranks that share the model; none for a single GPU.
 
     Raises:
-        InputError: the folder's profile is damaged, or a rank's folder is missing.
+        InputError: The record of the folder is damaged, or the folder of a rank is missing.
     """
     found = list(takewhile(is_folder, (folder_of_rank(folder, rank) for rank in count())))
     is_ranks_own = not found and any(is_file(folder / name) for name in TRACES)
@@ -173,17 +190,17 @@ def write_profile(record: ProfileRecord, folder: Path) -> None:
 
 
 def folder_of_rank(folder: Path, rank: int) -> Path:
-    """Where a rank writes to, in the folder of a profile of several."""
+    """Return the folder of a rank within the folder of a profile."""
     return folder / f"rank{rank}"
 
 
 def list_in(folder: Path) -> Path | None:
-    """The file with unique kernels in a folder: that of another tool, or else our own.
+    """Return the list of unique kernels in a folder: that of another tool, or else our own.
 
     Raises:
-        InputError: there are several.
+        InputError: There are several lists of other tools.
     """
-    others = sorted(one for one in folder.glob(f"*_{UNIQUE_JSONL}") if is_file(one))
+    others = sorted(path for path in folder.glob(f"*_{UNIQUE_JSONL}") if is_file(path))
     if len(others) > 1:
         raise InputError(
             f"The folder {folder} has {others[0].name} and {others[1].name}: name one of them."
@@ -193,10 +210,10 @@ def list_in(folder: Path) -> Path | None:
 
 
 def source_in(folder: Path) -> Path:
-    """The trace of a run's folder, or else its file of unique kernels.
+    """Return the trace of a profile's folder, or else its list of unique kernels.
 
     Raises:
-        InputError: it has neither.
+        InputError: The folder has neither.
     """
     for name in TRACES:
         if is_file(folder / name):

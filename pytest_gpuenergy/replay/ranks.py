@@ -1,4 +1,4 @@
-"""The processes that share a model, one for each GPU: ranks, as torchrun calls them."""
+"""Starts and joins the ranks that share a model: a process for each GPU, as torchrun has them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytest_gpuenergy.support import DeviceError, InputError, run_together
 T = TypeVar("T")
 
 EXCHANGES = "gpuenergy"
-"""Namespace of the operators in which all ranks take part; see `sharding`."""
+"""The namespace of the operators by which ranks exchange data; see `sharding`."""
 
 _RANK, _COUNT = "RANK", "WORLD_SIZE"
 _HOST = "127.0.0.1"
 _LOST = 75
-"""Exit code of a rank whose others have ended."""
+"""The exit code of a rank that ends because another has ended."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Ranks:
     """This process among its ranks.
 
     Attributes:
-        rank: its number.
-        count: how many there are.
-        group: PyTorch's group by which their hosts agree; None for a single one.
+        rank: The number of this process.
+        count: The number of ranks.
+        group: PyTorch's group of the ranks' processes on the host; None for a single rank.
     """
 
     rank: int = 0
@@ -41,25 +41,25 @@ class Ranks:
     group: Any = None
 
     def gathered(self, value: T) -> list[T]:
-        """What each rank has given, once all have."""
+        """Wait for all ranks, and return the value that each has given."""
         if self.count == 1:
             return [value]
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.count
-        with _agreeing():
+        with _ending_quietly():
             dist.all_gather_object(values, value, group=self.group)
         return values
 
     def most(self, value: float) -> float:
-        """The largest of what the ranks have given, once all have."""
+        """Wait for all ranks, and return the largest of their values."""
         if self.count == 1:
             return value
         import torch
         import torch.distributed as dist
 
         found = torch.tensor([value], dtype=torch.float64)
-        with _agreeing():
+        with _ending_quietly():
             dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return float(found.item())
 
@@ -68,26 +68,26 @@ ALONE = Ranks()
 
 
 def is_rank() -> bool:
-    """Whether this process has been started as a rank, by `run_ranks` or by torchrun."""
+    """Return whether this process was started as a rank, by `run_ranks` or by torchrun."""
     return _RANK in os.environ and _COUNT in os.environ
 
 
 def rank_of_process(count: int) -> int:
-    """The number of this process on its host, of ``count`` ranks."""
+    """Return the number of this process among ``count`` ranks of its host."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else 0
 
 
 @contextmanager
 def joined(count: int, device: str) -> Iterator[Ranks]:
-    """Join the other ranks; by gloo and, for GPUs, by NCCL.
+    """Join the other ranks, by gloo and, for GPUs, by NCCL.
 
     Args:
-        count: how many ranks there should be.
-        device: PyTorch's name of this rank's.
+        count: The number of ranks that there should be.
+        device: PyTorch's name of this rank's device.
 
     Raises:
-        InputError: there are more or fewer.
-        DeviceError: the others cannot be reached.
+        InputError: There are more or fewer ranks.
+        DeviceError: The others cannot be reached.
     """
     started = os.environ.get(_COUNT, "1")
     if started != str(count):
@@ -119,18 +119,18 @@ def joined(count: int, device: str) -> Iterator[Ranks]:
 
 
 def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
-    """Run this command again as ``count`` ranks on this host, of which the first one speaks.
+    """Run this command again as ``count`` ranks on this host; only the first one prints.
 
     Args:
-        words: its arguments.
-        count: how many.
-        folder: that it writes to.
+        words: The arguments of the command.
+        count: The number of ranks.
+        folder: The folder that the command writes to, for messages.
 
     Returns:
-        The exit code of the rank that failed, which has said what was wrong; 0 if none did.
+        The exit code of the rank that failed, whose message is printed; 0 if none failed.
 
     Raises:
-        DeviceError: a rank was killed, or the ranks have lost one another.
+        DeviceError: A rank was killed, or the ranks have lost one another.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+")) for _ in range(1, count)]
@@ -143,7 +143,7 @@ def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
             raise DeviceError(
                 f"The {count} ranks have lost one another: begin again, a replay with --resume."
             )
-        rank, code = min(failed, key=lambda one: (one[1] > 0, one))
+        rank, code = min(failed, key=lambda failure: (failure[1] > 0, failure))
         if rank:
             files[rank - 1].seek(0)
             sys.stderr.write(files[rank - 1].read())
@@ -171,8 +171,8 @@ def _environments(count: int) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _agreeing() -> Iterator[None]:
-    """Another rank that has ended says itself why."""
+def _ending_quietly() -> Iterator[None]:
+    """End this process quietly if another rank has ended, which itself prints why."""
     try:
         yield
     except RuntimeError:
@@ -180,15 +180,15 @@ def _agreeing() -> Iterator[None]:
 
 
 def device_word(spec: str, rank: int, count: int) -> tuple[str, int]:
-    """The words for a rank's GPU: what `open_device` takes as ``spec`` and ``index``.
+    """Return the arguments ``spec`` and ``index`` of `open_device` for the GPU of a rank.
 
     Args:
-        spec: ``auto``, or a list with one entry for each rank, separated by commas.
-        rank: its number.
-        count: how many there are.
+        spec: ``auto``, or a list with an entry for each rank, separated by commas.
+        rank: The number of the rank.
+        count: The number of ranks.
 
     Raises:
-        InputError: there are not as many GPUs.
+        InputError: There are fewer GPUs than ranks.
     """
     from pytest_gpuenergy.opening import count_gpus
 

@@ -152,7 +152,7 @@ class RunFolder:
         _append(self.path / _BOARDS, check)
 
     def board_checks(self) -> tuple[Measurement, ...]:
-        """What `append_board_check` has appended, from all processes.
+        """Return what `append_board_check` has appended, from all processes.
 
         Raises:
             ReportInputError: a line is damaged.
@@ -178,7 +178,7 @@ class RunFolder:
 
 
 def durations_s(folder: RunFolder) -> dict[str, float]:
-    """How long each item of a run took, by node id; of one measured twice, the last time.
+    """Return how long each item of a run took, by node id; of one measured twice, the last time.
 
     Nothing else is read, so that runs of any size can be asked; lines that are damaged are skipped.
     """
@@ -193,17 +193,17 @@ def durations_s(folder: RunFolder) -> dict[str, float]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether ``folder`` is a run folder."""
+    """Return whether ``folder`` is a run folder."""
     return is_there(folder / _RUN)
 
 
 def is_raw(path: Path) -> bool:
-    """Whether ``path``, with links resolved, is a file in which a run stores its measurements."""
+    """Return whether ``path``, with links resolved, is a file of a run's measurements."""
     return path.name in _RAW and HOME in path.parts
 
 
 def files_read(path: Path) -> list[Path]:
-    """The files from which the report at ``path`` is read.
+    """Return the files from which the report at ``path`` is read.
 
     ``path`` is a run folder or a JSON report; another folder has none.
     """
@@ -213,7 +213,7 @@ def files_read(path: Path) -> list[Path]:
 
 
 def latest_run(root: Path) -> RunFolder | None:
-    """The most recently started run under ``root``, if any."""
+    """Return the most recently started run under ``root``, if any."""
     with contextlib.suppress(OSError, GpuEnergyError):
         name = read_text(root / HOME / _LATEST).strip()
         folder = root / HOME / "runs" / Path(name).name
@@ -269,7 +269,7 @@ def load_report(path: Path) -> Report:
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """The last measurement of each item, in order of the items' first appearance.
+    """Return the last measurement of each item, in order of the items' first appearance.
 
     A kernel that was verified after it had been measured keeps its figures.
     """
@@ -283,12 +283,12 @@ def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 
 def joined(stations: Iterable[StationInfo]) -> tuple[StationInfo, ...]:
-    """The stations, each once, as it was described last."""
+    """Return the stations, each once, as it was described last."""
     return tuple({one.gpu_uuid: one for one in stations}.values())
 
 
 def read_text(path: Path) -> str:
-    """The text of a report's file.
+    """Return the text of a report's file.
 
     Raises:
         ReportInputError: it is missing, not a regular file, too large, or not text.

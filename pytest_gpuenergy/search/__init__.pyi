@@ -1,5 +1,3 @@
-from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
-from .extraction.tokens import joined as joined, tokens_of as tokens_of
 from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
@@ -23,20 +21,15 @@ from .llm.proposals import (
 )
 from .llm.request import VOCABULARY as VOCABULARY, Context as Context
 from .moves import MOVES as MOVES
-from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
-from .moves.base import SourceMove as SourceMove, not_understood as not_understood
-from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
-from .moves.cache_policy import CachePolicyCg as CachePolicyCg
-from .moves.early_return import without_early_return as without_early_return
-from .moves.guards import PadTailAndMask as PadTailAndMask
+from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
     REGIONS as REGIONS,
     Application as Application,
     Move as Move,
     Region as Region,
+    SourceMove as SourceMove,
+    TextChange as TextChange,
 )
-from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
-from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
 from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
@@ -65,11 +58,11 @@ from .priors.tactics import (
     tactics_from as tactics_from,
     write_tactics as write_tactics,
 )
-from .priors.work import Work as Work
+from .priors.work import KernelWork as KernelWork
 from .running.evaluators import (
     Evaluator as Evaluator,
-    GpuProcess as GpuProcess,
     OwnProcess as OwnProcess,
+    SearchGpuProcess as SearchGpuProcess,
     Task as Task,
     TeamEvaluator as TeamEvaluator,
 )
@@ -93,7 +86,11 @@ from .running.ncu_profiler import (
     metrics as metrics,
     read_counters as read_counters,
 )
-from .running.search import Options as Options, Search as Search, identity_of as identity_of
+from .running.search import (
+    Search as Search,
+    SearchOptions as SearchOptions,
+    identity_of as identity_of,
+)
 from .running.search_record import (
     SearchRecord as SearchRecord,
     files_of as files_of,
@@ -103,19 +100,24 @@ from .running.search_record import (
     search_values as search_values,
 )
 from .running.search_state import (
-    Identity as Identity,
+    SearchIdentity as SearchIdentity,
     SearchState as SearchState,
     read_state as read_state,
 )
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
-from .source.cuda_text import CudaText as CudaText
 from .source.edits import Edit as Edit, edited as edited
-from .source.extraction import Extraction as Extraction, extract as extract
+from .source.kernel_extraction import ExtractedKernel as ExtractedKernel, extract as extract
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor
-from .source.text_checks import additions as additions
+from .source.text_checks import (
+    additions as additions,
+    assembler_statements as assembler_statements,
+    not_understood as not_understood,
+)
+from .source.tree import start_of as start_of
+from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (
     Constant as Constant,
     KernelSpec as KernelSpec,
@@ -147,7 +149,7 @@ from .strategy.action_space import (
     Proposal as Proposal,
     Strategy as Strategy,
 )
-from .strategy.graph import Edge as Edge, GraphNode as GraphNode
+from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
     Experience as Experience,
     GraphStrategy as GraphStrategy,
@@ -174,10 +176,10 @@ from .trust.gain import (
 )
 from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
 from .trust.result import (
-    Gain as Gain,
     Limit as Limit,
-    Node as Node,
     Result as Result,
+    SearchNode as SearchNode,
+    VariantGain as VariantGain,
     limit_of as limit_of,
 )
 from .trust.state_evaluation import Bench as Bench

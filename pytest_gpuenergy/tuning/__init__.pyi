@@ -5,7 +5,7 @@ from .bands import (
 )
 from .far_device import FarDevice as FarDevice
 from .loop import (
-    Loop as Loop,
+    SearchLoop as SearchLoop,
     SearchProgress as SearchProgress,
     feedback as feedback,
     live_stream as live_stream,
@@ -51,10 +51,10 @@ from .template import (
     LARGEST as LARGEST,
     SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
     WARP_LANES as WARP_LANES,
-    Card as Card,
+    CardResources as CardResources,
     Constant as Constant,
     TemplateParameters as TemplateParameters,
-    card_of as card_of,
+    card_resources as card_resources,
     template_text as template_text,
 )
 from .template_form import TemplateForm as TemplateForm, recipe_of as recipe_of, untimed as untimed

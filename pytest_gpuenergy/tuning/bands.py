@@ -1,4 +1,4 @@
-"""Chooses trials that represent a whole search: some of the fastest, some near each percentile."""
+"""Bands of a search: chooses trials that represent it, the fastest and some near percentiles."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Contender:
     """A trial that ran.
 
     Attributes:
-        time_ms: time of one launch.
-        identities: of its recipe and of its kernel; trials that share one are the same.
-        cost: ranks the best, lower is better; None for the time.
+        time_ms: the time of one launch.
+        identities: keys of its recipe and its kernel; trials that share a key are the same.
+        cost: ranks the best trials, lower is better; None stands for the time.
     """
 
     time_ms: float
@@ -26,13 +26,13 @@ class Contender:
 
     @property
     def merit(self) -> float:
-        """What the best are chosen by: lower is better."""
+        """The number by which the best trials are chosen: lower is better."""
         return self.time_ms if self.cost is None else self.cost
 
 
 @dataclass(frozen=True)
 class Representative:
-    """The trial at ``index`` of the given list, and the band it represents."""
+    """The trial at ``index`` of the given list, and the band that it represents."""
 
     index: int
     band: Band
@@ -47,19 +47,20 @@ def representatives(
 ) -> list[Representative]:
     """Choose ``count`` of ``trials``, distributed evenly over the bands; fewer if there are fewer.
 
-    Of trials that share an identity only the fastest is considered. The rest are sorted by time.
-    The band of a percentile q takes those nearest to the place q (n - 1) among all n, the faster of
-    two equally near; ``fastest`` takes those with the lowest cost. Bands choose in their order, and
-    none takes a trial that another has taken. The same trials always give the same choice.
+    Of trials that share an identity only the fastest is considered. They are sorted by time. The
+    band of a percentile q takes the trials nearest to the place q (n - 1) among all n, and of two
+    equally near the faster; ``fastest`` takes the trials with the lowest cost. Bands choose in
+    their order, and none takes a trial that another has taken. The same trials always give the
+    same choice.
 
     Args:
-        trials: those that ran, in any order.
-        count: number to choose; if the bands cannot be equal, the earlier ones get more.
+        trials: the trials that ran, in any order.
+        count: the number to choose; if the bands cannot be equal, the earlier ones get more.
         rejected: indices that must not be chosen, although they count for the percentiles.
-        best_only: whether all are from the first band.
+        best_only: whether all are chosen from the first band.
 
     Returns:
-        The chosen trials: those of the first band by cost, then the others by time.
+        The chosen trials: the first band by cost, then the others by time.
     """
     places = _distinct(trials)
     free = [place for place, index in enumerate(places) if index not in set(rejected)]
@@ -81,7 +82,7 @@ def representatives(
 
 
 def _distinct(trials: Sequence[Contender]) -> list[int]:
-    """Indices by ascending time, without those that repeat an identity of a faster one."""
+    """Return the indices by ascending time, without trials that repeat a faster one's identity."""
     seen: set[str] = set()
     distinct = []
     for index in sorted(range(len(trials)), key=lambda index: (trials[index].time_ms, index)):

@@ -1,4 +1,4 @@
-"""Chooses the kernels of a search that are kept: representatives that compute correctly."""
+"""Chooses the kernels that are kept of a search: representatives that compute correctly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuning.tuning_gpus import Confirm
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial that is kept: its index, the band it represents, its precise figures."""
+    """A trial that is kept: its index, the band that it represents, and its precise figures."""
 
     index: int
     band: Band
@@ -33,18 +33,18 @@ class Chosen:
 class Chooser:
     """Chooses among the trials of one search.
 
-    Twice as many trials as are wanted of the best contend for them. One that has been measured
-    precisely is ranked by that measurement. Unless the objective is time, all contenders are
-    measured.
+    Twice as many trials as are wanted of the best band contend for it. A trial that has been
+    measured precisely is ranked by that measurement. Unless the objective is time, all contenders
+    are measured.
 
     Args:
-        space: makes their kernels.
-        log: the trials; one whose kernel turns out to be wrong is amended there.
-        keep: number of kernels to choose.
-        objective: what is minimized.
+        space: makes the kernels of the trials.
+        log: the trials; a trial is amended there if its kernel turns out to be wrong.
+        keep: the number of kernels to choose.
+        objective: the figure that the search minimizes.
         confirm: verifies a kernel and, if ``measures``, measures it.
         measures: whether ``confirm`` measures.
-        best_only: whether all are to be among the best.
+        best_only: whether all kernels are chosen from the best band.
 
     Raises:
         InputError: no trial ran.
@@ -84,11 +84,11 @@ class Chooser:
 
     @property
     def rejected(self) -> tuple[str, ...]:
-        """Why chosen kernels were replaced."""
+        """The reasons why chosen kernels were replaced."""
         return tuple(self._wrong.values())
 
     def choose(self, tell: Callable[[str], None], stop: Event) -> list[Chosen]:
-        """Representatives that compute correctly; a wrong one is replaced by the next nearest.
+        """Choose representatives that compute correctly; the next nearest replaces a wrong one.
 
         Args:
             tell: called with lines of progress.
@@ -129,7 +129,7 @@ class Chooser:
         return [index for index in wanted if index not in self._right and index not in self._wrong]
 
     def _check(self, index: int) -> str | None:
-        """Confirm a kernel; returns why it must be replaced, or None."""
+        """Confirm a kernel. Return why it must be replaced, or None if it is right."""
         trial = self._log.trials[index]
         try:
             kernel = self._space.kernel(self._log.recipes[index])
@@ -156,7 +156,7 @@ class Chooser:
 def contenders(
     good: Sequence[Trial], log: RawLog, form: RecipeForm, costs: Mapping[int, float]
 ) -> list[Contender]:
-    """The trials that ran, as contenders; only those in ``costs`` contend for the best."""
+    """Return the trials that ran; only those in ``costs`` contend for the best band."""
     return [
         Contender(
             trial.time_ms or math.inf,

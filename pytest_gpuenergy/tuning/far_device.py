@@ -1,4 +1,4 @@
-"""A GPU of another host, as it describes itself, for whoever only needs to know what it is."""
+"""A stand-in for a GPU of another host: it has the GPU's description, and runs nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from pytest_gpuenergy.support import DeviceError
 
 
 class FarDevice(Device):
-    """Search spaces, logs and record files are made for it; nothing runs here.
+    """A GPU that search spaces, logs and record files are made for, but that runs nothing here.
 
     Args:
-        name: as a `Device` has it, and so ``uuid``, ``architecture`` and ``emulated``.
-        versions: what `describe` returns.
-        cores: their number; None if it is not known.
-        enforced: what the card was set to when it was claimed.
-        energy_mj: reads its energy counter; None where it does not answer.
+        name: the GPU's name.
+        uuid: the GPU's UUID.
+        architecture: the GPU's architecture, such as ``sm_90``.
+        emulated: whether the GPU is emulated.
+        versions: the result of `describe`.
+        cores: the number of cores; None if it is not known.
+        enforced: the setpoint that the card enforced when it was claimed.
+        energy_mj: reads the energy counter; returns None where that does not answer.
     """
 
     handle = None
@@ -47,10 +50,10 @@ class FarDevice(Device):
         self._versions = dict(versions)
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
-        """Nothing: kernels are compiled where they run, see `engine.team.Member`."""
+        """Do nothing: kernels are compiled where they run, see `engine.team.Member`."""
 
     def compile(self, kernel: AnyKernel) -> None:
-        """Nothing, see `prepare`."""
+        """Do nothing, see `prepare`."""
 
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> AbstractContextManager[Loaded]:
         self._refuse(job, arenas)
@@ -64,7 +67,7 @@ class FarDevice(Device):
         return dict(self._versions)
 
     def close(self) -> None:
-        """Nothing: it belongs to a process of its host."""
+        """Do nothing: the GPU belongs to a process of its host."""
 
     def _refuse(self, job: Job, _: object) -> NoReturn:
         raise DeviceError(f"{self.name} is on another host, where {job.io.name} has to be run.")
@@ -93,5 +96,5 @@ class _ToldNvml:
 
 
 def setpoint_of(device: Device) -> Setpoint:
-    """What a card enforces; one on another host as it said when it was claimed."""
+    """Return the enforced setpoint; for a remote card, as reported when it was claimed."""
     return device.enforced if isinstance(device, FarDevice) else enforced_setpoint(device)

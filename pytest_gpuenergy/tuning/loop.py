@@ -26,18 +26,20 @@ from pytest_gpuenergy.tuning.search_space import Candidate, Feedback, Proposer, 
 from pytest_gpuenergy.tuning.team_rig import TeamRig
 from pytest_gpuenergy.workloads import Workload
 
-_MOST_BARREN = 5  # consecutive batches without a new candidate, per process of the proposer
+_MOST_BARREN = 5
+"""The search ends after this many consecutive batches without a new candidate, for each process of
+the proposer."""
 
 
 @dataclass(frozen=True)
-class Loop:
+class SearchLoop:
     """A search in one folder.
 
     Attributes:
-        workload: what candidates compute.
-        rig: where they are evaluated.
-        form: of their recipes.
-        log: where every trial is written.
+        workload: the workload that candidates compute.
+        rig: evaluates the candidates.
+        form: the form of their recipes.
+        log: receives every trial.
         progress: counts every trial.
         stop: when set, the remaining candidates are not tried.
     """
@@ -71,7 +73,7 @@ class Loop:
             proposer.learn(feedback(self.rig.objective, recipes, tried, self.log.trials))
 
     def _fresh(self, batch: Sequence[Candidate], seen: set[str]) -> list[Candidate]:
-        """The candidates that have not been seen, each once; adds them to ``seen``."""
+        """Return each candidate that has not been seen, and add it to ``seen``."""
         fresh = []
         for candidate in batch:
             if (identity := self.form.identity(candidate.recipe)) not in seen:
@@ -104,7 +106,7 @@ class Loop:
 def feedback(
     objective: Metric, recipes: Sequence[str], tried: Sequence[Trial], known: Sequence[Trial]
 ) -> list[Feedback]:
-    """The proposer's feedback on the trials in ``tried``, which may be fewer than ``recipes``."""
+    """Return the feedback on the trials ``tried``, which may be fewer than ``recipes``."""
     typical = Typical.of(known)
     return [
         Feedback(recipe, cost_ms(objective, trial, typical) / 1e3 if trial.good else None)
@@ -113,17 +115,18 @@ def feedback(
 
 
 _TELL_EVERY_S = 3.0
+"""The least time between two plain lines of progress."""
 
 
 class SearchProgress:
     """Counts the trials of one workload's search and reports progress; a context manager.
 
     Args:
-        name: of the workload.
-        wanted: total number of trials, including earlier ones.
-        before: trials of earlier searches in the same folder.
+        name: the workload's name.
+        wanted: the total number of trials, including earlier ones.
+        before: the trials of earlier searches in the same folder.
         tell: called with plain lines.
-        live: terminal on which to draw a display instead; None for plain lines only.
+        live: a terminal on which to draw a display instead; None for plain lines only.
     """
 
     def __init__(
@@ -147,16 +150,16 @@ class SearchProgress:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall time since the search began."""
+        """The wall time since the search began, in seconds."""
         return monotonic() - self._began_s
 
     @property
     def tried(self) -> int:
-        """Trials that have ended in this search."""
+        """The number of trials that have ended in this search."""
         return self._timed + self._faults.total()
 
     def add(self, trial: Trial) -> None:
-        """A trial has ended."""
+        """Count a trial that has ended, and report progress if it is time to."""
         if trial.time_ms is None:
             self._faults[trial.outcome] += 1
         else:
@@ -193,12 +196,12 @@ class SearchProgress:
 
 
 def live_stream() -> TextIO | None:
-    """Standard error, if it is a terminal that a display can be drawn on."""
+    """Return standard error if a display can be drawn on it, or else None."""
     return sys.stderr if sys.stderr.isatty() and find_spec("rich") else None
 
 
 class _Display:
-    """A bar followed by the line of progress, drawn by rich."""
+    """Draws a bar followed by the line of progress, with rich."""
 
     def __init__(self, stream: TextIO, wanted: int, done: int) -> None:
         from rich.console import Console

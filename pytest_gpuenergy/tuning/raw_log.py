@@ -1,8 +1,8 @@
 """The raw results of a search, on disk: every trial, written as soon as it has ended.
 
-A folder contains a file of recipes in their own form, with a line for every trial, failed ones
-included, and ``trials.jsonl``, which states how each trial ended. Lines are only ever appended to
-both, so a search that is killed loses at most the trial in progress, and can be continued.
+A folder contains a file of recipes in their own form and ``trials.jsonl``, which states how each
+trial ended. Both have a line for every trial, also for a failed one. Lines are only ever appended,
+so a search that is killed loses at most the trial in progress, and can be continued.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
     Attributes:
         index: its place in the search, from 0.
-        digest: of its kernel; None if there is no kernel.
-        elapsed_s: time from the start of its search until its result was known.
+        digest: the digest of its kernel; None if there is no kernel.
+        elapsed_s: the time from the start of its search until its result was known.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
 
 def read_trials(path: Path) -> list[Trial]:
-    """Every trial in ``trials.jsonl``, as of the last line about it.
+    """Return every trial in ``trials.jsonl``, as of the last line about it.
 
     An incomplete last line is ignored. The file may be compressed (``.gz``, ``.xz``).
 
@@ -98,7 +98,7 @@ _NEVER = frozenset(
         errno.EROFS,
     ]
 )
-"""What room does not help against."""
+"""Errors that more room on the disk does not cure."""
 
 
 class RawLog:
@@ -106,13 +106,13 @@ class RawLog:
 
     Args:
         folder: created, or continued if it contains the same search.
-        workload: what the kernels compute.
-        device: where they run.
-        form: of the recipes.
+        workload: the workload that the kernels compute.
+        device: the device on which they run.
+        form: the form of the recipes.
 
     Attributes:
         trials: all trials.
-        recipes: their recipes, as stored.
+        recipes: the recipes of all trials, as they are stored.
 
     Raises:
         InputError: the folder contains a search of another workload, on another GPU or under
@@ -131,7 +131,7 @@ class RawLog:
             "architecture": device.architecture,
             "power_limit_w": enforced.power_limit_w,
         }
-        if enforced.sm_clock_mhz is not None:  # which searches of earlier versions do not name
+        if enforced.sm_clock_mhz is not None:  # searches of earlier versions do not have it
             identity["sm_clock_mhz"] = enforced.sm_clock_mhz
         with ExitStack() as stack:
             try:
@@ -151,7 +151,7 @@ class RawLog:
             stack.pop_all()
 
     def add(self, recipe: str, trial: Trial) -> Trial:
-        """Log how the trial of ``recipe`` ended; its ``index`` is set here.
+        """Log how the trial of ``recipe`` ended, and set its ``index``.
 
         Raises:
             OutputError: it cannot be written.
@@ -166,7 +166,7 @@ class RawLog:
         return trial
 
     def amend(self, trial: Trial) -> None:
-        """Log what has become known about a trial since it was added.
+        """Log a trial again, with what has become known since it was added.
 
         Raises:
             OutputError: it cannot be written.
@@ -193,7 +193,7 @@ class RawLog:
         return self._form.read(self._recipes_path)
 
     def _check_recipes(self) -> None:
-        """Refuse recipes that no search has written, because the search learns from them."""
+        """Refuse recipes that no search can have written, because the search learns from them."""
         for line, (recipe, trial) in enumerate(
             zip(self.recipes, self.trials, strict=True), start=1
         ):
@@ -206,7 +206,7 @@ class RawLog:
                 ) from None
 
     def _agree(self) -> None:
-        """Drop what a killed search wrote to only one of the files."""
+        """Drop a line that a killed search wrote to only one of the files."""
         count = min(len(self.trials), len(self.recipes))
         if len(self.recipes) > count:
             _truncate(self._recipes_path, count)
@@ -221,7 +221,7 @@ class RawLog:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Report that a search cannot write ``path``, and why.
+    """Turn an error of writing ``path`` into one that says what to do.
 
     Raises:
         OutputError: it cannot be written.
@@ -235,7 +235,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def gpu_name(device: Device) -> str:
-    """The device's name in record files, where an emulated one is marked."""
+    """Return the device's name as in record files, marked if it is emulated."""
     return f"{device.name}{emulated_mark(device.emulated)}"
 
 
@@ -273,7 +273,7 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
 
 
 def _with_kind(found: Any) -> Any:
-    """The identity that a search has written; older ones do not contain a kind."""
+    """Return the identity that a search has written, with the kind that older searches omit."""
     try:
         return {**found, "workload": to_parameters(from_parameters(found["workload"]))}
     except (InputError, TypeError, KeyError, ValueError):

@@ -18,19 +18,20 @@ from pytest_gpuenergy.tuning.records import (
 from pytest_gpuenergy.tuning.search_space import TVM, usual_tuner
 from pytest_gpuenergy.workloads import KINDS, Workload
 
-_LONGEST_RANKS = 4000  # characters; Python refuses to convert longer numbers
+_LONGEST_RANKS = 4000
+"""The longest value of ``--kernels``, in characters; Python refuses to convert longer numbers."""
 
 
 def gpu_folder(gpu: str) -> str:
-    """The name of the folder with the records of a GPU model: ``nvidia-h200`` for NVIDIA H200."""
+    """Return the name of the folder of a GPU model's records: ``nvidia-h200`` for NVIDIA H200."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
 
 
 def given_folder(folder: Path) -> Path:
-    """The folder that an option names.
+    """Return the folder that an option names, if it exists.
 
     Raises:
-        InputError: there is none.
+        InputError: it does not.
     """
     if not is_folder(folder):
         raise InputError(
@@ -40,9 +41,9 @@ def given_folder(folder: Path) -> Path:
 
 
 def record_paths(folder: Path) -> list[Path]:
-    """The record files in ``folder`` or, if it has none, those in its folders per GPU model.
+    """Return the record files in ``folder`` or, if it has none, in its folders per GPU model.
 
-    Whatever else has the name of one is among them, so that it is refused when it is read.
+    Other files that are named like record files are included, so that reading refuses them.
     """
     own, below = (
         sorted({path for kind in KINDS for path in folder.glob(pattern.format(kind))})
@@ -54,19 +55,19 @@ def record_paths(folder: Path) -> list[Path]:
 def find_records(
     folder: Path, workload: Workload, gpu: str | None = None, variant: str = ""
 ) -> Path:
-    """The record file for ``workload`` in ``folder``, or for another workload of the same shape.
+    """Find the record file for ``workload`` in ``folder``, or for another workload of its shape.
 
     The workload's own file is preferred, then the first one by name.
 
     Args:
         folder: see `record_paths`.
         workload: what is to be computed.
-        gpu: model of the GPU that will compute it. Records for this model are preferred, then those
-            for the first other model by name. None requires that all are for one model.
-        variant: of the form of its recipes.
+        gpu: the model of the GPU that will compute it. Records for this model are preferred, then
+            those for the first other model by name. None requires that all are for one model.
+        variant: the variant of the form of its recipes.
 
     Raises:
-        UnavailableError: there is none.
+        UnavailableError: there is no such file.
         InputError: ``gpu`` is None and there are several for different GPUs.
     """
     name = file_name(workload, variant)
@@ -93,7 +94,7 @@ def find_records(
 
 
 def _options_of(workload: Workload, variant: str) -> str:
-    """The options with which ``gpuenergy tune`` makes records of that variant for ``workload``."""
+    """Return the options with which ``gpuenergy tune`` makes such records for ``workload``."""
     several = variant or usual_tuner(workload) != TVM
     tuner = f" --tuner {variant or TVM}" if several else ""
     kind = KINDS.get(workload.kind)
@@ -110,7 +111,7 @@ def _has_folders(folder: Path) -> bool:
 
 
 def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
-    """Those of ``ranks`` that ``--kernels`` names.
+    """Return the ranks among ``ranks`` that ``--kernels`` names.
 
     Raises:
         InputError: ``words`` is not understood, or names a rank that does not exist.

@@ -1,8 +1,8 @@
-"""Record files: the tuned kernels of one workload, as recipes. Data, never code.
+"""Record files: the tuned kernels of one workload, as recipes. They are data, never code.
 
-A file is one JSON document: the GPU, the tuner and its toolchain, the workload, and up to 25
-recipes with their rank, the band of the search they represent and, once measured, time, power and
-energy.
+A file is one JSON document. It has the GPU, the tuner and its toolchain, the workload, and up to 25
+recipes. A recipe has its rank, the band of the search that it represents and, once measured, its
+time, power and energy.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ WHAT = "record file"
 
 Band = Literal["fastest", "best", "p10", "p25", "p50", "p75"]
 BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
-"""For the objective time; for others ``best`` takes the place of ``fastest``."""
+"""The bands for the objective time; for others ``best`` takes the place of ``fastest``."""
 
 PERFORMANCE_FOLDER = "performance"
-"""Beside record files; contains the rates of their kernels under the same names."""
+"""A folder beside record files that contains the rates of their kernels under the same names."""
 
 _LARGEST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one launch took on the GPU that the file was tuned for, under that power limit."""
+    """The figures of one launch on the GPU that the file was tuned for, under that power limit."""
 
     time_ms: AboveZero
     power_w: AboveZero
@@ -60,11 +60,11 @@ class Record:
     """One tuned kernel.
 
     Attributes:
-        rank: its place in the file, 1 = the best by the file's objective.
-        band: the part of the search it represents: the fastest trials (the best ones, if the
+        rank: its place in the file; 1 is the best by the file's objective.
+        band: the part of the search that it represents: the fastest trials (the best ones, if the
             objective is not time), or those nearest to a percentile of time.
-        recipe: from which the kernel is made again, as JSON text.
-        measured: figures of its measurement; None if it has not been measured.
+        recipe: the JSON text from which the kernel is made again.
+        measured: the figures of its measurement; None if it has not been measured.
     """
 
     rank: int
@@ -78,16 +78,16 @@ class RecordFile:
     """The record file of one workload.
 
     Attributes:
-        workload: what the kernels compute.
-        form: of their recipes.
-        gpu: name of the GPU they were tuned for, as in NVML.
-        driver: its driver's version.
-        toolchain: what the recipes were made with and for, such as TVM's version and target.
-        date: day of the search, such as ``2026-11-21``.
-        trials_total: trials of the search; ``trials_valid`` of them ran.
-        records: sorted by rank, 1, 2, ...
-        objective: what the search minimized.
-        folder: that contains the file; None if it was not read from one.
+        workload: the workload that the kernels compute.
+        form: the form of their recipes.
+        gpu: the name of the GPU that they were tuned for, as in NVML.
+        driver: the version of its driver.
+        toolchain: the toolchain and its target, such as TVM's version and TVM's target.
+        date: the day of the search, such as ``2026-11-21``.
+        trials_total: the number of trials of the search; ``trials_valid`` of them ran.
+        records: the records by rank, 1, 2, ...
+        objective: the figure that the search minimized.
+        folder: the folder that contains the file; None if it was not read from one.
     """
 
     workload: Workload
@@ -108,7 +108,7 @@ class RecordFile:
         return tuple(record.rank for record in self.records)
 
     def record(self, rank: int) -> Record:
-        """The record of that rank.
+        """Return the record of a rank.
 
         Raises:
             InputError: there is none.
@@ -122,7 +122,7 @@ class RecordFile:
         )
 
     def named(self, kernel: Kernel, rank: int) -> Kernel:
-        """The kernel of that rank with its origin and its figures."""
+        """Return the kernel of a rank with its origin and its figures."""
         made = {name: text for name, text in self.toolchain.items() if isinstance(text, str)}
         search = {"band": self.record(rank).band, "trials": self.trials_total, "gpu": self.gpu}
         details = {**search, **made, "date": self.date}
@@ -130,16 +130,19 @@ class RecordFile:
         return replace(kernel, origin=origin, recorded=self.recorded(rank))
 
     def search_ms(self, rank: int) -> float:
-        """The time of a launch in ms in that rank's trial, which is shorter than a measurement."""
+        """Return the time of a launch in a rank's trial, in ms.
+
+        A trial is shorter than a measurement.
+        """
         return self.form.time_ms(self.record(rank).recipe)
 
     def recorded(self, rank: int) -> tuple[RecordedFigures, ...]:
-        """The measured figures of that rank, for `Kernel.recorded`; empty if there are none."""
+        """Return the measured figures of a rank, for `Kernel.recorded`; empty if there are none."""
         measured = self.record(rank).measured
         return () if measured is None else (RecordedFigures(gpu=self.gpu, **asdict(measured)),)
 
     def with_measured(self, measured: Mapping[int, Measured | None]) -> RecordFile:
-        """A copy with the figures of the given ranks replaced.
+        """Return a copy with the figures of the given ranks replaced.
 
         Raises:
             InputError: a rank is not in the file.
@@ -154,11 +157,11 @@ class RecordFile:
 
 
 def file_name(workload: Workload, variant: str = "") -> str:
-    """The name of a workload's record file.
+    """Return the name of a workload's record file.
 
     Args:
-        workload: what the kernels compute.
-        variant: of the form of their recipes.
+        workload: the workload that the kernels compute.
+        variant: the variant of the form of their recipes.
 
     Raises:
         InputError: the workload's name cannot be part of a file name.
@@ -172,7 +175,7 @@ def file_name(workload: Workload, variant: str = "") -> str:
 
 
 def ending_of(workload: Workload, variant: str = "") -> str:
-    """What the names of record files for this shape end with."""
+    """Return the ending of the names of record files for this shape."""
     return f"_{workload.signature}{'.' if variant else ''}{variant}.json"
 
 
@@ -234,7 +237,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
 
 
 def _clause(error: Exception) -> str:
-    """An error's sentence as a part of another one."""
+    """Return an error's sentence as a part of another sentence."""
     text = str(error).rstrip(".")
     return text[:1].lower() + text[1:]
 

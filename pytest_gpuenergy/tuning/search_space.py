@@ -1,8 +1,8 @@
-"""What the tuner needs from a search space: candidates, and the form in which they are stored.
+"""The protocols of a search space: its candidates, and the form in which they are stored.
 
-A space belongs to one workload. Its proposer makes batches of candidates, each a kernel with its
+A space belongs to one workload. Its proposer makes batches of candidates. Each is a kernel with its
 recipe: a text from which the space makes the same kernel again, and which the tuner does not
-interpret.
+interpret. A recipe's form belongs to one of the tuners, whose names are here too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ TVM: TunerName = "tvm"
 
 
 def usual_tuner(workload: Workload) -> TunerName:
-    """The tuner of a workload unless another is asked for.
+    """Return the tuner that is used for a workload unless another is asked for.
 
-    Matrix products and convolutions in groups have templates; of all others it is TVM.
+    Matrix products and convolutions in groups have templates; TVM tunes all others.
     """
     from pytest_gpuenergy.workloads import Conv2d, Gemm
 
@@ -45,7 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Feedback:
-    """The cost of a candidate in s (see `engine.objective.cost_ms`); None if it failed."""
+    """The cost of a candidate in seconds (see `engine.cost_ms`); None if it failed."""
 
     recipe: str
     cost_s: float | None
@@ -55,8 +55,8 @@ class RecipeForm(Protocol):
     """How recipes of one tuner are stored. They are data, never code.
 
     Attributes:
-        tuner: name of the tuner that writes them, as in `Origin.kind`.
-        file_name: of the file in a folder of raw results that has a line for each trial.
+        tuner: the name of the tuner that writes them, as in `Origin.kind`.
+        file_name: the name of the file in a folder of raw results that has a line for each trial.
         variant: distinguishes its record files from those of other tuners in the same folder.
     """
 
@@ -68,22 +68,22 @@ class RecipeForm(Protocol):
     def variant(self) -> str: ...
 
     def identity(self, recipe: str) -> str:
-        """A key that is equal for recipes of the same kernel."""
+        """Return a key that is equal for recipes of the same kernel."""
 
     def with_time(self, recipe: str, time_ms: float | None) -> str:
-        """The recipe as it is stored: with the time of its trial if the form includes one.
+        """Return the recipe as it is stored: with the time of its trial if the form includes one.
 
         ``time_ms`` is None for a trial that failed.
         """
 
     def time_ms(self, recipe: str) -> float:
-        """The time in a stored recipe."""
+        """Return the time in a stored recipe."""
 
     def line(self, recipe: str) -> str:
-        """The recipe as a line of `file_name`."""
+        """Return the recipe as a line of `file_name`."""
 
     def read(self, path: Path) -> list[str]:
-        """The recipes of a file called `file_name`, in their order.
+        """Return the recipes of a file called `file_name`, in their order.
 
         Raises:
             InputError: it cannot be read, or is damaged.
@@ -101,14 +101,14 @@ class RecipeForm(Protocol):
         """
 
     def check(self, value: object, workload: Workload) -> str:
-        """The recipe in a record file, from its JSON value.
+        """Return the recipe in a record file, from its JSON value.
 
         Raises:
             FormError: it is not a recipe, or is for another workload or a trial that failed.
         """
 
     def check_toolchain(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The members of a record file's header that state what its recipes were made with and for.
+        """Return the members of a record file's header that name the toolchain and its target.
 
         Raises:
             FormError: one is missing or invalid.
@@ -119,17 +119,17 @@ class Proposer(Protocol):
     """Makes candidates in the background, starting when it is created.
 
     Attributes:
-        processes: number of batches that are made at the same time.
+        processes: the number of batches that are made at the same time.
     """
 
     @property
     def processes(self) -> int: ...
 
     def take(self, wanted: int, stop: Event) -> Sequence[Candidate]:
-        """The next batch; waits for it until ``stop`` is set.
+        """Return the next batch; wait for it until ``stop`` is set.
 
         Further batches are made meanwhile, unless this one has as many candidates as ``wanted``.
-        It is empty if nothing more is found.
+        The batch is empty if nothing more is found.
 
         Raises:
             InputError: the search failed.
@@ -147,8 +147,8 @@ class SearchSpace(Protocol):
     """The kernels that are considered for one workload.
 
     Attributes:
-        workload: what they compute.
-        form: of their recipes.
+        workload: the workload that they compute.
+        form: the form of their recipes.
         effort: a phrase about the extent of the search, for the user.
     """
 
@@ -163,16 +163,16 @@ class SearchSpace(Protocol):
         """Start to make candidates.
 
         Args:
-            folder: of raw results, for the search's own files.
+            folder: the folder of raw results, for the search's own files.
             known: returns the trials so far, including those of earlier searches in that folder.
         """
 
     def kernel(self, recipe: str) -> Kernel:
-        """The kernel of a recipe.
+        """Return the kernel of a recipe.
 
         Raises:
-            KernelFault: there is none.
+            KernelFault: the recipe has none.
         """
 
     def toolchain(self, recipe: str) -> Mapping[str, Any]:
-        """The members that `RecipeForm.check_toolchain` reads, for a file with this recipe."""
+        """Return what `RecipeForm.check_toolchain` reads, for a file with this recipe."""

@@ -1,9 +1,9 @@
 """Evaluates the candidates of one workload on several GPUs at the same time.
 
-Cards of one model differ by some percent in time and power. What a candidate takes on a card is
-therefore divided by what a reference kernel takes there, and multiplied by what that takes by the
-log: the first candidate that ran. The log thus has figures of one imaginary card, whichever and how
-many cards there were.
+Cards of one model differ by some percent in time and power. The time and power of a candidate on a
+card are therefore divided by those of a reference kernel on the same card, and multiplied by those
+of the reference in the log. The reference is the first candidate that ran. All figures in the log
+are thus those of one imaginary card, whichever cards took part.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.tuning.tuning_gpus import REFERENCE_RUNS, TimingTask
 
 _AHEAD = 2
-"""Tasks for each GPU that are handed out at a time, so that none waits for this process."""
+"""The number of tasks that each GPU has at a time, so that none waits for this process."""
 
 
-class Reference(NamedTuple):
-    """The kernel to which candidates are compared, and its figures by the log."""
+class ReferenceKernel(NamedTuple):
+    """The kernel to which candidates are compared, and its figures in the log."""
 
     job: Job
     evaluation: Evaluation
 
 
 class _Scale(NamedTuple):
-    """From the figures of a card to those of the log."""
+    """The factors from the figures of a card to those of the log."""
 
     time: float
     power: float
 
 
 class TeamRig:
-    """Where candidates of one workload are evaluated, see `engine.evaluate.Rig`.
+    """Evaluates the candidates of one workload on several GPUs, like `engine.Rig` on one.
 
     Args:
-        team: of `TuningGpu` processes.
+        team: the team of `TuningGpu` processes.
         device: one of the GPUs as this process has opened it, for compiling.
-        inputs: archive of the workload's inputs.
-        objective: what is minimized.
-        reference: of earlier trials of the search; None if none ran.
+        inputs: the archive of the workload's inputs.
+        objective: the figure that the search minimizes.
+        reference: the reference kernel of earlier trials; None if none ran.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class TeamRig:
         device: Device,
         inputs: Path,
         objective: Metric,
-        reference: Reference | None,
+        reference: ReferenceKernel | None,
     ) -> None:
         self.objective = objective
         self._team = team
         self._device = device
         self._inputs = inputs
         self._scales: dict[str, _Scale] = {}
-        self._reference: Reference | None = None
+        self._reference: ReferenceKernel | None = None
         if reference is not None:
             self._compare(reference)
 
@@ -113,7 +113,7 @@ class TeamRig:
         runs: int = 1,
         power: bool = False,
     ) -> Iterator[Evaluation]:
-        """What the cards measure, in the order of the jobs, each with the turn of its card."""
+        """Yield the cards' figures in the order of the jobs; each job has the turn of its card."""
         waiting: deque[tuple[int, Job | KernelFault, Future[Evaluation]]] = deque()
         left = iter(jobs)
         while True:
@@ -143,17 +143,17 @@ class TeamRig:
         return self._team.start(turn, TimingTask(job, self._inputs, runs, power))
 
     def _first(self, job: Job | KernelFault) -> Evaluation:
-        """A candidate, alone; the first one that runs becomes the reference."""
+        """Time one candidate alone; the first one that runs becomes the reference."""
         found = self._start(0, job).result()
         if not found.good:
             return found
         assert isinstance(job, Job)
-        return self._compare(Reference(job, found), is_new=True)
+        return self._compare(ReferenceKernel(job, found), is_new=True)
 
-    def _compare(self, reference: Reference, *, is_new: bool = False) -> Evaluation:
-        """Measure the reference on all cards; returns its figures, or why it fails.
+    def _compare(self, reference: ReferenceKernel, *, is_new: bool = False) -> Evaluation:
+        """Measure the reference on all cards; return its figures, or why it fails.
 
-        A card on which it fails is used no more, unless it fails on the first one, too.
+        A card on which it fails is no longer used, unless it fails on the first card, too.
         """
         job, base = reference
         pending = [
@@ -168,15 +168,15 @@ class TeamRig:
             base = found[0]
         elif base.power_w is None:
             base = replace(base, power_w=found[0].power_w)
-        self._reference = Reference(job, base)
+        self._reference = ReferenceKernel(job, base)
         for one in found:
             self._note(one, base)
         return self._scaled(found[0])
 
     def _is_compared(self, gpu: str | None) -> bool:
-        """Whether figures of a card can be made those of the log.
+        """Return whether a card's figures can be scaled to those of the log.
 
-        One that came later, in the place of a lost one, measures the reference first.
+        A card that has replaced a lost one measures the reference first.
         """
         turns = [turn for turn, one in enumerate(self._team.members) if one.uuid == gpu]
         if gpu in self._scales or self._reference is None:
@@ -192,7 +192,7 @@ class TeamRig:
         return self._start(turn, job, runs=REFERENCE_RUNS, power=power)
 
     def _note(self, one: Evaluation, base: Evaluation) -> None:
-        """Note what the reference takes on a card, or leave that out where it fails."""
+        """Note the scale of a card, or leave the card out if the reference fails there."""
         if one.good and one.gpu is not None:
             self._scales[one.gpu] = _Scale(
                 _ratio(base.time_ms, one.time_ms), _ratio(base.power_w, one.power_w)
@@ -219,7 +219,7 @@ class TeamRig:
         return scaled if found.power_w is None else self._with_power(scaled, found)
 
     def _with_power(self, timed: Evaluation, found: Evaluation) -> Evaluation:
-        """``timed`` with the power in ``found``, or the fault that occurred under load."""
+        """Return ``timed`` with the power in ``found``, or the fault that occurred under load."""
         if not found.good:
             return found
         if found.power_w is None or timed.time_ms is None:

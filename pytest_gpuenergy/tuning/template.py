@@ -1,4 +1,4 @@
-"""What the parameters of a template have in common, whatever its kernels compute."""
+"""Templates: the parameters of a kernel, the text it makes, and the resources of the card."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ _MULTIPROCESSORS = {
 }
 WARP_LANES = 32
 SHARED_BYTES_PER_CYCLE = 128
-"""Of a multiprocessor's shared memory, in 32 banks (all from sm_70 on)."""
+"""The bytes per cycle that a multiprocessor's shared memory serves from its 32 banks (from sm_70
+on)."""
 FIRST_ASYNCHRONOUS = 80
 """The first capability with copies to shared memory that bypass registers."""
 
 
 @dataclass(frozen=True)
-class Card:
-    """Resources of a card.
+class CardResources:
+    """The resources of a card that limit the kernels of templates.
 
     Attributes:
-        capability: such as 90.
-        multiprocessors: their number.
-        cores: of one, for float32.
-        threads: that one holds.
-        shared_bytes: of one.
-        shared_bytes_of_block: the most that a block may use.
-        reserved_shared_bytes: that each block takes besides.
-        registers: of one; ``most_registers`` of a thread.
-        most_blocks: that one holds.
+        capability: the compute capability, such as 90.
+        multiprocessors: the number of multiprocessors.
+        cores: the float32 cores of a multiprocessor.
+        threads: the most threads that a multiprocessor holds.
+        shared_bytes: the shared memory of a multiprocessor.
+        shared_bytes_of_block: the most shared memory that a block may use.
+        reserved_shared_bytes: the shared memory that the system takes for each block.
+        registers: the registers of a multiprocessor.
+        most_registers: the most registers of a thread.
+        most_blocks: the most blocks that a multiprocessor holds.
     """
 
     capability: int
@@ -64,8 +66,8 @@ class Card:
     most_blocks: int = 32
 
 
-def card_of(device: Device) -> Card:
-    """The resources of a device, from its architecture and its number of cores.
+def card_resources(device: Device) -> CardResources:
+    """Return the resources of a device, from its architecture and its number of cores.
 
     Raises:
         UnavailableError: the architecture is not known.
@@ -85,26 +87,28 @@ def card_of(device: Device) -> Card:
             f"{device.name} does not report its number of cores ({error}), which the templates "
             "need: install a driver of CUDA 12.2 or later."
         ) from None
-    return Card(capability, every // cores, cores, threads, shared, of_block, shared - of_block)
+    return CardResources(
+        capability, every // cores, cores, threads, shared, of_block, shared - of_block
+    )
 
 
 W = TypeVar("W", bound=Workload)
 
 LARGEST = 1 << 20
-"""Value of a parameter."""
+"""The largest value of a parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateParameters(ABC, Generic[W]):
-    """The parameters of one kernel of a template; each is a whole number or a yes or no.
+    """The parameters of one kernel of a template; each is a whole number or a truth value.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str]
     added: ClassVar[Mapping[str, int]] = {}
-    """Parameters that recipes of earlier versions lack, and what these kernels had."""
+    """The parameters that recipes of earlier versions lack, with the values of those kernels."""
     least: ClassVar[Mapping[str, int]] = {}
     """The smallest values of parameters, if not 0."""
 
@@ -120,10 +124,10 @@ class TemplateParameters(ABC, Generic[W]):
 
     @classmethod
     def of(cls, numbers: Mapping[str, int]) -> Self:
-        """From all `numbers`, of which those that were `added` may be missing.
+        """Make the parameters from their `numbers`; those that were `added` may be missing.
 
         Raises:
-            InputError: one is missing, unknown or not valid.
+            InputError: a parameter is missing, unknown or not valid.
         """
         numbers = {**cls.added, **numbers}
         known = {field.name: field.default for field in fields(cls)}
@@ -146,38 +150,38 @@ class TemplateParameters(ABC, Generic[W]):
     @classmethod
     @abstractmethod
     def computes(cls, workload: Workload) -> bool:
-        """Whether the template has kernels for a workload."""
+        """Return whether the template has kernels for a workload."""
 
     @abstractmethod
     def choices(self, workload: W) -> dict[str, object]:
-        """What the parameters were chosen to be, each of which may have an effect of its own."""
+        """Return the choices that made the parameters; each may have an effect on the cost."""
 
     @abstractmethod
-    def cycles(self, workload: W, card: Card) -> float:
-        """Clock cycles that the kernel is expected to take."""
+    def cycles(self, workload: W, card: CardResources) -> float:
+        """Return the clock cycles that the kernel is expected to take."""
 
     @abstractmethod
     def kernel(self, workload: W) -> Kernel:
-        """The kernel for a workload.
+        """Return the kernel for a workload.
 
         Raises:
-            InputError: these parameters have none for it.
+            InputError: these parameters have no kernel for it.
         """
 
 
 Constant = int | bool | str
-"""A number; a condition or a text for the preprocessor."""
+"""The value of a constant in the text: a number, a condition, or text for the preprocessor."""
 
 
 def template_text(
     folder: str, constants: Mapping[str, Constant], texts: Sequence[str], head: Sequence[str] = ()
 ) -> str:
-    """The whole text.
+    """Return the text of a kernel: its constants, then files of ``cuda/``.
 
     Args:
-        folder: in ``cuda/``.
-        constants: by name.
-        texts: files of ``folder``, without their suffix.
+        folder: the folder in ``cuda/``.
+        constants: the constants by name.
+        texts: the names of files in the folder, without their suffix.
         head: lines before the constants.
     """
     lines = itertools.starmap(_definition, constants.items())

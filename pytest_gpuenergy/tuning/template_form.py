@@ -1,4 +1,4 @@
-"""How parameters of templates, the recipes of their search, are stored."""
+"""The form of templates' recipes: how the parameters of a search are stored."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class _Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class TemplateForm(Generic[P]):
-    """Recipes are a template's name, its parameters and a time; see `tuning.space.RecipeForm`.
+    """A `RecipeForm` whose recipes are a template's name, its parameters and a time.
 
     Attributes:
-        templates: that are known, by name.
+        templates: the known templates by name.
     """
 
     templates: Mapping[str, type[P]] = field(compare=False, repr=False)
@@ -50,28 +50,28 @@ class TemplateForm(Generic[P]):
     variant: str = TEMPLATE
 
     def recipe(self, parameters: P) -> str:
-        """The recipe of these parameters, without a time."""
+        """Return the recipe of these parameters, without a time."""
         return recipe_of(parameters)
 
     def parameters(self, recipe: str) -> P:
-        """The parameters in a recipe.
+        """Return the parameters in a recipe.
 
         Raises:
-            FormError: it has no valid ones.
+            FormError: it has no valid parameters.
         """
         return self._parameters(decode(recipe, _Recipe, "the recipe"))
 
     def identity(self, recipe: str) -> str:
-        """The recipe without its time."""
+        """Return the recipe without its time."""
         return untimed(recipe)
 
     def with_time(self, recipe: str, time_ms: float | None) -> str:
-        """The recipe with the time of its trial, null for one that failed."""
+        """Return the recipe with the time of its trial; null stands for a failed trial."""
         found = decode(recipe, _Recipe)
         return _text(_Recipe(found.template, found.parameters, time_ms))
 
     def time_ms(self, recipe: str) -> float:
-        """The time of its trial."""
+        """Return the time of its trial."""
         found = decode(recipe, _Recipe)
         return float("inf") if found.time_ms is None else found.time_ms
 
@@ -80,7 +80,7 @@ class TemplateForm(Generic[P]):
         return recipe
 
     def read(self, path: Path) -> list[str]:
-        """The lines of a file."""
+        """Return the recipes in a file, one per line."""
         content = read_bytes(path, "list of parameters", _LARGEST_BYTES)
         recipes = []
         for number, line in enumerate(content.splitlines(), start=1):
@@ -94,13 +94,13 @@ class TemplateForm(Generic[P]):
         return recipes
 
     def check_stored(self, recipe: str, *, ran: bool) -> None:
-        """The parameters must be valid, and a trial that ran has a time."""
+        """Check that the parameters are valid, and that a trial that ran has a time."""
         self.parameters(recipe)
         if ran and decode(recipe, _Recipe).time_ms is None:
             raise FormError("its time is missing")
 
     def check(self, value: object, workload: Workload) -> str:
-        """Valid parameters of a trial that ran, for what the template computes."""
+        """Return the recipe of a trial that ran, if its template computes the workload."""
         found = convert(value, _Recipe, "the recipe")
         if not self._parameters(found).computes(workload):
             raise FormError(f"the template {found.template} does not compute {workload.name}")
@@ -109,13 +109,13 @@ class TemplateForm(Generic[P]):
         return _text(found)
 
     def check_toolchain(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The version of this package, whose templates these are."""
+        """Return the version of this package, whose templates these are."""
         top = typed(header, dict, "the document")
         return {"gpuenergy": member(top, "gpuenergy", str)}
 
     @property
     def toolchain(self) -> Mapping[str, Any]:
-        """What recipes of this process are made with."""
+        """The version of this package, with which new recipes are made."""
         return {"gpuenergy": __version__}
 
     def _parameters(self, recipe: _Recipe) -> P:
@@ -131,12 +131,12 @@ class TemplateForm(Generic[P]):
 
 
 def recipe_of(parameters: TemplateParameters[Any]) -> str:
-    """The recipe of these parameters, without a time."""
+    """Return the recipe of these parameters, without a time."""
     return _text(_Recipe(parameters.template, parameters.numbers))
 
 
 def untimed(recipe: str) -> str:
-    """A recipe without its time."""
+    """Return a recipe without its time."""
     found = decode(recipe, _Recipe)
     return _text(_Recipe(found.template, found.parameters))
 

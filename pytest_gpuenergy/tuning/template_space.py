@@ -1,4 +1,13 @@
-"""The parameters of templates, as the tuner searches them; see `tuning.space.SearchSpace`."""
+"""The search space of templates: their parameters, and the order in which they are tried.
+
+`TemplateProposer` learns a linear model of what the estimate gets wrong. The logarithm of a cost
+is that of its estimate plus the effects of its single choices (a tile's rows, the number of
+stages, ...), which are learned from trials by Bayesian linear regression (Bishop, "Pattern
+Recognition and Machine Learning", 2006, section 3.3). A batch consists of the kernels with the
+lowest costs that are still plausible: the mean less `_CURIOSITY` standard deviations. Each kernel
+that is chosen counts as known, at its mean, for the rest of the batch, so that a batch does not
+repeat one idea.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +22,7 @@ from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import FormError, InputError, KernelFault
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tuning.search_space import Candidate, Feedback
-from pytest_gpuenergy.tuning.template import Card, TemplateParameters, W
+from pytest_gpuenergy.tuning.template import CardResources, TemplateParameters, W
 from pytest_gpuenergy.tuning.template_form import TemplateForm, recipe_of, untimed
 from pytest_gpuenergy.workloads import Workload
 
@@ -22,25 +31,27 @@ class ParameterSpace(Generic[W]):
     """The kernels of templates for one workload on one device.
 
     Args:
-        workload: what they compute.
-        device: compiles and runs them.
-        card: its resources.
-        form: of their recipes.
-        parameters: of all kernels, the most promising first.
-        first: those to try before all others, and ``said``, a phrase about them.
-        at_once: see `TemplateProposer`, like ``effect_sd``.
+        workload: the workload that they compute.
+        device: compiles and runs the kernels.
+        card: the resources of the device.
+        form: the form of the recipes.
+        parameters: the parameters of all kernels, the most promising first.
+        first: the parameters to try before all others.
+        remarks: phrases about these, for the user.
+        at_once: see `TemplateProposer`.
+        effect_sd: see `TemplateProposer`.
     """
 
     def __init__(
         self,
         workload: W,
         device: Device,
-        card: Card,
+        card: CardResources,
         form: TemplateForm[Any],
         parameters: Sequence[TemplateParameters[W]],
         *,
         first: Sequence[TemplateParameters[W]] = (),
-        said: Sequence[str] = (),
+        remarks: Sequence[str] = (),
         at_once: int = 4,
         effect_sd: float = 0.2,
     ) -> None:
@@ -50,17 +61,17 @@ class ParameterSpace(Generic[W]):
         self._card = card
         self._parameters = parameters
         self._first = first
-        self._said = said
+        self._remarks = remarks
         self._at_once = at_once
         self._effect_sd = effect_sd
 
     @property
     def effort(self) -> str:
-        """Number of kernels, and what is tried first."""
-        return "; ".join([f"{len(self._parameters)} choices of parameters", *self._said])
+        """The number of kernels, and what is tried first."""
+        return "; ".join([f"{len(self._parameters)} choices of parameters", *self._remarks])
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer[W]:
-        """Begin with the most promising ones, as far as they are not known already."""
+        """Start with the most promising parameters that are not known already."""
         del folder  # a proposer has no files
         proposer = TemplateProposer(
             self.workload,
@@ -75,17 +86,17 @@ class ParameterSpace(Generic[W]):
         return proposer
 
     def kernel(self, recipe: str) -> Kernel:
-        """The kernel that a template makes from a recipe."""
+        """Return the kernel that a template makes from a recipe."""
         return kernel_of(self.form, self.workload, recipe)
 
     def toolchain(self, recipe: str) -> Mapping[str, Any]:
-        """The version of this package."""
+        """Return the version of this package."""
         del recipe  # the same for all
         return self.form.toolchain
 
 
 def kernel_of(form: TemplateForm[Any], workload: Workload, recipe: str) -> Kernel:
-    """The kernel of a recipe.
+    """Return the kernel of a recipe.
 
     Raises:
         KernelFault: the parameters do not suit the workload.
@@ -98,10 +109,10 @@ def kernel_of(form: TemplateForm[Any], workload: Workload, recipe: str) -> Kerne
 
 
 def recorded_kernel(file: RecordFile, rank: int) -> Kernel:
-    """The kernel of one rank of a record file whose recipes are of templates.
+    """Return the kernel of one rank of a record file whose recipes are of templates.
 
     Raises:
-        InputError: no such rank.
+        InputError: there is no such rank.
         KernelFault: its parameters do not suit its workload.
     """
     assert isinstance(file.form, TemplateForm)
@@ -116,28 +127,30 @@ if TYPE_CHECKING:
 
 _LARGEST_BATCH = 32
 _SHARE = 4
-"""A batch has as many candidates as a quarter of what is known: the model learns often at first."""
+"""A batch is at most a quarter as large as the number of known kernels: early on, the model learns
+often."""
 _COMMON_SD = 100.0
-"""Of what all kernels have in common: the clock, and the unit of the cost."""
+"""The standard deviation of what all kernels share: the clock, and the unit of the cost."""
 _NOISE_SD = 0.05
-"""Of a cost around the sum of its effects."""
+"""The standard deviation of the logarithm of a cost around the sum of its effects."""
 _CURIOSITY = 1.0
+"""The number of standard deviations below the mean at which a cost is still plausible."""
 _FAILED, _FAILED_SD = math.log(2.0), 0.5
-"""A kernel that fails counts as one that takes twice as long as expected, give or take."""
+"""A kernel that fails counts as taking about twice as long as expected."""
 
 
 class TemplateProposer(Generic[W]):
-    """Proposes parameters of templates; see `tuning.space.Proposer`.
+    """A `Proposer` of parameters of templates.
 
     Args:
-        workload: what they compute.
-        card: on which it runs.
+        workload: the workload that they compute.
+        card: the resources of the card.
         space: all parameters.
         prepare: starts to compile a kernel.
-        first: those of ``space`` to try before all others.
-        at_once: candidates of a batch while little is known.
-        effect_sd: of the effect of one choice on the logarithm of the cost, before anything is
-            known.
+        first: the parameters in ``space`` to try before all others.
+        at_once: the number of candidates in a batch while little is known.
+        effect_sd: the standard deviation of the effect of one choice on the logarithm of the cost,
+            before anything is known.
     """
 
     processes = 1
@@ -145,7 +158,7 @@ class TemplateProposer(Generic[W]):
     def __init__(
         self,
         workload: W,
-        card: Card,
+        card: CardResources,
         space: Sequence[TemplateParameters[W]],
         prepare: Callable[[Kernel], object],
         first: Sequence[TemplateParameters[W]] = (),
@@ -166,7 +179,7 @@ class TemplateProposer(Generic[W]):
         )
 
     def take(self, wanted: int, stop: Event) -> list[Candidate]:
-        """The most promising ones that were not taken before."""
+        """Return the most promising parameters that were not taken before."""
         del stop  # they are made at once
         known = len(self._space) - len(self._left)
         batch = min(max(self._at_once, known // _SHARE), _LARGEST_BATCH)
@@ -181,12 +194,12 @@ class TemplateProposer(Generic[W]):
         """Learn from costs, and from which kernels fail."""
         for one in feedback:
             place = self._place.get(untimed(one.recipe))
-            if place is not None:  # another card's folder may have others
+            if place is not None:  # a folder of another card may have other recipes
                 self._left.discard(place)
                 self._model.learn(place, one.cost_s)
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is in progress."""
 
     def _candidate(self, parameters: TemplateParameters[W]) -> Candidate:
         recipe = recipe_of(parameters)
@@ -202,8 +215,8 @@ class _Effects:
     """The linear model of all kernels of a space, by their places in it.
 
     Args:
-        choices: of each kernel, by name; a pair of name and value has an effect.
-        cycles: estimated for each.
+        choices: the choices of each kernel, by name; each pair of name and value has an effect.
+        cycles: the estimated cycles of each kernel.
         effect_sd: see `TemplateProposer`.
     """
 
@@ -224,7 +237,7 @@ class _Effects:
         self._mean = np.zeros(len(pairs) + 1)
 
     def learn(self, place: int, cost: float | None) -> None:
-        """Add what a kernel cost; None if it failed."""
+        """Learn the cost of a kernel; None if it failed."""
         row = self._rows[place]
         if cost is None:
             surprise, sd = _FAILED, _FAILED_SD
@@ -235,7 +248,7 @@ class _Effects:
         self._mean = self._mean + gain * surprise
 
     def best(self, places: set[int], count: int) -> list[int]:
-        """The most promising of ``places``, the best first."""
+        """Return the most promising of ``places``, the best first."""
         import numpy as np
 
         left = np.array(sorted(places), dtype=int)
@@ -253,7 +266,7 @@ class _Effects:
 
 
 def _learned(covariance: _Numbers, row: _Numbers, sd: float) -> tuple[_Numbers, _Numbers]:
-    """The gain and the new covariance of effects whose sum over ``row`` was seen."""
+    """Return the gain and the new covariance of effects whose sum over ``row`` was observed."""
     import numpy as np
 
     spread = covariance @ row

@@ -1,4 +1,4 @@
-"""Tunes one workload after the other: search, choose, write the record file."""
+"""The tuner: searches workload by workload, chooses kernels and writes their record files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.tuning.bands import representatives
 from pytest_gpuenergy.tuning.choose import Chooser, Chosen, contenders
-from pytest_gpuenergy.tuning.loop import Loop, SearchProgress, feedback
+from pytest_gpuenergy.tuning.loop import SearchLoop, SearchProgress, feedback
 from pytest_gpuenergy.tuning.raw_log import RawLog, gpu_name
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
@@ -41,7 +41,7 @@ from pytest_gpuenergy.tuning.records import (
     load_records,
 )
 from pytest_gpuenergy.tuning.search_space import Feedback, Proposer, SearchSpace
-from pytest_gpuenergy.tuning.team_rig import Reference, TeamRig
+from pytest_gpuenergy.tuning.team_rig import ReferenceKernel, TeamRig
 from pytest_gpuenergy.tuning.tuning_gpus import Confirm
 from pytest_gpuenergy.workloads import Workload
 
@@ -51,12 +51,12 @@ class TuneSettings:
     """What a tuning should do.
 
     Attributes:
-        trials: candidates to time, in all searches of a folder together.
-        keep: number of kernels in a record file.
+        trials: the number of candidates to time, in all searches of a folder together.
+        keep: the number of kernels in a record file.
         objective: what the search minimizes.
         energy: whether power and energy of the kept kernels are measured.
         resume: whether a folder that contains a search is continued rather than refused.
-        best_only: whether all kept kernels are to be the best, none those near a percentile.
+        best_only: whether all kept kernels are the best ones, and none is near a percentile.
     """
 
     trials: int
@@ -72,18 +72,19 @@ class Tuner:
     """Tunes workloads on one device, one after the other.
 
     Attributes:
-        device: where candidates run.
+        device: the device on which candidates run.
         make_space: returns the search space of a workload; raises InputError if it is empty.
-        folder: where record files are written; raw results are written to ``<workload>/raw`` in it,
-            or ``raw-template`` after the form's variant.
+        folder: the folder of the record files. Raw results are written to ``<workload>/raw`` in it;
+            a form with a variant appends it, as in ``raw-template``.
         settings: what to do.
         confirm: verifies a chosen kernel, and measures it if ``settings.energy``.
         tell: called with lines of progress.
         live: a terminal on which to draw the progress; None for lines only.
         stop: set by the caller to end early.
-        team: processes of all GPUs; they time the candidates if there are several GPUs, or were.
-        devices: all GPUs of the team as this process has opened them; those on other hosts as they
-            describe themselves.
+        team: the processes of all GPUs. They time the candidates if there are several GPUs, or if
+            an earlier search in the folder had several.
+        devices: all GPUs of the team, as this process has opened them; for GPUs of other hosts,
+            stand-ins with their descriptions.
         far: whether the GPUs are on other hosts, so that only the team can use them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
@@ -105,10 +106,10 @@ class Tuner:
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
 
-        A workload whose record file already is as this search would leave it is complete, and
-        skipped, resumed or not. The search for the next workload starts while the kernels of this
-        one are confirmed. A workload that cannot be tuned is reported immediately, and raised when
-        the others are done.
+        A workload is skipped as complete if its record file already is as this search would leave
+        it. The search for the next workload starts while the kernels of the current one are
+        confirmed. A workload that cannot be tuned is reported immediately; the error is raised
+        when the others are done.
 
         Raises:
             InputError: a folder contains another search, or one that is not to be resumed; a space
@@ -151,7 +152,7 @@ class Tuner:
             )
 
     def _search(self, tuning: _Tuning) -> float:
-        """Try candidates; returns the wall time in s."""
+        """Try candidates, and return the wall time in seconds."""
         name, log, trials = tuning.workload.name, tuning.log, self.settings.trials
         tuning.begin()
         if tuning.proposer is None:
@@ -164,7 +165,7 @@ class Tuner:
             ) as progress,
             self._rig(tuning) as rig,
         ):
-            loop = Loop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
+            loop = SearchLoop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
             loop.run(tuning.proposer, trials)
             tuning.proposer.close()
             search_s = progress.elapsed_s
@@ -177,22 +178,22 @@ class Tuner:
 
     @contextmanager
     def _rig(self, tuning: _Tuning) -> Iterator[Rig | TeamRig]:
-        """Where candidates are evaluated."""
+        """Open the place where candidates are evaluated: this process, or the team of GPUs."""
         workload, objective = tuning.workload, self.settings.objective
-        # Where there were several GPUs, the figures of one are made comparable to theirs, too.
+        # After a search on several GPUs, the figures of a single one must be comparable to theirs.
         several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
         if self.team is None or not (several or self.far):
             with arenas_for(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return
         for device in self.devices:
-            device.renew()  # so that no process of this one keeps a context on the GPU
+            device.renew()  # so that no child of this process keeps a context on the GPU
         with disk_folder() as folder:
             inputs = folder / save_arrays(folder, workload.make_inputs(0))
             yield TeamRig(self.team, self.device, inputs, objective, tuning.reference(objective))
 
     def _is_written(self, tuning: _Tuning) -> bool:
-        """Whether the record file appears to have what `_finish` would write; if so, tells."""
+        """Return whether the record file has what `_finish` would write, and report it if so."""
         try:
             path = self.folder / file_name(tuning.workload, tuning.space.form.variant)
             file = load_records(path, [tuning.space.form])
@@ -209,7 +210,7 @@ class Tuner:
             and file.trials_total == len(trials)
             and file.trials_valid == len(good)
             and Counter(record.band for record in file.records)
-            == Counter(self._band(one.band) for one in kept)
+            == Counter(self._band(kernel.band) for kernel in kept)
             and all((record.measured is not None) == settings.energy for record in file.records)
         )
         if written:
@@ -220,12 +221,12 @@ class Tuner:
         return written
 
     def _band(self, band: Band) -> Band:
-        """The band's name in a record file: the best ones are the fastest only if time counts."""
+        """Return the band's name in a record file: ``fastest`` is ``best`` for other objectives."""
         best: Band = "fastest" if self.settings.objective == Metric.TIME else "best"
         return best if band == "fastest" else band
 
     def _finish(self, tuning: _Tuning, search_s: float) -> TuneResult:
-        """Choose, confirm and write."""
+        """Choose kernels, confirm them and write the record file."""
         workload, log, settings = tuning.workload, tuning.log, self.settings
         chooser = Chooser(
             tuning.space,
@@ -238,7 +239,7 @@ class Tuner:
         )
         chosen = chooser.choose(self.tell, self.stop)
         path = self._write(tuning, chosen)
-        times_ms = [log.trials[one.index].time_ms or float("inf") for one in chosen]
+        times_ms = [log.trials[kernel.index].time_ms or float("inf") for kernel in chosen]
         return TuneResult(
             workload=workload.name,
             path=path,
@@ -258,14 +259,14 @@ class Tuner:
         )
 
     def _title(self, name: str) -> str:
-        """The name of a workload for lines with its figures, which say if these are emulated."""
+        """Return a workload's name for lines with figures, marked if these are emulated."""
         return f"{name}{emulated_mark(self.device.emulated)}"
 
     def _write(self, tuning: _Tuning, chosen: Sequence[Chosen]) -> Path:
         log = tuning.log
         records = [
-            Record(rank, self._band(one.band), log.recipes[one.index], one.measured)
-            for rank, one in enumerate(chosen, start=1)
+            Record(rank, self._band(kernel.band), log.recipes[kernel.index], kernel.measured)
+            for rank, kernel in enumerate(chosen, start=1)
         ]
         file = RecordFile(
             workload=tuning.workload,
@@ -315,22 +316,22 @@ class _Tuning:
         trials = self.log.trials.copy()  # another thread may append to it
         return feedback(tuner.settings.objective, self.log.recipes, trials, trials)
 
-    def reference(self, objective: Metric) -> Reference | None:
-        """The kernel to which candidates on several cards are compared; None if none ran yet."""
+    def reference(self, objective: Metric) -> ReferenceKernel | None:
+        """Return the kernel to which candidates on several cards are compared; None if none ran."""
         good = [trial for trial in self.log.trials if trial.good]
-        if objective is not Metric.TIME:  # one of known power, if there is one
+        if objective is not Metric.TIME:  # prefer a kernel whose power was measured
             good.sort(key=lambda trial: trial.power_w is None)
         for trial in good:
             with suppress(KernelFault):
                 kernel = self.space.kernel(self.log.recipes[trial.index])
-                return Reference(quick_job(kernel, self.workload), trial)
+                return ReferenceKernel(quick_job(kernel, self.workload), trial)
         return None
 
     def check_resumed(self) -> None:
-        """Check that a search that was found may be continued.
+        """Check that a search found in the folder may be continued.
 
         Raises:
-            InputError: it may not.
+            InputError: the search must not be resumed.
         """
         if self._found and not self._resume:
             raise InputError(
@@ -339,14 +340,14 @@ class _Tuning:
             )
 
     def begin(self) -> None:
-        """Start to count wall time and joules."""
+        """Start counting wall time and joules."""
         self.started = datetime.now(UTC)
         self.before_j = _energy_j(self._devices)
         self._began_s = monotonic()
 
     @property
     def elapsed_s(self) -> float:
-        """Wall time since `begin`."""
+        """The wall time since `begin`, in seconds."""
         return monotonic() - self._began_s
 
     def close(self) -> None:
@@ -361,9 +362,10 @@ class _Tuning:
 
 
 def _energy_j(devices: Sequence[Device]) -> float | None:
-    """Energy the cards have taken since their driver was loaded.
+    """Return the energy that the cards have used since their driver was loaded, in joules.
 
-    None without an energy counter, and for several emulated cards: their candidates run on others.
+    Return None without an energy counter, and for several emulated cards: each of their candidates
+    runs on a card of its own.
     """
     if len(devices) > 1 and devices[0].emulated:
         return None
@@ -389,19 +391,19 @@ class TuneResult:
     """The result of tuning one workload.
 
     Attributes:
-        workload: its name.
+        workload: the workload's name.
         path: the record file.
-        started: start time in ISO 8601.
-        tried: trials in the folder, of which ``valid`` ran.
-        kept: kernels in the record file.
-        best_ms: time of a launch of the best kernel in the search.
+        started: the start time in ISO 8601.
+        tried: the number of trials in the folder, of which ``valid`` ran.
+        kept: the number of kernels in the record file.
+        best_ms: the time of one launch of the best kernel, in its trial.
         best_gflops: the same as a rate.
         gflops: the rate of each kernel in the record file, in its order.
-        rejected: why chosen kernels were replaced.
-        search_s: wall time of this search.
-        elapsed_s: wall time of the search and everything after it.
-        energy_j: energy that the card took meanwhile; None if it has no energy counter.
-        gpu: the GPU's name; that of an emulated one says so.
+        rejected: the reasons why chosen kernels were replaced.
+        search_s: the wall time of this search.
+        elapsed_s: the wall time of the search and everything after it.
+        energy_j: the energy that the card used meanwhile; None if it has no energy counter.
+        gpu: the GPU's name, marked if it is emulated.
         emulated: whether all figures are those of an emulated GPU, recorded or modelled.
     """
 
@@ -423,15 +425,15 @@ class TuneResult:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether `keep_outcome` has been completed for this record file."""
+    """Return whether `keep_outcome` has completed for this record file."""
     return is_there(path.parent / PERFORMANCE_FOLDER / path.name)
 
 
 def keep_outcome(folder: Path, result: TuneResult) -> None:
     """Add a row to ``tuning.csv``, and write the kernels' rates, one integer GFLOP/s per line.
 
-    The rates are written to ``performance/``, under the name of the record file. Those of an
-    emulated GPU begin with a comment that says so.
+    The rates are written to ``performance/``, under the name of the record file. For an emulated
+    GPU the file begins with a comment that says so.
 
     Raises:
         InputError: a file cannot be written.

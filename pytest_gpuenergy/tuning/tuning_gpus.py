@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from pytest_gpuenergy.devices import Arena, Device
-from pytest_gpuenergy.energy import answers
+from pytest_gpuenergy.energy import responds
 from pytest_gpuenergy.engine import (
     Evaluation,
     Station,
@@ -117,7 +117,8 @@ def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None])
 
 
 REFERENCE_RUNS = 5
-"""Timings of the reference kernel on each GPU, whose median counts: all others depend on it."""
+"""The number of timings of the reference kernel on each GPU, of which the median counts: the scale
+of all other figures depends on it."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,9 @@ class TimingTask:
     """A candidate to be timed, or its power to be measured; an `Errand`.
 
     Attributes:
-        job: the candidate's.
-        inputs: archive of the inputs, see `save_arrays`.
-        runs: how often it is timed; 0: not at all.
+        job: the candidate's job.
+        inputs: the archive of the inputs, see `save_arrays`.
+        runs: how often the candidate is timed; 0 means not at all.
         power: whether its power is measured.
     """
 
@@ -150,8 +151,8 @@ class TuningGpu:
     """Times candidates on one GPU.
 
     Args:
-        gpu: as ``--gpu-device`` takes it.
-        index: see `open_device`.
+        gpu: the GPU, as ``--gpu-device`` takes it.
+        index: the index of the GPU, see `open_device`.
     """
 
     def __init__(self, gpu: str, index: int) -> None:
@@ -161,11 +162,11 @@ class TuningGpu:
         self._stack = ExitStack()
 
     def is_ready(self) -> bool:
-        """True; there is no answer if the GPU cannot be opened."""
+        """Return True; the constructor has failed if the GPU cannot be opened."""
         return True
 
     def evaluate(self, task: TimingTask) -> Evaluation:
-        """What was measured of a candidate, or why it failed, with the GPU's UUID.
+        """Measure a candidate; return its figures or why it failed, with the GPU's UUID.
 
         Raises:
             DeviceError: the GPU does not answer.
@@ -189,7 +190,7 @@ class TuningGpu:
         )
 
     def rest(self) -> None:
-        """Keep no context on the GPU, which may be in a mode where only one process has one."""
+        """Release the context on the GPU, whose mode may allow one process only."""
         self._device.renew()
 
     def close(self) -> None:
@@ -211,7 +212,7 @@ class TuningGpu:
         return self._arenas
 
     def _check_answers(self, fault: KernelFault) -> None:
-        if not answers(self._device):
+        if not responds(self._device):
             raise DeviceError(
                 f"{self._device.name} does not respond any more ({fault}): check it with "
                 "nvidia-smi, then continue with --resume."

@@ -53,7 +53,7 @@ class ErrorBound:
 
     @classmethod
     def of(cls, bound: object, whose: str) -> ErrorBound:
-        """The bound that someone has given: one of these, or a number.
+        """Return the bound that someone has given: one of these, or a number.
 
         Args:
             bound: a number stands for both ``max_relative`` and ``normwise``.
@@ -76,7 +76,7 @@ class ErrorBound:
     def for_reduction(
         cls, length: int, dtype: str = "float32", accumulator: str | None = None
     ) -> ErrorBound:
-        """Bound for sums of ``length`` products of standard normal values, in any order.
+        """Return bound for sums of ``length`` products of standard normal values, in any order.
 
         Inputs have no part in it: they are rounded to their types when they are drawn, and the
         reference is computed from the rounded ones.
@@ -93,7 +93,7 @@ class ErrorBound:
 
         Args:
             length: number of products.
-            dtype: of the output.
+            dtype: the type of the output.
             accumulator: type in which the sum is computed; see `accumulator_of` for the default.
         """
         unit = unit_roundoff(accumulator or accumulator_of(dtype))
@@ -108,7 +108,7 @@ class ErrorBound:
 
     @classmethod
     def widest(cls, *bounds: ErrorBound) -> ErrorBound:
-        """A bound that allows whatever one of ``bounds`` allows."""
+        """Return a bound that allows whatever one of ``bounds`` allows."""
         return cls(
             max(bound.max_relative for bound in bounds),
             max(bound.normwise for bound in bounds),
@@ -119,7 +119,7 @@ class ErrorBound:
 
 
 def accumulator_of(dtype: str) -> str:
-    """The type in which an output of type ``dtype`` is computed unless the workload says otherwise.
+    """Return the default type in which an output of type ``dtype`` is computed.
 
     float64 for float64, otherwise float32: tensor cores add products of half precision in float32
     (PTX ISA, ``mma`` with ``.f32`` accumulators), and so do libraries by default.

@@ -38,8 +38,8 @@ class Contract(Workload):
     """What a kernel of your own computes.
 
     Args:
-        name: in item records; letters, digits, ``-``, ``_`` and ``.``, starting with a letter or
-            digit.
+        name: the name in reports; letters, digits, ``-``, ``_`` and ``.``, starting with a letter
+            or digit.
         contract: inputs, then outputs, each a `Tensor`; inputs and inouts are standard normal,
             integers over their whole type.
         compute: takes the inputs by name, floating-point ones as float64, and returns the outputs
@@ -174,7 +174,7 @@ class Contract(Workload):
 
 
 def reference_values(result: object) -> npt.NDArray[np.float64]:
-    """A reference's result in double precision, with `UNTOUCHED` where NumPy's masks are.
+    """Return a reference's result in double precision, with `UNTOUCHED` where NumPy's masks are.
 
     It stays where it is: not every library's arrays convert to NumPy's.
     """

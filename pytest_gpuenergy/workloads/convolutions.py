@@ -252,13 +252,13 @@ class Conv2dKind:
     networks = NETWORKS
 
     def parse(self, text: str) -> Conv2d | None:
-        """The convolution that ``text`` describes; None if it has another form."""
+        """Return the convolution that ``text`` describes; None if it has another form."""
         if _SIZES.fullmatch(text) is None:
             return None
         return self.from_sizes("", [int(number) for number in text.split(",")])
 
     def text_of(self, workload: Workload) -> str:
-        """The sizes, separated by commas."""
+        """Return the sizes, separated by commas."""
         assert isinstance(workload, Conv2d)
         numbers = [getattr(workload.shape, field.name) for field in fields(Conv2dShape)]
         while numbers[_LEAST_NUMBERS:] and numbers[-1] == 1:

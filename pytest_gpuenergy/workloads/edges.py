@@ -52,7 +52,7 @@ UNIFORM, UNIFORM_FLOATS = range(1, 8), (1, 2, 7)
 
 @dataclass(frozen=True)
 class Edges:
-    """How far the values go.
+    """The reach and the kinds of the values that are drawn.
 
     Attributes:
         sign: -1 or 1, of all values of the first input; 0: of both signs.
@@ -105,11 +105,11 @@ def draw_edges(
     """Draw a mix of ordinary and extreme values, or a sparse drawing.
 
     Args:
-        generator: draws them.
-        dtype: of the elements.
+        generator: the source of random numbers.
+        dtype: the type of the elements.
         own: the range that the workload gives the tensor, which is then kept.
-        edges: how far they go; a ``sign`` of 0 stands for both.
-        shape: of the result.
+        edges: the reach of the values; a ``sign`` of 0 stands for both signs.
+        shape: the shape of the result.
     """
     starts = generator.random(2)
     if edges.uniform:
@@ -143,7 +143,7 @@ def draw_edges(
 
 
 def _whole_near(kind: np.dtype[Any], low: int, high: int, edges: Edges) -> Array:
-    """The integers just below, at and above the literals."""
+    """Return the integers just below, at and above the literals."""
     near = {
         sign * round(number) + step
         for number in edges.literals
@@ -160,7 +160,7 @@ def _uniform_floats(
     edges: Edges,
     shape: tuple[int, ...],
 ) -> _Floats:
-    """By `Edges.uniform`: 1 all tiny, 2 close to one large value, 7 zeros, otherwise ordinary."""
+    """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary."""
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
         return values
@@ -249,7 +249,7 @@ def _signs(generator: np.random.Generator, shape: int | tuple[int, ...]) -> _Flo
 
 
 def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
-    """Values just below, at and above the literals, and some functions of them."""
+    """Return values just below, at and above the literals, and some functions of them."""
     literals = np.abs(np.array(edges.literals, dtype=np.float64))
     if not literals.size:
         return literals
@@ -297,7 +297,7 @@ def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None
 
 
 def _below(values: Array, dtype: str, end: float) -> Array:
-    """Values that rounding has brought to the end of their range: that is excluded."""
+    """Return values that rounding has brought to the end of their range: that is excluded."""
     found = numbers(values, dtype).astype(np.float64)
     if not (found >= end).any():
         return values
@@ -385,7 +385,7 @@ def _floating_palette(
 def _whole_range(
     kind: np.dtype[Any], own: tuple[float, float] | None, edges: Edges
 ) -> tuple[int, int]:
-    """The lowest and highest integer."""
+    """Return the lowest and highest integer."""
     if own is not None:
         return int(own[0]), int(own[1]) - 1
     if kind.kind == "b":
@@ -499,13 +499,13 @@ def _write(
     """Overwrite the ``chosen`` slices, each with its kind and with its extremes at some place.
 
     Args:
-        generator: draws them.
-        view: its last axis runs through the slices.
-        chosen: numbers of slices.
-        cycle: kinds that they take in turn.
-        turns: of each.
-        palette: what they consist of.
-        starts: see `_places`.
+        generator: the source of random numbers.
+        view: an array whose last axis runs through the slices.
+        chosen: the numbers of the slices to overwrite.
+        cycle: the kinds that the slices take in turn.
+        turns: the turn of each slice.
+        palette: the values that slices consist of.
+        starts: the starts of the spread places, see `_places`.
     """
     count, length = len(chosen), view.shape[-1]
     if not count:
@@ -562,9 +562,9 @@ def _places(
     `_TAIL`, so that a thread, lane or step of a loop whose share is left out gets an extreme soon.
 
     Args:
-        generator: draws those in the tail.
-        turns: of each slice.
-        length: of a slice.
+        generator: the source of random numbers for places in the tail.
+        turns: the turn of each slice.
+        length: the length of a slice.
         starts: numbers between 0 and 1 that shift the places which are spread evenly.
     """
     cycle, turn = np.divmod(turns, _PLACES)
@@ -590,14 +590,14 @@ def fits(
     infinite: bool = False,
     tiny: Mapping[str, float] | None = None,
 ) -> bool:
-    """Whether a kernel can return all values.
+    """Return whether a kernel can return all values.
 
     Args:
-        outputs: a reference, see `Workload.reference`.
-        limits: of each output's finite values.
+        outputs: the outputs of a reference, see `Workload.reference`.
+        limits: the least and largest finite value of each output.
         infinite: whether values may also be infinite.
-        tiny: of outputs, the magnitude up to which values that are not 0 lose digits: of each, one
-            must be larger, or all be 0.
+        tiny: the magnitude by output up to which values other than 0 lose digits; of each output,
+            one value must be larger, or all be 0.
     """
     for name, (low, high) in limits.items():
         values = outputs[name]

@@ -27,7 +27,7 @@ FLOATS = ("float16", BFLOAT16, "float32", "float64")
 
 
 def whole(value: object) -> Any:
-    """An integer of any library, such as NumPy's, as an int; anything else unchanged.
+    """Return an integer of any library, such as NumPy's, as an int; anything else unchanged.
 
     A boolean is left as it is, too: whoever takes integers refuses it by name.
     """
@@ -48,7 +48,7 @@ def whole_sizes(sizes: object) -> tuple[Any, ...]:
 
 
 def is_known(dtype: object) -> bool:
-    """Whether tensors and scalars can have this type: the text is not to be trusted.
+    """Return whether tensors and scalars can have this type: the text is not to be trusted.
 
     NumPy reads many texts as types, among them records (``f4,f8``), arrays (``(2,)f4``), bytes of
     no type (``V16``), objects (``O``) and numbers that no GPU has (``>f4``, ``float128``).
@@ -72,7 +72,7 @@ def stored_as(dtype: str) -> np.dtype[Any]:
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether it is a type of floating-point numbers."""
+    """Return whether it is a type of floating-point numbers."""
     return dtype == BFLOAT16 or np.dtype(dtype).kind == "f"
 
 
@@ -93,7 +93,7 @@ def rounded_to(values: npt.NDArray[np.float64], dtype: str) -> Array:
 
 
 def numbers(array: Array, dtype: str) -> Array:
-    """The numbers in an array of elements of type ``dtype``, those of bfloat16 as float32."""
+    """Return the numbers in an array of type ``dtype``; those of bfloat16 as float32."""
     if dtype != BFLOAT16:
         return array
     wide = array.astype(np.uint32)
@@ -102,7 +102,7 @@ def numbers(array: Array, dtype: str) -> Array:
 
 
 def stored(values: Array, dtype: str) -> Array:
-    """The inverse of `numbers`."""
+    """Return the inverse of `numbers`."""
     return rounded_to(values.astype(np.float64), dtype) if dtype == BFLOAT16 else values
 
 
@@ -113,14 +113,14 @@ def is_untouched(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 
 def unit_roundoff(dtype: str) -> float:
-    """Half the distance from 1 to the next larger number of a floating-point type."""
+    """Return half the distance from 1 to the next larger number of a floating-point type."""
     if dtype == BFLOAT16:
         return 2.0**-_BFLOAT16_DIGITS
     return float(np.finfo(np.dtype(dtype)).eps) / 2
 
 
 def largest(dtype: str) -> float:
-    """The largest finite number of a type."""
+    """Return the largest finite number of a type."""
     if dtype == BFLOAT16:
         return (2.0 - 2.0 ** (1 - _BFLOAT16_DIGITS)) * 2.0**127
     kind = np.dtype(dtype).kind
@@ -130,7 +130,7 @@ def largest(dtype: str) -> float:
 
 
 def least(dtype: str) -> float:
-    """The smallest finite number of a type."""
+    """Return the smallest finite number of a type."""
     kind = "f" if dtype == BFLOAT16 else np.dtype(dtype).kind
     if kind == "b":
         return 0.0

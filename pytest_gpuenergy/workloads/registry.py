@@ -21,7 +21,7 @@ class WorkloadKind(Protocol):
     """A kind of workload.
 
     Attributes:
-        name: as in `Workload.kind`.
+        name: the name of the kind, as in `Workload.kind`.
         grammar: human-readable form of the text that `parse` accepts.
         example: a text that `parse` accepts.
         networks: bundled workloads, by the name of their network, which is unique across kinds.
@@ -37,24 +37,24 @@ class WorkloadKind(Protocol):
     def networks(self) -> Mapping[str, tuple[Workload, ...]]: ...
 
     def parse(self, text: str) -> Workload | None:
-        """The workload with the sizes in ``text``, named after them; None for another form.
+        """Return the workload with the sizes in ``text``, named after them; None for another form.
 
         Raises:
             InputError: a size is out of range.
         """
 
     def text_of(self, workload: Workload) -> str:
-        """The text from which `parse` makes such a workload, but for its name."""
+        """Return the text from which `parse` makes such a workload, but for its name."""
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
-        """The workload with a list of sizes, as in pyproject.toml.
+        """Return the workload with a list of sizes, as in pyproject.toml.
 
         Raises:
             InputError: there are too few or too many, or one is out of range.
         """
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Workload:
-        """The workload with `Workload.parameters` (without ``kind``), as read from a file.
+        """Return the workload with `Workload.parameters` (without ``kind``), as read from a file.
 
         Raises:
             InputError: a parameter is missing, unknown or out of range.
@@ -69,7 +69,7 @@ KINDS: Mapping[str, WorkloadKind] = {kind.name: kind for kind in (CONV2D, GemmKi
 
 
 def kind_named(name: str) -> WorkloadKind:
-    """The kind called ``name``.
+    """Return the kind called ``name``.
 
     Raises:
         InputError: there is none.
@@ -96,7 +96,7 @@ def to_parameters(workload: Workload) -> dict[str, Any]:
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> Workload:
-    """The workload from which `to_parameters` came; without a ``kind`` it is a convolution.
+    """Return the workload from which `to_parameters` came; without a ``kind`` it is a convolution.
 
     Raises:
         InputError: the name or kind cannot be used, or the parameters do not fit the kind.
@@ -133,10 +133,10 @@ _WRITTEN = frozenset({"performance", "tuning.csv"})
 
 
 def find_workload(name: str, root: Path | None = None) -> Workload:
-    """The workload called ``name``.
+    """Return the workload called ``name``.
 
     Args:
-        name: of a bundled workload, or of one of the project's own.
+        name: the name of a bundled workload, or of one of the project's own.
         root: the project's folder, or one inside it; None: no project's own workloads.
 
     Raises:
@@ -146,7 +146,7 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
 
 
 def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
-    """All networks by name, with ``project``, which may be empty, if ``root`` is given.
+    """Return all networks by name, with ``project``, which may be empty, if ``root`` is given.
 
     Raises:
         InputError: the project's own workloads are malformed.
@@ -155,7 +155,7 @@ def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
 
 
 def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
-    """The workloads of ``cases``, ``resnet``, ``yolo``, ``gemm``, or ``project`` (its own).
+    """Return the workloads of ``cases``, ``resnet``, ``yolo``, ``gemm``, or ``project`` (its own).
 
     Raises:
         InputError: there is no such network, or the project's own workloads are malformed.
@@ -164,7 +164,7 @@ def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
 
 
 def networks_named(text: str, root: Path | None = None) -> list[str]:
-    """The networks with a workload that ``text``, such as pytest's ``-k`` expression, names.
+    """Return the networks with a workload that ``text``, such as pytest's ``-k`` expression, names.
 
     A word names a workload if either one starts with the other.
 
@@ -186,14 +186,14 @@ def choose_workloads(
     shapes: Sequence[str] = (),
     root: Path | None = None,
 ) -> tuple[Workload, ...]:
-    """The workloads that a command line names, each once, in the order of the arguments.
+    """Return the workloads that a command line names, each once, in the order of the arguments.
 
     Args:
         cases: names, or comma-separated lists of them; ``all`` is the network ``cases``, and ``5``
             is ``case5``.
         networks: names of networks, or comma-separated lists of them.
-        shapes: see `parse_shape`.
-        root: see `find_workload`.
+        shapes: texts that `parse_shape` understands.
+        root: the project's folder, see `find_workload`.
 
     Raises:
         InputError: there is no such workload or network, a shape is not understood or has the name
@@ -202,10 +202,10 @@ def choose_workloads(
     known = all_networks(root)
     by_name = _by_name(known)
     chosen: dict[str, Workload] = {}
-    for word in words_of(cases):
+    for word in split_words(cases):
         found = tuple(CASES.values()) if word == ALL else (_named(word, known),)
         chosen.update((workload.name, workload) for workload in found)
-    for word in words_of(networks):
+    for word in split_words(networks):
         chosen.update((workload.name, workload) for workload in _network(word, known))
     for text in shapes:
         workload = parse_shape(text)
@@ -225,7 +225,7 @@ def choose_workloads(
 
 
 def parse_shape(text: str) -> Workload:
-    """The workload that ``[NAME=][KIND:]SIZES`` describes.
+    """Return the workload that ``[NAME=][KIND:]SIZES`` describes.
 
     Without a kind it is a convolution, whose sizes are
     ``N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]``. Without a name it is named after its
@@ -255,7 +255,7 @@ def parse_shape(text: str) -> Workload:
 
 
 def project_workloads(root: Path) -> tuple[Workload, ...]:
-    """The workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml above ``root``.
+    """Return the workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml above ``root``.
 
     For example ``stem = [1, 224, 224, 64, 3, 7, 7, 2, 3]``: N, H, W, CO, CI, KH, KW, stride,
     padding and, if they are not 1, dilation and groups. A table names its kind:
@@ -283,7 +283,7 @@ def project_workloads(root: Path) -> tuple[Workload, ...]:
 
 
 def distinct_shapes(workloads: Iterable[Workload]) -> dict[Workload, tuple[Workload, ...]]:
-    """The first workload of each kind and shape, in order, with the others that compute the same.
+    """Return the first workload of each kind and shape, with the others that compute the same.
 
     Kernels tuned or recorded for the first one also serve the others.
     """
@@ -325,7 +325,7 @@ def _named(name: str, known: dict[str, tuple[Workload, ...]]) -> Workload:
 
 
 def _names_of(group: tuple[Workload, ...]) -> str:
-    """The names of a network, without those in the middle if there are many."""
+    """Return the names of a network, without those in the middle if there are many."""
     names = [workload.name for workload in group]
     return f"{names[0]} ... {names[-1]}" if len(names) > _MOST_NAMES else ", ".join(names)
 
@@ -353,12 +353,12 @@ def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
         InputError: one is given, for example as an unset variable, and neither names anything.
     """
     given = (*cases, *networks)
-    if given and not words_of(given):
+    if given and not split_words(given):
         raise InputError("--case and --network name nothing: give names, or leave them out.")
 
 
-def words_of(lists: Sequence[str]) -> list[str]:
-    """The words of an option that may be repeated and may list several with commas."""
+def split_words(lists: Sequence[str]) -> list[str]:
+    """Return the words of an option that may be repeated and may list several with commas."""
     return [word.strip() for words in lists for word in words.split(",") if word.strip()]
 
 

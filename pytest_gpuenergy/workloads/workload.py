@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a workload's name can be part of file names and item ids."""
+    """Return whether a workload's name can be part of file names and item ids."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -196,7 +196,7 @@ class Workload(ABC):
         return "_".join([self.kind, *rest])
 
     def called(self, name: str) -> Self:
-        """The same workload under another name."""
+        """Return the same workload under another name."""
         me: Any = self
         renamed: Self = replace(me, name=name)
         return renamed
@@ -212,7 +212,7 @@ class Workload(ABC):
         """The largest errors a correct kernel may have."""
 
     def bound_of(self, _tensor: Tensor) -> ErrorBound:
-        """The largest errors allowed for one output; by default the same for all outputs."""
+        """Return the largest errors allowed for one output; by default the same for all outputs."""
         return self.error_bound
 
     @property
@@ -221,7 +221,7 @@ class Workload(ABC):
         return True
 
     def is_judged_by_element(self, _tensor: Tensor) -> bool:
-        """Whether errors of an output are also judged by element where it has a wide range.
+        """Return whether errors of an output are also judged by element where it has a wide range.
 
         True by default; see `workloads.sensitivity`. Not for a bound that someone has chosen, which
         refers to the largest element alone.
@@ -245,14 +245,14 @@ class Workload(ABC):
 
     @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
-        """The outputs computed in float64 from ``inputs``, by tensor name.
+        """Return the outputs computed in float64 from ``inputs``, by tensor name.
 
         The floating-point ones of these may also be float64, whatever the tensor's type. NaN stands
         for an element that a kernel must leave as it is.
         """
 
     def widened(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Copies of ``inputs``, the floating-point ones as float64."""
+        """Return copies of ``inputs``, the floating-point ones as float64."""
         wide: dict[str, Array] = {}
         for tensor in self.inputs:
             value = inputs[tensor.name]
@@ -286,7 +286,7 @@ class Workload(ABC):
         )
 
     def make_inputs(self, seed: int) -> dict[str, Array]:
-        """Inputs drawn from ``seed``, by tensor name; the same on every machine.
+        """Return inputs drawn from ``seed``, by tensor name; the same on every machine.
 
         Floating-point tensors have the `distribution`, integers are uniform over their whole type,
         and booleans equally likely true or false, except for tensors in `ranges`. Large ones repeat
@@ -295,14 +295,14 @@ class Workload(ABC):
         return self._whole(self._beginnings(seed, None))
 
     def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
-        """Inputs drawn from ``seed`` of which a part are large, tiny, negative or repeated.
+        """Return inputs drawn from ``seed`` of which a part are large, tiny, negative or repeated.
 
         They keep to `ranges`. A workload that has a `make_inputs` of its own has these as well.
         """
         return self._whole(self.draw_inputs(seed, edges))
 
     def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
-        """What `make_inputs` or, with ``edges``, `make_edge_inputs` draw: each `beginning`."""
+        """Return the beginnings that `make_inputs` or, with ``edges``, `make_edge_inputs` draws."""
         if type(self).make_inputs is not Workload.make_inputs:
             return self.make_inputs(seed)
         return self._beginnings(seed, edges)
@@ -349,7 +349,7 @@ def _draw(
     own: tuple[float, float] | str,
     shape: tuple[int, ...],
 ) -> Array:
-    """Values of a range or, without one, of a distribution."""
+    """Return values of a range or, without one, of a distribution."""
     if not is_floating(dtype):
         kind = np.dtype(dtype)
         if isinstance(own, str) and kind.kind != "b":
@@ -364,7 +364,7 @@ def _draw(
 
 
 def whole_flops(flops: object, whose: str) -> int:
-    """A number of operations as an int, from any real type: NumPy's and ``2e6`` are accepted.
+    """Return a number of operations as an int; NumPy's numbers and ``2e6`` are accepted.
 
     Raises:
         InputError: it is not a whole number, or negative or absurdly large.

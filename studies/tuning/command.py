@@ -15,7 +15,7 @@ import steps
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError
-from pytest_gpuenergy.tvm import installed_tvm
+from pytest_gpuenergy.tuners import installed_tvm
 from pytest_gpuenergy.workloads import choose_workloads
 
 OURS = (sys.executable, "-m", "pytest_gpuenergy.cli", "tune")

@@ -39,9 +39,8 @@ from command import (
 from pytest_gpuenergy.record import METRICS, Measurement
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import SPACES, load_records
 from pytest_gpuenergy.tuning import find_records
-from pytest_gpuenergy.tvm import SPACES
 from pytest_gpuenergy.workloads import Workload
 
 BENCH = "tuning/objectives"

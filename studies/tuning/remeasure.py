@@ -11,7 +11,7 @@ from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import InputError, KernelFault, convert, plain
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore
 from pytest_gpuenergy.workloads import Workload
 
 LOCK_WAIT_S = 10.0

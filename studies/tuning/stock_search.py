@@ -20,8 +20,8 @@ from typing import Any
 from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, encode
+from pytest_gpuenergy.tuners import cuda_target, import_tvm, operator_of
 from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
-from pytest_gpuenergy.tvm import cuda_target, import_tvm, operator_of
 from pytest_gpuenergy.workloads import find_workload
 
 LOCK_WAIT_S = 10.0

@@ -21,8 +21,8 @@ from typing import Any
 
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import RECORD_FILE, DatabaseRecord, load_database
 from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
-from pytest_gpuenergy.tvm import RECORD_FILE, DatabaseRecord, load_database
 
 LOOK_EVERY_S = 0.02
 GRACE_S = 30.0

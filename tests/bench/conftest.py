@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from bench_folder import INI, ROOT
 
-from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-
 # Imported here they stay imported: pytester forgets what a run in this process imports.
-from pytest_gpuenergy.tvm import METASCHEDULE, load_database
+from pytest_gpuenergy.tuners import METASCHEDULE, load_database
+from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 

@@ -64,7 +64,7 @@ def test_without_tvm_every_item_says_what_to_install(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
-    monkeypatch.setattr("pytest_gpuenergy.tvm.kernel_store.installed_tvm", lambda: None)
+    monkeypatch.setattr("pytest_gpuenergy.tuners.tvm.kernel_store.installed_tvm", lambda: None)
     bench.give_case7("mine", good=1)
     result = bench.run("--records", "mine", "--powercap", "1")
     result.assert_outcomes(errors=1)

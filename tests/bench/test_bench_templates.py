@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.conv import CONV_FORM, DepthwiseParameters
 from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.tuners import CONV_FORM, DepthwiseParameters
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Conv2d
 
@@ -29,7 +29,7 @@ LAYER = Conv2d.of("depthwise", 1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4)
 def test_a_layer_in_groups_is_measured_from_its_records(
     bench: Bench, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.tvm.kernel_store.installed_tvm", lambda: None)
+    monkeypatch.setattr("pytest_gpuenergy.tuners.tvm.kernel_store.installed_tvm", lambda: None)
     with (bench.path / "pyproject.toml").open("a") as stream:
         stream.write("[tool.gpuenergy.workloads]\ndepthwise = [1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4]\n")
     recipes = [DepthwiseParameters(threads_x=8, rows=rows) for rows in (1, 2)]

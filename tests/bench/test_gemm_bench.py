@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from bench_folder import INI, ROOT
 
-from pytest_gpuenergy.contenders import CONTENDERS as KNOWN, Bench
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, Bench, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.tvm import METASCHEDULE, kernel_store as store
 from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"
@@ -255,7 +255,7 @@ def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
     folder: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))  # without kernels
-    monkeypatch.setattr(store, "installed_tvm", lambda: None)
+    monkeypatch.setattr(sys.modules[KernelStore.__module__], "installed_tvm", lambda: None)
     give_record(folder.path / "bench" / "records" / "nvidia-h200", "NVIDIA H200")
     sizes = "M=8 N=6 K=5 layout=nn"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")

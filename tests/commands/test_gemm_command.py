@@ -12,8 +12,8 @@ import pytest
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners.tvm import requirements
 from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records
-from pytest_gpuenergy.tvm import requirements
 from pytest_gpuenergy.workloads import Workload, parse_shape
 
 EMULATED = ("--gpu-device", "emulated")

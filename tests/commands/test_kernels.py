@@ -10,11 +10,10 @@ import pytest
 from gemm_products import template_records
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy import tvm
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, load_kernel
 from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import GEMM_FORM, METASCHEDULE, SimtParameters
 from pytest_gpuenergy.tuning import (
     Measured,
     Record,
@@ -24,7 +23,6 @@ from pytest_gpuenergy.tuning import (
     file_name,
     write_performance,
 )
-from pytest_gpuenergy.tvm import METASCHEDULE
 from pytest_gpuenergy.workloads import Conv2d, Gemm, find_workload
 
 SIZES = (1, 6, 6, 4, 3, 3, 3, 1, 1)
@@ -73,7 +71,7 @@ class Store:
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with records of two workloads, seen from a folder inside it."""
-    monkeypatch.setattr(tvm, "KernelStore", Store)
+    monkeypatch.setattr("pytest_gpuenergy.tuners.tvm.kernel_store.KernelStore", Store)
     for workload in (TINY, OTHER):
         write_records(tmp_path / "bench" / "records" / "nvidia-h200", workload)
     inside = tmp_path / "docs"

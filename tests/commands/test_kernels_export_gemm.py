@@ -8,8 +8,8 @@ import pytest
 from gemm_products import template_records
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.kernels import load_kernel
+from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.tuning import dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 

@@ -167,7 +167,7 @@ class TestWithPyTorch:
         model = model_in(tmp_path, **config)
         text = f"""
 import torch
-from pytest_gpuenergy.replay.profile.models import load_model
+from pytest_gpuenergy.replay.profile.language_models import load_model
 from pytest_gpuenergy.replay.ranks import joined
 
 with joined(2, "cpu") as ranks:

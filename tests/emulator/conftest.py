@@ -21,7 +21,7 @@ ELEMENTS = 1 << 14
 
 @pytest.fixture
 def small_kernel(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]]]:
-    """small_kernel(body, block, grid, before): k(const float* x, float* y, int* n), and its arenas.
+    """Make small_kernel(body, block, grid, before): k(const float* x, float* y, int* n), arenas.
 
     In the body, ``t`` is the thread of its block, ``b`` the block and ``i`` the thread of the grid.
     Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros.
@@ -49,7 +49,7 @@ def small_kernel(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]
 def check_races(
     runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
 ) -> Callable[..., AccessProfile]:
-    """check_races(arguments of small_kernel): the profile of a kernel that does not race."""
+    """Make check_races(...), which returns the profile of a `small_kernel` that does not race."""
 
     def check(*arguments: Any, **named: Any) -> AccessProfile:
         kernel, arenas = small_kernel(*arguments, **named)
@@ -62,7 +62,7 @@ def check_races(
 def run_orders(
     runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
 ) -> Callable[..., list[dict[str, Any]]]:
-    """run_orders(arguments of small_kernel): y and n after a run in each of three orders."""
+    """Make run_orders(...), which returns y and n of a `small_kernel` in each of three orders."""
 
     def run(
         *arguments: Any, orders: Iterable[int] = range(3), **named: Any
@@ -82,7 +82,7 @@ def run_orders(
 
 @pytest.fixture
 def fault_of(check_races: Callable[..., AccessProfile]) -> Callable[..., KernelFault]:
-    """fault_of(arguments of small_kernel): what the check finds."""
+    """Make fault_of(...), which returns the fault that the check finds in a `small_kernel`."""
 
     def find(*arguments: Any, **named: Any) -> KernelFault:
         with pytest.raises(KernelFault) as caught:
@@ -101,7 +101,7 @@ def runner(host_cache: Path) -> Iterator[HostRunner]:
 
 @pytest.fixture
 def run(runner: HostRunner, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """run(source, inputs, outputs={name: (size, dtype)}, ...) -> outputs, by name."""
+    """Make run(source, inputs, outputs={name: (size, dtype)}, ...), which returns the outputs."""
 
     def go(
         source,
@@ -153,7 +153,7 @@ def each_compiler(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[
 def run_by_each_compiler(
     each_compiler: HostRunner, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., np.ndarray]:
-    """run(source, *inputs, size=..., dtype=...) -> y, from one thread of k(inputs..., y)."""
+    """Make run(source, *inputs, size=..., dtype=...): y from one thread of k(inputs..., y)."""
 
     def go(source: str, *inputs: np.ndarray, size: int, dtype: str) -> np.ndarray:
         folder = tmp_path_factory.mktemp("arenas")

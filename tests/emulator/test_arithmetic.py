@@ -58,7 +58,7 @@ def promoted(dtype: str) -> str:
 
 
 def shifted(value: int, count: int, dtype: str, operator: str) -> int:
-    """The promoted result; the count is its low 32 bits."""
+    """Return the promoted result of a shift, whose count is its low 32 bits."""
     wide, count = promoted(dtype), min(count % 2**32, 64)
     if operator == "<<":
         return wrapped(value << count, wide) if count < bits_of(wide) else 0
@@ -66,7 +66,7 @@ def shifted(value: int, count: int, dtype: str, operator: str) -> int:
 
 
 def converted(value: float, source: str, dtype: str) -> int:
-    """Narrow types are converted through 32 bits."""
+    """Convert a value; narrow types are converted through 32 bits."""
     wide = dtype if bits_of(dtype) >= 32 else dtype.rstrip("0123456789") + "32"
     info = np.iinfo(wide)
     if math.isnan(value):

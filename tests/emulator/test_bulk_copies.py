@@ -22,7 +22,7 @@ ABSENT = 0x5A
 
 
 def _tiles():
-    """CUDA text that loads and stores tiles of any rank, at places in an array."""
+    """Return CUDA text that loads and stores tiles of any rank, at places in an array."""
     loads, stores = [], []
     for rank in range(1, 6):
         corner = ", ".join(f"%{3 + k}" for k in range(rank))
@@ -106,7 +106,7 @@ def tiles(draw):
 
 
 def _kernel(folder, entry, other, given_map, corner, tensor):
-    """`entry` with the tensor T and the other tensor, both as bytes."""
+    """Return the kernel `entry` with the tensor T and another tensor, both as bytes."""
     arenas = {}
     for name, value in (("T", tensor), other):
         role = "input" if (name == "T") == (entry == "load_one") else "output"

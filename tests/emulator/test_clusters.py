@@ -57,7 +57,7 @@ __global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ CUtensorMap 
 
 @pytest.fixture
 def copied(tmp_path):
-    """copied(old, new): the kernel with some text changed, its arenas, and what Y should be."""
+    """Make copied(old, new): the kernel with ``new`` for ``old``, its arenas and the right Y."""
     x = np.arange(BLOCKS // 2 * STEPS * COLUMNS, dtype="float32").reshape(-1, COLUMNS)
 
     def make(old="", new=""):
@@ -202,7 +202,7 @@ __global__ void __cluster_dims__(4) k(const int* x, int* y) {{
 
 @pytest.fixture
 def counted(tmp_path):
-    """counted(source): the kernel, its arenas, and what y should be."""
+    """Make counted(source): the kernel, its arenas and the right y."""
 
     def make(source):
         x = np.random.default_rng(5).integers(0, 32, (2, 4 * 64)).astype("int32")
@@ -230,7 +230,7 @@ def test_blocks_access_the_shared_memory_of_one_another(runner, counted):
 
 
 def changed(number, new, text=HISTOGRAM):
-    """The text with the barrier of that number changed."""
+    """Return the text with the barrier of that number changed."""
     parts = text.split(SYNC)
     return SYNC.join(parts[: number + 1]) + new + SYNC.join(parts[number + 1 :])
 

@@ -44,7 +44,7 @@ def decoded(bits: int, name: str) -> float:
 
 
 def encoded(value: Fraction, name: str, mode: str = "rn") -> int:
-    """The bits of the representable number nearest to a nonzero value, or next in a direction."""
+    """Return the bits of the number nearest to a nonzero value, or the next in a direction."""
     mantissa, exponent = FORMATS[name][:2]
     bias = 2 ** (exponent - 1) - 1
     sign, size = (0x8000 if value < 0 else 0), abs(value)

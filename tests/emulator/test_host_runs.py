@@ -1,17 +1,24 @@
-"""What kernels compute on the host CPU, and in which order their threads run."""
+"""What kernels compute on the host, from launch to launch and in any order of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from points import each_once
 
 from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.workloads import Scalar, Tensor
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import arenas_for, verify_on_device
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 20.0
-
-
 VECTOR_ADD = """
 extern "C" __global__ void __launch_bounds__(64) k(
     const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c) {
@@ -304,3 +311,198 @@ def test_a_scalar_may_differ_in_its_sign(run, parameter, dtype, value, seen):
 def test_a_flood_of_text_is_cut(run, capsys):
     run(r'__global__ void k() { for (int i = 0; i < 300000; ++i) printf("0123456789\n"); }')
     assert len(capsys.readouterr().err) == 1 << 20
+
+
+COUNTED_SIZE = 1024
+DOUBLE = Contract(
+    "double",
+    (
+        Tensor("x", (COUNTED_SIZE,), "float32", "input"),
+        Tensor("y", (COUNTED_SIZE,), "float32", "output"),
+    ),
+    lambda inputs: {"y": 2 * inputs["x"]},
+)
+DECLARED_TEXT = """
+DECLARED
+extern "C" __global__ void f(const float* x, float* y) {
+  int i = blockIdx.x * 128 + threadIdx.x;
+  BODY
+}
+"""
+SLOW = "float v = 0; for (int k = 0; k < 40000; ++k) v = fmaf(v, 0.5f, x[i]); "
+"""So that a launch takes the host too long to be repeated: v is 2 x."""
+
+
+def verified(body: str, declared: str = "") -> Correctness:
+    text = DECLARED_TEXT.replace("DECLARED", declared).replace("BODY", body)
+    launch = Launch("f", (COUNTED_SIZE // 128, 1, 1), (128, 1, 1), ("x", "y"))
+    with EmulatedDevice() as device:
+        return verify_on_device(device, Kernel(text, (launch,)), DOUBLE)
+
+
+STATE = {
+    "finite": ("if (isfinite(y[i])) return; y[i] = 2 * x[i];", ""),
+    "looks right": ("if (fabsf(y[i]) < 1000.0f) return; y[i] = 2 * x[i];", ""),
+    "static counter": (
+        "static int n[1024]; if (n[i]++ > 0) return; y[i] = 2 * x[i];",
+        "",
+    ),
+    "device counter": (
+        "if (runs[i]++ > 0) return; y[i] = 2 * x[i];",
+        "__device__ int runs[1024];",
+    ),
+    "memo of a pointer": (
+        "if (last[i] == x) { y[i] = known[i]; return; } "
+        "last[i] = x; known[i] = 2 * x[i]; y[i] = known[i];",
+        "__device__ const float* last[1024]; __device__ float known[1024];",
+    ),
+    "memo of an element": (
+        "if (i > 0 && seen[i]) { y[i] = known[i]; return; } "
+        "seen[i] = 1; known[i] = 2 * x[i]; y[i] = known[i];",
+        "__device__ int seen[1024]; __device__ float known[1024];",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_a_kernel_with_state_is_wrong(name: str) -> None:
+    body, declared = STATE[name]
+    with pytest.raises(KernelFault, match=r"elements of y .* (wrong|never written)"):
+        verified(body, declared)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (at > 0)) for at, name in enumerate(STATE)],
+)
+def test_it_is_wrong_too_if_its_launches_are_too_long_to_be_repeated(name: str) -> None:
+    body, declared = STATE[name]
+    with pytest.raises(KernelFault, match=r"elements of y .* (wrong|never written)"):
+        verified(SLOW + body.replace("2 * x[i]", "v"), declared)
+
+
+def test_a_ticket_that_is_never_reset_is_wrong() -> None:
+    body = """
+    __shared__ bool last;
+    y[i] = 2 * x[i];
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&ticket, 1) == gridDim.x - 1;
+    __syncthreads();
+    if (last && threadIdx.x == 0) y[0] = 2 * x[0];
+    else if (i == 0) y[0] = 0;
+    """
+    with pytest.raises(KernelFault):
+        verified(body, "__device__ unsigned ticket;")
+
+
+def test_a_counter_that_is_reset_is_right() -> None:
+    body = "if (threadIdx.x == 0) atomicExch(&runs, 0u); y[i] = 2 * x[i];"
+    assert verified(body, "__device__ unsigned runs;").max_relative_error == 0
+
+
+SIZE = 4096
+TEXT = """
+extern "C" __global__ void f(const float* x, float* y) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  BODY
+}
+"""
+
+
+@pytest.fixture
+def gpu() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def kernel(body: str) -> Kernel:
+    return Kernel(
+        TEXT.replace("BODY", body), (Launch("f", (SIZE // 256, 1, 1), (256, 1, 1), ("x", "y")),)
+    )
+
+
+def workload(role: Any = "inout", dtype: str = "float32") -> Contract:
+    return Contract(
+        "axpy",
+        (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (SIZE,), dtype, role)),
+        lambda given: {"y": given["x"] + (given["y"] if role == "inout" else 0)},
+    )
+
+
+@pytest.mark.parametrize(
+    "body", ["y[i] += x[i];", "y[i] = x[i] + y[i];", "atomicAdd(&y[i], x[i]);"]
+)
+def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str) -> None:
+    assert verify_on_device(gpu, kernel(body), workload()).max_relative_error < 1e-6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[i] = x[i];",
+        "y[i] += i == 77 ? 0.f : x[i];",
+        "y[i] += x[i]; if (i == 5) y[i] += x[i];",
+        "if (y[i] != 0.f) y[i] += 1.001f * x[i];",
+        "static __device__ int n; if (i == 0 && ++n > 6) y[i] = 0.f; else y[i] += x[i];",
+        "",
+    ],
+)
+def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
+    with pytest.raises(KernelFault, match=r"\by\b"):
+        verify_on_device(gpu, kernel(body), workload())
+
+
+@pytest.mark.parametrize(
+    "body", ["y[i] += x[i];", "y[i] = x[i] + 0.f * y[i];", "atomicAdd(y + i, x[i]);"]
+)
+def test_a_kernel_that_reads_an_output_is_told_so(gpu: EmulatedDevice, body: str) -> None:
+    with pytest.raises(KernelFault, match=r"4096 elements .* computed from what y held before"):
+        verify_on_device(gpu, kernel(body), workload("output"))
+
+
+def test_an_output_that_is_not_written_is_told_so(gpu: EmulatedDevice) -> None:
+    with pytest.raises(KernelFault, match=r"1 of 4096 .* never written"):
+        verify_on_device(gpu, kernel("if (i != 9) y[i] = x[i];"), workload("output"))
+
+
+def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: EmulatedDevice) -> None:
+    """Compare the modelled times of a kernel with an output and with an inout."""
+    times = []
+    for role in ("output", "inout"):
+        job = Job.of(kernel("y[i] = x[i];"), workload(role))
+        with arenas_for(workload(role), 0) as arenas, gpu.repeat(job, arenas) as repeater:
+            repeater.start()
+            gpu.clock.sleep_s(0.2)
+            timeline = repeater.stop()
+            times.append(timeline.busy_s.sum() / timeline.launches[-1])
+    assert np.diff(times)[0] > 0.5e-6  # a node of a graph, at least
+
+
+@pytest.mark.parametrize("body", ["if (x[i] > 0.f) y[i] = x[i];", "y[i] = x[i];"])
+def test_a_masked_output_is_checked_after_many_launches(gpu: EmulatedDevice, body: str) -> None:
+    masked = Contract(
+        "positive",
+        workload("output").contract,
+        lambda given: {"y": np.ma.masked_where(given["x"] <= 0, given["x"])},
+    )
+    if body.startswith("if"):
+        verify_on_device(gpu, kernel(body), masked)
+    else:
+        with pytest.raises(KernelFault, match=r"written .* although the reference masks"):
+            verify_on_device(gpu, kernel(body), masked)
+
+
+@pytest.mark.parametrize("limit", ["0.f", "0.001f"])
+def test_an_infinite_output_is_checked_after_many_launches(gpu: EmulatedDevice, limit: str) -> None:
+    logits = Contract(
+        "logits",
+        workload("output").contract,
+        lambda given: {"y": np.where(given["x"] > 0, given["x"], -np.inf)},
+    )
+    body = f"y[i] = x[i] > {limit} ? x[i] : -INFINITY;"
+    if limit == "0.f":
+        verify_on_device(gpu, kernel(body), logits)
+    else:
+        with pytest.raises(KernelFault, match="-inf"):
+            verify_on_device(gpu, kernel(body), logits)

@@ -21,7 +21,7 @@ ELEMENTS = 1 << 15
 
 @pytest.fixture
 def count(runner: HostRunner, tmp_path: Path) -> Count:
-    """count(body of k(const float* x, float* y), block, grid): ``t`` is the thread of a block."""
+    """Make count(body, block, grid): the traffic of k(const float* x, float* y)."""
 
     def go(body: str, block: int = 32, grid: int = 1) -> Traffic:
         size = (ELEMENTS,)
@@ -243,7 +243,7 @@ def test_a_matrix_product_gains_from_tiles(count: Count) -> None:
 
 
 def reduction_s(count: Count, each: int, elements: int = 1 << 26) -> float:
-    """Modelled time of a sum: a thread adds ``each`` elements, then a block's are added as a tree.
+    """Return the modelled time of a sum: ``each`` elements by a thread, then a tree in a block.
 
     Harris, "Optimizing Parallel Reduction in CUDA".
     """

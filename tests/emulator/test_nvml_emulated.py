@@ -14,7 +14,6 @@ from pytest_gpuenergy.emulator import (
     CardState,
     Demand,
     EmulatedNvml,
-    Handle,
     Load,
     Owner,
     find_profile,
@@ -73,10 +72,10 @@ def test_nothing_answers_before_init() -> None:
     nvml.nvmlInit()
     nvml.nvmlInit()
     nvml.nvmlShutdown()
-    assert nvml.nvmlDeviceGetCount() == 1
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
     nvml.nvmlShutdown()
     with pytest.raises(pynvml.NVMLError_Uninitialized):
-        nvml.nvmlDeviceGetName(Handle(0))
+        nvml.nvmlDeviceGetName(handle)
 
 
 def test_constants_structures_and_errors_are_pynvmls(card: Card) -> None:

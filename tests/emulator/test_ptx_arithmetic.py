@@ -202,7 +202,7 @@ REAL_SOURCE = (
 
 
 def _flushed(value):
-    """Subnormal numbers become zero."""
+    """Replace subnormal numbers by zero."""
     tiny = np.abs(value) < np.finfo(np.float32).tiny
     return np.copysign(np.float32(0), value) if tiny else np.float32(value)
 
@@ -214,7 +214,7 @@ def _half_flushed(value):
 
 
 def _kept(value, dropped, ties):
-    """The float32 number nearest to the value without its low bits."""
+    """Round a value to a float32 number without its low bits."""
     bits = int(np.float32(value).view(np.uint32))
     if not np.isfinite(value):
         return np.uint32(0x7FFFFFFF if np.isnan(value) else bits).view(np.float32)
@@ -224,7 +224,7 @@ def _kept(value, dropped, ties):
 
 
 def _twice(value):
-    """Two float16 numbers in the bits of a float32."""
+    """Return two float16 numbers in the bits of a float32."""
     bits = int(np.float16(value).view(np.uint16)) if not np.isnan(value) else 0x7FFF
     return np.uint32(bits | bits << 16).view(np.float32)
 

@@ -1,4 +1,4 @@
-"""asm statements: where they may stand, what their operands may be, and which are refused."""
+"""asm statements: their places, operands and macros, and which of them are refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ template <int a, int b> __device__ int two(int x, int y) { return x + y; }
 
 @pytest.fixture
 def increments(run):
-    """increments(before, body): whether each thread t gets t + 1."""
+    """Make increments(before, body), which tells whether each thread t gets t + 1."""
 
     def go(before, body):
         source = f"{before}\n__global__ void k(int* y) {{ int t = threadIdx.x;\n{body}\n}}"
@@ -247,3 +247,30 @@ def test_any_instructions_are_translated_or_refused(words, between):
     text = between.join(words)
     source = f'void f(int a) {{ asm("{text}" : "=r"(a) : "f"(1.f), "l"(0ll)); }}'
     assert "asm(" not in translate(source, ["k"])
+
+
+# As in the header of TVM's kernels in half precision: no string, but a long row of words.
+FUNCTION = """#define UNARY(NAME, OTHER) \\
+static inline __device__ __host__ half NAME(half x) {   \\
+  return __float2half(OTHER(__half2float(x)));          \\
+}
+"""
+WORDS = f"#define WORDS {'word ' * 50}+ 1\n"
+COMMENTED = '#define TYPE ".f32"  // one of two\n'
+STRING = '#define WAIT(n) "cp.async.wait_group " #n ";"\n'
+
+
+def test_a_macro_of_many_words_that_is_no_string_is_passed_over() -> None:
+    text = "__global__ void k() { asm volatile(WAIT(3)); asm volatile(WORDS); }"
+    translated = translate(FUNCTION + WORDS + STRING + text, ["k"])
+    assert "cuhost_finish_copies((size_t)0x3ull)" in translated
+    assert "asm whose text comes from WORDS" in translated
+
+
+def test_a_macro_with_several_definitions_is_a_choice() -> None:
+    macros = COMMENTED + '#define TYPE ".s32" /* the other */\n'
+    add = 'asm("add" TYPE " %0, %0, %0;" : "+r"(a));'
+    translated = translate(f"{macros}__global__ void k() {{ int a; {add} }}", ["k"])
+    for string, kind in (('".f32"', "f32"), ('".s32"', "s32")):
+        assert f"cuhost_same(TYPE, {string})" in translated
+        assert f"ptx_add<::cuhost::cuhost_{kind}>" in translated

@@ -1,14 +1,20 @@
-"""Races beside atomics, fences and volatile accesses, in memory of every kind."""
+"""Races beside atomics, fences and volatile accesses, and stores that others do not see yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow
-
 CELLS = {
     "shared": ("", "__shared__ int c[2]; if (!t) c[0] = c[1] = 0; __syncthreads();"),
     "device": ("__device__ int c[2];", ""),
@@ -17,7 +23,6 @@ CELLS = {
 }
 """The declaration of c, outside of the kernel and in it."""
 THOROUGH_CELLS = ("device", "managed")  # for all but the first kernel: global memory as a tensor is
-
 RACES = [
     "atomicAdd(c, t); __syncwarp(); if (t == 0) y[0] = c[0];",
     "atomicAdd(c, t); __syncwarp(); if (t == 63) y[0] = c[0];",
@@ -53,7 +58,7 @@ RIGHT = [
 
 
 def everywhere(bodies: list[str]) -> pytest.MarkDecorator:
-    """Each of the kernels with each cell."""
+    """Combine each kernel with each cell."""
     cases = [
         pytest.param(body, cell, marks=[pytest.mark.thorough] * (cell in THOROUGH_CELLS and at > 0))
         for at, body in enumerate(bodies)
@@ -165,7 +170,7 @@ def test_what_is_written_after_the_fence_is_not_covered(fault_of):
 
 
 def test_knowledge_passes_on_from_block_to_block(check_races):
-    """A chain of blocks in which each adds to what the one before has left."""
+    """Each block of a chain adds to the result of the block before it."""
     body = """
     __shared__ int mine;
     if (!t) mine = atomicAdd(&n[0], 0);
@@ -197,3 +202,196 @@ def test_launches_are_ordered(runner, tmp_path):
     )
     profile = runner.check_races(Kernel(source, launches), {"y": y}, {}, timeout_s=20.0)
     assert [launch.entry for launch in profile.launches] == ["add", "take"]
+
+
+SHARED = "__shared__ volatile int v[2]; if (!t) v[0] = v[1] = 0; __syncthreads();"
+TENSOR = "volatile int* v = n;"
+LOST = [
+    "v[0]++;",
+    "v[0] += t + 1;",
+    "v[t % 2] -= 1;",
+    "int mine = v[0]; v[0] = mine + 1; y[mine] = x[t];",
+    "v[0] = t;",
+    "v[0] = t; y[t] = v[0];",
+    "if (t % 32 == 0) v[0] = t;",
+    "atomicAdd((int*)v, 1); if (t == 40) v[0] = 5;",
+    "if (t == 3) v[0] = v[0] * 2 + 1; else if (t == 40) v[0] = v[0] + 3;",
+    "v[0] = v[0] > t ? v[0] : t;",
+]
+KEPT = [
+    "v[0] = 7; y[t] = v[0];",
+    "if (!v[0]) v[0] = 1;",
+    "if (t == 0) v[0]++; __syncthreads(); if (t == 40) v[0]++;",
+    "for (int k = 0; k < 64; ++k) { if (t == k) v[0] += t; __syncthreads(); }",
+    "if (t < 32) for (int k = 0; k < 32; ++k) { if (t == k) v[0] += t; __syncwarp(); }",
+    "while (v[0] != t) {} v[0] = t + 1;",
+    "if (t == 40) { v[0] = 1; while (v[0] == 1) {} v[0] = 3; }"
+    " else if (t == 3) { while (v[0] != 1) {} v[0] = 2; }",
+    "while (atomicCAS((int*)v, 0, 1)) {} __threadfence_block(); v[1] += t; __threadfence_block();"
+    " v[0] = 0;",
+    "if (atomicAdd((int*)v, 1) == 63) v[0] = 0;",
+    "if (t == 40) v[0] = 1; while (!v[0]) {} if (t == 3) v[0] = 2;",
+]
+
+
+@pytest.mark.parametrize(
+    ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, LOST)
+)
+def test_a_volatile_update_may_be_lost(fault_of, variable, body):
+    fault = fault_of(variable + body)
+    assert fault.outcome == "correctness"
+    assert "the second writes another value (volatile)" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, KEPT)
+)
+def test_threads_may_take_turns_with_a_volatile_variable(check_races, variable, body):
+    assert check_races(variable + body).launches[0].blocks_run == 1
+
+
+VOLATILE_TICKET = """
+  __shared__ bool last;
+  if (t == 0) { part[b] = x[b]; __threadfence(); last = TAKE == gridDim.x - 1; }
+  __syncthreads();
+  if (last && t == 0) { float sum = 0; for (int k = 0; k < gridDim.x; ++k) sum += part[k];
+                        y[0] = sum; ticket = 0; }"""
+VOLATILE_DECLARED = "__device__ volatile unsigned ticket; __device__ volatile float part[64];"
+
+
+@pytest.mark.parametrize(
+    ("grid", "take"),
+    each_once(
+        [3, 8, 64],
+        ["ticket++", "(ticket += 1) - 1", "({ unsigned mine = ticket; ticket = mine + 1; mine; })"],
+    ),
+)
+def test_a_volatile_ticket_of_blocks_is_no_atomic(fault_of, grid, take):
+    fault = fault_of(VOLATILE_TICKET.replace("TAKE", take), grid=grid, before=VOLATILE_DECLARED)
+    assert fault.outcome == "correctness"
+    assert "nothing orders blocks" in str(fault)
+
+
+def test_an_atomic_ticket_may_be_reset_as_volatile(check_races):
+    body = VOLATILE_TICKET.replace("TAKE", "atomicAdd((unsigned*)&ticket, 1u)")
+    assert check_races(body, grid=64, before=VOLATILE_DECLARED).launches[0].blocks_run == 64
+
+
+@pytest.mark.parametrize("body", ["v[0] += x[i];", "v[b % 3] += 1;", "if (!t) v[0] = b;"])
+def test_blocks_that_change_a_volatile_variable_race(fault_of, body):
+    fault = fault_of("volatile float* v = y;" + body, grid=12, block=1)
+    assert "nothing orders blocks" in str(fault)
+
+
+def test_what_blocks_store_past_their_caches_may_be_lost(fault_of):
+    fault = fault_of("__stcg(y, __ldcg(y) + x[i]);", grid=12, block=1)
+    assert "writes another value" in str(fault)
+
+
+FLAG_DECLARED = (
+    "#include <cuda/atomic>\n__device__ volatile int data[64]; __device__ int flag, held;"
+)
+REF = "cuda::atomic_ref<int, cuda::thread_scope_{0}>(flag)"
+LOCKED = """if (t == 0) {{ while (atomicCAS(&held, 0, 1)) __nanosleep(20); }}
+  __syncwarp(); __threadfence();
+  volatile int* sum = n; sum[t] = sum[t] + b;
+  {fence} __syncwarp(); if (t == 0) {release};"""
+PASSED = """
+  if (b == 0) {{
+    if (!t) data[0] = 7; __syncthreads();
+    if (t == 32) {{ {publish} }}
+  }} else if (!t) {{
+    {wait}
+    n[b] = data[0];
+  }}"""
+SPIN = "while (!*(volatile int*)&flag) {}"
+VISIBLE = {
+    "a lock": LOCKED.format(fence="__threadfence();", release="atomicExch(&held, 0)"),
+    "a lock that is released by a store": LOCKED.format(
+        fence="__threadfence();", release="*(volatile int*)&held = 0"
+    ),
+    "a flag": PASSED.format(publish="__threadfence(); *(volatile int*)&flag = 1;", wait=SPIN),
+    "a flag of another thread": PASSED.format(
+        publish="__threadfence(); atomicExch(&flag, 1);", wait="while (!atomicAdd(&flag, 0)) {}"
+    ),
+    "release and acquire": PASSED.format(
+        publish=REF.format("device") + ".store(1, cuda::memory_order_release);",
+        wait=f"while (!{REF.format('device')}.load(cuda::memory_order_acquire)) {{}}",
+    ),
+    "release and acquire in PTX": PASSED.format(
+        publish='asm volatile("st.release.gpu.s32 [%0], 1;" :: "l"(&flag) : "memory");',
+        wait='int f = 0; while (!f) asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(f) '
+        ': "l"(&flag) : "memory");',
+    ),
+    "one word with its flag": """volatile long long* word = (volatile long long*)(data + 2);
+      if (!b && !t) *word = 5ll << 32 | 1;
+      if (b && !t) { long long w; while (!((w = *word) & 1)) {} n[b] = (int)(w >> 32); }""",
+    "a check that saves atomics": "if (*(volatile int*)&flag < i) atomicMax(&flag, i);",
+    "what has been seen stays seen": """if (!b && !t) *(volatile int*)&flag = 1;
+      if (b && !t) { while (!*(volatile int*)&flag) {} n[b] = *(volatile int*)&flag; }""",
+    "what an atomic has seen stays seen": """if (!b && !t) *(volatile int*)&flag = 1;
+      if (b && !t) { while (!atomicAdd(&flag, 0)) {} n[b] = *(volatile int*)&flag; }""",
+}
+WRONG = {
+    "a lock without a fence": LOCKED.format(fence="", release="atomicExch(&held, 0)"),
+    "a lock with a fence of the block": LOCKED.format(
+        fence="__threadfence_block();", release="atomicExch(&held, 0)"
+    ),
+    "a lock whose fence is of another lane": LOCKED.format(
+        fence="if (t == 0) __threadfence();", release="atomicExch(&held, 0)"
+    ),
+    "a lock that is released too early": LOCKED.format(
+        fence="", release="{ *(volatile int*)&held = 0; __threadfence(); }"
+    ),
+    "a flag without a fence": PASSED.format(publish="*(volatile int*)&flag = 1;", wait=SPIN),
+    "a flag before the fence": PASSED.format(
+        publish="*(volatile int*)&flag = 1; __threadfence();", wait=SPIN
+    ),
+    "a relaxed flag": PASSED.format(
+        publish=REF.format("device") + ".store(1, cuda::memory_order_relaxed);",
+        wait=f"while (!{REF.format('device')}.load(cuda::memory_order_acquire)) {{}}",
+    ),
+    "a release within the block": PASSED.format(
+        publish=REF.format("block") + ".store(1, cuda::memory_order_release);", wait=SPIN
+    ),
+    "relaxed PTX": PASSED.format(
+        publish='asm volatile("st.relaxed.gpu.s32 [%0], 1;" :: "l"(&flag) : "memory");', wait=SPIN
+    ),
+    "a store past the L1 cache": PASSED.replace("data[0] = 7", "__stcg((int*)data, 7)").format(
+        publish="atomicExch(&flag, 1);", wait="while (!atomicAdd(&flag, 0)) {}"
+    ),
+    "a lock that is tested and taken in two steps": LOCKED.replace(
+        "while (atomicCAS(&held, 0, 1)) __nanosleep(20);",
+        "while (atomicOr(&held, 0)) __nanosleep(20); atomicExch(&held, 1);",
+    ).format(fence="__threadfence();", release="atomicExch(&held, 0)"),
+    "a barrier of the grid without a fence": """__stcg((int*)data + b, b + 1); __syncthreads();
+      if (!t) { atomicAdd(&flag, 1); while (atomicAdd(&flag, 0) < gridDim.x) {} }
+      __syncthreads(); n[i] = __ldcg((int*)data + (b + 1) % gridDim.x);""",
+    "a flag in the word after": """volatile int* d = data;
+      if (!b && !t) { d[2] = 5; d[3] = 1; }
+      if (b && !t) { while (!d[3]) {} n[b] = d[2]; }""",
+}
+
+
+def threads(body: str) -> dict[str, Any]:
+    return {"block": 32 if "held" in body else 64, "grid": 6, "before": FLAG_DECLARED}
+
+
+@pytest.mark.parametrize("kind", VISIBLE)
+def test_fenced_stores_are_seen(check_races: Callable[..., Any], kind: str) -> None:
+    assert check_races(VISIBLE[kind], **threads(VISIBLE[kind])).launches[0].blocks_run == 6
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_stores_without_a_fence_are_seen_late(
+    fault_of: Callable[..., KernelFault], kind: str
+) -> None:
+    fault = fault_of(WRONG[kind], **threads(WRONG[kind]))
+    assert fault.outcome == "correctness"
+
+
+def test_the_message_names_the_store_and_the_reader(fault_of: Callable[..., KernelFault]) -> None:
+    message = str(fault_of(WRONG["a flag without a fence"], **threads("")))
+    assert "n[1] depends on whether thread (0,0,0) of block (" in message
+    assert "thread (0,0,0) of block (0,0,0) has stored in data[0]" in message
+    assert "__threadfence()" in message

@@ -62,7 +62,7 @@ BOTH = {
 
 
 def by_part(f: Callable[..., int], bits: int, signed: bool) -> Callable[..., int]:
-    """The model of an intrinsic that gives ``f`` of each part."""
+    """Return the model of an intrinsic that applies ``f`` to each part."""
 
     def model(*words):
         parts = zip(*(split(word, bits, signed) for word in words), strict=True)
@@ -88,7 +88,7 @@ def mask(f: Callable[..., int]) -> Callable[..., int]:
 
 
 def simd() -> Iterator[tuple[str, int, Callable[..., int]]]:
-    """Name, number of operands and model of each intrinsic on parts of a word."""
+    """Yield the name, the number of operands and the model of each intrinsic on parts of a word."""
     for parts in (2, 4):
         bits = 32 // parts
         for name, f in ONE.items():
@@ -118,7 +118,7 @@ def after_sum(f: Callable[..., int], bits: int, signed: bool) -> Callable[..., i
 
 
 def dpx() -> Iterator[tuple[str, int, Callable[..., int]]]:
-    """The same for DPX intrinsics, of two or three operands."""
+    """Yield the same for DPX intrinsics, which have two or three operands."""
     for kind, bits, signed in KINDS:
         for name, f in (("max", max), ("min", min)):
             added = after_sum(f, bits, signed)

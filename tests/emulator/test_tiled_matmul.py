@@ -123,7 +123,7 @@ A, B = np.random.default_rng(1).standard_normal((2, N, N)).astype(np.float32)
 
 @pytest.fixture
 def product(tmp_path):
-    """product(body, width, room_kib) -> the kernel and its arenas."""
+    """Make product(body, width, room_kib), which returns the kernel and its arenas."""
 
     def make(body, width=4, room_kib=48):
         room = room_kib * 1024 // 384 * 384

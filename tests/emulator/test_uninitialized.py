@@ -32,7 +32,7 @@ def both_runs(
     size: int,
     turns: Sequence[int] = range(2),
 ) -> list[list[float]]:
-    """y of k(x, y, w) in the first and the second run, in which poisons differ."""
+    """Return y of k(x, y, w) after two runs with different poisons."""
     arenas = {
         "x": Arena.create(folder / "x", Tensor("x", x.shape, "float32", "input"), x),
         "y": Arena.create(folder / "y", Tensor("y", (size,), "float32", "output")),

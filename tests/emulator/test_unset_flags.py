@@ -1,4 +1,4 @@
-"""Flags that are never set, and odd places in memory that nobody has written."""
+"""Flags that are never set, and places in memory that nobody has written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNSET = " = ::cuhost::cuhost_unset"
 
 
 def three_runs(runner: HostRunner, folder: Path, body: str) -> list[float]:
-    """y[0] after each of the runs of a verification, in which poisons differ."""
+    """Return y[0] after each run of a verification; the poisons differ between runs."""
     arenas = {
         "x": Arena.create(folder / "x", Tensor("x", X.shape, "float32", "input"), X),
         "y": Arena.create(folder / "y", Tensor("y", (1,), "float32", "output")),
@@ -36,7 +36,7 @@ def three_runs(runner: HostRunner, folder: Path, body: str) -> list[float]:
 
 
 def is_seen(runner: HostRunner, folder: Path, body: str) -> bool:
-    """Whether a run depends on how locals are filled, or runs differ."""
+    """Return whether a run depends on how locals are filled, or runs differ."""
     try:
         return len(set(three_runs(runner, folder, body))) > 1
     except KernelFault as fault:

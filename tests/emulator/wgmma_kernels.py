@@ -12,7 +12,7 @@ SWIZZLES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
 def product(name, columns, kind, *, a="descriptor", flags=(1, 1, 0, 0)):
-    """A device function: name(d, a, b, accumulate), d being an array of columns / 2 floats."""
+    """Return a device function name(d, a, b, accumulate); d is an array of columns / 2 floats."""
     count = columns // 2
     d = ", ".join(f"%{k}" for k in range(count))
     outputs = ", ".join(f'"+f"(d[{k}])' for k in range(count))
@@ -62,9 +62,9 @@ __device__ __forceinline__ void store(const float (&d)[columns / 2], float* y) {
 
 @dataclass(frozen=True)
 class Layout:
-    """How a matrix of rows x depth lies in shared memory.
+    """The layout of a matrix of rows x depth in shared memory.
 
-    `leading` and `stride` are in bytes; `swizzle` is its width in bytes.
+    `leading`, `stride` and the width of the `swizzle` are in bytes.
     """
 
     swizzle: int
@@ -74,7 +74,7 @@ class Layout:
 
 
 def layout(swizzle, rows, depth, itemsize, *, transposed, gap=0):
-    """A layout without overlaps, and its bytes; between bricks are `gap` unused ones."""
+    """Return a layout without overlaps and its bytes; between bricks are `gap` unused ones."""
     width = max(swizzle, 16)
     brick = 8 * width  # eight rows of the pattern
     in_row = width // itemsize
@@ -93,7 +93,7 @@ def layout(swizzle, rows, depth, itemsize, *, transposed, gap=0):
 
 
 def offsets(lay, rows, depth, itemsize, start=0):
-    """The address of each element, in bytes, by row and depth."""
+    """Return the address of each element in bytes, by row and depth."""
     row, k = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
     width = max(lay.swizzle, 16)
     in_row = width // itemsize
@@ -108,7 +108,7 @@ def offsets(lay, rows, depth, itemsize, start=0):
 
 
 def encoded(values, kind):
-    """Elements that are exact in `kind`, as unsigned integers."""
+    """Return elements that are exact in `kind` as unsigned integers."""
     if kind == "f16":
         return values.astype("<f2").view("<u2")
     words = values.astype("<f4").view("<u4")

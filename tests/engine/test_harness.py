@@ -345,9 +345,9 @@ def test_a_process_killed_while_measuring_leaves_the_card_usable(device: Emulate
     script = (
         "import os, signal\n"
         "from pytest_gpuenergy.opening import open_device\n"
-        "from pytest_gpuenergy.emulator.governor import Demand\n"
-        "from pytest_gpuenergy.emulator.load import Load\n"
-        "from pytest_gpuenergy.emulator.owner import Owner\n"
+        "from pytest_gpuenergy.emulator import Demand\n"
+        "from pytest_gpuenergy.emulator import Load\n"
+        "from pytest_gpuenergy.emulator import Owner\n"
         "device = open_device('emulated')\n"
         "with device.state.change() as card:\n"
         "    card.start(Load(Owner.me(), Demand(2e-5, 400.0)))\n"

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.gemm import MmaParameters, SimtParameters
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuners import MmaParameters, SimtParameters
 from pytest_gpuenergy.workloads import Gemm
 
 FLOAT32 = Gemm("g", 8, 8, 8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.fleet import FoundGpu, FoundHost, Interpreter, Post, own_copy, without_taken
+from pytest_gpuenergy.fleet import Interpreter, Post, ProbedGpu, ProbedHost, own_copy, without_taken
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -35,12 +35,12 @@ def test_a_root_that_was_given_is_kept() -> None:
     assert post.arguments(["--rootdir=/here/a"], "/there") == ["--rootdir=/there/a"]
 
 
-def hosts(*unfit: bool) -> list[FoundHost]:
+def hosts(*unfit: bool) -> list[ProbedHost]:
     gpus = [
-        FoundGpu(i, f"GPU-{i}", "H200", False, "1", no_measuring="MIG" if bad else None)
+        ProbedGpu(i, f"GPU-{i}", "H200", False, "1", no_measuring="MIG" if bad else None)
         for i, bad in enumerate(unfit)
     ]
-    return [FoundHost("n", gpus=(gpu,)) for gpu in gpus]
+    return [ProbedHost("n", gpus=(gpu,)) for gpu in gpus]
 
 
 @pytest.mark.parametrize(("free", "left"), [(3, 2), (2, 2), (1, 1), (0, 0)])

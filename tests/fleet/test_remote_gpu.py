@@ -17,10 +17,10 @@ from pytest_gpuenergy.engine import HostLostError, Settings
 from pytest_gpuenergy.fleet import (
     MOST_LOSSES,
     Failed,
-    FoundGpu,
-    FoundHost,
     Message,
     Muster,
+    ProbedGpu,
+    ProbedHost,
     RemoteGpu,
     Seat,
     claim_fleet,
@@ -149,15 +149,15 @@ def test_a_program_that_is_missing_is_named() -> None:
         RemoteGpu(Seat(("no-such-program",), "h1"), {}, 1.0, print).start()
 
 
-def a_gpu(number: int, name: str, **unfit: str) -> FoundGpu:
-    return FoundGpu(number, f"GPU-{name}-{number}", name, False, "580", **unfit)
+def a_gpu(number: int, name: str, **unfit: str) -> ProbedGpu:
+    return ProbedGpu(number, f"GPU-{name}-{number}", name, False, "580", **unfit)
 
 
 def test_gpus_of_another_model_than_most_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        FoundHost("h1", "", own_version(), (a_gpu(0, "A100"), a_gpu(1, "H200")), label="h1"),
-        FoundHost("h2", "", own_version(), (a_gpu(0, "H200"), a_gpu(1, "H200")), label="h2"),
-        FoundHost(
+        ProbedHost("h1", "", own_version(), (a_gpu(0, "A100"), a_gpu(1, "H200")), label="h1"),
+        ProbedHost("h2", "", own_version(), (a_gpu(0, "H200"), a_gpu(1, "H200")), label="h2"),
+        ProbedHost(
             "h3",
             "",
             own_version(),

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.fleet import (
     MOST_WORKERS,
     Fleet,
+    FleetSettings,
     RayFleet,
-    Settings,
     SlurmFleet,
     SshFleet,
     SshHost,
@@ -27,7 +27,7 @@ SPACED = st.text("a /'\"\\=:#", max_size=9).map(lambda text: f"/{text}")
 PATHS = PRINTABLE.map(lambda text: f"/{text}")
 NAMES = st.builds("{}{}".format, st.sampled_from("aZ0_"), st.text("aZ0_.-", max_size=6))
 SETTINGS = st.builds(
-    Settings,
+    FleetSettings,
     python=st.none() | PATHS,
     directory=st.none() | SPACED,
     wait_s=st.none() | st.integers(1, 604_800).map(float) | st.sampled_from([0.5, 1.25]),
@@ -82,7 +82,7 @@ def test_any_other_text_is_refused_in_a_sentence(begin: str, rest: str) -> None:
         ),
         (
             "slurm:--partition gpu x2 wait=9",
-            SlurmFleet(("--partition", "gpu"), 2, Settings(wait_s=9)),
+            SlurmFleet(("--partition", "gpu"), 2, FleetSettings(wait_s=9)),
         ),
         ("slurm", SlurmFleet(())),
     ],

@@ -59,9 +59,8 @@ from pytest_gpuenergy.report import (
 )
 from pytest_gpuenergy.search import RecordedSpace, read_spec, read_t4, spec_paths, workload_of
 from pytest_gpuenergy.support import encode, read_unpacked
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import load_database, load_records
 from pytest_gpuenergy.tuning import RecordFile, Trial, dump_records, read_trials
-from pytest_gpuenergy.tvm import load_database
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 RAW = Path(__file__).parents[1] / "data/case7_raw"

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.contenders import CONTENDERS, Bench
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import best_of, verify_on_device, verify_timed
-from pytest_gpuenergy.gemm import cublas_call, triton_candidates
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuning import card_of
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore, cublas_call, triton_candidates
+from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +49,7 @@ def require(contender: str) -> None:
 def candidates(contender: str, gemm: Gemm, gpu: Device) -> Sequence[AnyKernel]:
     require(contender)
     if contender == "triton":
-        return triton_candidates(gemm, card_of(gpu))
+        return triton_candidates(gemm, card_resources(gpu))
     return gpu.offered(cublas_call(gemm), gemm.io)
 
 

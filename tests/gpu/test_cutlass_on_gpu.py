@@ -11,11 +11,11 @@ import pytest
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device, verify_timed
-from pytest_gpuenergy.gemm import cutlass_candidates, find_headers
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuning import Card, card_of
+from pytest_gpuenergy.tuners import cutlass_candidates, find_headers
+from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
 
 pytestmark = [
@@ -36,7 +36,7 @@ def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
     return Gemm("g", m, n, k, layout, mode, (m if layout == "nt" else k) + more, n + more)
 
 
-def some(gemm: Gemm, card: Card, headers: Headers) -> Sequence[CudaProgram]:
+def some(gemm: Gemm, card: CardResources, headers: Headers) -> Sequence[CudaProgram]:
     """A few candidates of different texts, each unsplit and as often split as offered."""
     by_text: dict[str, list[CudaProgram]] = {}
     for one in cutlass_candidates(gemm, card, headers):
@@ -56,7 +56,7 @@ def headers() -> Headers:
 @pytest.fixture(scope="module")
 def gpu(headers: Headers) -> Iterator[Device]:
     with open_device("auto") as device:
-        card = card_of(device)
+        card = card_resources(device)
         products = [
             product(sizes, layout, mode)
             for sizes, layout, mode in itertools.product(SIZES, LAYOUTS, MODES)
@@ -72,7 +72,7 @@ def test_candidates_are_right(
     gpu: Device, headers: Headers, sizes: tuple[int, int, int, int], mode: Any, layout: Any
 ) -> None:
     gemm = product(sizes, layout, mode)
-    for one in some(gemm, card_of(gpu), headers):
+    for one in some(gemm, card_resources(gpu), headers):
         verified = verify_on_device(gpu, one, gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label
 
@@ -82,7 +82,7 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
     gpu: Device, headers: Headers, mode: Any
 ) -> None:
     gemm = Gemm("g", 512, 512, 512, mode=mode)
-    for one in some(gemm, card_of(gpu), headers):
+    for one in some(gemm, card_resources(gpu), headers):
         found = gpu.tensor_core_instructions(Job.of(one, gemm))
         assert bool(found) == (mode != "float32"), one.label
         assert found <= {"HMMA", "HGMMA"}
@@ -91,14 +91,16 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
 def test_tensor_cores_are_refused_in_float32(gpu: Device, headers: Headers) -> None:
     split = Gemm("g", 512, 512, 512, mode="3xtf32")
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
-        verify_on_device(gpu, some(split, card_of(gpu), headers)[0], Gemm("g", 512, 512, 512))
+        verify_on_device(
+            gpu, some(split, card_resources(gpu), headers)[0], Gemm("g", 512, 512, 512)
+        )
 
 
 @pytest.mark.parametrize("gemm", [DEEP, SHARED], ids=["split", "stream_k"])
 def test_products_whose_blocks_wait_for_another_stay_right_in_graphs(
     gpu: Device, headers: Headers, gemm: Gemm
 ) -> None:
-    found = cutlass_candidates(gemm, card_of(gpu), headers)
+    found = cutlass_candidates(gemm, card_resources(gpu), headers)
     shared = [one for one in found if one.numbers[-1] > 1 or "stream_k" in one.label]
     assert shared, "the list has no kernel whose blocks wait for another"
     gpu.prepare(shared[:2])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.gemm import MmaParameters, WgmmaParameters
 from pytest_gpuenergy.kernels import (
     Kernel,
     Launch,
@@ -24,6 +23,7 @@ from pytest_gpuenergy.kernels import (
     workload_header,
 )
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import MmaParameters, WgmmaParameters
 from pytest_gpuenergy.workloads import Contract, Conv2d, Gemm, Tensor
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)

@@ -9,8 +9,8 @@ import pytest
 from small_project import BENCH, INI, PARTS
 
 # Imported here to stay imported: pytester forgets what an in-process run imports.
-import pytest_gpuenergy.emulator.device
-import pytest_gpuenergy.emulator.host
+import pytest_gpuenergy.emulator.emulated_device
+import pytest_gpuenergy.emulator.host.host_runner
 import pytest_gpuenergy.gate.comparison_views
 import pytest_gpuenergy.kernels.kernel_files
 import pytest_gpuenergy.pytest_plugin.bridge

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.replay import (
     CallForm,
-    Launch,
+    TraceLaunch,
     read_calls,
     unevenly_called,
     unique_calls,
@@ -22,8 +22,10 @@ MATRIX = {"shape": [8, 8], "dtype": "float16", "strides": [8, 1]}
 FORM = CallForm("aten.linear.default", [MATRIX, MATRIX], ("layer.0.weight",))
 
 
-def launch(call: int, **changes: object) -> Launch:
-    plain = Launch("gemm", "kernel", float(call), 2.0, phase="prefill", step=0, layer=0, call=call)
+def launch(call: int, **changes: object) -> TraceLaunch:
+    plain = TraceLaunch(
+        "gemm", "kernel", float(call), 2.0, phase="prefill", step=0, layer=0, call=call
+    )
     return replace(plain, **changes)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.replay import Launch, merged
+from pytest_gpuenergy.replay import TraceLaunch, merged
 from pytest_gpuenergy.support import InputError
 
 NAME = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def kernel(begin_us: float, duration_us: float, name: str = "gemm") -> Launch:
-    return Launch(name, "kernel", begin_us, duration_us, phase="decode", step=1)
+def kernel(begin_us: float, duration_us: float, name: str = "gemm") -> TraceLaunch:
+    return TraceLaunch(name, "kernel", begin_us, duration_us, phase="decode", step=1)
 
 
-def exchange(begin_us: float, end_us: float) -> Launch:
+def exchange(begin_us: float, end_us: float) -> TraceLaunch:
     return kernel(begin_us, end_us - begin_us, NAME)
 
 
@@ -69,7 +69,7 @@ def test_without_an_exchange_nothing_tells_how_the_clocks_stand() -> None:
 
 
 @pytest.mark.parametrize("other", [[], [exchange(5, 9), exchange(12, 30)], [kernel(5, 9, "nccl")]])
-def test_ranks_that_made_other_exchanges_are_refused(other: list[Launch]) -> None:
+def test_ranks_that_made_other_exchanges_are_refused(other: list[TraceLaunch]) -> None:
     with pytest.raises(InputError, match="not of one run"):
         merged([[exchange(10, 60)], other])
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator, write
 
 from pytest_gpuenergy.replay import (
-    Extraction,
+    KernelExtraction,
     Signature,
     extract_kernels,
     launches,
@@ -32,7 +32,7 @@ def signature(written: list[dict[str, Any]]) -> Signature:
     return signature_of("k", one)
 
 
-def extracted(folder: Path, written: list[dict[str, Any]]) -> Extraction:
+def extracted(folder: Path, written: list[dict[str, Any]]) -> KernelExtraction:
     return extract_kernels(write(folder / "trace.json", written))
 
 
@@ -170,7 +170,7 @@ def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(
     spans: list[tuple[int, int]],
 ) -> None:
     written = [lasting("kernel", "k", float(begin), float(length)) for begin, length in spans]
-    found = Extraction(launches(events(written)), [], [])
+    found = KernelExtraction(launches(events(written)), [], [])
     busy = {us for begin, length in spans for us in range(begin, begin + length)}
     assert found.busy_us == pytest.approx(len(busy))
     assert found.span_us == pytest.approx(max(busy) + 1 - min(busy))

@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from profiler_traces import events, lasting, launch
 
 from pytest_gpuenergy.replay import (
-    Launch,
     PhasePower,
     PowerCurve,
+    TraceLaunch,
     launches,
     phase_powers,
     read_power,
@@ -34,7 +34,7 @@ def phase(name: str, begin_us: float, end_us: float, run: int = 0) -> list[dict[
     return [*around, *first, *last]
 
 
-def launched(*parts: list[dict[str, Any]]) -> list[Launch]:
+def launched(*parts: list[dict[str, Any]]) -> list[TraceLaunch]:
     return launches(events([one for part in parts for one in part]))
 
 

@@ -59,7 +59,7 @@ def test_a_log_behind_a_descriptor_is_not_replaced(tmp_path: Path, name: str) ->
     log = tmp_path / "log"
     program = (
         "import sys; from pathlib import Path\n"
-        "from pytest_gpuenergy.report.views import write_view\n"
+        "from pytest_gpuenergy.report import write_view\n"
         "from pytest_gpuenergy.support.errors import ReportError\n"
         "print('before', flush=True)\n"
         "try:\n"

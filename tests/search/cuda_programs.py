@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from pytest_gpuenergy.search import Extraction, extract
+from pytest_gpuenergy.search import ExtractedKernel, extract
 
 PROGRAM = """
 // A program that scales a vector.
@@ -77,7 +77,7 @@ def taken(
     entry: str,
     files: str | Mapping[str, str] = FILES,
     constants: Mapping[str, object] | None = None,
-) -> Extraction:
+) -> ExtractedKernel:
     """What is taken out of ``src/main.cu``, whose text can stand for all files."""
     texts = {"src/main.cu": files} if isinstance(files, str) else files
 

@@ -37,5 +37,6 @@ def test_a_move_has_its_row(move: Move) -> None:
 )
 def test_a_file_that_is_named_exists(path: str) -> None:
     package = ROOT / "pytest_gpuenergy"
-    folders = (ROOT, package, package / "search/moves", package / "search")
+    rooms = ("", "search", "search/moves", "search/source")
+    folders = (ROOT, *(package / room for room in rooms))
     assert any((folder / path).is_file() for folder in folders)

@@ -11,7 +11,7 @@ from moved_kernels import CASES
 from moved_triton import SPECS
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import MOVES, REGIONS, CudaText, KernelSpec, Move
+from pytest_gpuenergy.search import MOVES, REGIONS, KernelSpec, Move
 from pytest_gpuenergy.support import UnavailableError
 
 KERNELS = {**{name: case.spec for name, case in CASES.items()}, **SPECS}
@@ -79,10 +79,9 @@ def test_what_is_not_replaced_stays_as_it_is_written(name: str) -> None:
 
 @pytest.mark.parametrize("entry", ["kernel", "kernel<float, 4>", "space::kernel"])
 def test_the_entry_is_found_by_its_plain_name(entry: str) -> None:
-    source = "namespace space { template <typename T, int N> __global__ void kernel(T* x) { } }"
-    found = CudaText.of(source, entry)
-    assert found is not None
-    assert [variable.name for variable in found.parameters] == ["x"]
+    spec = replace(CASES["add"].spec, entry=entry)
+    source = spec.source.replace('extern "C" __global__', "template <typename T, int N> __global__")
+    assert everything(spec, f"namespace space {{\n{source}\n}}")
 
 
 @given(st.text(max_size=200))

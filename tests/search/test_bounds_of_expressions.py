@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import spec_of
+from move_checks import move_named, spec_of
 from moved_triton import add_of
 from msgspec.structs import replace
-
-from pytest_gpuenergy.search import PadTailAndMask
 
 KERNEL = """
 #define HALF (SIZE / 2)
@@ -81,7 +79,7 @@ def sources(condition: str) -> tuple[str, list[str]]:
         grid=(2,),
         sizes=({"N": 64, "STEP": 32}, {"N": 96, "STEP": 32}),
     )
-    move = PadTailAndMask()
+    move = move_named("pad_tail_and_mask")
     return source, [one.state.source for one in move.applications(spec.baseline, spec)]
 
 
@@ -132,7 +130,7 @@ OTHER_MASKS = [
 def test_a_mask_that_always_holds_is_recognized(mask: str) -> None:
     spec = add_of(128, 640)
     source = spec.source.replace("mask = offs < n", f"mask = {mask}")
-    (one,) = PadTailAndMask().applications(
+    (one,) = move_named("pad_tail_and_mask").applications(
         replace(spec.baseline, source=source), replace(spec, source=source)
     )
     assert "tl.store(out_ptr + offs, x + y)" in one.state.source
@@ -144,7 +142,10 @@ def test_a_mask_that_may_fail_is_left_alone(mask: str) -> None:
     source = spec.source.replace("mask = offs < n", f"mask = {mask}")
     source = source.replace("mask=(offs < n)", "mask=mask")
     state = replace(spec.baseline, source=source)
-    assert list(PadTailAndMask().applications(state, replace(spec, source=source))) == []
+    assert (
+        list(move_named("pad_tail_and_mask").applications(state, replace(spec, source=source)))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,5 +157,5 @@ def test_a_load_whose_arguments_are_hidden_is_left_alone(old: str, new: str) -> 
     assert old in spec.source
     source = spec.source.replace(old, new)
     state = replace(spec.baseline, source=source)
-    (one,) = PadTailAndMask().applications(state, replace(spec, source=source))
+    (one,) = move_named("pad_tail_and_mask").applications(state, replace(spec, source=source))
     assert new in one.state.source

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import check, only, results, spec_of
+from move_checks import check, move_named, only, results, spec_of
 
-from pytest_gpuenergy.search import MOVES, KernelSpec, VectorizeGlobalLoads, with_counted_loops
+from pytest_gpuenergy.search import MOVES, KernelSpec, with_counted_loops
 
 PLAIN = """
 __global__ void kernel(const float* a, const float* b, float* out, int n) {
@@ -61,7 +61,7 @@ def test_what_applies_is_the_same_as_with_the_usual_loop(source: str) -> None:
 @pytest.mark.parametrize("source", [WHILE, OPEN, DECLARED])
 def test_a_rewritten_loop_is_right(source: str) -> None:
     given = spec(source)
-    state = only(VectorizeGlobalLoads(), given, "by 4")
+    state = only(move_named("vectorize_global_loads"), given, "by 4")
     assert "float4" in state.source
     check(state, given, lambda inputs: {"out": inputs["a"] * inputs["b"]})
 

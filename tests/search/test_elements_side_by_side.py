@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from move_checks import check, only, results, spec_of
+from move_checks import check, move_named, only, results, spec_of
 
-from pytest_gpuenergy.search import KernelSpec, VectorizeGlobalLoads
+from pytest_gpuenergy.search import KernelSpec
 
-MOVE = VectorizeGlobalLoads()
+MOVE = move_named("vectorize_global_loads")
 DISTANCES = """
 __global__ void kernel(const float* __restrict__ a, const float* b, float* c, int m, int n, int k) {
   int col = blockIdx.x * blockDim.x + threadIdx.x;

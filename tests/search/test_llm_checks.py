@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search import MOVES, read_spec
-from pytest_gpuenergy.search.source import cuda_checks, triton_checks
+from pytest_gpuenergy.search import (
+    MOVES,
+    LaunchPlan,
+    ModuleError,
+    State,
+    additions,
+    assembler_statements,
+    read_spec,
+)
 
 CUDA_PIECES = """
     { } ( ) ; = < > # \" ' / * /* */ // \\ \n namespace struct template __device__ __global__ static
@@ -78,23 +85,34 @@ def scale(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 128):
 '''
 
 
+def cuda(text: str) -> State:
+    return State("cuda", text, LaunchPlan((1,), (32,)))
+
+
+def triton(text: str) -> State:
+    return State("triton", text, LaunchPlan((1,), (1,)))
+
+
+def added_to_nothing(state: State) -> frozenset[str]:
+    """What a text contains that no variant may add."""
+    return additions(state, State(state.language, "", state.launch))
+
+
 def test_an_ordinary_cuda_kernel_is_let_through() -> None:
-    assert cuda_checks.findings(CUDA) == frozenset()
+    assert added_to_nothing(cuda(CUDA)) == frozenset()
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.name)
 def test_the_shipped_kernels_are_let_through(path: Path) -> None:
-    assert cuda_checks.findings(path.read_text()) == frozenset()
+    assert added_to_nothing(cuda(path.read_text())) == frozenset()
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*.json")), ids=lambda path: path.stem)
 def test_what_the_rules_write_is_let_through(path: Path) -> None:
     spec = read_spec(path)
-    checks = cuda_checks if spec.language == "cuda" else triton_checks
     for move in MOVES:
         for one in move.applications(spec.baseline, spec):
-            added = checks.findings(one.state.source) - checks.findings(spec.source)
-            assert added == frozenset(), one.what
+            assert additions(one.state, spec.baseline) == frozenset(), one.what
 
 
 @pytest.mark.parametrize(
@@ -178,16 +196,16 @@ def test_what_the_rules_write_is_let_through(path: Path) -> None:
     ],
 )
 def test_what_no_cuda_proposal_may_add_is_found(added: str, finding: str) -> None:
-    found = cuda_checks.findings(f"{CUDA}\n{added}\n")
+    found = added_to_nothing(cuda(f"{CUDA}\n{added}\n"))
     assert any(one.startswith(finding) or finding in one for one in found), found
 
 
 def test_cuda_assembler_is_counted() -> None:
-    assert cuda_checks.assembler_statements(CUDA) == 2
+    assert assembler_statements(cuda(CUDA)) == 2
 
 
 def test_an_ordinary_triton_module_is_let_through() -> None:
-    assert triton_checks.findings(TRITON) == frozenset()
+    assert added_to_nothing(triton(TRITON)) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +265,7 @@ def test_an_ordinary_triton_module_is_let_through() -> None:
     ],
 )
 def test_what_no_triton_proposal_may_add_is_found(added: str, finding: str) -> None:
-    found = triton_checks.findings(f"{TRITON}\n\n{added}\n")
+    found = added_to_nothing(triton(f"{TRITON}\n\n{added}\n"))
     assert any(one.startswith(finding) or finding in one for one in found), found
 
 
@@ -255,25 +273,25 @@ def test_what_no_triton_proposal_may_add_is_found(added: str, finding: str) -> N
     "begin", ["# coding: utf-7\n", "'''A text.\r# vim: fileencoding=utf_7\n'''\n"]
 )
 def test_a_module_that_python_reads_otherwise_is_found(begin: str) -> None:
-    assert "another encoding than UTF-8" in triton_checks.findings(f"{begin}# +AAo-import os\n")
-    assert triton_checks.findings("# coding: utf-8\nX = 1\n") == frozenset()
+    assert "another encoding than UTF-8" in added_to_nothing(triton(f"{begin}# +AAo-import os\n"))
+    assert added_to_nothing(triton("# coding: utf-8\nX = 1\n")) == frozenset()
 
 
 def test_triton_assembler_is_counted() -> None:
     call = "\n\n@triton.jit\ndef f(x):\n    return tl.inline_asm_elementwise('', '', [x])\n"
-    assert triton_checks.assembler_statements(TRITON + call) == 1
-    assert triton_checks.assembler_statements("def (") == 0
+    assert assembler_statements(triton(TRITON + call)) == 1
+    assert assembler_statements(triton("def (")) == 0
 
 
 def test_what_is_no_module_is_said_to_be_none() -> None:
-    with pytest.raises(triton_checks.ModuleError, match="no Python module"):
-        triton_checks.findings("def (")
+    with pytest.raises(ModuleError, match="no Python module"):
+        added_to_nothing(triton("def ("))
 
 
 @given(st.lists(st.sampled_from(CUDA_PIECES.split(" "))).map(" ".join) | st.text())
 def test_any_text_is_checked_as_cuda(text: str) -> None:
-    assert all(cuda_checks.findings(text))
-    assert cuda_checks.assembler_statements(text) >= 0
+    assert all(added_to_nothing(cuda(text)))
+    assert assembler_statements(cuda(text)) >= 0
 
 
 @given(
@@ -282,12 +300,12 @@ def test_any_text_is_checked_as_cuda(text: str) -> None:
 )
 def test_nothing_before_it_hides_what_is_found(text: str, added: str) -> None:
     """Unless the text before is refused itself."""
-    assert cuda_checks.findings(f"{text}\n\n;{added}")
+    assert added_to_nothing(cuda(f"{text}\n\n;{added}"))
 
 
 @given(st.lists(st.sampled_from(TRITON_PIECES.split(" "))).map(" ".join) | st.text())
 def test_any_text_is_checked_as_triton(text: str) -> None:
     try:
-        assert all(triton_checks.findings(text))
-    except triton_checks.ModuleError:
-        assert triton_checks.assembler_statements(text) == 0
+        assert all(added_to_nothing(triton(text)))
+    except ModuleError:
+        assert assembler_statements(triton(text)) == 0

@@ -80,6 +80,7 @@ def test_comments_between_statements_stay() -> None:
     assert all("/* kept */" in one.source and '// "}"' in one.source for one in states)
 
 
+@pytest.mark.slow
 def test_guards_in_one_another_are_one() -> None:
     sizes = ({"H": 4, "W": 140}, {"H": 3, "W": 33})
     tensors, scalars = ("x[H, W]", ">y[H, W]"), ("h", "w")

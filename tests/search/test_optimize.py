@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with, state_of, write
+from move_checks import move_named
 from msgspec.structs import replace
 
 from pytest_gpuenergy.ab import Turns
@@ -20,14 +21,7 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
-from pytest_gpuenergy.search import (
-    Bench,
-    ChangeBlockSizes,
-    Gain,
-    Result,
-    State,
-    read_spec,
-)
+from pytest_gpuenergy.search import Bench, Result, State, VariantGain, read_spec
 from pytest_gpuenergy.search.trust import gain as gain_module
 from pytest_gpuenergy.support import KernelFault
 
@@ -46,7 +40,7 @@ TRITON = {
 
 
 def only_blocks(source: str) -> dict[str, Any]:
-    """A spec of which only the size of a block can be changed."""
+    """Return a spec of which only the block size can be changed."""
     launch = launch_with(constants={}, grid=["ceil_div(N, block_x * 4)"])
     return spec_with(source=source.replace("ITEMS", "4"), launch=launch)
 
@@ -229,10 +223,10 @@ class TestProof:
     ) -> None:
         def compare(
             _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
-        ) -> Gain:
+        ) -> VariantGain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
             assert not is_stopped()
-            found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
+            found = VariantGain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(gain_module, "compare", compare)
@@ -306,7 +300,7 @@ class TestProof:
 
             monkeypatch.setattr(EmulatedDevice, name, run)
         monkeypatch.setattr(EmulatedDevice, "renew", lambda *_: runs.append("another process"))
-        state = next(iter(ChangeBlockSizes().applications(spec.baseline, spec))).state
+        state = next(iter(move_named("change_block_sizes").applications(spec.baseline, spec))).state
         with open_device("emulated") as device:
             assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
         processes = ",".join(runs).split("another process")

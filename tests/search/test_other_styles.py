@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from move_checks import check, only, results, spec_of
+from move_checks import check, move_named, only, results, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import (
-    AvoidAtomicsReduce,
-    CachePolicyCg,
-    ChangeBlockSizes,
-    KernelSpec,
-    SoftmaxMathFusion,
-    VectorizeGlobalLoads,
-)
+from pytest_gpuenergy.search import KernelSpec
 
-VECTORS = VectorizeGlobalLoads()
-MATH = SoftmaxMathFusion()
+VECTORS = move_named("vectorize_global_loads")
+MATH = move_named("softmax_math_fusion")
 ROWS = """
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
@@ -192,7 +185,7 @@ class TestMath:
 
 class TestBlocks:
     def test_a_kernel_that_strides_by_its_block_fits_any(self) -> None:
-        assert whats(ChangeBlockSizes(), strided()) == [
+        assert whats(move_named("change_block_sizes"), strided()) == [
             f"block_x={threads}" for threads in (32, 128, 256, 512, 1024)
         ]
 
@@ -216,7 +209,7 @@ class TestBlocks:
             source = source.replace("= 2 *", "= sum += 2 *")
         if "helper" in new:
             source = "__device__ int helper() { return threadIdx.x; }" + source
-        assert whats(ChangeBlockSizes(), strided(source)) == []
+        assert whats(move_named("change_block_sizes"), strided(source)) == []
 
     def test_a_constant_that_tensors_depend_on_stays(self) -> None:
         spec = spec_of(
@@ -225,7 +218,7 @@ class TestBlocks:
             grid=("ROWS",),
             constants={"ROWS": 8},
         )
-        assert whats(ChangeBlockSizes(), spec) == []
+        assert whats(move_named("change_block_sizes"), spec) == []
 
 
 class TestAtomics:
@@ -245,7 +238,7 @@ class TestAtomics:
             sizes=({"N": 256},),
             dtypes={"x": "int32", "counts": "int32"},
         )
-        assert [one.what for one in results(AvoidAtomicsReduce(), spec)] == [
+        assert [one.what for one in results(move_named("avoid_atomics_reduce"), spec)] == [
             "copy of counts for each block"
         ]
 
@@ -257,7 +250,7 @@ class TestAtomics:
           if (i < n) atomicAdd(y + first, x[i]);
         }
         """
-        text = only(AvoidAtomicsReduce(), elements(source), "block reduction").source
+        text = only(move_named("avoid_atomics_reduce"), elements(source), "block reduction").source
         assert "atomicAdd(y + (blockIdx.x * blockDim.x), y_partial);" in text
 
 
@@ -291,15 +284,17 @@ def softmax(v: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 class TestRestrict:
     def test_all_tensors_are_said_to_be_apart(self) -> None:
-        state = only(CachePolicyCg(), elements(SILU), "__restrict__")
+        state = only(move_named("cache_policy_cg"), elements(SILU), "__restrict__")
         assert "(const float* __restrict__ x, float* __restrict__ y," in state.source
-        again = CachePolicyCg().applications(state, elements(SILU))
+        again = move_named("cache_policy_cg").applications(state, elements(SILU))
         assert not any("__restrict__" in one.what for one in again)
 
     def test_one_that_is_passed_twice_is_not(self) -> None:
         spec = elements(SILU.replace("float* y,", "float* y, const float* z,"))
         twice = replace(spec, arguments=("x", "y", "x", "n"))
-        assert not any("__restrict__" in what for what in whats(CachePolicyCg(), twice))
+        assert not any(
+            "__restrict__" in what for what in whats(move_named("cache_policy_cg"), twice)
+        )
 
 
 class TestEarlyReturns:

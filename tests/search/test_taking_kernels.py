@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from move_checks import check, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import Preprocessor, UndecidedError, holds, joined, tokens_of
+from pytest_gpuenergy.search import Preprocessor
 from pytest_gpuenergy.support import FormError
 
 KERNEL = "__global__ void kernel(float* y) {{ y[threadIdx.x] = {}; }}\n"
@@ -273,8 +273,9 @@ class TestConditions:
 
     @pytest.mark.parametrize("text", ["(1", "1 +", "1 / 0", "1 2", "?", "A ? 1", "'a'", "defined"])
     def test_what_is_not_understood_is_left_to_the_compiler(self, text: str) -> None:
-        with pytest.raises(UndecidedError):
-            holds(list(tokens_of(text)), {}, frozenset())
+        text = f"#if {text}\n#define V 1\n#endif\n" + KERNEL.format("V")
+        with pytest.raises(FormError, match="the macro V, whose definition only the compiler"):
+            body_of(text)
 
     @given(
         st.recursive(
@@ -288,7 +289,11 @@ class TestConditions:
         )
     )
     def test_arithmetic_is_that_of_whole_numbers(self, text: str) -> None:
-        assert holds(list(tokens_of(text)), {}, frozenset()) == bool(eval(text))
+        definitions = f"#if {text}\n#define V 1\n#else\n#define V 0\n#endif\n"
+        assert (
+            body_of(definitions + KERNEL.format("V"))
+            == f"y[threadIdx.x] = {int(bool(eval(text)))};"
+        )
 
 
 class TestIncludes:
@@ -367,9 +372,10 @@ class TestRefusals:
         assert body_of(text) == "int n = 4; y[0] = n;"
 
 
-@given(st.text(alphabet="ab1 \n\t#\"'/*\\()<>,=+.é", max_size=80))
-def test_tokens_are_the_whole_text(text: str) -> None:
-    assert joined(tokens_of(text)) == text
+@given(st.text(alphabet="ab1 \n\t\"'/*\\()<>,=+.é", max_size=80))
+def test_a_text_without_directives_stays_as_it_is(text: str) -> None:
+    path = PurePosixPath("m")
+    assert Preprocessor({path: text}.get).run(path) == text
 
 
 @pytest.mark.slow

@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from move_checks import move_named
 from moved_triton import GEMM, GRID, LOOPED_SOFTMAX, SOFTMAX, SPECS, add_of, rows_of, run
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import MOVES, Application, KernelSpec, Move, State, evaluate
+from pytest_gpuenergy.search import MOVES, Application, KernelSpec, State, evaluate
 
-BY_NAME: dict[str, Move] = {move.name: move for move in MOVES}
+NAMES = [move.name for move in MOVES]
 
 
 def found(move: str, spec: KernelSpec, what: str = "") -> list[Application]:
     """The applications of a move to a spec's baseline that ``what`` describes."""
-    every = BY_NAME[move].applications(spec.baseline, spec)
+    every = move_named(move).applications(spec.baseline, spec)
     return [one for one in every if what in one.what]
 
 
@@ -114,7 +115,7 @@ def test_each_load_gets_its_own_hint() -> None:
 def test_a_hint_is_replaced_by_another() -> None:
     spec = SPECS["add"]
     hinted = only("cache_policy_cg", spec, ".cg for load 1")
-    again = BY_NAME["cache_policy_cg"].applications(hinted, spec)
+    again = move_named("cache_policy_cg").applications(hinted, spec)
     texts = [one.state.source for one in again if ".ca for load 1" in one.what]
     assert texts == [hinted.source.replace(".cg", ".ca")]
 
@@ -145,7 +146,7 @@ def test_stages_are_those_of_the_launch_or_of_a_loop() -> None:
 def test_stages_of_a_loop_are_replaced() -> None:
     spec = SPECS["gemm"]
     once = only("enable_async_pipeline", spec, "k0 in 2 stages")
-    twice = list(BY_NAME["enable_async_pipeline"].applications(once, spec))
+    twice = list(move_named("enable_async_pipeline").applications(once, spec))
     assert "num_stages=3" in twice[-3].state.source
     assert "num_stages=2" not in twice[-3].state.source
 
@@ -190,7 +191,7 @@ def test_programs_are_taken_in_groups_of_rows() -> None:
     head = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), 4"
     assert f"    program_row, program_column = tl.swizzle2d({head})\n" in one.state.source
     assert "pid_m = program_row\n    pid_n = program_column\n" in one.state.source
-    assert list(BY_NAME["grouped_gemm_colmajor"].applications(one.state, SPECS["gemm"])) == []
+    assert list(move_named("grouped_gemm_colmajor").applications(one.state, SPECS["gemm"])) == []
 
 
 def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
@@ -264,7 +265,7 @@ def test_programs_in_one_group_keep_their_order() -> None:
 )
 def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
     spec = rows_of(source, 64)
-    assert [one for name in BY_NAME for one in found(name, spec)] == []
+    assert [one for name in NAMES for one in found(name, spec)] == []
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
 )
 def test_calls_that_may_not_be_tritons_stay(source: str) -> None:
     spec = rows_of(source, 64)
-    assert {one.state.source for name in BY_NAME for one in found(name, spec)} <= {source}
+    assert {one.state.source for name in NAMES for one in found(name, spec)} <= {source}
 
 
 def renamed(source: str, imports: str, language: str) -> str:
@@ -326,7 +327,7 @@ def test_arguments_by_name_raise_nothing() -> None:
     spec = replace(
         SPECS["gemm"], source=source.replace("tl.load(\n            a_ptr", "tl.load(pointer=a_ptr")
     )
-    for name in BY_NAME:
+    for name in NAMES:
         for one in found(name, spec):
             ast.parse(one.state.source)
 

@@ -71,8 +71,8 @@ def write_records(raw: Path, folder: Path, objective: str) -> None:
     """The record of the fastest kernel, for the objective time; of another one for the others."""
     # Here, as the other trials need none of it and begin at once.
     from pytest_gpuenergy.record import Metric
+    from pytest_gpuenergy.tuners import METASCHEDULE, load_database
     from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-    from pytest_gpuenergy.tvm import METASCHEDULE, load_database
     from pytest_gpuenergy.workloads import CASES
 
     valid = sorted(load_database(raw).valid, key=lambda record: record.time_ms)

@@ -9,9 +9,9 @@ from pathlib import Path
 import first_trials
 import pytest
 
-from pytest_gpuenergy.gemm import GEMM_FORM, rank_gemm_kernels
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.tuning import card_of, recipe_of
+from pytest_gpuenergy.tuners import GEMM_FORM, rank_gemm_kernels
+from pytest_gpuenergy.tuning import card_resources, recipe_of
 from pytest_gpuenergy.workloads import Gemm, to_parameters
 
 
@@ -87,7 +87,7 @@ def test_a_search_made_again_takes_its_times_from_the_stored_trials(
 ) -> None:
     product = Gemm("g", 8, 8, 8, mode="tf32")
     with open_device("emulated:h100") as device:
-        chosen = rank_gemm_kernels(product, card_of(device))[stored]
+        chosen = rank_gemm_kernels(product, card_resources(device))[stored]
     write_search(tmp_path, "g", [1.0] * len(chosen))
     raw = tmp_path / "g" / "raw-template"
     (raw / "search.json").write_text(json.dumps({"workload": to_parameters(product)}))

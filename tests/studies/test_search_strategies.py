@@ -13,7 +13,7 @@ import search_strategies as bench
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.search import RecordedSpace, SearchParameters, read_t4
-from pytest_gpuenergy.tuning import card_of
+from pytest_gpuenergy.tuning import card_resources
 
 COMMITTED = Path(bench.__file__).parent / "spaces" / "simt-1024-h200-estimated.json.gz"
 
@@ -149,7 +149,7 @@ def test_the_best_of_the_committed_space_is_a_kernel_of_the_template(space: Reco
     best = min(space.good, key=lambda state: space.costs[state] or 0)
     configuration = {name: int(value) for name, value in space.configuration(best).items()}
     with EmulatedDevice() as device:
-        card = card_of(device)
+        card = card_resources(device)
     one = record_space.parameters(configuration, record_space.PRODUCT)
     assert one.resident(record_space.PRODUCT, card) > 0
     assert one.kernel(record_space.PRODUCT).launches[0].entry == "gemm"

@@ -89,7 +89,9 @@ def test_what_tune_says_meanwhile_is_one_line_that_commands_nothing(
 ) -> None:
     layer = "1,4,4,2,2,1,1,1,0"
     hostile = InputError("TVM says\n::error::y")
-    monkeypatch.setattr("pytest_gpuenergy.tvm.tvm_space.require_space", Mock(side_effect=hostile))
+    monkeypatch.setattr(
+        "pytest_gpuenergy.tuners.tvm.tvm_space.require_space", Mock(side_effect=hostile)
+    )
     shapes = ["--shape", f"a={layer}", "--shape", "b=1,4,4,2,2,3,3,1,1"]
     assert main(["tune", *shapes, "--out", str(tmp_path), "--gpu-device", "emulated"]) == 2
     first = capsys.readouterr().err.splitlines()[0]

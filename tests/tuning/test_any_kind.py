@@ -14,8 +14,8 @@ from tuning_fakes import WORDS, FakeDevice, WordSpace, time_by_digest, word_kern
 
 from pytest_gpuenergy.kernels import RankedKernel, export_kernels
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import operator_of
 from pytest_gpuenergy.tuning import Tuner, TuneSettings, find_records, load_records
-from pytest_gpuenergy.tvm import operator_of
 from pytest_gpuenergy.workloads import (
     KINDS,
     ErrorBound,

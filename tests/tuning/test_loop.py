@@ -25,7 +25,7 @@ from pytest_gpuenergy.engine import Rig, arenas_for
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
-from pytest_gpuenergy.tuning import Loop, RawLog, SearchProgress, feedback
+from pytest_gpuenergy.tuning import RawLog, SearchLoop, SearchProgress, feedback
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
@@ -78,7 +78,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             proposer = WordProposer([batch.split() for batch in batches], word_kernel)
             progress = SearchProgress("tiny", trials, log.trials.copy(), lambda _: None)
             rig = Rig(device, arenas, objective)
-            Loop(WORKLOAD, rig, WORDS, log, progress, stop).run(proposer, trials)
+            SearchLoop(WORKLOAD, rig, WORDS, log, progress, stop).run(proposer, trials)
             return Search(log, device, proposer)
 
         yield go

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from tuning_fakes import WORDS, recipe_of
 
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import METASCHEDULE
 from pytest_gpuenergy.tuning import (
     Record,
     RecordFile,
@@ -21,7 +22,6 @@ from pytest_gpuenergy.tuning import (
     gpu_folder,
     load_records,
 )
-from pytest_gpuenergy.tvm import METASCHEDULE
 from pytest_gpuenergy.workloads import Conv2d
 
 TINY, SAME = (Conv2d.of(name, 1, 4, 4, 1, 1, 1, 1, 1, 0) for name in ("tiny", "same"))

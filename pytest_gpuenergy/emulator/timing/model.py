@@ -1,32 +1,34 @@
-"""How long a kernel takes on an emulated GPU that nothing limits, and what power it draws."""
+"""The model of a kernel's time and power on an emulated GPU that nothing limits, and its range."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Work
-from pytest_gpuenergy.emulator.governor import Demand
-from pytest_gpuenergy.emulator.profiles import GpuProfile
+from pytest_gpuenergy.emulator.card.governor import Demand
+from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.emulator.timing.block import (
+    COEFFICIENTS,
     L2_BYTES_PER_CYCLE,
     SCHEDULERS,
     SECTOR_BYTES,
-    block_of,
+    Coefficients,
+    block_demand,
     sm_rate,
 )
-from pytest_gpuenergy.emulator.timing.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures
 
-_LAUNCH_S = 1e-6  # between dependent launches of a CUDA graph
+_LAUNCH_S = 1e-6  # the time between dependent launches of a CUDA graph
 # Guesses; fitted numbers are in `Coefficients`.
-_DRAM_SHARE = 0.9  # of the datasheet's bandwidth
-_FLOPS_PER_READ = 2 / 4  # one multiply-add for each 4 bytes read, if the workload gives no number
+_DRAM_SHARE = 0.9  # the share of the datasheet's bandwidth that a kernel reaches
+_FLOPS_PER_READ = 2 / 4  # one multiply-add for each 4 bytes read, if the workload gives none
 _SLOPE = 4.0  # the dynamic power saturates as 1 - exp(-_SLOPE activity)
-_POWER_DRAM = 0.3  # activity of the device memory at its peak
-_RECORDED_FP32 = 0.8  # activity of arithmetic at its peak, where a recorded power is split
+_POWER_DRAM = 0.3  # the activity of the device memory at its peak
+_RECORDED_FP32 = 0.8  # the activity of arithmetic at its peak, to split a recorded power
 
 
 def demand_of(
@@ -40,20 +42,20 @@ def demand_of(
     restored_bytes: int = 0,
     coefficients: Coefficients = COEFFICIENTS,
 ) -> Demand:
-    """What one run of ``kernel`` takes at the profile's default limit, in seconds and watts.
+    """Return what one run of ``kernel`` takes at the profile's default limit.
 
-    Figures recorded on this GPU, which hold for a hot cache, take precedence; without them every
-    launch is modelled.
+    Figures recorded on this GPU with a hot cache take precedence; without them every launch is
+    modelled.
 
     Args:
-        kernel: all its launches are one run.
-        work: FLOPs and bytes of one run, if the workload is known.
-        traffic: of each launch; required unless the kernel has figures recorded on this GPU.
+        kernel: the kernel, all of whose launches are one run.
+        work: the FLOPs and bytes of one run, if the workload gives them.
+        traffic: the traffic of each launch, which is needed without recorded figures.
         profile: the GPU.
-        footprint_bytes: size of all buffers; without ``work`` they are the bytes moved.
-        cache: whether what fits in the L2 stays there from run to run.
-        restored_bytes: size of the tensors that are copied to before each run.
-        coefficients: of the model.
+        footprint_bytes: the size of all buffers, taken as the bytes moved without ``work``.
+        cache: whether the L2 keeps its contents from run to run.
+        restored_bytes: the size of the tensors that are restored before each run.
+        coefficients: the coefficients of the model.
 
     Raises:
         KernelFault: no block fits on a multiprocessor.
@@ -78,7 +80,7 @@ def demand_of(
 def recorded_on(
     kernel: Kernel, profile: GpuProfile, cache: CacheState = "hot"
 ) -> RecordedFigures | None:
-    """The figures recorded on this GPU under the highest limit, if there are any."""
+    """Return the figures recorded on this GPU under the highest limit, if there are any."""
     if cache == "cold":
         return None
     figures = [figure for figure in kernel.recorded if figure.gpu == profile.name]
@@ -86,14 +88,14 @@ def recorded_on(
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One launch.
+class _LaunchCost:
+    """The modelled time and activity of one launch or copy.
 
     Attributes:
         time_s: its time.
-        memory_s: the part of it that does not depend on the clock.
+        memory_s: the part of its time that does not depend on the clock.
         activity_s: its activity times its time.
-        dram_activity_s: likewise of the device memory alone.
+        dram_activity_s: the same for the device memory alone.
     """
 
     time_s: float
@@ -102,8 +104,8 @@ class _Part:
     dram_activity_s: float
 
 
-def _demand(parts: Sequence[_Part], profile: GpuProfile) -> Demand:
-    """What launches that follow one another take together."""
+def _demand(parts: Sequence[_LaunchCost], profile: GpuProfile) -> Demand:
+    """Return what launches that follow one another take together."""
     time_s = sum(part.time_s for part in parts)
     memory_s = sum(part.memory_s for part in parts)
     activity = sum(part.activity_s for part in parts) / time_s
@@ -124,12 +126,12 @@ def _launch(
     dram_share: float,
     profile: GpuProfile,
     c: Coefficients,
-) -> _Part:
-    block = block_of(launch, traffic, flops, profile, c)
+) -> _LaunchCost:
+    block = block_demand(launch, traffic, flops, profile, c)
     blocks = -(-launch.blocks // profile.sm_count)  # on the busiest multiprocessor
     waves = -(-blocks // min(block.resident, blocks))
     cycles = blocks * block.busy_cycles + waves * block.wait_cycles
-    # What a slice of the L2 updates, it updates one after another, for all multiprocessors.
+    # A slice of the L2 updates its sectors one after another, for all multiprocessors.
     cycles = max(cycles, traffic.contended_updates * c.update_cycles)
     core_s = cycles / (profile.max_clock_mhz * 1e6)
     l2_bytes = launch.blocks * block.l2_bytes
@@ -147,11 +149,11 @@ def _launch(
     )
     # Where the memory binds, a lower clock costs nothing until the cores would bind.
     memory_s = _LAUNCH_S + max(0.0, dram_s - core_s)
-    return _Part(time_s, memory_s, activity_s, dram_activity_s)
+    return _LaunchCost(time_s, memory_s, activity_s, dram_activity_s)
 
 
-def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) -> _Part:
-    """A copy within the card's memory."""
+def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) -> _LaunchCost:
+    """Return the part of a copy within the card's memory."""
     l2_bytes = 2 * nbytes
     dram_bytes = l2_bytes if cache == "cold" else max(0, l2_bytes - profile.l2_bytes)
     dram_peak_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
@@ -159,7 +161,9 @@ def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) 
     dram_s = dram_peak_s / _DRAM_SHARE
     time_s = max(l2_s, dram_s) + _LAUNCH_S
     activity_s = c.power_base * time_s + c.power_l2 * l2_s + _POWER_DRAM * dram_peak_s
-    return _Part(time_s, _LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, _POWER_DRAM * dram_peak_s)
+    return _LaunchCost(
+        time_s, _LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, _POWER_DRAM * dram_peak_s
+    )
 
 
 def _dram_share(
@@ -169,9 +173,9 @@ def _dram_share(
     profile: GpuProfile,
     cache: CacheState,
 ) -> float:
-    """The share of the L2's traffic that the device memory carries too.
+    """Return the share of the L2's traffic that the device memory carries too.
 
-    ``bytes_moved`` are the workload's; each launch that names a workspace moves it once more.
+    Each launch that names a workspace moves it once more, besides ``bytes_moved`` of the workload.
     """
     l2_bytes = sum(
         launch.blocks * entry.l2_sectors * SECTOR_BYTES
@@ -188,7 +192,7 @@ def _dram_share(
 
 
 def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> list[float]:
-    """FLOPs of each launch: the workload's, in proportion to what the launches read."""
+    """Divide the workload's FLOPs between the launches in proportion to what they read."""
     reads = [
         launch.blocks * max(entry.shared_read_bytes, entry.global_read_bytes)
         for launch, entry in zip(kernel.launches, traffic, strict=True)
@@ -228,16 +232,16 @@ def demand_of_figures(
     profile: GpuProfile,
     flops: int | None = None,
 ) -> Demand:
-    """What work with recorded figures takes at the profile's default limit.
+    """Return what work with recorded figures takes at the profile's default limit.
 
     Args:
-        time_ms: of one run.
-        power_w: of the card while it repeats.
-        dram_bytes: that the device memory carries in one run.
-        launches: of one run.
+        time_ms: the time of one run.
+        power_w: the power of the card while the work repeats.
+        dram_bytes: the bytes that the device memory carries in one run.
+        launches: the launches of one run.
         profile: the GPU.
-        flops: of one run; None if not known: then the cores work while they do not wait for the
-            memory.
+        flops: the FLOPs of one run. If they are None, the cores are taken to work whenever they do
+            not wait for the memory.
     """
     time_s = time_ms / 1e3
     dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
@@ -246,3 +250,105 @@ def demand_of_figures(
     core = _RECORDED_FP32 * core_s
     memory_power = _POWER_DRAM * dram_s / (core + _POWER_DRAM * dram_s) if dram_s else 0.0
     return Demand(time_s, power_w, memory_time, min(0.9, memory_power))
+
+
+# The range of the kernels with which the model was compared on a real card, which are those of
+# docs/explanation/timing-model.md. ``python studies/model_ranking.py`` prints the range of others.
+_COMPARED_GPU = "NVIDIA H200"
+COMPARED = {
+    "launches": (1, 2),
+    "threads a block": (32, 784),
+    "blocks": (2, 18496),
+    "operations for each byte of its tensors": (12.3, 330.0),
+    "operations for each byte that it reads": (1.9, 189.0),
+    "sectors of 32 bytes for each access by a warp": (3.2, 31.7),
+    "wavefronts for each access to shared memory": (1.0, 10.4),
+}
+"""The least and the greatest value among the compared kernels, by quantity."""
+
+_TYPES = frozenset({"float32"})
+_CALLS = frozenset(
+    {
+        *("make_float2", "make_float4", "make_int2", "make_int4", "min", "max", "fmaf", "__ldg"),
+        *("__syncthreads", "__launch_bounds__", "alignas", "__align__", "__attribute__"),
+        *("if", "for", "while", "switch", "return", "sizeof", "defined", "static_cast"),
+        *("reinterpret_cast", "const_cast", "float", "int", "unsigned", "bool", "size_t"),
+    }
+)
+"""The calls of the compared kernels and others that cost no more; the model knows no others."""
+
+_TEXT = re.compile(
+    r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#[^\n]*', re.DOTALL | re.MULTILINE
+)
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[\w\s,*:&]*>\s*)?\(")
+_DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*\([^;{}]*\)\s*(?:const\s*)?\{")
+_OTHER = re.compile(r"\b(asm|double|__half2?|__nv_bfloat162?|bfloat16|wmma|volatile)\b")
+
+
+def beyond_comparison(
+    kernel: Kernel,
+    dtypes: Iterable[str],
+    work: Work | None,
+    traffic: Sequence[Traffic],
+    gpu: str,
+    cache: CacheState = "hot",
+) -> str | None:
+    """Return how a kernel differs from all that the model was compared with, or None.
+
+    Args:
+        kernel: the kernel with its text and launches.
+        dtypes: the dtypes of its tensors.
+        work: the FLOPs and bytes of one run, if the workload gives them.
+        traffic: the traffic of each launch.
+        gpu: the name of the emulated GPU.
+        cache: the state of the L2 in which the kernel runs.
+
+    Returns:
+        A clause such as ``it calls expf``.
+    """
+    if gpu != _COMPARED_GPU:
+        return f"this is a {gpu}"
+    if cache != "hot":
+        return "its inputs come from the device memory"
+    if other := sorted(set(dtypes) - _TYPES):
+        return f"it has tensors of {other[0]}"
+    if (call := _unknown_call(kernel)) is not None:
+        return call
+    if work is None or not work.flops or not work.bytes_moved:
+        return "its workload tells no number of operations and bytes"
+    for name, value in quantities(kernel, work, traffic):
+        low, high = COMPARED[name]
+        if not low <= value <= high:
+            return f"it has {value:.3g} {name}, and those had {low:g} to {high:g}"
+    return None
+
+
+def quantities(
+    kernel: Kernel, work: Work, traffic: Sequence[Traffic]
+) -> Iterator[tuple[str, float]]:
+    """Yield the quantities that `COMPARED` names, which decide how a kernel spends its time."""
+    for launch, entry in zip(kernel.launches, traffic, strict=True):
+        if not (accesses := entry.global_loads + entry.global_stores):
+            continue
+        yield "threads a block", launch.threads
+        yield "sectors of 32 bytes for each access by a warp", entry.global_sectors / accesses
+        if entry.shared_accesses:
+            shared = entry.shared_wavefronts / entry.shared_accesses
+            yield "wavefronts for each access to shared memory", shared
+    read = sum(
+        launch.blocks * entry.global_read_bytes
+        for launch, entry in zip(kernel.launches, traffic, strict=True)
+    )
+    yield "launches", len(kernel.launches)
+    yield "blocks", max(launch.blocks for launch in kernel.launches)
+    yield "operations for each byte of its tensors", work.flops / work.bytes_moved
+    yield "operations for each byte that it reads", work.flops / max(1, read)
+
+
+def _unknown_call(kernel: Kernel) -> str | None:
+    text = _TEXT.sub("", kernel.source)
+    if other := _OTHER.search(text):
+        return f"it uses {other[1]}"
+    own = {launch.entry for launch in kernel.launches} | set(_DEFINED.findall(text))
+    calls = (name for name in _CALL.findall(text) if name not in own | _CALLS)
+    return None if (call := next(calls, None)) is None else f"it calls {call}"

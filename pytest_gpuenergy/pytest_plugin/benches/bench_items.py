@@ -14,13 +14,13 @@ import pytest
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.engine import Replayable
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.pytest_plugin.benches.products import MadeKernels
     from pytest_gpuenergy.pytest_plugin.benches.replays import Bound
     from pytest_gpuenergy.pytest_plugin.benches.searches import ReadyVariant
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.tuners import Bench
     from pytest_gpuenergy.workloads import Gemm
 
 
@@ -43,7 +43,7 @@ def _make_kernel(contender: str, gemm: Gemm, bench: Bench, made: MadeKernels) ->
 
     The kernel is made once for all power caps, unless candidates have failed under one of them.
     """
-    from pytest_gpuenergy.contenders import CONTENDERS
+    from pytest_gpuenergy.tuners import CONTENDERS
 
     key = (contender, gemm, bench.gpu.uuid)
     found = made.get(key)

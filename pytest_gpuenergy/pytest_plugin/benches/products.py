@@ -18,15 +18,14 @@ from pytest_gpuenergy.workloads import (
     measured_products,
     network,
     products_in,
-    search_words_said,
+    search_options_notice,
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.pytest_plugin.run_plugin import RunPlugin
-    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.tuners import Bench, KernelStore
 
 _ITEM = re.compile(r"\[(gemm_[^-\]]+)-(\w+)-")
 _NAMES_PRODUCT = re.compile(r"[0-9_=]")
@@ -105,7 +104,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, check_cutlass
+    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER, check_cutlass
 
     config = metafunc.config
     try:
@@ -124,14 +123,14 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     """Show where the records of the selected products come from, and options without effect."""
-    from pytest_gpuenergy.contenders import TUNED_BY, best_record
+    from pytest_gpuenergy.tuners import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     gemm = [params for params in chosen if "gemm_workload" in params]
     sizes = config.getoption("--gemm")
     if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    ignored = search_words_said(sizes) if gemm and sizes else None
+    ignored = search_options_notice(sizes) if gemm and sizes else None
     lines = [f"bench: {ignored}"] if ignored else []
     tuned = dict.fromkeys(
         (params["gemm_workload"], TUNED_BY[params["contender"]])
@@ -175,7 +174,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def kernel_store() -> Iterator[KernelStore]:
     """The store that makes the kernels of TVM's records."""
-    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.tuners import KernelStore
 
     with KernelStore() as store:
         yield store
@@ -190,7 +189,7 @@ def made_kernels() -> MadeKernels:
 @pytest.fixture
 def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
     """The GPU, records and programs with which contenders make their kernels."""
-    from pytest_gpuenergy.contenders import Bench
+    from pytest_gpuenergy.tuners import Bench
 
     config = request.config
     return Bench(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.engine import Replayable
     from pytest_gpuenergy.record import Measurement
-    from pytest_gpuenergy.replay import Plan, ProfileRecord, UniqueCall
+    from pytest_gpuenergy.replay import ProfileRecord, ReplayPlan, UniqueCall
 
 PROFILES = Path("bench", "profiles")
 _PREFILL, _DECODE = "prefill", "decode"
@@ -135,7 +135,7 @@ def replay_plans(gpu: Device) -> object:
     from pytest_gpuenergy.replay import planner_for
 
     @cache
-    def plan(of: BenchProfile) -> Plan:
+    def plan(of: BenchProfile) -> ReplayPlan:
         return planner_for(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
 
     return plan
@@ -147,7 +147,7 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
     item: ReplayItem = request.param
     assert callable(replay_plans)
     try:
-        plan: Plan = replay_plans(item.of)
+        plan: ReplayPlan = replay_plans(item.of)
     except GpuEnergyError as error:
         problem = str(error)
     else:

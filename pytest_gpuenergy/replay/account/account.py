@@ -1,4 +1,4 @@
-"""Whose joules they are: the energy of a step as the sum of its calls, and what is left over.
+"""Accounts for the energy of a step: the sum of its calls, and what the sum leaves over.
 
     E(step) = sum over calls of n E(call) + temperature + links + P(idle) t(gaps) + residual
     t(step) = sum over calls of n t(call) + t(gaps)
@@ -32,15 +32,17 @@ from pytest_gpuenergy.replay.account.figures import (
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 
 
-class Part(Struct, frozen=True):
-    """One call's share of a step.
+class CallShare(Struct, frozen=True):
+    """The share of one unique call in a step.
 
     Attributes:
-        calls: in the step.
-        time_ms: of all of them.
-        clock_mhz: of the SMs meanwhile; None if it could not be measured.
-        energy_mj: of all of them, at the step's temperature.
-        energy_mj_half_width: of the 95 % interval.
+        call: The id of the unique call.
+        operator: The operator that is called.
+        calls: How often the step makes the call.
+        time_ms: The time of all these calls.
+        energy_mj: The energy of all these calls, at the temperature of the step.
+        energy_mj_half_width: The half width of the energy's 95 % interval.
+        clock_mhz: The effective SM clock meanwhile; None if it could not be measured.
     """
 
     call: str
@@ -56,38 +58,47 @@ class Account(Struct, frozen=True):
     """A measured step against the sum of its calls.
 
     Attributes:
-        cap: label of the power limit, ``current`` if it was left as it was.
-        step: 0 for the prefill.
+        cap: The label of the power limit; ``current`` if it was left as it was.
+        step: The number of the step; 0 for the prefill.
         level: ``graph`` where the whole step is a CUDA graph, ``eager`` where the host launches
             each kernel, ``layers`` where the layers alone are a CUDA graph.
-        time_ms, energy_mj: of the step, as measured.
-        tokens: of the prompts for the prefill, generated ones for a decode step;
-            None where there are none, as for a function.
-        joules_per_token, tokens_per_joule: of the measured energy.
-        edp_mj_ms: measured energy times time.
-        idle_w: power of the card between launches.
-        kernels_ms, kernels_mj: sums over its calls.
-        temperature_mj: what the sum's energy changed by to be at the step's temperature.
-        trace_ms: GPU time of those calls in the model, by its trace; without exchanges between
-            ranks, which wait there.
-        gpu_ms: GPU time of those calls alone, by the same profiler; None if it is not known of all.
-        links_w: power of the links to other GPUs for as long as a step's exchanges keep them awake;
-            None if there are none, or if it was not measured.
-        links_mj: at that power, in the time in which there is no exchange.
-        gaps_ms: what is left of the time, in which no call ran; negative if calls took longer.
-        gaps_mj: at the card's idle power.
-        residual_mj: what nothing above accounts for.
-        predicted_mj: sum, temperature, links and gaps.
-        energy_error: of the prediction, relative to the measured energy.
-        time_error: of ``gpu_ms``, relative to ``trace_ms``; None without it.
-        clock_mhz: of the SMs during the step; None if it could not be measured.
-        coverage: part of the step's GPU time, by the trace, whose calls have been measured.
-        missing: ids of the calls that have no figures.
-        limited: ids of the calls that the power limit held back alone, but not in the step; they
-            take more time and less power than they did in it.
-        spaced: ids of the calls that it held back likewise, which have been measured with gaps
-            after them, too; their figures are those at the clock of the step, between the two.
-        rank: whose part of the model it is, where several ranks share one.
+        time_ms: The measured time of the step.
+        energy_mj: The measured energy of the step.
+        energy_mj_half_width: The half width of the measured energy's 95 % interval.
+        tokens: The number of prompt tokens for the prefill, and of generated tokens for a decode
+            step; None for a function, which has none.
+        joules_per_token: The measured energy per token.
+        tokens_per_joule: Its reciprocal.
+        edp_mj_ms: The measured energy times the measured time.
+        idle_w: The power of the card between launches.
+        kernels_ms: The sum of the calls' times.
+        kernels_mj: The sum of the calls' energies, as measured.
+        kernels_mj_half_width: The half width of that sum's 95 % interval.
+        temperature_mj: The correction of ``kernels_mj`` to the temperature of the step.
+        trace_ms: The GPU time of the calls in the model, by its trace; exchanges between ranks are
+            left out, because there they include waiting.
+        gpu_ms: The GPU time of the same calls alone, by the same profiler; None if it is unknown
+            for any of them.
+        gaps_ms: The time of the step in which no call runs; negative if the calls took longer
+            alone than the step.
+        gaps_mj: The energy of the gaps, at the card's idle power.
+        residual_mj: The measured energy that the prediction does not account for.
+        predicted_mj: The sum of calls, temperature, links and gaps.
+        energy_error: The error of the prediction, relative to the measured energy.
+        time_error: The difference of ``gpu_ms`` from ``trace_ms``, relative to it; None without
+            ``gpu_ms``.
+        clock_mhz: The effective SM clock during the step; None if it could not be measured.
+        coverage: The part of the step's GPU time, by the trace, whose calls have been measured.
+        parts: The unique calls of the step, the most energy first.
+        missing: The ids of the calls that have no figures.
+        limited: The ids of the calls that the power limit slowed down alone, but not in the step;
+            alone, they take more time and less power.
+        spaced: The ids of such calls that were also measured with gaps after them; their figures
+            are interpolated to the clock of the step.
+        rank: The rank whose part of the model it is, where several ranks share one.
+        links_w: The power of the links to other GPUs while the exchanges of a step keep them
+            awake; None if there are no links, or if it was not measured.
+        links_mj: The energy of the links outside exchanges, at that power.
     """
 
     cap: str
@@ -115,7 +126,7 @@ class Account(Struct, frozen=True):
     time_error: float | None
     clock_mhz: float | None
     coverage: float
-    parts: tuple[Part, ...]
+    parts: tuple[CallShare, ...]
     missing: tuple[str, ...]
     limited: tuple[str, ...]
     spaced: tuple[str, ...] = ()
@@ -133,18 +144,18 @@ def account_for_step(
     idle_w: float,
     tokens: int | None,
 ) -> Account:
-    """Close the sum of a step.
+    """Return the account of a step.
 
     Args:
-        step: its number.
-        level: see `Account`.
-        whole: the measurement of the step.
-        calls: all that may occur in it.
-        measured: measurements by the ids of calls; those without figures count as missing.
-        idle_w: power of the card between launches.
-        tokens: see `Account`.
+        step: The number of the step.
+        level: The way of launching it, see `Account`.
+        whole: The measurement of the step.
+        calls: The unique calls that may occur in it.
+        measured: The measurements by the ids of calls; calls without figures count as missing.
+        idle_w: The power of the card between launches.
+        tokens: The number of tokens, see `Account`.
     """
-    parts: list[Part] = []
+    parts: list[CallShare] = []
     missing: list[str] = []
     limited: list[str] = []
     spaced: list[str] = []
@@ -171,7 +182,7 @@ def account_for_step(
             alone_us.append(None if gpu_us is None else count * gpu_us)
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
-            Part(
+            CallShare(
                 call=call.id,
                 operator=call.operator,
                 calls=count,
@@ -182,14 +193,14 @@ def account_for_step(
             )
         )
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
-    kernels_ms = sum(one.time_ms for one in parts)
-    predicted_kernels_mj = sum(one.energy_mj for one in parts)
+    kernels_ms = sum(part.time_ms for part in parts)
+    predicted_kernels_mj = sum(part.energy_mj for part in parts)
     trace_ms = compared_us / 1e3
-    gpu_ms = None if None in alone_us else sum(one for one in alone_us if one is not None) / 1e3
+    gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
     gaps_ms = time_ms - kernels_ms
     gaps_mj = idle_w * gaps_ms
     exchanges = {call.id for call in calls if call.is_exchange}
-    exchanges_ms = sum(one.time_ms for one in parts if one.call in exchanges)
+    exchanges_ms = sum(part.time_ms for part in parts if part.call in exchanges)
     awake_w = links_w(step, level, measured, whole.temperature_c)
     links_mj = (awake_w or 0.0) * (time_ms - exchanges_ms)
     predicted_mj = predicted_kernels_mj + links_mj + gaps_mj
@@ -207,7 +218,7 @@ def account_for_step(
         idle_w=idle_w,
         kernels_ms=kernels_ms,
         kernels_mj=predicted_kernels_mj - shift_mj,
-        kernels_mj_half_width=sum(one.energy_mj_half_width for one in parts),
+        kernels_mj_half_width=sum(part.energy_mj_half_width for part in parts),
         temperature_mj=shift_mj,
         trace_ms=trace_ms,
         gpu_ms=gpu_ms,
@@ -219,7 +230,7 @@ def account_for_step(
         time_error=gpu_ms / trace_ms - 1 if gpu_ms is not None and trace_ms else None,
         clock_mhz=whole.effective_sm_clock_mhz,
         coverage=covered_us / all_us if all_us else 0.0,
-        parts=tuple(sorted(parts, key=lambda one: -one.energy_mj)),
+        parts=tuple(sorted(parts, key=lambda part: -part.energy_mj)),
         missing=tuple(missing),
         limited=tuple(limited),
         spaced=tuple(spaced),
@@ -229,17 +240,18 @@ def account_for_step(
 
 
 class Saving(Struct, frozen=True):
-    """What a call would save under the power limit that suits it best.
+    """The energy that a call would save under the power limit that suits it best.
 
     Attributes:
-        step: 0 for the prefill.
-        call: its id.
-        calls: in the step.
-        cap: the limit with the least energy; that of the reference, if no other's interval lies
-            below the reference's.
-        energy_mj: of all its calls under the reference.
-        saved_mj: of that.
-        slowdown: its time under ``cap`` relative to that under the reference.
+        step: The number of the step; 0 for the prefill.
+        call: The id of the unique call.
+        operator: The operator that is called.
+        calls: How often the step makes the call.
+        cap: The power limit with the least energy; the reference limit unless the energy's
+            interval lies below that of the reference.
+        energy_mj: The energy of all these calls under the reference limit.
+        saved_mj: The part of it that ``cap`` saves.
+        slowdown: The time under ``cap``, relative to that under the reference limit.
     """
 
     step: int
@@ -258,13 +270,13 @@ def savings(
     measured: Mapping[str, Mapping[str, Measurement]],
     reference: str,
 ) -> list[Saving]:
-    """Of each call of a step, the most energy first.
+    """Return the savings of each call of a step, the most energy first.
 
     Args:
-        step: its number.
-        calls: all that may occur in it.
-        measured: by the label of the power limit, measurements by the ids of calls.
-        reference: label of the limit to compare with.
+        step: The number of the step.
+        calls: The unique calls that may occur in it.
+        measured: By the label of the power limit, the measurements by the ids of calls.
+        reference: The label of the limit to compare with.
     """
     found = []
     for call in calls:
@@ -292,7 +304,7 @@ def savings(
                 slowdown=time_ms_of(best) / time_ms_of(plain),
             )
         )
-    return sorted(found, key=lambda one: -one.energy_mj)
+    return sorted(found, key=lambda saving: -saving.energy_mj)
 
 
 def _energy_mj(found: Measurement) -> float:
@@ -300,15 +312,15 @@ def _energy_mj(found: Measurement) -> float:
 
 
 class Total(Struct, frozen=True):
-    """A step on all ranks together, which they make at the same time.
+    """A step on all ranks, which run it at the same time; see `Account` for the other attributes.
 
     Attributes:
-        cap, step, level, tokens: see `Account`.
-        time_ms: of the rank that takes longest.
-        energy_mj, predicted_mj, residual_mj: sums over the ranks.
-        energy_mj_half_width: of the 95 % interval, as if the ranks' errors were all alike.
-        energy_error: of the prediction, relative to the measured energy.
-        joules_per_token, tokens_per_joule, edp_mj_ms: of the measured energy.
+        time_ms: The time of the slowest rank.
+        energy_mj: The measured energy of all ranks.
+        energy_mj_half_width: The half width of its 95 % interval, if the errors of the ranks are
+            fully correlated.
+        predicted_mj: The predicted energy of all ranks.
+        residual_mj: The measured energy less the predicted energy.
     """
 
     cap: str
@@ -326,17 +338,17 @@ class Total(Struct, frozen=True):
     edp_mj_ms: float
 
 
-def totals_of(accounts: Sequence[Account], ranks: int) -> Iterator[Total]:
-    """Of each power limit, step and level of which all ranks have an account."""
+def total_over_ranks(accounts: Sequence[Account], ranks: int) -> Iterator[Total]:
+    """Add up the accounts of each power limit, step and level that all ranks have measured."""
     groups: dict[tuple[str, int, str], list[Account]] = {}
-    for one in accounts:
-        groups.setdefault((one.cap, one.step, one.level), []).append(one)
+    for account in accounts:
+        groups.setdefault((account.cap, account.step, account.level), []).append(account)
     for (cap, step, level), group in groups.items():
         if len(group) < ranks:
             continue
-        time_ms = max(one.time_ms for one in group)
-        energy_mj = sum(one.energy_mj for one in group)
-        predicted_mj = sum(one.predicted_mj for one in group)
+        time_ms = max(account.time_ms for account in group)
+        energy_mj = sum(account.energy_mj for account in group)
+        predicted_mj = sum(account.predicted_mj for account in group)
         tokens = group[0].tokens
         yield Total(
             cap=cap,
@@ -344,7 +356,7 @@ def totals_of(accounts: Sequence[Account], ranks: int) -> Iterator[Total]:
             level=level,
             time_ms=time_ms,
             energy_mj=energy_mj,
-            energy_mj_half_width=sum(one.energy_mj_half_width for one in group),
+            energy_mj_half_width=sum(account.energy_mj_half_width for account in group),
             predicted_mj=predicted_mj,
             residual_mj=energy_mj - predicted_mj,
             energy_error=predicted_mj / energy_mj - 1,

@@ -1,4 +1,4 @@
-"""What the measurements of a replay are called, and the figures in them."""
+"""Names the measurements of a replay, and reads their figures."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from pytest_gpuenergy.record import Measurement
 
 GRAPH, EAGER, LAYERS = "graph", "eager", "layers"
 GAP = "gap"
-"""What the time between spaced calls is called among the measurements."""
+"""The key of the gap that is put between calls, as a measurement of its own."""
 GAP_MS = 0.02
-"""What it takes, roughly."""
+"""The approximate duration of a gap, in milliseconds."""
 GPU_US = "gpu_us"
-"""What the GPU time of a call alone, by the profiler, is called in the details of its record."""
+"""The detail of a record with the GPU time of a call alone, by the profiler, in microseconds."""
 
 
 def step_key(step: int, level: str) -> str:
-    """What a step at a level is called among the measurements."""
+    """Return the key of a step's measurement at a level, such as ``step0-graph``."""
     return f"step{step}-{level}"
 
 
 def links_key(step: int, level: str) -> str:
-    """What an exchange that is spaced as in a step is called among the measurements."""
+    """Return the key of an exchange that was measured with gaps as long as those in a step."""
     return f"{step_key(step, level)}-links"
 
 
 def spaced_key(call: str) -> str:
-    """What a call that has been spaced by gaps is called among the measurements."""
+    """Return the key of a call that was measured with gaps after it."""
     return f"{call}-spaced"
 
 
 def gpu_us_of(found: Measurement) -> float | None:
-    """GPU time of a call alone by the profiler, in µs; None if it is not known."""
+    """Return the GPU time of a call alone, by the profiler, in microseconds; None if unknown."""
     value = found.kernel.details.get(GPU_US)
     return float(value) if isinstance(value, int | float) else None
 
 
 class Alone(NamedTuple):
-    """One call's figures; energies in mJ, as measured and at the temperature asked for."""
+    """The figures of one call, with its energy as measured and at a given temperature."""
 
     time_ms: float
     raw_mj: float
@@ -49,7 +49,7 @@ class Alone(NamedTuple):
 
 
 def is_held_back(alone: Measurement, whole: Measurement) -> bool:
-    """Whether the power limit held a call back alone more than the step that it is part of."""
+    """Return whether the power limit slowed a call down more alone than within its step."""
     if not alone.cap_binding or not whole.cap_binding:
         return bool(alone.cap_binding)
     clocks = alone.effective_sm_clock_mhz, whole.effective_sm_clock_mhz
@@ -57,7 +57,7 @@ def is_held_back(alone: Measurement, whole: Measurement) -> bool:
 
 
 def as_measured(found: Measurement, temperature_c: float | None) -> Alone:
-    """The figures of a call, its energy at ``temperature_c`` too."""
+    """Return the figures of a call, with its energy at ``temperature_c``."""
     return Alone(
         time_ms_of(found),
         found.raw_energy_mj or 0.0,
@@ -68,14 +68,20 @@ def as_measured(found: Measurement, temperature_c: float | None) -> Alone:
 
 
 def at_clock(whole: Measurement, alone: Alone, apart: Alone) -> Alone:
-    """Between a call's figures under the limit and those without it, by the clock of the step."""
+    """Interpolate a call's figures to the clock of its step.
+
+    Args:
+        whole: The measurement of the step.
+        alone: The figures of the call when launched back to back, which the power limit slows.
+        apart: Its figures when launched with gaps, which the limit does not slow.
+    """
     wanted, low, high = whole.effective_sm_clock_mhz, alone.clock_mhz, apart.clock_mhz
     if wanted is None or low is None or high is None or high <= low:
         return apart
     share = min(1.0, max(0.0, (wanted - low) / (high - low)))
 
-    def between(one: float, other: float) -> float:
-        return one + share * (other - one)
+    def between(limited: float, unlimited: float) -> float:
+        return limited + share * (unlimited - limited)
 
     return Alone(
         between(alone.time_ms, apart.time_ms),
@@ -89,28 +95,31 @@ def at_clock(whole: Measurement, alone: Alone, apart: Alone) -> Alone:
 def without_gaps(
     call: str, measured: Mapping[str, Measurement], temperature_c: float | None
 ) -> Alone | None:
-    """A spaced call without its gaps; None unless both were measured, and ran unlimited."""
+    """Return the figures of a spaced call less those of its gaps.
+
+    Returns None unless both were measured, and the power limit did not slow the call.
+    """
     pair, gap = measured.get(spaced_key(call)), measured.get(GAP)
     if pair is None or gap is None or not (pair.measured and gap.measured) or pair.cap_binding:
         return None
     gaps = int(pair.workload.parameters["gaps"])
-    one, other = as_measured(pair, temperature_c), as_measured(gap, temperature_c)
+    both, each_gap = as_measured(pair, temperature_c), as_measured(gap, temperature_c)
     return Alone(
-        one.time_ms - gaps * other.time_ms,
-        one.raw_mj - gaps * other.raw_mj,
-        one.energy_mj - gaps * other.energy_mj,
-        one.half_width_mj + gaps * other.half_width_mj,
-        one.clock_mhz,
+        both.time_ms - gaps * each_gap.time_ms,
+        both.raw_mj - gaps * each_gap.raw_mj,
+        both.energy_mj - gaps * each_gap.energy_mj,
+        both.half_width_mj + gaps * each_gap.half_width_mj,
+        both.clock_mhz,
     )
 
 
 def time_ms_of(found: Measurement) -> float:
-    """Its time in ms, which may be missing."""
+    """Return the time in milliseconds; NaN if it is missing."""
     return found.time_ms or math.nan
 
 
 def at_temperature_mj(found: Measurement, temperature_c: float | None) -> float:
-    """The energy as measured, in mJ, brought to ``temperature_c`` where that is known."""
+    """Return the measured energy in mJ, corrected to ``temperature_c`` where that is possible."""
     energy_mj = found.raw_energy_mj or 0.0
     if None in (found.energy_change_per_k, found.temperature_c, temperature_c):
         return energy_mj
@@ -121,7 +130,7 @@ def at_temperature_mj(found: Measurement, temperature_c: float | None) -> float:
 
 
 def half_width_mj(found: Measurement) -> float:
-    """Of the 95 % interval of its energy; 0 if there is none."""
+    """Return the half width of the 95 % interval of the energy; 0 without an interval."""
     interval = found.energy_mj_ci95
     return 0.0 if interval is None else (interval.high - interval.low) / 2
 
@@ -129,14 +138,17 @@ def half_width_mj(found: Measurement) -> float:
 def links_w(
     step: int, level: str, measured: Mapping[str, Measurement], temperature_c: float | None
 ) -> float | None:
-    """Power that links take beside what runs; None if there are none, or it was not measured.
+    """Return the power of the links to other GPUs while the exchanges of a step keep them awake.
 
     Args:
-        step: its number.
-        level: the level of the step, see `Account`; layers have their exchanges at the
-            distance of the whole step's graph.
-        measured: measurements by their keys.
-        temperature_c: of the card, to bring the energies to.
+        step: The number of the step.
+        level: The level of the step, see `Account`. For layers, the distance between exchanges is
+            taken from the graph of the whole step.
+        measured: The measurements by their keys.
+        temperature_c: The temperature that energies are corrected to.
+
+    Returns:
+        The power in watts; None if there are no links, or if it was not measured.
     """
     apart = measured.get(links_key(step, EAGER if level == EAGER else GRAPH))
     if apart is None or not apart.measured:

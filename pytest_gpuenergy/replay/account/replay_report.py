@@ -1,4 +1,4 @@
-"""What a replay found, and its views."""
+"""The report of a replay: its file, its text in a terminal, and its values on the HTML page."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Measurement, RunInfo
-from pytest_gpuenergy.replay.account.account import Account, Saving, Total, totals_of
+from pytest_gpuenergy.replay.account.account import Account, Saving, Total, total_over_ranks
 from pytest_gpuenergy.replay.account.figures import GRAPH
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
-from pytest_gpuenergy.report import schema_of
+from pytest_gpuenergy.report import document_schema
 from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically
 
 RESULTS = {False: "results", True: "results-emulated"}
-"""Folder of the results, by whether the GPU is emulated."""
+"""The folder of the results within that of the profile, by whether the GPU is emulated."""
 REPORT_JSON = "gpu_energy_report.json"
 
 
 class ReplayReport(Struct, frozen=True):
-    """What a replay found; stands in ``gpu_energy_report.json``.
+    """The results of a replay, as ``gpu_energy_report.json`` has them.
 
     Attributes:
-        run: where and with what it was replayed; ``emulated`` if recorded figures were, on an
-            emulated GPU.
-        profile: what was profiled.
-        cache: state of the L2 cache in the replays.
-        accounts: of each power limit, step and level that could be measured.
-        savings: with several power limits, of each call of each step; the reference is the limit
-            as it was found, or otherwise the highest.
-        missing: by the id of a call that was not replayed, or the name of a level, the reason;
-            with several power limits, the limit's label follows after ``@`` if it is for that only.
-        measurements: of calls, layers and steps.
-        totals: of all ranks together, where several share the model.
+        run: Where and with what options it was replayed; ``emulated`` if an emulated GPU replayed
+            recorded figures.
+        profile: What was profiled.
+        cache: The state of the L2 cache in the replay.
+        accounts: The accounts of each power limit, step and level that could be measured.
+        savings: With several power limits, the savings of each call of each step. The reference is
+            the limit as it was found or, if that was not measured, the highest.
+        missing: The reason for each call that was not replayed, by its id, or for each level, by
+            its name. ``@`` and the label of a power limit follow if it concerns this limit alone.
+        measurements: The measurements of calls, layers and steps.
+        totals: The sums over all ranks, where several share the model.
+        schema_version: The version of this form.
     """
 
     run: RunInfo
@@ -49,26 +50,28 @@ class ReplayReport(Struct, frozen=True):
 
 
 def combined(reports: Sequence[ReplayReport]) -> ReplayReport:
-    """The report of all ranks that share a model; that of a single one is as it was.
+    """Combine the reports of the ranks that share a model; a single report is left as it is.
 
     Args:
-        reports: of each rank.
+        reports: The report of each rank.
     """
     first, *others = reports
     if not others:
         return first
-    accounts = tuple(one for report in reports for one in report.accounts)
+    accounts = tuple(account for report in reports for account in report.accounts)
     return replace(
         first,
         accounts=accounts,
-        totals=tuple(totals_of(accounts, len(reports))),
-        savings=tuple(one for report in reports for one in report.savings),
+        totals=tuple(total_over_ranks(accounts, len(reports))),
+        savings=tuple(saving for report in reports for saving in report.savings),
         missing={
             f"rank{rank}/{key}": why
             for rank, report in enumerate(reports)
             for key, why in report.missing.items()
         },
-        measurements=tuple(one for report in reports for one in report.measurements),
+        measurements=tuple(
+            measurement for report in reports for measurement in report.measurements
+        ),
     )
 
 
@@ -89,18 +92,20 @@ def write_report(report: ReplayReport, folder: Path) -> None:
 
 
 def schema_document() -> str:
-    """The JSON Schema of ``gpu_energy_report.json``."""
-    return dump(schema_of(ReplayReport, "Replay of a model by pytest-gpuenergy"))
+    """Return the JSON Schema of ``gpu_energy_report.json``."""
+    return dump(document_schema(ReplayReport, "Replay of a model by pytest-gpuenergy"))
 
 
 def page_values(report: ReplayReport) -> dict[str, object]:
-    """What the HTML page shows of a replay beside its measurements."""
+    """Return what the HTML page shows of a replay beside its measurements."""
     return {
         "model": report.profile.model,
-        "steps": {str(one.step): report.profile.step_name(one.step) for one in report.accounts},
+        "steps": {
+            str(account.step): report.profile.step_name(account.step) for account in report.accounts
+        },
         "accounts": [
-            {**plain(one), "missing": len(one.missing), "limited": list(one.limited)}
-            for one in report.accounts
+            {**plain(account), "missing": len(account.missing), "limited": list(account.limited)}
+            for account in report.accounts
         ],
         "ranks": report.profile.ranks,
         "totals": plain(report.totals),
@@ -110,25 +115,26 @@ def page_values(report: ReplayReport) -> dict[str, object]:
 
 
 _SHOWN = 10
+"""The number of calls in a table of the terminal; the JSON has all of them."""
 
 
 def report_lines(report: ReplayReport) -> Iterator[str]:
-    """Lines: the accounts, the calls that take most, what limits would save, what is missing."""
+    """Yield lines with the accounts, the largest calls, possible savings, and what is missing."""
     label = emulated_mark(report.run.emulated)
     yield f"{report.profile.model} on {report.run.gpu_name}{label}"
     if report.run.emulated:
         yield "figures that a card has recorded, and a model of what power limits do to them"
     if report.profile.power is not None:
         yield f"profiled with {report.profile.power.sentence}"
-    for one in report.accounts:
-        yield from ("", *_account(one, _step(report, one)))
+    for account in report.accounts:
+        yield from ("", *_account(account, _step(report, account)))
     for total in report.totals:
         yield from ("", *_total(total, report))
-    for one in report.accounts:
-        if one.level == GRAPH:
-            yield from ("", *_parts(one, _step(report, one)))
-    for step in dict.fromkeys(one.step for one in report.savings):
-        found = [one for one in report.savings if one.step == step]
+    for account in report.accounts:
+        if account.level == GRAPH:
+            yield from ("", *_parts(account, _step(report, account)))
+    for step in dict.fromkeys(saving.step for saving in report.savings):
+        found = [saving for saving in report.savings if saving.step == step]
         yield from ("", *_savings(found, report.profile.step_name(step)))
     reasons: dict[str, list[str]] = {}
     for key, why in report.missing.items():
@@ -138,73 +144,72 @@ def report_lines(report: ReplayReport) -> Iterator[str]:
         yield from (f"{', '.join(keys)}: {why}" for why, keys in reasons.items())
 
 
-def _step(report: ReplayReport, one: Account) -> str:
-    """The words for an account's step, with its rank if there are several."""
-    name = report.profile.step_name(one.step)
-    return f"rank {one.rank}, {name}" if report.profile.ranks > 1 else name
+def _step(report: ReplayReport, account: Account) -> str:
+    """Return the name of an account's step, with the rank if there are several."""
+    name = report.profile.step_name(account.step)
+    return f"rank {account.rank}, {name}" if report.profile.ranks > 1 else name
 
 
-def _total(one: Total, report: ReplayReport) -> Iterator[str]:
-    yield (
-        f"all {report.profile.ranks} GPUs, {report.profile.step_name(one.step)}, {one.level}, "
-        f"{one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} ms measured; predicted "
-        f"{one.predicted_mj:.4g} mJ ({one.energy_error:+.1%})"
+def _total(total: Total, report: ReplayReport) -> Iterator[str]:
+    yield _measured(
+        total, f"all {report.profile.ranks} GPUs, {report.profile.step_name(total.step)}"
     )
-    yield f"  {_per_token(one)}"
+    yield f"  {_per_token(total)}"
 
 
-def _account(one: Account, step: str) -> Iterator[str]:
+def _account(account: Account, step: str) -> Iterator[str]:
+    yield _measured(account, step)
+    links = ""
+    if account.links_w is not None:
+        links = f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
     yield (
-        f"{step}, {one.level}, {one.cap}: {one.energy_mj:.4g} mJ and {one.time_ms:.4g} "
-        f"ms measured; predicted {one.predicted_mj:.4g} mJ ({one.energy_error:+.1%})"
+        f"  calls {account.kernels_mj:.4g} mJ ±{account.kernels_mj_half_width:.2g} in "
+        f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g}{links}, gaps "
+        f"{account.gaps_mj:+.3g} in {account.gaps_ms:.3g} ms at {account.idle_w:.1f} W, residual "
+        f"{account.residual_mj:+.3g}"
     )
-    yield (
-        f"  calls {one.kernels_mj:.4g} mJ ±{one.kernels_mj_half_width:.2g} in {one.kernels_ms:.4g} "
-        f"ms, temperature {one.temperature_mj:+.3g}{_links(one)}, gaps {one.gaps_mj:+.3g} in "
-        f"{one.gaps_ms:.3g} ms at {one.idle_w:.1f} W, residual {one.residual_mj:+.3g}"
-    )
-    yield f"  {one.coverage:.1%} of the GPU time replayed{_gpu_time(one)}"
-    yield f"  {_per_token(one)}"
-    if one.spaced:
-        yield (
-            f"  {len(one.spaced)} calls that the power limit holds back alone were measured with "
-            f"gaps between them, too: {', '.join(one.spaced)}"
+    replayed = f"  {account.coverage:.1%} of the GPU time replayed"
+    if account.gpu_ms is not None and account.time_error is not None:
+        replayed += (
+            f"; by the profiler {account.gpu_ms:.4g} ms alone, {account.trace_ms:.4g} ms in the "
+            f"model ({account.time_error:+.1%})"
         )
-    if one.limited:
+    yield replayed
+    yield f"  {_per_token(account)}"
+    if account.spaced:
         yield (
-            f"  the power limit held {len(one.limited)} calls back alone, but not in the step: "
-            f"{', '.join(one.limited)}"
+            f"  {len(account.spaced)} calls that the power limit holds back alone were measured "
+            f"with gaps between them, too: {', '.join(account.spaced)}"
+        )
+    if account.limited:
+        yield (
+            f"  the power limit held {len(account.limited)} calls back alone, but not in the step: "
+            f"{', '.join(account.limited)}"
         )
 
 
-def _links(one: Account) -> str:
-    return f", links {one.links_mj:+.3g} at {one.links_w:.1f} W" if one.links_w is not None else ""
+def _measured(found: Account | Total, step: str) -> str:
+    return (
+        f"{step}, {found.level}, {found.cap}: {found.energy_mj:.4g} mJ and {found.time_ms:.4g} ms "
+        f"measured; predicted {found.predicted_mj:.4g} mJ ({found.energy_error:+.1%})"
+    )
 
 
-def _per_token(one: Account | Total) -> str:
-    edp = f"EDP {one.edp_mj_ms:.4g} mJ ms"
-    if one.joules_per_token is None or one.tokens_per_joule is None:
+def _per_token(found: Account | Total) -> str:
+    edp = f"EDP {found.edp_mj_ms:.4g} mJ ms"
+    if found.joules_per_token is None or found.tokens_per_joule is None:
         return edp
     return (
-        f"{one.joules_per_token:.4g} J per token, {one.tokens_per_joule:.4g} tokens per joule, "
+        f"{found.joules_per_token:.4g} J per token, {found.tokens_per_joule:.4g} tokens per joule, "
         f"{edp}"
     )
 
 
-def _gpu_time(one: Account) -> str:
-    if one.gpu_ms is None or one.time_error is None:
-        return ""
-    return (
-        f"; by the profiler {one.gpu_ms:.4g} ms alone, {one.trace_ms:.4g} ms in the model "
-        f"({one.time_error:+.1%})"
-    )
-
-
-def _parts(one: Account, step: str) -> Iterator[str]:
-    total_mj = sum(part.energy_mj for part in one.parts) or 1.0
-    shown = one.parts[:_SHOWN]
+def _parts(account: Account, step: str) -> Iterator[str]:
+    total_mj = sum(part.energy_mj for part in account.parts) or 1.0
+    shown = account.parts[:_SHOWN]
     share = sum(part.energy_mj for part in shown) / total_mj
-    yield f"{step}, {one.cap}: {len(shown)} calls take {share:.1%} of the calls' energy"
+    yield f"{step}, {account.cap}: {len(shown)} calls take {share:.1%} of the calls' energy"
     header = ("call", "calls", "ms", "mJ", "energy", "operator")
     rows = [
         (
@@ -221,8 +226,8 @@ def _parts(one: Account, step: str) -> Iterator[str]:
 
 
 def _savings(found: Sequence[Saving], step: str) -> Iterator[str]:
-    total_mj = sum(one.energy_mj for one in found) or 1.0
-    saved_mj = sum(one.saved_mj for one in found)
+    total_mj = sum(saving.energy_mj for saving in found) or 1.0
+    saved_mj = sum(saving.saved_mj for saving in found)
     yield (
         f"{step}: each call under the limit that suits it best would save "
         f"{saved_mj:.4g} mJ ({saved_mj / total_mj:.1%})"
@@ -230,14 +235,14 @@ def _savings(found: Sequence[Saving], step: str) -> Iterator[str]:
     header = ("call", "calls", "best limit", "mJ saved", "saved", "time", "operator")
     rows = [
         (
-            one.call,
-            str(one.calls),
-            one.cap,
-            f"{one.saved_mj:.4g}",
-            f"{one.saved_mj / one.energy_mj:.1%}" if one.energy_mj else "",
-            f"{one.slowdown - 1:+.1%}",
-            one.operator,
+            saving.call,
+            str(saving.calls),
+            saving.cap,
+            f"{saving.saved_mj:.4g}",
+            f"{saving.saved_mj / saving.energy_mj:.1%}" if saving.energy_mj else "",
+            f"{saving.slowdown - 1:+.1%}",
+            saving.operator,
         )
-        for one in found[:_SHOWN]
+        for saving in found[:_SHOWN]
     ]
     yield from aligned([header, *rows])

@@ -1,4 +1,4 @@
-"""The calls of operators that a model made, and what each launched: the units of a replay."""
+"""Groups the calls of operators that a model makes into unique calls, the units of a replay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.extract.trace import Launch, Sizes
+from pytest_gpuenergy.replay.extract.trace import Sizes, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.support import (
@@ -30,21 +30,21 @@ from pytest_gpuenergy.support import (
 
 CALLS_JSONL = "operator_calls.jsonl"
 OUTSIDE = "none"
-"""The operator of what was launched outside of any."""
+"""The operator of a launch that was made outside of any operator."""
 
 _LARGEST_BYTES = 1 << 30
 _MOST_NUMBERS = 1 << 50
-"""In a tensor; no device has room for them."""
+"""The largest number of elements of a tensor in a file; no device has room for more."""
 
 
 class CallForm(Struct, frozen=True):
-    """What a call of an operator was made with; tensors by their form, not by their values.
+    """The operator and arguments of a call; tensors by their form, not by their values.
 
     Attributes:
-        operator: with its overload, such as ``aten.addmm.default``.
-        arguments: a tensor is an object with ``shape``, ``dtype``, ``strides`` in elements,
-            ``alignment`` in bytes and ``device``.
-        parameters: names of those of the model that are among the arguments, in their order.
+        operator: The operator with its overload, such as ``aten.addmm.default``.
+        arguments: The arguments. A tensor is an object with ``shape``, ``dtype``, ``strides`` in
+            elements, ``alignment`` in bytes and ``device``.
+        parameters: The names of the model's parameters among the arguments, in their order.
     """
 
     operator: str
@@ -56,10 +56,14 @@ _OUTSIDE = CallForm(OUTSIDE, None)
 
 
 class LaunchForm(Struct, frozen=True):
-    """What a call launched: a kernel, copy or set, and its launch plan.
+    """A kernel, copy or set that a call launches, with its launch plan.
 
     Attributes:
-        kernel: id of the unique kernel in the other files.
+        kernel: The id of the unique kernel in the other files.
+        name: The name of the kernel.
+        grid: The number of blocks in each dimension.
+        block: The number of threads in each dimension of a block.
+        shared_memory_bytes: The static and dynamic shared memory of a block.
     """
 
     kernel: str
@@ -70,24 +74,26 @@ class LaunchForm(Struct, frozen=True):
 
     @property
     def plan(self) -> tuple[object, ...]:
-        """What a replay has to launch again."""
+        """The name and launch plan, which must be the same in a replay."""
         return self.name, self.grid, self.block, self.shared_memory_bytes
 
 
 class UniqueCall(Struct, frozen=True):
-    """What calls with the same form, phase and launches share.
+    """All calls with the same form, phase and launches.
 
     Attributes:
-        id: ``c`` and the first hexadecimal digits of a hash of all that they share.
-        phase: ``prefill`` or ``decode``; None where the trace does not tell.
-        launches: of each call, in their order.
-        calls: how many there are, in all runs.
-        total_us: the sum of the durations of their launches, in all runs.
-        steps: the number of calls in each step of the first run; 0 is the prefill.
-        steps_in_layers: those of them in a layer of the model.
-        turns: the number of the first call for each set of parameters, so that replaying these in
-            turn reads the weights of each layer, as the model does; empty for `OUTSIDE`.
-        layers: of the model in which they occur.
+        id: ``c`` and the first hexadecimal digits of a hash of all that the calls share.
+        operator: The operator that is called, see `CallForm`.
+        arguments: Its arguments, see `CallForm`.
+        phase: ``prefill`` or ``decode``; None where it is unknown.
+        launches: What each call launches, in order.
+        calls: The number of calls in all runs.
+        total_us: The sum of the durations of their launches in all runs, in microseconds.
+        steps: The number of calls in each step of the first run; 0 is the prefill.
+        steps_in_layers: The number of those calls that are made in a layer of the model.
+        turns: The number of the first call with each set of parameters. Making these calls in turn
+            reads the weights of each layer, as the model does. Empty for `OUTSIDE`.
+        layers: The layers of the model in which the calls are made.
     """
 
     id: str
@@ -104,7 +110,7 @@ class UniqueCall(Struct, frozen=True):
 
     @property
     def is_exchange(self) -> bool:
-        """Whether all ranks take part in it, where several share the model."""
+        """Whether the call exchanges data between the ranks that share the model."""
         return self.operator.startswith(f"{EXCHANGES}.")
 
     @property
@@ -114,51 +120,51 @@ class UniqueCall(Struct, frozen=True):
 
 
 def unique_calls(
-    launches: Iterable[Launch], forms: Mapping[int, CallForm] | Sequence[CallForm]
+    launches: Iterable[TraceLaunch], forms: Mapping[int, CallForm] | Sequence[CallForm]
 ) -> list[UniqueCall]:
-    """Those that launched something, the most GPU time first.
+    """Return the unique calls that launched something, the most GPU time first.
 
     Args:
-        launches: of a trace; each of those outside any call is one by itself, with the operator
-            `OUTSIDE`.
-        forms: of the calls, by their numbers.
+        launches: The launches of a trace. Each launch outside of any call counts as a call of its
+            own, with the operator `OUTSIDE`.
+        forms: The form of each call, by its number.
     """
-    by_call: dict[int, list[Launch]] = {}
+    by_call: dict[int, list[TraceLaunch]] = {}
     forms = dict(enumerate(forms)) if isinstance(forms, Sequence) else dict(forms)
-    for one in launches:
-        number = one.call
-        if number is None and one.work == "operator":  # which others call
+    for launch in launches:
+        number = launch.call
+        if number is None and launch.work == "operator":  # another operator calls it
             continue
         if number is None:
             number = -len(by_call) - 1
             forms[number] = _OUTSIDE
-        by_call.setdefault(number, []).append(one)
+        by_call.setdefault(number, []).append(launch)
     groups: dict[str, list[int]] = {}
     for number, group in by_call.items():
         groups.setdefault(_identity(forms[number], group), []).append(number)
     found = [_unique(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
-    return sorted(found, key=lambda one: (-one.total_us, one.id))
+    return sorted(found, key=lambda call: (-call.total_us, call.id))
 
 
 def unevenly_called(calls: Iterable[UniqueCall], runs: int) -> int:
-    """How many of the calls were not made equally often in each of the runs."""
-    return sum(one.calls != runs * sum(one.steps.values()) for one in calls if runs > 1)
+    """Return how many unique calls were not made equally often in each of the runs."""
+    return sum(call.calls != runs * sum(call.steps.values()) for call in calls if runs > 1)
 
 
 def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
     """Write ``operator_calls.jsonl``.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: It cannot be written.
     """
-    write_atomically(folder / CALLS_JSONL, "".join(encode(one).decode() + "\n" for one in calls))
+    write_atomically(folder / CALLS_JSONL, "".join(encode(call).decode() + "\n" for call in calls))
 
 
 def read_calls(folder: Path) -> list[UniqueCall]:
-    """Those of a run's folder.
+    """Read the unique calls in the folder of a profile.
 
     Raises:
-        InputError: the file is missing or damaged.
+        InputError: The file is missing or damaged.
     """
     path = folder / CALLS_JSONL
     if not is_file(path):
@@ -195,8 +201,8 @@ def _check(call: UniqueCall) -> None:
 
 def _check_arguments(value: Any) -> None:
     if isinstance(value, list):
-        for one in value:
-            _check_arguments(one)
+        for item in value:
+            _check_arguments(item)
     elif isinstance(value, dict) and {"shape", "dtype"} <= value.keys():
         shape = convert(value["shape"], list[int], "a shape")
         typed(value["dtype"], str, "a type")
@@ -206,11 +212,13 @@ def _check_arguments(value: Any) -> None:
         _check_arguments(list(value.values()))
 
 
-def _launch_form(one: Launch) -> LaunchForm:
-    return LaunchForm(identity(one), one.name, one.grid, one.block, one.shared_memory_bytes)
+def _launch_form(launch: TraceLaunch) -> LaunchForm:
+    return LaunchForm(
+        identity(launch), launch.name, launch.grid, launch.block, launch.shared_memory_bytes
+    )
 
 
-def _identity(form: CallForm, group: Sequence[Launch]) -> str:
+def _identity(form: CallForm, group: Sequence[TraceLaunch]) -> str:
     shared = [form.operator, form.arguments, group[0].phase, *map(_launch_form, group)]
     text = msgspec.json.encode(shared, order="deterministic")
     return f"c{hashlib.sha256(text).hexdigest()[:12]}"
@@ -219,15 +227,15 @@ def _identity(form: CallForm, group: Sequence[Launch]) -> str:
 def _unique(
     key: str,
     numbers: Sequence[int],
-    by_call: Mapping[int, Sequence[Launch]],
+    by_call: Mapping[int, Sequence[TraceLaunch]],
     forms: Mapping[int, CallForm],
 ) -> UniqueCall:
     first = by_call[numbers[0]]
     turns: dict[tuple[str, ...], int] = {}
     for number in numbers:
         turns.setdefault(forms[number].parameters, number)
-    places = [one for one in (by_call[number][0] for number in numbers) if not one.run]
-    launched = [one for number in numbers for one in by_call[number]]
+    places = [launch for launch in (by_call[number][0] for number in numbers) if not launch.run]
+    launched = [launch for number in numbers for launch in by_call[number]]
     return UniqueCall(
         id=key,
         operator=forms[numbers[0]].operator,
@@ -235,13 +243,13 @@ def _unique(
         phase=first[0].phase,
         launches=tuple(map(_launch_form, first)),
         calls=len(numbers),
-        total_us=sum(one.duration_us for one in launched),
-        steps=_count(one.step for one in places),
-        steps_in_layers=_count(one.step for one in places if one.layer is not None),
+        total_us=sum(launch.duration_us for launch in launched),
+        steps=_count(launch.step for launch in places),
+        steps_in_layers=_count(launch.step for launch in places if launch.layer is not None),
         turns=tuple(number for number in turns.values() if number >= 0),
-        layers=tuple(sorted({one.layer for one in launched if one.layer is not None})),
+        layers=tuple(sorted({launch.layer for launch in launched if launch.layer is not None})),
     )
 
 
 def _count(steps: Iterable[int | None]) -> dict[int, int]:
-    return dict(Counter(one for one in steps if one is not None))
+    return dict(Counter(step for step in steps if step is not None))

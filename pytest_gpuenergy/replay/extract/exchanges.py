@@ -1,4 +1,7 @@
-"""What the GPUs that share a model exchange: their traces on one clock, transfers and waiting."""
+"""Merges the traces of GPUs that share a model, and separates transfers from waiting.
+
+The exchanges between the GPUs, such as all-reduces, put all traces on one clock.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,22 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.extract.trace import Launch
+from pytest_gpuenergy.replay.extract.trace import TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import category_of
 from pytest_gpuenergy.support import InputError
 
 _MOST = 0.95
+"""The part of the exchanges for which `RankClock.spread_us` is stated."""
 
 
 class RankClock(Struct, frozen=True):
-    """Where a rank's clock stands, relative to that of the first rank.
+    """The clock of a rank relative to that of the first rank.
 
     Attributes:
-        offset_us: what to add to the times of the rank's own trace.
-        error_us: the offset can be wrong by no more than that; None if there is nothing to tell.
-        spread_us: how far from the first rank's ends the rank's ends of 95 % of the exchanges then
-            lie at most; None likewise.
+        offset_us: The offset that is added to the times of the rank's own trace.
+        error_us: The largest possible error of the offset; None without exchanges.
+        spread_us: The distance within which 95 % of the exchanges end on the rank and on the first
+            rank, once the offset is added; None without exchanges, and for the first rank.
     """
 
     offset_us: float
@@ -31,15 +35,16 @@ class RankClock(Struct, frozen=True):
     spread_us: float | None = None
 
 
-class Exchange(Struct, frozen=True):
-    """One exchange in which all ranks take part, such as an all-reduce.
-
-    All have an entry for each rank, in microseconds.
+class RankExchange(Struct, frozen=True):
+    """An exchange in which all ranks take part, such as an all-reduce.
 
     Attributes:
-        begin_us: on the clock of the first rank.
-        duration_us: from a rank's own beginning to its own end.
-        waiting_us: the part of this until the last rank had begun.
+        name: The name of the kernel.
+        phase: The phase of the model; None where it is unknown.
+        step: The number of the step; None where it is unknown.
+        begin_us: The begin on each rank, on the clock of the first rank.
+        duration_us: The duration on each rank.
+        waiting_us: The part of each duration until the last rank has begun.
     """
 
     name: str
@@ -54,41 +59,45 @@ class Exchanges(Struct, frozen=True):
     """All exchanges of a model's ranks.
 
     Attributes:
-        clocks: of each rank.
-        exchanges: in their order.
+        clocks: The clock of each rank.
+        exchanges: The exchanges in their order.
     """
 
     clocks: tuple[RankClock, ...]
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[RankExchange, ...]
 
     def waiting_us(self, rank: int, phase: str | None = None) -> float:
-        """How long a rank waited for the others, in all or in one phase."""
-        return sum(one.waiting_us[rank] for one in self._of(phase))
+        """Return how long a rank waited for the others, in all phases or in one."""
+        return sum(exchange.waiting_us[rank] for exchange in self._in_phase(phase))
 
     def transfer_us(self, rank: int, phase: str | None = None) -> float:
-        """How long its exchanges took besides waiting."""
-        return sum(one.duration_us[rank] - one.waiting_us[rank] for one in self._of(phase))
+        """Return how long the exchanges of a rank took besides waiting."""
+        return sum(
+            exchange.duration_us[rank] - exchange.waiting_us[rank]
+            for exchange in self._in_phase(phase)
+        )
 
-    def _of(self, phase: str | None) -> Sequence[Exchange]:
-        return [one for one in self.exchanges if phase in (None, one.phase)]
+    def _in_phase(self, phase: str | None) -> Sequence[RankExchange]:
+        return [exchange for exchange in self.exchanges if phase in (None, exchange.phase)]
 
 
-def merged(ranks: Sequence[Sequence[Launch]]) -> tuple[list[Launch], Exchanges]:
-    """The launches of all ranks on the clock of the first one, and what they exchanged.
+def merged(ranks: Sequence[Sequence[TraceLaunch]]) -> tuple[list[TraceLaunch], Exchanges]:
+    """Return the launches of all ranks on the clock of the first rank, and their exchanges.
 
-    Exchanges end on all ranks at nearly the same time: the offset between two clocks is the median
-    distance of their ends. No rank's part of an exchange ends before the last rank's part begins,
-    which bounds the offset from both sides, though only loosely from one of them if always the same
-    rank waits.
+    An exchange ends on all ranks at nearly the same time, so the offset between two clocks is the
+    median distance of the ends. On no rank does an exchange end before it has begun on the last
+    rank. This bounds the offset from both sides; one bound is loose if the same rank always waits.
 
     Args:
-        ranks: the launches of each rank, in the order of their beginning.
+        ranks: The launches of each rank, in the order of their begin.
 
     Raises:
-        InputError: the ranks did not make the same exchanges.
+        InputError: The ranks did not make the same exchanges.
     """
-    parts = [[one for one in group if category_of(one) == "communication"] for group in ranks]
-    if len({tuple(one.name for one in group) for group in parts}) > 1:
+    parts = [
+        [launch for launch in group if category_of(launch) == "communication"] for group in ranks
+    ]
+    if len({tuple(launch.name for launch in group) for group in parts}) > 1:
         numbers = " and ".join(str(len(group)) for group in parts)
         raise InputError(
             f"The traces of the ranks are not of one run (they have {numbers} exchanges, or other "
@@ -104,40 +113,40 @@ def merged(ranks: Sequence[Sequence[Launch]]) -> tuple[list[Launch], Exchanges]:
 
 
 def side_by_side(
-    ranks: Sequence[Sequence[Launch]], offsets_us: Sequence[float] = ()
-) -> list[Launch]:
-    """The launches of all ranks in the order of their beginning, each with its rank.
+    ranks: Sequence[Sequence[TraceLaunch]], offsets_us: Sequence[float] = ()
+) -> list[TraceLaunch]:
+    """Return the launches of all ranks in the order of their begin, each with its rank.
 
     Args:
-        ranks: the launches of each rank.
-        offsets_us: what to add to each rank's times; zero by default.
+        ranks: The launches of each rank.
+        offsets_us: The offset to add to the times of each rank; zero by default.
     """
     found = [
-        replace(one, rank=rank, begin_us=one.begin_us + offset_us)
+        replace(launch, rank=rank, begin_us=launch.begin_us + offset_us)
         for rank, (group, offset_us) in enumerate(
             zip(ranks, offsets_us or [0.0] * len(ranks), strict=True)
         )
-        for one in group
+        for launch in group
     ]
-    return sorted(found, key=lambda one: one.begin_us)
+    return sorted(found, key=lambda launch: launch.begin_us)
 
 
-def _clock(first: Sequence[Launch], other: Sequence[Launch]) -> RankClock:
+def _clock(first: Sequence[TraceLaunch], other: Sequence[TraceLaunch]) -> RankClock:
     if first is other:
         return RankClock(0.0, 0.0)
     if not first:
         return RankClock(0.0, None)
     pairs = list(zip(first, other, strict=True))
-    # They cross where a clock drifts, or a profiler's times are off, by as much.
+    # The bounds cross if a clock drifts or a profiler's times are off by more than their distance.
     low, high = sorted(
         (
-            max(one.begin_us - twin.end_us for one, twin in pairs),
-            min(one.end_us - twin.begin_us for one, twin in pairs),
+            max(first_part.begin_us - twin.end_us for first_part, twin in pairs),
+            min(first_part.end_us - twin.begin_us for first_part, twin in pairs),
         )
     )
-    apart_us = [one.end_us - twin.end_us for one, twin in pairs]
+    apart_us = [first_part.end_us - twin.end_us for first_part, twin in pairs]
     offset_us = min(max(median(apart_us), low), high)
-    distances_us = sorted(abs(one - offset_us) for one in apart_us)
+    distances_us = sorted(abs(us - offset_us) for us in apart_us)
     return RankClock(
         offset_us,
         error_us=max(high - offset_us, offset_us - low),
@@ -145,16 +154,16 @@ def _clock(first: Sequence[Launch], other: Sequence[Launch]) -> RankClock:
     )
 
 
-def _exchange(parts: Sequence[Launch], offsets_us: Sequence[float]) -> Exchange:
-    begins = [one.begin_us + offset for one, offset in zip(parts, offsets_us, strict=True)]
+def _exchange(parts: Sequence[TraceLaunch], offsets_us: Sequence[float]) -> RankExchange:
+    begins = [part.begin_us + offset for part, offset in zip(parts, offsets_us, strict=True)]
     last = max(begins)
-    return Exchange(
+    return RankExchange(
         name=parts[0].name,
         phase=parts[0].phase,
         step=parts[0].step,
         begin_us=tuple(begins),
-        duration_us=tuple(one.duration_us for one in parts),
+        duration_us=tuple(part.duration_us for part in parts),
         waiting_us=tuple(
-            min(last - begin, one.duration_us) for begin, one in zip(begins, parts, strict=True)
+            min(last - begin, part.duration_us) for begin, part in zip(begins, parts, strict=True)
         ),
     )

@@ -1,7 +1,8 @@
 """Reads unique kernels without their trace: from our own file, or from that of an older tool.
 
-The form of the latter is not published, so each field is understood by several names, whatever
-their case, blanks and underscores. What a line does not tell is None.
+The older tool's form is not published. So each field is understood by several names, whatever
+their case, blanks and underscores, and its value in any of the forms that tools write. A value that
+is missing or not understood is None.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.extract.trace import PHASES, Launch, Operator, Sizes, Work
+from pytest_gpuenergy.replay.extract.trace import PHASES, CalledOperator, Sizes, TraceLaunch, Work
 from pytest_gpuenergy.replay.extract.unique_kernels import UniqueKernel, identity
 from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
@@ -29,7 +30,7 @@ TIMES = {
     for unit, us in _UNITS_US.items()
     if unit or name != "total"  # which might be a number of calls
 }
-"""What the time of all calls is called, with the microseconds in its unit."""
+"""The names of the field with the time of all calls, each with its unit in microseconds."""
 
 _LARGEST = 1 << 63
 _LONGEST_US = 1e17
@@ -40,12 +41,12 @@ _TRAILING = re.compile(r",\s*\]")
 
 
 def _bare(name: str) -> str:
-    """A field's name, whatever its case, blanks and underscores."""
+    """Return a field's name in lower case, without blanks and underscores."""
     return re.sub(r"[\s_-]", "", name).lower()
 
 
 def _microseconds(value: object, unit_us: float) -> float | None:
-    """A time that is not negative."""
+    """Return a time that is not negative."""
     number = _number(value)
     if number is None:
         return None
@@ -54,7 +55,7 @@ def _microseconds(value: object, unit_us: float) -> float | None:
 
 
 def _whole(value: object) -> int | None:
-    """A whole number that is not negative."""
+    """Return a whole number that is not negative."""
     number = _number(value)
     if number is None or not 0 <= number < _LARGEST or number != int(number):
         return None
@@ -62,7 +63,7 @@ def _whole(value: object) -> int | None:
 
 
 def _sizes(value: object) -> Sizes | None:
-    """Three extents: a list, an object with x, y and z, or a text such as ``[4,2,1]``."""
+    """Return three extents, from a list, an object with x, y and z, or text such as ``[4,2,1]``."""
     if isinstance(value, str):
         found = _NUMBERS.fullmatch(value)
         value = None if found is None else list(found.groups())
@@ -75,7 +76,7 @@ def _sizes(value: object) -> Sizes | None:
 
 
 def _entries(value: object) -> list[Any] | None:
-    """A list with an entry for each argument, or the text of one, by JSON or Python."""
+    """Return a list with an entry for each argument, from a list or its text in JSON or Python."""
     if isinstance(value, str):
         text = _TRAILING.sub("]", value.translate(_PYTHON))
         try:
@@ -86,16 +87,16 @@ def _entries(value: object) -> list[Any] | None:
 
 
 def _phase(value: object) -> str | None:
-    """One of our phases, if it is named."""
+    """Return the phase that a text names."""
     word = value.lower() if isinstance(value, str) else ""
-    return next((one for one in PHASES if one in word), None)
+    return next((name for name in PHASES if name in word), None)
 
 
 def _layers(value: object) -> tuple[int, ...] | None:
-    """The numbers of layers, one or several, also in words such as ``layer 3``."""
-    found = [_layer(one) for one in (value if isinstance(value, list) else [value])]
-    known = {one for one in found if one is not None}
-    return tuple(sorted(known)) if None not in found else None
+    """Return the numbers of one or several layers, also from words such as ``layer 3``."""
+    found = [_layer(item) for item in (value if isinstance(value, list) else [value])]
+    numbers = {number for number in found if number is not None}
+    return tuple(sorted(numbers)) if None not in found else None
 
 
 def _layer(value: object) -> int | None:
@@ -143,18 +144,18 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 class Listed(NamedTuple):
-    """A unique kernel, and a launch that stands for its own; the time of that has no meaning."""
+    """A unique kernel with one representative launch, whose duration is not used."""
 
     kernel: UniqueKernel
-    launch: Launch
+    launch: TraceLaunch
 
 
 class KernelList(NamedTuple):
     """The content of a file.
 
     Attributes:
-        kernels: the most total time first.
-        notes: sentences without a period that say what was not understood.
+        kernels: The unique kernels, the most total time first.
+        notes: Sentences without a period that say what was not understood.
     """
 
     kernels: Sequence[Listed]
@@ -162,10 +163,10 @@ class KernelList(NamedTuple):
 
 
 def read_list(path: Path) -> KernelList:
-    """The unique kernels in the lines of a file; those that share everything count once.
+    """Read the unique kernels in the lines of a file, and merge those that share everything.
 
     Raises:
-        InputError: it cannot be read, or a line is no kernel or lacks its name or time.
+        InputError: The file cannot be read, or a line is no kernel or lacks its name or time.
     """
     content = read_unpacked(path, "list of kernels", _LARGEST_BYTES)
     found: dict[str, Listed] = {}
@@ -180,15 +181,15 @@ def read_list(path: Path) -> KernelList:
         for name in unread:
             odd.setdefault(name, []).append(number)
         key = listed.kernel.id
-        found[key] = _sum(found[key], listed) if key in found else listed
+        found[key] = _sum(found[key], listed.kernel) if key in found else listed
     if not found:
         raise InputError(f"{path} has no kernels: name another file, or a trace.")
-    ordered = sorted(found.values(), key=lambda one: (-one.kernel.total_us, one.kernel.id))
+    ordered = sorted(found.values(), key=lambda listed: (-listed.kernel.total_us, listed.kernel.id))
     return KernelList(ordered, list(map(_note, odd, odd.values())))
 
 
 def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
-    """What a line tells, and the names of fields in it that are not understood."""
+    """Return the kernel of a line, and the names of its fields that are not understood."""
     given = {_bare(key): value for key, value in line.items()}
     name, total_us = _name(given), _total_us(given)
     operator = _first(given, _ALIASES["operator"])
@@ -196,26 +197,26 @@ def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
         inner = {_bare(key): value for key, value in operator.items()}
         operator = inner.pop("name", None)
         given |= inner
-    known, unread = {}, []
+    fields, unread = {}, []
     for field, read in _READ.items():
         value = _first(given, _ALIASES[field])
-        known[field] = None if value is None else read(value)
-        if value is not None and known[field] is None:
+        fields[field] = None if value is None else read(value)
+        if value is not None and fields[field] is None:
             unread.append(field)
-    arguments = {field: known.pop(field) for field in _ARGUMENTS}
+    arguments = {field: fields.pop(field) for field in _ARGUMENTS}
     if not (isinstance(operator, str) and operator):
         if operator is not None or any(arguments.values()):
             unread.append("operator")
         operator = None
-    calls, layers = known.pop("calls"), known.pop("layers") or ()
-    work = known.pop("work") or _work(name)
-    launch = Launch(
+    calls, layers = fields.pop("calls"), fields.pop("layers") or ()
+    work = fields.pop("work") or _work(name)
+    launch = TraceLaunch(
         name=name,
         work=work,
         begin_us=0.0,
         duration_us=0.0,
-        operator=None if operator is None else Operator(operator, **arguments),
-        **known,
+        operator=None if operator is None else CalledOperator(operator, **arguments),
+        **fields,
     )
     kernel = UniqueKernel(
         id=identity(launch),
@@ -225,7 +226,7 @@ def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
         calls=calls,
         total_us=total_us,
         layers=layers,
-        **known,
+        **fields,
     )
     return Listed(kernel, launch), unread
 
@@ -251,21 +252,21 @@ def _total_us(given: Mapping[str, Any]) -> float:
 
 
 def _work(name: str) -> Work:
-    """By the names that CUPTI has for copies and sets."""
+    """Return the kind of work, by the names that CUPTI has for copies and sets."""
     word = name.lower()
     return "copy" if word.startswith("memcpy") else "set" if word.startswith("memset") else "kernel"
 
 
-def _sum(one: Listed, other: Listed) -> Listed:
-    first, second = one.kernel, other.kernel
-    known = first.calls is not None and second.calls is not None
-    kernel = replace(
-        first,
-        calls=(first.calls or 0) + (second.calls or 0) if known else None,
-        total_us=first.total_us + second.total_us,
-        layers=tuple(sorted({*first.layers, *second.layers})),
+def _sum(listed: Listed, other: UniqueKernel) -> Listed:
+    kernel = listed.kernel
+    calls = None if kernel.calls is None or other.calls is None else kernel.calls + other.calls
+    total = replace(
+        kernel,
+        calls=calls,
+        total_us=kernel.total_us + other.total_us,
+        layers=tuple(sorted({*kernel.layers, *other.layers})),
     )
-    return Listed(kernel, one.launch)
+    return Listed(total, listed.launch)
 
 
 def _note(field: str, numbers: Sequence[int]) -> str:
@@ -274,7 +275,7 @@ def _note(field: str, numbers: Sequence[int]) -> str:
 
 
 def understood() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each field with the names that it is understood by."""
+    """Yield each field with the names that it is understood by."""
     yield "name", NAMES
     yield "total_us", tuple(TIMES)
     yield from _ALIASES.items()

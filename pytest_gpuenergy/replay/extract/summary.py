@@ -1,4 +1,4 @@
-"""An extraction as a person reads it, and as a script does."""
+"""Summarizes an extraction, as text for the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges
-from pytest_gpuenergy.replay.extract.extraction import SCHEMA_VERSION, Extraction
-from pytest_gpuenergy.replay.extract.trace import PHASES, Launch
+from pytest_gpuenergy.replay.extract.kernel_extraction import SCHEMA_VERSION, KernelExtraction
+from pytest_gpuenergy.replay.extract.trace import PHASES, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import TIERS, UniqueKernel
 from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
 from pytest_gpuenergy.support import aligned, plain
@@ -24,10 +24,10 @@ class PhasePower(Struct, frozen=True):
     """The mean power over a phase.
 
     Attributes:
-        phase: ``prefill`` or ``decode``; None where the trace tells of no phases.
-        longest_us: how long it lasts; the longest where there are several runs.
-        samples: that lie in it as a whole.
-        power_w: their mean; None if the phase is too short, or has none.
+        phase: ``prefill`` or ``decode``; None where the trace names no phases.
+        longest_us: The duration of the phase; the longest where there are several runs.
+        samples: The number of power samples that lie in the phase as a whole.
+        power_w: The mean of these samples; None if the phase is too short, or has none.
     """
 
     phase: str | None
@@ -36,16 +36,16 @@ class PhasePower(Struct, frozen=True):
     power_w: float | None
 
 
-def phase_powers(curve: PowerCurve, launches: Sequence[Launch]) -> list[PhasePower]:
-    """The mean power over each phase, from its first launch to the end of its last, in each run."""
+def phase_powers(curve: PowerCurve, launches: Sequence[TraceLaunch]) -> list[PhasePower]:
+    """Return the mean power of each phase, which in each run spans its first to its last launch."""
     spans: dict[str | None, dict[int | None, Span]] = {}
-    for one in launches:
-        by_run = spans.setdefault(one.phase, {})
-        begin_us, end_us = by_run.get(one.run, (math.inf, -math.inf))
-        end_us = max(end_us, one.begin_us + one.duration_us)
-        by_run[one.run] = (min(begin_us, one.begin_us), end_us)
-    known = [phase for phase in PHASES if phase in spans]
-    return [_phase_power(curve, phase, spans[phase].values()) for phase in known or spans]
+    for launch in launches:
+        by_run = spans.setdefault(launch.phase, {})
+        begin_us, end_us = by_run.get(launch.run, (math.inf, -math.inf))
+        end_us = max(end_us, launch.begin_us + launch.duration_us)
+        by_run[launch.run] = (min(begin_us, launch.begin_us), end_us)
+    named = [phase for phase in PHASES if phase in spans]
+    return [_phase_power(curve, phase, spans[phase].values()) for phase in named or spans]
 
 
 def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) -> PhasePower:
@@ -56,16 +56,16 @@ def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) ->
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without its return type, templates and arguments."""
+    """Return a kernel's name without its return type, templates and arguments."""
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     return re.split(r"[<(]", plain, maxsplit=1)[0] or plain
 
 
-def headline(found: Extraction) -> str:
-    """How much there is, as a sentence without a period."""
+def headline(found: KernelExtraction) -> str:
+    """Return the launches, the kernels and their time in a sentence without a period."""
     spent = f"{found.gpu_time_us / 1e3:.3f} ms"
     runs = f" in {found.runs} runs" if (found.runs or 1) > 1 else ""
-    count, number = _known(found.calls), len(found.kernels)
+    count, number = _text(found.calls), len(found.kernels)
     if found.on_host:
         return (
             f"{count} calls of {number} unique operators took {spent} on the host{runs}; nothing "
@@ -79,12 +79,12 @@ def headline(found: Extraction) -> str:
     )
 
 
-def terminal(found: Extraction) -> Iterator[str]:
-    """Lines: how much there is, what it consists of, and which kernels take most of the time."""
+def terminal(found: KernelExtraction) -> Iterator[str]:
+    """Yield lines with the totals, categories, largest kernels, and what can be replayed."""
     total_us = found.gpu_time_us or 1.0
     yield headline(found)
     sums = [
-        (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", _known(calls))
+        (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", _text(calls))
         for category, us, calls in _by_category(found)
     ]
     yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
@@ -93,14 +93,14 @@ def terminal(found: Extraction) -> Iterator[str]:
     rows = [
         (
             kernel.id,
-            _known(kernel.calls),
+            _text(kernel.calls),
             f"{kernel.total_us / 1e3:.3f}",
             f"{kernel.total_us / total_us:.1%}",
-            "-" if one.tier is None else str(one.tier),
+            "-" if signature.tier is None else str(signature.tier),
             _operator(kernel),
             short_name(kernel.name)[:_LONGEST_NAME],
         )
-        for kernel, one in pairs[:_SHOWN]
+        for kernel, signature in pairs[:_SHOWN]
     ]
     yield from ("", *aligned([header, *rows]))
     if len(pairs) > _SHOWN:
@@ -116,16 +116,16 @@ def terminal(found: Extraction) -> Iterator[str]:
         yield from map(_power_line, phase_powers(found.power, found.launches))
 
 
-def _power_line(one: PhasePower) -> str:
-    phase, lasted = one.phase or "all launches", f"{one.longest_us / 1e3:.4g} ms"
-    if one.longest_us < SHORTEST_US:
+def _power_line(found: PhasePower) -> str:
+    phase, duration = found.phase or "all launches", f"{found.longest_us / 1e3:.4g} ms"
+    if found.longest_us < SHORTEST_US:
         return (
-            f"power: {phase} took {lasted}, less than the {SHORTEST_US / 1e3:g} ms that a mean "
+            f"power: {phase} took {duration}, less than the {SHORTEST_US / 1e3:g} ms that a mean "
             "takes"
         )
-    if one.power_w is None:
-        return f"power: {phase} has no samples in its {lasted}"
-    return f"power: {phase} {one.power_w:.1f} W as profiled, the mean of {one.samples} samples"
+    if found.power_w is None:
+        return f"power: {phase} has no samples in its {duration}"
+    return f"power: {phase} {found.power_w:.1f} W as profiled, the mean of {found.samples} samples"
 
 
 def _exchanges(found: Exchanges) -> Iterator[str]:
@@ -143,26 +143,26 @@ def _exchanges(found: Exchanges) -> Iterator[str]:
         )
 
 
-def _replayable(found: Extraction) -> Iterator[str]:
-    """What can be replayed, by tier, and why the rest cannot."""
+def _replayable(found: KernelExtraction) -> Iterator[str]:
+    """Yield what can be replayed, by tier, and why the rest cannot."""
     total_us = found.gpu_time_us or 1.0
     launches = found.call_coverage
     yield f"can be replayed: {found.time_coverage:.1%} of the GPU time" + (
         "" if launches is None else f", {launches:.1%} of the launches"
     )
-    used = sorted({one.tier for one in found.signatures if one.tier is not None})
+    used = sorted({signature.tier for signature in found.signatures if signature.tier is not None})
     if used:
         yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
     reasons: dict[str, float] = {}
-    for kernel, one in zip(found.kernels, found.signatures, strict=True):
-        if one.missing is not None:
-            reasons[one.missing] = reasons.get(one.missing, 0.0) + kernel.total_us
+    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+        if signature.missing is not None:
+            reasons[signature.missing] = reasons.get(signature.missing, 0.0) + kernel.total_us
     for reason, us in sorted(reasons.items(), key=lambda item: -item[1]):
         yield f"missing, {us / total_us:.1%} of the GPU time: {reason}"
 
 
-def json_document(found: Extraction) -> dict[str, Any]:
-    """The same for a script; the files have everything else."""
+def json_document(found: KernelExtraction) -> dict[str, Any]:
+    """Return the totals and categories for a script; the files have everything else."""
     return {
         "schema_version": SCHEMA_VERSION,
         "launches": found.calls,
@@ -184,17 +184,17 @@ def json_document(found: Extraction) -> dict[str, Any]:
     }
 
 
-def _by_category(found: Extraction) -> list[tuple[str, float, int | None]]:
-    """Each with its time in microseconds and its calls, the most time first."""
+def _by_category(found: KernelExtraction) -> list[tuple[str, float, int | None]]:
+    """Return each category with its time in microseconds and its calls, the most time first."""
     sums: dict[str, tuple[float, int | None]] = {}
-    for kernel, one in zip(found.kernels, found.signatures, strict=True):
-        us, calls = sums.get(one.category, (0.0, 0))
-        known = None if calls is None or kernel.calls is None else calls + kernel.calls
-        sums[one.category] = (us + kernel.total_us, known)
+    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+        us, calls = sums.get(signature.category, (0.0, 0))
+        count = None if calls is None or kernel.calls is None else calls + kernel.calls
+        sums[signature.category] = (us + kernel.total_us, count)
     return sorted(((name, *both) for name, both in sums.items()), key=lambda row: -row[1])
 
 
-def _known(number: int | None) -> str:
+def _text(number: int | None) -> str:
     return "?" if number is None else str(number)
 
 

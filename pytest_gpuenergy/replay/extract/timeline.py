@@ -10,9 +10,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from pytest_gpuenergy.replay.extract.extraction import Extraction, write_extraction
+from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, write_extraction
 from pytest_gpuenergy.replay.extract.summary import headline, short_name
-from pytest_gpuenergy.replay.extract.trace import Launch
+from pytest_gpuenergy.replay.extract.trace import TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.power import PowerCurve
 from pytest_gpuenergy.report import (
@@ -47,7 +47,9 @@ _COLOUR = {
 }
 
 
-def write_results(found: Extraction, folder: Path, name: str, tell: Callable[[str], None]) -> None:
+def write_results(
+    found: KernelExtraction, folder: Path, name: str, tell: Callable[[str], None]
+) -> None:
     """Write all files of an extraction; without the plotting library, all but the charts.
 
     Args:
@@ -67,7 +69,7 @@ def write_results(found: Extraction, folder: Path, name: str, tell: Callable[[st
 
 
 def write_charts(
-    found: Extraction, folder: Path, title: str, most_launches: int = MOST_LAUNCHES
+    found: KernelExtraction, folder: Path, title: str, most_launches: int = MOST_LAUNCHES
 ) -> None:
     """Write the charts to ``folder``; the timeline only where there are launches.
 
@@ -105,7 +107,7 @@ def write_charts(
     draw(specs["gantt"], folder / GANTT_PNG)
 
 
-def chart_specs(found: Extraction, most_launches: int = MOST_LAUNCHES) -> dict[str, Spec]:
+def chart_specs(found: KernelExtraction, most_launches: int = MOST_LAUNCHES) -> dict[str, Spec]:
     """Return the chart ``breakdown`` and, where there are launches, ``gantt``."""
     specs = {"breakdown": _breakdown(found)}
     if found.launches:
@@ -113,7 +115,7 @@ def chart_specs(found: Extraction, most_launches: int = MOST_LAUNCHES) -> dict[s
     return specs
 
 
-def _timeline(found: Extraction, most_launches: int) -> Spec:
+def _timeline(found: KernelExtraction, most_launches: int) -> Spec:
     """Return the launches over time, with the card's power below them where it is known."""
     shown = found.launches[:most_launches]
     left_out = found.launches[most_launches:]
@@ -125,7 +127,7 @@ def _timeline(found: Extraction, most_launches: int) -> Spec:
     return {"vconcat": [bars, power], "resolve": {"scale": {"x": "shared"}}}
 
 
-def _gantt(found: Extraction, shown: Sequence[Launch]) -> Spec:
+def _gantt(found: KernelExtraction, shown: Sequence[TraceLaunch]) -> Spec:
     """Return a bar for each launch, on a line for each stream; the wheel zooms, dragging moves."""
     categories = {each.kernel: each.category for each in found.signatures}
     first_us = shown[0].begin_us
@@ -182,7 +184,7 @@ def _power_chart(curve: PowerCurve, first_us: float, until_us: float) -> Spec:
     }
 
 
-def _breakdown(found: Extraction) -> Spec:
+def _breakdown(found: KernelExtraction) -> Spec:
     """Return the GPU time by category, and by phase where the trace names phases."""
     sums: dict[tuple[str, str], float] = {}
     for kernel, signature in zip(found.kernels, found.signatures, strict=True):
@@ -212,7 +214,7 @@ def _breakdown(found: Extraction) -> Spec:
     }
 
 
-def _row(launch: Launch, first_us: float, categories: Mapping[str, str]) -> dict[str, Any]:
+def _row(launch: TraceLaunch, first_us: float, categories: Mapping[str, str]) -> dict[str, Any]:
     kernel = identity(launch)
     device, stream = (
         "?" if number is None else number for number in (launch.device, launch.stream)

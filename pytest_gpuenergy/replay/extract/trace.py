@@ -1,4 +1,4 @@
-"""Reads and writes traces of PyTorch's profiler: JSON events in Chrome's format, as Kineto does."""
+"""Reads a trace of PyTorch's profiler: its events, and what each operator launched on the GPU."""
 
 from __future__ import annotations
 
@@ -29,17 +29,24 @@ from pytest_gpuenergy.support import (
 _LARGEST_BYTES = 1 << 31
 _TAIL_BYTES = 64
 _LONGEST_US = 1e17
-"""Microseconds of three thousand years."""
+"""The largest plausible time in a trace, in microseconds: about three thousand years."""
 
 _KINDS = {"memcpy": "copy", "memset": "set"}
-"""What older profilers call ``gpu_memcpy`` and ``gpu_memset``."""
+"""Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
 
 
 class Event(Struct, frozen=True):
-    """One event of a trace; times are in microseconds. What a trace leaves out has no value here.
+    """One event of a trace, with the fields of Chrome's format; None where the trace has no value.
 
     Attributes:
-        ph: its phase in Chrome's format: ``X`` for one that lasts.
+        ph: The type of the event; ``X`` has a begin and a duration.
+        cat: The category, as the profiler names it.
+        name: The name of the kernel, operator or annotation.
+        ts: The begin, in microseconds.
+        dur: The duration, in microseconds.
+        pid: The process.
+        tid: The thread of the process, or the stream of a GPU.
+        args: Everything else that the profiler has recorded.
     """
 
     ph: str = ""
@@ -53,9 +60,9 @@ class Event(Struct, frozen=True):
 
     @property
     def category(self) -> str:
-        """In today's words: ``kernel``, ``copy``, ``set``, ``call``, ``operator``, ``annotation``.
+        """The category in our words, or otherwise as the trace names it, in lower case.
 
-        Any other is as it stands in the trace, in lower case.
+        Our words are ``kernel``, ``copy``, ``set``, ``call``, ``operator`` and ``annotation``.
         """
         found = (self.cat or "").lower()
         if found in ("cuda_runtime", "cuda_driver", "runtime", "driver"):
@@ -69,65 +76,65 @@ class Event(Struct, frozen=True):
 
     @property
     def end(self) -> float:
-        """In microseconds."""
+        """The end, in microseconds."""
         return self.ts + self.dur
 
     @property
     def thread(self) -> Hashable:
-        """The thread of the host that it ran on."""
+        """The thread of the host that the event belongs to."""
         return self.pid, self.tid
 
     def arg(self, *names: str) -> Any:
-        """The first of these arguments that the trace has; None without any."""
+        """Return the first of the named arguments that the event has; None if it has none."""
         values = self.args or {}
         return next((values[name] for name in names if name in values), None)
 
 
-class _Document(Struct):
+class _TraceDocument(Struct):
     events: list[Event] = field(name="traceEvents")
 
 
 def read_trace(path: Path) -> list[Event]:
-    """The events of a trace that last, in order of their beginning, longest first.
+    """Read the events that have a duration, in the order of their begin, longest first.
 
     Args:
-        path: JSON, or compressed JSON ending in ``.gz`` or ``.xz``; an object with ``traceEvents``,
-            or a bare list of events.
+        path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
+            with ``traceEvents``, or a bare list of events.
 
     Raises:
-        InputError: it cannot be read, is truncated, or is not such a trace.
+        InputError: The file cannot be read, is truncated, or is not such a trace.
     """
     content = read_unpacked(path, "trace", _LARGEST_BYTES)
     try:
         events = (
             decode(content, list[Event], "the trace")
             if content[:64].lstrip().startswith(b"[")
-            else decode(content, _Document, "the trace").events
+            else decode(content, _TraceDocument, "the trace").events
         )
     except FormError as error:
         raise InputError(
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    lasting = [one for one in events if one.ph == "X" and one.dur >= 0]
-    for one in lasting:
-        if abs(one.ts) > _LONGEST_US or one.dur > _LONGEST_US:
+    lasting = [event for event in events if event.ph == "X" and event.dur >= 0]
+    for event in lasting:
+        if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
             raise InputError(
-                f"{path} has an event at {one.ts:g} µs that takes {one.dur:g} µs, which is no time "
-                "of a clock: write the trace again."
+                f"{path} has an event at {event.ts:g} µs that takes {event.dur:g} µs, which is no "
+                "time of a clock: write the trace again."
             )
-    return sorted(lasting, key=lambda one: (one.ts, -one.dur))
+    return sorted(lasting, key=lambda event: (event.ts, -event.dur))
 
 
 def write_trace(profiler: Any, path: Path) -> None:
-    """Write what a profiler has recorded, compressed: completely or not at all.
+    """Write the events that a profiler has recorded, compressed: completely or not at all.
 
     Args:
-        profiler: PyTorch's, which only logs that it could not write.
-        path: of the file, which ends in ``.gz``.
+        profiler: PyTorch's profiler. It only logs a warning if it cannot write a file.
+        path: The file to write, which ends in ``.gz``.
 
     Raises:
-        ReportError, OSError: it cannot be written.
+        ReportError, OSError: The file cannot be written.
     """
     with TemporaryDirectory(prefix=".gpuenergy-", dir=path.parent) as folder:
         draft = Path(folder) / "trace.json"
@@ -146,7 +153,7 @@ def write_trace(profiler: Any, path: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the last character is that of a JSON object."""
+    """Return whether a file ends as a JSON object does."""
     if not is_file(path):
         return False
     with path.open("rb") as stream:
@@ -166,12 +173,18 @@ _NUMBERS = {
 }
 
 
-class Operator(Struct, frozen=True):
-    """A call of an operator, with what the profiler recorded of its arguments.
+class CalledOperator(Struct, frozen=True):
+    """An operator that was called, with what the profiler recorded of its arguments.
 
-    All four are None where shapes were not recorded. They have an entry for each argument: a list
-    of sizes, a name such as ``c10::Half``, a list of strides, and a scalar's text; a list of
-    tensors has lists of these.
+    Where shapes were not recorded, all attributes but the name are None. Otherwise each has an
+    entry for each argument, which is a list for an argument that is a list of tensors.
+
+    Attributes:
+        name: The name, such as ``aten::mm``.
+        shapes: The sizes of each tensor.
+        dtypes: The type of each argument, such as ``c10::Half``.
+        strides: The strides of each tensor.
+        scalars: The text of each scalar.
     """
 
     name: str
@@ -181,31 +194,38 @@ class Operator(Struct, frozen=True):
     scalars: Any = None
 
 
-class Launch(Struct, frozen=True):
-    """One kernel, copy or set on the GPU, or an operator on the host.
-
-    What the trace does not tell is None.
+class TraceLaunch(Struct, frozen=True):
+    """A kernel, copy or set on the GPU, or an operator on the host; None for what is unknown.
 
     Attributes:
-        work: which of the four.
-        operator: the innermost one in which it was launched.
-        dispatched: name of the outermost one, which the model itself called.
+        name: The name of the kernel or operator.
+        work: Which of the four it is.
+        begin_us: The begin, in microseconds.
+        duration_us: The duration, in microseconds.
+        operator: The innermost operator around the launch.
+        dispatched: The name of the outermost operator, which the model itself called.
         phase: ``prefill`` or ``decode``, by the annotations around the launch.
-        run: number of the repetition, by an annotation such as ``run 0``.
-        step: 0 in the prefill, and the number of the decode step, by an annotation such as
+        run: The number of the repetition, by an annotation such as ``run 0``.
+        step: 0 in the prefill; otherwise the number of the decode step, by an annotation such as
             ``decode 1`` or ``step 1``.
-        layer: number of the model's layer, by an annotation such as ``layer 3``.
-        call: number of the call of an operator, by an annotation such as ``call 12``.
-        shared_memory_bytes: static and dynamic, of a block.
-        bytes: that a copy or set concerns.
-        rank: of the process that launched it, where several share a model.
+        layer: The number of the model's layer, by an annotation such as ``layer 3``.
+        call: The number of the call of an operator, by an annotation such as ``call 12``.
+        grid: The number of blocks in each dimension.
+        block: The number of threads in each dimension of a block.
+        shared_memory_bytes: The static and dynamic shared memory of a block.
+        registers: The registers of a thread.
+        bytes: The size of a copy or set.
+        device: The number of the GPU.
+        stream: The number of the stream.
+        correlation: The number that the launch shares with the call of the driver.
+        rank: The rank of the process that launched it, where several share a model.
     """
 
     name: str
     work: Work
     begin_us: float
     duration_us: float
-    operator: Operator | None = None
+    operator: CalledOperator | None = None
     dispatched: str | None = None
     phase: str | None = None
     run: int | None = None
@@ -224,18 +244,18 @@ class Launch(Struct, frozen=True):
 
     @property
     def end_us(self) -> float:
-        """When it ended."""
+        """The end, in microseconds."""
         return self.begin_us + self.duration_us
 
 
 class _Around(NamedTuple):
-    """What lasts around a moment of a thread.
+    """The operators and annotations that are open at a moment of a thread.
 
     Attributes:
-        outermost: operator; None if there is none.
-        innermost: operator; None if there is none.
-        phase: index into `PHASES`, or their number if no annotation names one.
-        numbers: what the innermost annotation with each of `_NUMBERS` says, by its name.
+        outermost: The outermost operator; None outside of operators.
+        innermost: The innermost operator; None outside of operators.
+        phase: The index into `PHASES`; their number if no annotation names a phase.
+        numbers: By each name in `_NUMBERS`, the number in the innermost annotation that has one.
     """
 
     outermost: Event | None = None
@@ -244,83 +264,85 @@ class _Around(NamedTuple):
     numbers: Mapping[str, int] = MappingProxyType({})
 
     def within(self, operator: Event) -> _Around:
-        """Return what surrounds an event inside ``operator``, which itself begins at this place."""
+        """Return what is open inside ``operator``, which begins at this moment."""
         return self._replace(outermost=self.outermost or operator, innermost=operator)
 
 
 _NOWHERE = _Around()
 
 
-def launches(events: Sequence[Event]) -> list[Launch]:
-    """Everything that ran on the GPU, in the order of its beginning.
+def launches(events: Sequence[Event]) -> list[TraceLaunch]:
+    """Return everything that ran on the GPU, in the order of its begin.
 
-    What ran belongs to the call of the driver with the same correlation, and this to the operators
-    that last while it begins on the same thread. Where a trace has no such call, the operator with
-    the same external id counts.
+    A launch belongs to the call of the driver with the same correlation, and that call to the
+    operators that are open on its thread when it begins. Where a trace has no such call, the launch
+    belongs to the operator with the same external id.
     """
     around = {_correlation(call): place for call, place in _placed(events, "call")}
-    operators = {_external(one): one for one in events if one.category == "operator"}
+    operators = {_external(event): event for event in events if event.category == "operator"}
     found = []
-    for one in events:
-        if one.category not in ("kernel", "copy", "set"):
+    for event in events:
+        if event.category not in ("kernel", "copy", "set"):
             continue
-        place = _NOWHERE if _correlation(one) is None else around.get(_correlation(one), _NOWHERE)
-        named = None if _external(one) is None else operators.get(_external(one))
+        place = (
+            _NOWHERE if _correlation(event) is None else around.get(_correlation(event), _NOWHERE)
+        )
+        named = None if _external(event) is None else operators.get(_external(event))
         if place.innermost is None and named is not None:
             place = place.within(named)
-        found.append(_launch(one, place))
+        found.append(_launch(event, place))
     return found
 
 
-def host_operators(events: Sequence[Event]) -> list[Launch]:
-    """All operators, as what ran where there is no GPU.
+def host_operators(events: Sequence[Event]) -> list[TraceLaunch]:
+    """Return all operators as launches, for a program that ran without a GPU.
 
-    The duration of each is without that of the operators that it calls.
+    The duration of each excludes the operators that it calls.
     """
     placed = list(_placed(events, "operator"))
     called_us: dict[int, float] = defaultdict(float)
-    for one, place in placed:
+    for event, place in placed:
         if place.innermost is not None:
-            called_us[id(place.innermost)] += one.dur
+            called_us[id(place.innermost)] += event.dur
     found = []
-    for one, place in placed:
-        whole = _launch(one, place.within(one))
-        own_us = max(0.0, one.dur - called_us[id(one)])
+    for event, place in placed:
+        whole = _launch(event, place.within(event))
+        own_us = max(0.0, event.dur - called_us[id(event)])
         found.append(msgspec.structs.replace(whole, duration_us=own_us))
     return found
 
 
 def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Around]]:
-    """The events of a category, with what lasts on the same thread while they begin.
+    """Yield the events of a category, each with what is open on its thread when it begins.
 
-    Events of a thread are nested, so that each ends before what is around it; one that does not
-    counts until it ends.
+    Events of a thread are usually nested. An event that outlasts the one around it stays open
+    until it ends.
     """
     threads: dict[Hashable, _Thread] = defaultdict(_Thread)
-    for one in events:
-        if one.category not in ("call", "operator", "annotation"):
+    for event in events:
+        if event.category not in ("call", "operator", "annotation"):
             continue
-        thread = threads[one.thread]
-        thread.leave(one.ts)
-        if one.category == category:
-            yield one, thread.around
-        if one.category != "call":
-            thread.enter(one)
+        thread = threads[event.thread]
+        thread.leave(event.ts)
+        if event.category == category:
+            yield event, thread.around
+        if event.category != "call":
+            thread.enter(event)
 
 
 class _Thread:
     """The events that are open on a thread of the host; they may end in any order.
 
-    An event that has ended stays in the lists until it reaches an end of theirs that is looked at,
-    so that each event costs the same, however many are open.
+    An event that has ended stays in the lists until it is the first or last entry, where it is
+    dropped. So the cost of an event does not depend on how many are open.
     """
 
     def __init__(self) -> None:
-        self._lasting: dict[int, int] = {}  # the phase of each, by its number
+        self._lasting: dict[int, int] = {}  # the phase of each open event, by its number
         self._ends: list[tuple[float, int]] = []  # a heap
         self._operators: deque[tuple[int, Event]] = deque()
         self._numbers: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._phases = [0] * (len(PHASES) + 1)  # how many of each
+        self._phases = [0] * (len(PHASES) + 1)  # the number of open events in each phase
         self._entered = 0
         self._around: _Around | None = _NOWHERE
 
@@ -333,11 +355,11 @@ class _Thread:
             while operators and operators[-1][0] not in self._lasting:
                 operators.pop()
             numbers = {}
-            for key, said in self._numbers.items():
-                while said and said[-1][0] not in self._lasting:
-                    said.pop()
-                if said:
-                    numbers[key] = said[-1][1]
+            for key, entries in self._numbers.items():
+                while entries and entries[-1][0] not in self._lasting:
+                    entries.pop()
+                if entries:
+                    numbers[key] = entries[-1][1]
             self._around = _Around(
                 operators[0][1] if operators else None,
                 operators[-1][1] if operators else None,
@@ -346,38 +368,38 @@ class _Thread:
             )
         return self._around
 
-    def enter(self, one: Event) -> None:
+    def enter(self, event: Event) -> None:
         self._entered += 1
         phase = len(PHASES)
-        if one.category == "operator":
-            self._operators.append((self._entered, one))
+        if event.category == "operator":
+            self._operators.append((self._entered, event))
         else:
-            name = one.name.lower()
+            name = event.name.lower()
             for key, form in _NUMBERS.items():
                 if hit := form.search(name):
                     self._numbers[key].append((self._entered, int(hit[1])))
             phase = next((at for at, phase in enumerate(PHASES) if phase in name), phase)
         self._phases[phase] += 1
         self._lasting[self._entered] = phase
-        heappush(self._ends, (one.end, self._entered))
+        heappush(self._ends, (event.end, self._entered))
         self._around = None
 
     def leave(self, now_us: float) -> None:
-        """Take out all that has ended."""
+        """Close all events that have ended."""
         while self._ends and self._ends[0][0] <= now_us:
             self._phases[self._lasting.pop(heappop(self._ends)[1])] -= 1
             self._around = None
 
 
-def _launch(one: Event, place: _Around) -> Launch:
+def _launch(event: Event, place: _Around) -> TraceLaunch:
     phase = PHASES[place.phase] if place.phase < len(PHASES) else None
     numbers = place.numbers
-    work: Any = one.category
-    return Launch(
-        name=one.name,
+    work: Any = event.category
+    return TraceLaunch(
+        name=event.name,
         work=work,
-        begin_us=one.ts,
-        duration_us=one.dur,
+        begin_us=event.ts,
+        duration_us=event.dur,
         operator=None if place.innermost is None else _operator(place.innermost),
         dispatched=None if place.outermost is None else place.outermost.name,
         phase=phase,
@@ -385,37 +407,37 @@ def _launch(one: Event, place: _Around) -> Launch:
         step=0 if phase == "prefill" else numbers.get("step"),
         layer=numbers.get("layer"),
         call=numbers.get("call"),
-        grid=_sizes(one.arg("grid")),
-        block=_sizes(one.arg("block")),
-        shared_memory_bytes=_whole(one.arg("shared memory")),
-        registers=_whole(one.arg("registers per thread")),
-        bytes=_whole(one.arg("bytes")),
-        device=_whole(one.arg("device")),
-        stream=_whole(one.arg("stream")),
-        correlation=_whole(one.arg("correlation")),
+        grid=_sizes(event.arg("grid")),
+        block=_sizes(event.arg("block")),
+        shared_memory_bytes=_whole(event.arg("shared memory")),
+        registers=_whole(event.arg("registers per thread")),
+        bytes=_whole(event.arg("bytes")),
+        device=_whole(event.arg("device")),
+        stream=_whole(event.arg("stream")),
+        correlation=_whole(event.arg("correlation")),
     )
 
 
-def _operator(one: Event) -> Operator:
-    return Operator(
-        one.name,
-        one.arg("Input Dims", "Input dims"),
-        one.arg("Input type"),
-        one.arg("Input Strides"),
-        one.arg("Concrete Inputs"),
+def _operator(event: Event) -> CalledOperator:
+    return CalledOperator(
+        event.name,
+        event.arg("Input Dims", "Input dims"),
+        event.arg("Input type"),
+        event.arg("Input Strides"),
+        event.arg("Concrete Inputs"),
     )
 
 
-def _correlation(one: Event) -> int | None:
-    return _whole(one.arg("correlation"))
+def _correlation(event: Event) -> int | None:
+    return _whole(event.arg("correlation"))
 
 
-def _external(one: Event) -> int | None:
-    return _whole(one.arg("External id", "external id"))
+def _external(event: Event) -> int | None:
+    return _whole(event.arg("External id", "external id"))
 
 
 def _whole(value: object) -> int | None:
-    """A whole number, which some profilers write as text."""
+    """Return a whole number, which some profilers write as text; None for anything else."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Launches that do the same work, counted once."""
+"""Groups launches that do the same work into unique kernels, and says how to replay each."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.extract.trace import Launch, Operator, Sizes, Work
+from pytest_gpuenergy.replay.extract.trace import CalledOperator, Sizes, TraceLaunch, Work
 
 
 class UniqueKernel(Struct, frozen=True):
-    """What the launches with the same kernel, operator, arguments, launch plan and phase share.
+    """All launches with the same kernel, operator, arguments, launch plan and phase.
+
+    See `TraceLaunch` for the attributes that they share.
 
     Attributes:
-        id: ``k`` and the first hexadecimal digits of a hash of all that they share, so that the
-            same kernel has the same id in every trace.
-        calls: how many there are; None where that is not known.
-        total_us: the sum of their durations.
-        layers: of the model in which they occur; empty where the trace does not tell.
+        id: ``k`` and the first hexadecimal digits of a hash of all that the launches share, so
+            that the same kernel has the same id in every trace.
+        calls: The number of launches; None where it is unknown.
+        total_us: The sum of their durations, in microseconds.
+        layers: The layers of the model in which they occur; empty where that is unknown.
     """
 
     id: str
     name: str
     work: Work
-    operator: Operator | None
+    operator: CalledOperator | None
     phase: str | None
     grid: Sizes | None
     block: Sizes | None
@@ -39,17 +41,19 @@ class UniqueKernel(Struct, frozen=True):
     layers: tuple[int, ...] = ()
 
 
-def unique_kernels(launches: Iterable[Launch]) -> list[tuple[UniqueKernel, Sequence[Launch]]]:
-    """Each with its launches, the most total time first."""
-    groups: dict[str, list[Launch]] = {}
+def unique_kernels(
+    launches: Iterable[TraceLaunch],
+) -> list[tuple[UniqueKernel, Sequence[TraceLaunch]]]:
+    """Return each unique kernel with its launches, the most total time first."""
+    groups: dict[str, list[TraceLaunch]] = {}
     for launch in launches:
         groups.setdefault(identity(launch), []).append(launch)
     found = [(_unique(key, group), group) for key, group in groups.items()]
     return sorted(found, key=lambda pair: (-pair[0].total_us, pair[0].id))
 
 
-def identity(launch: Launch) -> str:
-    """The id of the unique kernel that a launch belongs to."""
+def identity(launch: TraceLaunch) -> str:
+    """Return the id of the unique kernel that a launch belongs to."""
     shared: list[Any] = [
         *(launch.name, launch.work, launch.operator, launch.phase, launch.grid, launch.block),
         *(launch.shared_memory_bytes, launch.registers, launch.bytes),
@@ -58,7 +62,7 @@ def identity(launch: Launch) -> str:
     return f"k{hashlib.sha256(text).hexdigest()[:12]}"
 
 
-def _unique(key: str, group: Sequence[Launch]) -> UniqueKernel:
+def _unique(key: str, group: Sequence[TraceLaunch]) -> UniqueKernel:
     first = group[0]
     return UniqueKernel(
         id=key,
@@ -72,8 +76,8 @@ def _unique(key: str, group: Sequence[Launch]) -> UniqueKernel:
         registers=first.registers,
         bytes=first.bytes,
         calls=len(group),
-        total_us=sum(one.duration_us for one in group),
-        layers=tuple(sorted({one.layer for one in group if one.layer is not None})),
+        total_us=sum(launch.duration_us for launch in group),
+        layers=tuple(sorted({launch.layer for launch in group if launch.layer is not None})),
     )
 
 
@@ -105,8 +109,9 @@ _CATEGORIES: tuple[tuple[Category, re.Pattern[str]], ...] = (
         re.compile(r"elementwise|pointwise|_poi_|fill|arange|lu_|multi_tensor|dropout"),
     ),
 )
-"""Tried in this order on the kernel's name and its operator's; a fused softmax of attention is one
-of attention."""
+"""The patterns of each category, tried in this order on the names of the kernel and its operator.
+
+Attention comes before normalization, because it contains a softmax."""
 
 _PRODUCTS = frozenset(
     f"aten::{name}"
@@ -121,18 +126,18 @@ TIERS = {
     3: "other operators, called again with their arguments",
     4: "Triton kernels, launched as kernels",
 }
-"""What a replay does in each tier."""
+"""How a kernel is replayed, by its tier."""
 
 
 class Signature(Struct, frozen=True):
     """How a unique kernel can be replayed.
 
     Attributes:
-        kernel: its id.
-        category: what it does, by its name and its operator's.
-        tier: see `TIERS`; None if it cannot be replayed.
-        recipe: what to call, with which arguments.
-        missing: why it cannot be replayed, as a clause; None if it can.
+        kernel: The id of the unique kernel.
+        category: What it does, by the names of the kernel and its operator.
+        tier: The tier, see `TIERS`; None if it cannot be replayed.
+        recipe: What to call, and the arguments.
+        missing: Why it cannot be replayed, as a clause; None if it can.
     """
 
     kernel: str
@@ -142,8 +147,13 @@ class Signature(Struct, frozen=True):
     missing: str | None = None
 
 
-def signature_of(kernel: str, launch: Launch) -> Signature:
-    """For the unique kernel ``kernel``, of which this is a launch."""
+def signature_of(kernel: str, launch: TraceLaunch) -> Signature:
+    """Return how the unique kernel with the id ``kernel`` can be replayed.
+
+    Args:
+        kernel: The id of the unique kernel.
+        launch: Any of its launches.
+    """
     category = category_of(launch)
     if launch.work == "operator":
         return Signature(kernel, category, None, {}, "it ran on the host")
@@ -167,14 +177,14 @@ def signature_of(kernel: str, launch: Launch) -> Signature:
     return Signature(kernel, category, tier, recipe, missing)
 
 
-def _tier(launch: Launch, category: Category) -> int:
+def _tier(launch: TraceLaunch, category: Category) -> int:
     operator = "" if launch.operator is None else launch.operator.name
     if operator in _PRODUCTS and category == "product":
         return 2
     return 4 if "triton" in f"{launch.name} {operator}".lower() else 3
 
 
-def _missing(operator: Operator) -> str | None:
+def _missing(operator: CalledOperator) -> str | None:
     if operator.shapes is None or operator.dtypes is None:
         return "its operator's arguments were not recorded: profile with record_shapes=True"
     if operator.strides is None:
@@ -182,8 +192,8 @@ def _missing(operator: Operator) -> str | None:
     return None
 
 
-def category_of(launch: Launch) -> Category:
-    """What a launch does, by its name and its operator's."""
+def category_of(launch: TraceLaunch) -> Category:
+    """Return what a launch does, by its name and that of its operator."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"
     operator = "" if launch.operator is None else launch.operator.name

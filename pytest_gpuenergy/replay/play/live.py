@@ -1,4 +1,4 @@
-"""A model's calls made again: alone, as its layers, and as whole steps.
+"""Replays a model on a GPU: its calls alone, its layers, and its whole steps.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -25,45 +25,47 @@ from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.replay.account.figures import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
-from pytest_gpuenergy.replay.extract.trace import Launch, launches, read_trace, write_trace
-from pytest_gpuenergy.replay.play.plan import (
+from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
+from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
-    Plan,
     Planner,
     Repeat,
+    ReplayPlan,
     replayable_call,
     replayable_gap,
     replayable_spaced,
     replayable_step,
 )
 from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copy_of
-from pytest_gpuenergy.replay.profile.models import load_program
+from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.profile.programs import Program, Prompt, appendable
+from pytest_gpuenergy.replay.profile.programs import Prompt, TorchProgram, appendable
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support import DeviceError
 
-_GAP_CYCLES = 36_000  # some 20 µs
+_GAP_CYCLES = 36_000
+"""The duration of a gap in cycles, which take about 20 µs."""
 _MOST_COPIES = 256
+"""The largest number of copies of a tensor."""
 
 
 @dataclass(frozen=True)
-class Turns:
-    """What successive launches do in rotation.
+class CallTurns:
+    """The calls that successive launches make in rotation.
 
     Attributes:
-        calls: to make in turn.
-        outputs: how many of the latest results stay in memory, so that the next is written
-            elsewhere.
+        calls: The calls to make in turn.
+        outputs: The number of latest results that stay in memory, so that the next result is
+            written elsewhere.
     """
 
     calls: Sequence[Callable[[], object]]
     outputs: int = 1
 
-    def with_gaps(self, gaps: int) -> Turns:
-        """The same with gaps after each call."""
+    def with_gaps(self, gaps: int) -> CallTurns:
+        """Return the same calls with gaps after each."""
 
         def spaced(call: Callable[[], object]) -> object:
             returned = call()
@@ -71,10 +73,10 @@ class Turns:
                 gap()
             return returned
 
-        return Turns([partial(spaced, one) for one in self.calls], self.outputs)
+        return CallTurns([partial(spaced, call) for call in self.calls], self.outputs)
 
     def rotating(self) -> Callable[[], object]:
-        """A function that does the next part at each call, on any thread."""
+        """Return a function that makes the next call each time, on any thread."""
         following = cycle(self.calls)
         held: deque[object] = deque(maxlen=self.outputs - 1)
 
@@ -89,12 +91,12 @@ class Turns:
 
 @dataclass(frozen=True)
 class Captured:
-    """A model's calls, kept to be made again.
+    """The calls of a model that are kept to be made again.
 
     Attributes:
-        kept: by number.
-        forms: of all calls, by number.
-        reuse: by the key of a form, how each such call used memory; see `CallRecorder`.
+        kept: The kept calls, by number.
+        forms: The forms of all calls, by number.
+        reuse: By the key of a form, how each call of this form used memory; see `CallRecorder`.
     """
 
     kept: Mapping[int, LiveCall]
@@ -102,15 +104,15 @@ class Captured:
     reuse: Mapping[bytes, Sequence[tuple[Reuse, ...]]]
 
     def differs(self, call: UniqueCall) -> bool:
-        """Whether the model makes another call now where it made this one."""
+        """Return whether the model now makes another call in the place of this one."""
         key = _form_key(call)
         keys = [_form_key(self.forms[number]) for number in call.turns if number in self.kept]
         return keys != [key] * len(call.turns) or key not in self.reuse
 
     def reuse_of(self, call: UniqueCall) -> list[Reuse]:
-        """Of each tensor, the median of its distances in all calls of this form."""
+        """Return the reuse of each tensor, with its median distance in all calls of this form."""
         return [
-            Reuse(group[0].size_bytes, int(median(one.distance_bytes for one in group)))
+            Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
             for group in zip(*self.reuse[_form_key(call)], strict=True)
         ]
 
@@ -120,19 +122,22 @@ def _form_key(form: CallForm | UniqueCall) -> bytes:
 
 
 def capture_calls(
-    program: Program, inputs: Any, numbers: Sequence[int], steps: int, limit_bytes: int
+    program: TorchProgram, inputs: Any, numbers: Sequence[int], steps: int, limit_bytes: int
 ) -> Captured:
-    """Run once to warm up, as the profile did; once to see how memory is used; once to keep calls.
+    """Run a program to keep some of its calls.
+
+    It runs once to warm up, as in the profile; once to follow the use of memory; and once to keep
+    the calls.
 
     Args:
-        program: to run.
-        inputs: what it begins with.
-        numbers: of the calls to keep.
-        steps: how many to run.
-        limit_bytes: see `ReuseStack`.
+        program: The program.
+        inputs: The input of its first step.
+        numbers: The numbers of the calls to keep.
+        steps: The number of steps to run.
+        limit_bytes: The largest reuse distance, see `ReuseStack`.
     """
     program.run(inputs, steps)
-    # Kept calls take memory that the model would have used again.
+    # A run of its own, because kept calls hold memory that the model would use again.
     watched = CallRecorder(program.modules, memory=ReuseStack(limit_bytes))
     with watched:
         program.run(inputs, steps)
@@ -147,40 +152,40 @@ def capture_calls(
 
 def turns_of(
     own: Sequence[LiveCall], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
-) -> Turns:
-    """What to replay for a call.
+) -> CallTurns:
+    """Return the turns that replay a call.
 
     Args:
-        own: the kept calls, one for each set of parameters.
-        reuse: how the call uses its tensors in the model, and then what it returns.
-        cache: ``model`` has as many copies of each tensor in turn that it comes back to one when
-            the model does, as for memory used in between, and the parameters of each layer; ``hot``
-            has one set of tensors; ``cold`` so many copies that none stays in the cache.
-        limit_bytes: that must be used in between for a tensor to leave the cache.
+        own: The kept calls, one for each set of parameters.
+        reuse: The reuse of the tensors that the call takes, and then of those that it returns.
+        cache: ``model`` uses the parameters of each layer in turn, and as many copies of each other
+            tensor as it takes to have the reuse distance of the model; ``hot`` uses one set of
+            tensors; ``cold`` uses so many copies that none stays in the cache.
+        limit_bytes: The reuse distance at which a tensor has left the cache.
     """
     first = own[0]
     if cache == "hot":
-        return Turns([first])
+        return CallTurns([first])
     if cache == "cold":
-        reuse = [Reuse(one.size_bytes, limit_bytes) for one in reuse]
+        reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
     numbers = copies(reuse, _MOST_COPIES)
     sets = []
     for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
         found = [tensor]
         if first.is_parameter(tensor):
-            found = [one.tensors[index] for one in own]
+            found = [call.tensors[index] for call in own]
         sets.append(found + [copy_of(tensor) for _ in range(number - len(found))])
     outputs = max(numbers[len(tensors) :], default=1)
     count = max([outputs, *map(len, sets)])
     calls = [
         first.with_tensors([group[turn % len(group)] for group in sets]) for turn in range(count)
     ]
-    return Turns(calls, outputs)
+    return CallTurns(calls, outputs)
 
 
 def gap() -> None:
-    """Keep one thread busy for some 20 µs."""
+    """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
 
 
@@ -189,13 +194,13 @@ _PROFILED = 24
 
 
 def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALONE) -> Planner:
-    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
+    """Return what plans the replay of a model on a GPU.
 
     Args:
-        device: PyTorch's name of it.
-        cache: see `turns_of`.
-        source: what to load; that which was profiled if it is empty.
-        ranks: that share the model.
+        device: PyTorch's name of the GPU.
+        cache: What the L2 cache holds, see `turns_of`.
+        source: The name of the program to load; empty for the one that was profiled.
+        ranks: The ranks that share the model.
     """
 
     def plan(
@@ -203,7 +208,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         calls: Sequence[UniqueCall],  # noqa: ARG001 -- the model knows what its steps consist of
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
-    ) -> Plan:
+    ) -> ReplayPlan:
         program = load_program(
             source or profile.model,
             dtype=profile.dtype,
@@ -212,7 +217,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             device=device,
             ranks=ranks,
         )
-        in_order = sorted(chosen, key=lambda one: (not one.is_exchange, one.turns))
+        in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.turns))
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
@@ -229,17 +234,17 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
         wholes = []
-        for one in captured:
-            whole = Turns([one.whole])
+        for ready in captured:
+            whole = CallTurns([ready.whole])
             ways = [(GRAPH, _repeater(whole, device, most=ranks.most))]
             ways.append((EAGER, _repeater(whole, device, from_host=True, most=ranks.most)))
-            if one.layers is not None:
-                layers = _repeater(Turns([one.layers]), device, most=ranks.most)
+            if ready.layers is not None:
+                layers = _repeater(CallTurns([ready.layers]), device, most=ranks.most)
                 ways.insert(0, (LAYERS, layers))
             else:
-                missing[step_key(one.number, LAYERS)] = "no layers of the model are known"
+                missing[step_key(ready.number, LAYERS)] = "no layers of the model are known"
             wholes += [
-                replayable_step(profile, one.number, level, cache, repeater)
+                replayable_step(profile, ready.number, level, cache, repeater)
                 for level, repeater in ways
             ]
         played = []
@@ -249,7 +254,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 count, repeater = len(group.calls), _repeater(group, device, most=most)
                 gpu_us = durations_us[call.id]
                 played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
-        by_id = {one.id: one for one in chosen}
+        by_id = {call.id: call for call in chosen}
 
         def spaced(call: str, gaps: int, key: str) -> Replayable:
             group = turns[call].with_gaps(gaps)
@@ -257,14 +262,14 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeater, count = _repeater(group, device, most=most), len(group.calls)
             return replayable_spaced(profile, by_id[call], gaps, key, cache, count, repeater)
 
-        pause = replayable_gap(profile, cache, _repeater(Turns([gap]), device))
-        return Plan(wholes, played, missing, spaced, pause, source or profile.model)
+        pause = replayable_gap(profile, cache, _repeater(CallTurns([gap]), device))
+        return ReplayPlan(wholes, played, missing, spaced, pause, source or profile.model)
 
     return plan
 
 
 def _repeater(
-    turns: Turns,
+    turns: CallTurns,
     device: str,
     *,
     from_host: bool = False,
@@ -291,37 +296,37 @@ def _repeater(
 
 def _turns(
     calls: Sequence[UniqueCall],
-    program: Program,
+    program: TorchProgram,
     inputs: Any,
     last_step: int,
     device: str,
     cache: Cache,
     ranks: Ranks,
-) -> tuple[dict[str, Turns], dict[str, float], dict[str, str]]:
-    """What to replay for each call, by its id, where it launches what the profile recorded.
+) -> tuple[dict[str, CallTurns], dict[str, float], dict[str, str]]:
+    """Return the turns of each call that launches the same kernels as in the profile.
 
     Returns:
-        Also their GPU time by the profiler, and by the ids of all other calls, why they cannot be
-        replayed.
+        By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
+        other calls, why they cannot be replayed.
     """
-    numbers = [number for one in calls for number in one.turns]
+    numbers = [number for call in calls for number in call.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
     captured = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
-    turns: dict[str, Turns] = {}
+    turns: dict[str, CallTurns] = {}
     missing = {}
-    for one in calls:
-        if not one.turns:
-            missing[one.id] = "it was launched outside of PyTorch's operators"
-        elif captured.differs(one):
-            missing[one.id] = "the model makes another call in its place now"
-        elif not all(captured.kept[number].is_plain for number in one.turns):
-            missing[one.id] = "tensors that are sparse, nested or quantized cannot be copied"
+    for call in calls:
+        if not call.turns:
+            missing[call.id] = "it was launched outside of PyTorch's operators"
+        elif captured.differs(call):
+            missing[call.id] = "the model makes another call in its place now"
+        elif not all(captured.kept[number].is_plain for number in call.turns):
+            missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
-            own = [captured.kept[number] for number in one.turns]
-            turns[one.id] = turns_of(own, captured.reuse_of(one), cache, limit_bytes)
+            own = [captured.kept[number] for number in call.turns]
+            turns[call.id] = turns_of(own, captured.reuse_of(call), cache, limit_bytes)
     _leave_out(calls, turns, missing, ranks)
     found = launched_by([group.rotating() for group in turns.values()], device)
-    by_id = {one.id: one for one in calls}
+    by_id = {call.id: call for call in calls}
     durations_us = {}
     for key, launched in zip(tuple(turns), found, strict=True):
         durations_us[key] = launched.duration_us
@@ -334,26 +339,26 @@ def _turns(
 
 
 def _leave_out(
-    calls: Sequence[UniqueCall], turns: dict[str, Turns], missing: dict[str, str], ranks: Ranks
+    calls: Sequence[UniqueCall], turns: dict[str, CallTurns], missing: dict[str, str], ranks: Ranks
 ) -> None:
-    """Leave out the exchanges that another rank leaves out."""
-    lacking = {one.turns[0] for one in calls if one.is_exchange and one.id in missing}
+    """Leave out the exchanges that another rank cannot replay."""
+    lacking = {call.turns[0] for call in calls if call.is_exchange and call.id in missing}
     elsewhere = set().union(*ranks.gathered(lacking)) - lacking
-    for one in calls:
-        if one.is_exchange and one.turns[0] in elsewhere:
-            missing[one.id] = "another rank cannot replay it"
-            turns.pop(one.id, None)
+    for call in calls:
+        if call.is_exchange and call.turns[0] in elsewhere:
+            missing[call.id] = "another rank cannot replay it"
+            turns.pop(call.id, None)
 
 
 @dataclass(frozen=True)
-class Step:
-    """The model, ready to do its prefill or one decode step again and again.
+class ReadyStep:
+    """A step of a model that can be repeated.
 
     Attributes:
-        number: 0 for the prefill.
-        whole: the whole step.
-        layers: all layers of the step, each with the arguments that it had; None if the model has
-            none that are known.
+        number: The number of the step; 0 for the prefill.
+        whole: Runs the whole step.
+        layers: Runs all layers of the step, each with the arguments that it had; None if the layers
+            of the model are unknown.
     """
 
     number: int
@@ -361,13 +366,13 @@ class Step:
     layers: Callable[[], object] | None
 
 
-def capture_step(program: Program, inputs: Any, number: int) -> Step:
-    """Run up to a step, and keep what is needed to do it again.
+def capture_step(program: TorchProgram, inputs: Any, number: int) -> ReadyStep:
+    """Run a program up to a step, and keep what is needed to repeat the step.
 
     Args:
-        program: to run.
-        inputs: what it begins with.
-        number: of the step; 0 is the prefill.
+        program: The program.
+        inputs: The input of its first step.
+        number: The number of the step; 0 for the prefill.
     """
     whole = program.step(inputs, number)
     layers: list[Callable[[], object]] = []
@@ -385,7 +390,7 @@ def capture_step(program: Program, inputs: Any, number: int) -> Step:
         for layer in layers:
             layer()
 
-    return Step(number, whole, all_layers if layers else None)
+    return ReadyStep(number, whole, all_layers if layers else None)
 
 
 @dataclass(frozen=True)
@@ -393,8 +398,8 @@ class Launched:
     """What a function launches.
 
     Attributes:
-        plans: see `LaunchForm.plan`; of one call, in order.
-        duration_us: GPU time of a call, the median over some.
+        plans: The name and launch plan of each launch of a call, see `LaunchForm.plan`.
+        duration_us: The GPU time of a call, the median over some calls.
     """
 
     plans: tuple[tuple[object, ...], ...]
@@ -402,7 +407,7 @@ class Launched:
 
 
 def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[Launched]:
-    """Call each function a few times under the profiler, as the model was profiled."""
+    """Call each function some times under the profiler, as the model was profiled."""
     for function in functions:
         function()
     settle(device)
@@ -415,15 +420,18 @@ def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[
         path = Path(folder) / "trace.json.gz"
         write_trace(profiler, path)
         found = launches(read_trace(path))
-    by_call: list[list[Launch]] = [[] for _ in range(_PROFILED * len(functions))]
-    for one in found:
-        if one.call is not None:
-            by_call[one.call].append(one)
+    by_call: list[list[TraceLaunch]] = [[] for _ in range(_PROFILED * len(functions))]
+    for launch in found:
+        if launch.call is not None:
+            by_call[launch.call].append(launch)
     groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
     return [
         Launched(
-            tuple((one.name, one.grid, one.block, one.shared_memory_bytes) for one in group[0]),
-            median(sum(one.duration_us for one in call) for call in group),
+            tuple(
+                (launch.name, launch.grid, launch.block, launch.shared_memory_bytes)
+                for launch in group[0]
+            ),
+            median(sum(launch.duration_us for launch in call) for call in group),
         )
         for group in groups
     ]

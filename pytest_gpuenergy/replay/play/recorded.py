@@ -1,7 +1,7 @@
 """Replays the figures that a card has recorded for a profile, on an emulated GPU.
 
-Without a limit the emulated card takes the recorded time and power. What a lower limit does to
-them is its model, which no recorded figure backs.
+Without a limit the emulated card takes the recorded time and power. The effect of a lower limit
+comes from the emulated card's model, which no recorded figure backs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pytest_gpuenergy.replay.account.figures import (
     step_key,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
-from pytest_gpuenergy.replay.play.plan import (
+from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
-    Plan,
     Planner,
     Repeat,
+    ReplayPlan,
     key_of,
     replayable_call,
     replayable_gap,
@@ -40,20 +40,27 @@ from pytest_gpuenergy.support import FormError, InputError, decode, is_file, sho
 RECORDED = "results/measurements.jsonl"
 
 _DIGITS = 3
-"""That the size of a number may have."""
+"""The largest number of digits in the name of a type, such as ``float32``."""
 _BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 128}
 
 
 def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
-    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
+    """Return what plans the replay of recorded figures.
+
+    Args:
+        device: The emulated GPU.
+        folder: The folder of the profile, with the figures.
+        cache: What the L2 cache held when they were recorded.
 
     Raises:
-        InputError: nothing has been recorded with this cache.
+        InputError: Nothing has been recorded with this cache.
     """
     recorded = {
-        key_of(one): one
-        for one in read_measurements(folder / RECORDED)
-        if one.measured and one.power_limit_w is one.sm_clock_mhz is None and _cache(one) == cache
+        key_of(measurement): measurement
+        for measurement in read_measurements(folder / RECORDED)
+        if measurement.measured
+        and measurement.power_limit_w is measurement.sm_clock_mhz is None
+        and _cache(measurement) == cache
     }
     if not recorded:
         raise InputError(
@@ -66,19 +73,19 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         calls: Sequence[UniqueCall],
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
-    ) -> Plan:
+    ) -> ReplayPlan:
         if profile.device != device.name:
             raise InputError(
                 f"The figures in {folder} are those of {profile.device}, and {device.name} is "
                 "emulated here: name the emulated GPU of that model with --gpu-device."
             )
         player = _Player(device, profile, cache, recorded)
-        by_id = {one.id: one for one in chosen}
+        by_id = {call.id: call for call in chosen}
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
-        keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
-        return Plan(
-            [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
-            [player.call(one) for one in chosen if one.id in recorded],
+        keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
+        return ReplayPlan(
+            [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
+            [player.call(call) for call in chosen if call.id in recorded],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(by_id[call], key) if key in recorded else None,
             player.gap() if GAP in recorded else None,
@@ -88,7 +95,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
 
 
 def read_measurements(path: Path) -> Iterator[Measurement]:
-    """Those in the lines of a file, if it is there; lines that cannot be ones are left out."""
+    """Yield the measurements in the lines of a file, if it exists; skip damaged lines."""
     for line in path.read_bytes().splitlines() if is_file(path) else ():
         try:
             found = decode(line, Measurement)
@@ -99,7 +106,7 @@ def read_measurements(path: Path) -> Iterator[Measurement]:
 
 
 class _Player:
-    """Makes what an emulated card plays."""
+    """Makes what an emulated card plays, from recorded figures."""
 
     def __init__(
         self,
@@ -114,32 +121,32 @@ class _Player:
         self._recorded = recorded
 
     def call(self, call: UniqueCall) -> Replayable:
-        """One call; what its turns read together does not stay in the L2 cache if it is larger."""
+        """Return a call; it reads from DRAM if its turns together do not fit into the L2 cache."""
         play = self._play(call.id, self._dram_bytes(call), len(call.launches))
         found = self._recorded[call.id]
         turns = _number(found, "turns")
         return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
-        """One call, with as many gaps as have been recorded."""
+        """Return a call with as many gaps as were recorded."""
         gaps, turns = (_number(self._recorded[key], name) for name in ("gaps", "turns"))
         play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
         return replayable_spaced(self._profile, call, gaps, key, self._cache, turns, play)
 
     def gap(self) -> Replayable:
-        """The gap by itself."""
+        """Return a gap alone."""
         return replayable_gap(self._profile, self._cache, self._play(GAP, 0, 1))
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
-        """A whole step: what its calls read, and as many launches."""
+        """Return a whole step, with the bytes and launches of all its calls."""
         counts = [
-            ((one.steps_in_layers if level == LAYERS else one.steps).get(step, 0), one)
-            for one in calls
+            ((call.steps_in_layers if level == LAYERS else call.steps).get(step, 0), call)
+            for call in calls
         ]
         play = self._play(
             step_key(step, level),
-            sum(count * self._dram_bytes(one) for count, one in counts),
-            sum(count * len(one.launches) for count, one in counts),
+            sum(count * self._dram_bytes(call) for count, call in counts),
+            sum(count * len(call.launches) for count, call in counts),
         )
         return replayable_step(self._profile, step, level, self._cache, play)
 
@@ -162,7 +169,7 @@ class _Player:
 
 
 def argument_bytes(arguments: Any) -> int:
-    """Size of all tensors among recorded arguments."""
+    """Return the size of all tensors among recorded arguments."""
     if isinstance(arguments, list):
         return sum(map(argument_bytes, arguments))
     if not isinstance(arguments, dict):

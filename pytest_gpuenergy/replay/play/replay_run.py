@@ -23,8 +23,8 @@ from pytest_gpuenergy.replay.account.replay_report import (
     page_values,
     write_report,
 )
-from pytest_gpuenergy.replay.play.plan import Cache, Planner
 from pytest_gpuenergy.replay.play.recorded import recorded_planner
+from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner
 from pytest_gpuenergy.replay.play.replaying import Replay
 from pytest_gpuenergy.replay.profile.programs import check_packages, is_export
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, rank_folders, read_profile

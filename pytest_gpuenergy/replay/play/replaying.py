@@ -1,4 +1,4 @@
-"""Replays the calls of a profiled model under the energy meter, and closes the sum."""
+"""Measures the calls and steps of a profiled model again, and accounts for their energy."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from pytest_gpuenergy.replay.account.figures import (
 )
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.play.plan import Cache, Plan, Planner, key_of
 from pytest_gpuenergy.replay.play.recorded import read_measurements
+from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, key_of
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.report import RunFolder
@@ -54,26 +54,32 @@ _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
 _GAP_SHARE = 1.5
-"""Gaps take this multiple of a call's time: with a quarter of the limit in the gaps, a call that
-wants a quarter more than the limit then stays at two thirds of it."""
+"""The time of the gaps after a call, as a multiple of the call's time.
+
+With gaps at a quarter of the power limit, a call that takes a quarter more than the limit then
+averages two thirds of it."""
 
 
 @dataclass
 class Replay:
-    """One run of ``gpuenergy replay``.
+    """The replay of a profile on one GPU.
 
     Attributes:
-        folder: of the profile.
-        station: holds the GPU.
-        planner: says what to play; see `pytest_gpuenergy.replay.play.plan.planner_for`.
-        cache: see `pytest_gpuenergy.replay.play.live.turns_of`.
-        step: the decode step to replay, besides the prefill.
-        kernels: ids of the unique calls or unique kernels to replay; empty for all.
-        setpoints: to measure everything under.
-        name: of the profile in the ids of measurements; by default that of the folder.
-        runs: least number of launches in each measurement; 0 for as many as the precision takes.
-        announce: called with a line about each measurement.
-        ranks: that replay their parts of the model at the same time.
+        folder: The folder of the profile.
+        station: The claimed GPU.
+        planner: Plans what to measure.
+        cache: What the L2 cache holds when a call is made again.
+        step: The decode step to replay, besides the prefill.
+        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
+        setpoints: The setpoints to measure everything under.
+        name: The name of the profile in the ids of measurements; by default that of the folder.
+        runs: The least number of launches in each measurement; 0 for as many as the precision
+            takes.
+        announce: Called with a line about each measurement.
+        ranks: The ranks that replay their parts of the model at the same time.
+        missing: By its key, the reason why a call or step has no figures.
+        measurements: The measurements, by the label of the setpoint and their key.
+        others: The measurements of an earlier replay that are not part of this one.
     """
 
     folder: Path
@@ -93,21 +99,21 @@ class Replay:
 
     @property
     def results(self) -> Path:
-        """The folder that is written to."""
+        """The folder of the results."""
         return self.folder / RESULTS[self.station.device.emulated]
 
     def run(self) -> ReplayReport:
-        """Replay, measure, close the sum, and write the report.
+        """Plan, measure, account for the energy, and write the report.
 
         Raises:
-            InputError: the folder is no profile's, or the model runs differently now.
-            SetpointError: a power limit cannot be set.
-            DeviceError: the GPU does not respond.
-            OSError: the report cannot be written.
+            InputError: The folder is not that of a profile, or the model runs differently now.
+            SetpointError: A power limit cannot be set.
+            DeviceError: The GPU does not respond.
+            OSError: The report cannot be written.
         """
         profile = read_profile(self.folder)
         steps = profile.steps(self.step)
-        calls = [one for one in read_calls(self.folder) if any(one.steps.get(s) for s in steps)]
+        calls = [call for call in read_calls(self.folder) if any(call.steps.get(s) for s in steps)]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
@@ -116,28 +122,28 @@ class Replay:
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
         run = self._run_info(profile, plan.source)
-        self._set_aside()
+        self._keep_others()
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.runs)
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
-                # Steps first: without them the figures of calls say little.
-                for one in (*plan.steps, *plan.calls):
-                    self._measure(harness, one, setpoint, enforced)
-                for one in self._spaced(plan, calls, setpoint):
-                    self._measure(harness, one, setpoint, enforced)
+                # Steps come first, because calls alone cannot be accounted for.
+                for item in (*plan.steps, *plan.calls):
+                    self._measure(harness, item, setpoint, enforced)
+                for item in self._spaced(plan, calls, setpoint):
+                    self._measure(harness, item, setpoint, enforced)
                 group = self.measurements.setdefault(setpoint.label, {})
-                for one in spaced_exchanges(plan, calls, steps, group, self.ranks):
-                    self._measure(harness, one, setpoint, enforced)
+                for item in spaced_exchanges(plan, calls, steps, group, self.ranks):
+                    self._measure(harness, item, setpoint, enforced)
                 idle_w = self._idle_w(plan)
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
             run=run,
             profile=profile,
             cache=self.cache,
-            accounts=tuple(replace(one, rank=profile.rank) for one in accounts),
+            accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),
@@ -148,30 +154,29 @@ class Replay:
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
 
-        Measurements of fewer launches than are asked for now are made again. What else there is
-        will be set aside.
-        A line that a killed replay has not finished is left out.
+        Measurements of fewer launches than are asked for now are made again. All others will be
+        moved to a file of their own. A line that a killed replay has not finished is skipped.
 
         Raises:
-            InputError: it was of another profile, or the folder has none.
+            InputError: The earlier replay was of another profile, or the folder has no profile.
         """
         self._check_same_work(read_profile(self.folder))
-        labels = {one.label for one in self.setpoints}
+        labels = {setpoint.label for setpoint in self.setpoints}
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
-            enough = sum(one.launches for one in found.trials) >= self.runs
+            enough = sum(trial.launches for trial in found.trials) >= self.runs
             if not same or found.gpu_uuid != self.station.device.uuid:
                 self.others.append(found)
             elif enough:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
 
-    def _set_aside(self) -> None:
-        """Keep what an earlier replay has measured with another cache, limit or card."""
+    def _keep_others(self) -> None:
+        """Move what was measured with another cache, limit or card to a file of its own."""
         if not self.others:
             return
         path = self.results / OTHERS_JSONL
         earlier = path.read_bytes() if is_file(path) else b""
-        lines = b"".join(encode(one) + b"\n" for one in self.others)
+        lines = b"".join(encode(measurement) + b"\n" for measurement in self.others)
         write_atomically(path, earlier + lines, durable=True)
         self.announce(
             f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
@@ -189,11 +194,13 @@ class Replay:
                 )
 
     def _all(self) -> tuple[Measurement, ...]:
-        return tuple(one for group in self.measurements.values() for one in group.values())
+        return tuple(
+            measurement for group in self.measurements.values() for measurement in group.values()
+        )
 
     def _run_info(self, profile: ProfileRecord, source: str) -> RunInfo:
         options = {
-            "powercap": ",".join(one.label for one in self.setpoints),
+            "powercap": ",".join(setpoint.label for setpoint in self.setpoints),
             "cache": self.cache,
             "step": str(self.step),
             "runs": str(self.runs) if self.runs else "as needed",
@@ -207,15 +214,15 @@ class Replay:
         return run_info(self.station.device, new_run_id(), options, git_revision=revision)
 
     def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
-        ids = {one.id: {one.id, *(form.kernel for form in one.launches)} for one in calls}
+        ids = {call.id: {call.id, *(form.kernel for form in call.launches)} for call in calls}
         for name in self.kernels:
             if not any(name in group for group in ids.values()):
                 raise InputError(
                     f"The prefill and decode step {self.step} of {self.folder} have no kernel "
                     f"{name!r}: give ids from operator_calls.jsonl or unique_kernels_compute.jsonl."
                 )
-        chosen = [one for one in calls if not self.kernels or ids[one.id] & set(self.kernels)]
-        left_out = {one.id for one in calls} - {one.id for one in chosen}
+        chosen = [call for call in calls if not self.kernels or ids[call.id] & set(self.kernels)]
+        left_out = {call.id for call in calls} - {call.id for call in chosen}
         self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
         return chosen
 
@@ -223,8 +230,8 @@ class Replay:
         self, harness: Harness, what: Replayable, setpoint: Setpoint, enforced: Setpoint
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
-        known = what.key in group
-        if all(self.ranks.gathered(known)) if what.together else known:
+        is_measured = what.key in group
+        if all(self.ranks.gathered(is_measured)) if what.together else is_measured:
             return
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
         try:
@@ -234,9 +241,9 @@ class Replay:
                 Subject(f"{self.name or self.folder.name}::{name}", what.label, setpoint, enforced),
                 "replay",
             )
-        except RuntimeError as error:  # CUDA's, too
+        except RuntimeError as error:  # also the type of CUDA's errors
             self.missing[name] = str(error).strip().partition("\n")[0]
-            if what.together and self.ranks.count > 1:  # the others wait for it
+            if what.together and self.ranks.count > 1:  # the other ranks wait in this exchange
                 raise DeviceError(
                     f"{name} cannot be replayed ({self.missing[name]}): leave it out with "
                     "--kernels, and go on with --resume."
@@ -253,9 +260,9 @@ class Replay:
         self.announce(_figures(name, found, emulated=self.station.device.emulated))
 
     def _spaced(
-        self, plan: Plan, calls: Sequence[UniqueCall], setpoint: Setpoint
+        self, plan: ReplayPlan, calls: Sequence[UniqueCall], setpoint: Setpoint
     ) -> Iterator[Replayable]:
-        """Calls that the limit holds back alone, but not in the model, with gaps between them."""
+        """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
         measured = self.measurements.get(setpoint.label, {})
         found = []
         for call in calls:
@@ -263,19 +270,19 @@ class Replay:
             wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
             if alone is None or alone.time_ms is None:
                 continue
-            held_back = any(one is not None and is_held_back(alone, one) for one in wholes)
+            held_back = any(whole is not None and is_held_back(alone, whole) for whole in wholes)
             if held_back and not call.is_exchange:
                 gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
                 found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
-        spaced = [one for one in found if one is not None]
+        spaced = [item for item in found if item is not None]
         if spaced and plan.gap is not None:
             yield from (plan.gap, *spaced)
 
-    def _idle_w(self, plan: Plan) -> float:
-        """The card's power directly after a load, with its contexts and clocks as they are then."""
+    def _idle_w(self, plan: ReplayPlan) -> float:
+        """Measure the card's power directly after a load, with its contexts and clocks of then."""
         device = self.station.device
         source = choose_source(device)
-        for load in [one for one in (*plan.calls, *plan.steps) if not one.together][:1]:
+        for load in [item for item in (*plan.calls, *plan.steps) if not item.together][:1]:
             with load.repeater() as repeater:
                 repeater.start()
                 device.clock.sleep_s(_LOAD_S)
@@ -306,8 +313,8 @@ class Replay:
     def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
         if len(self.setpoints) < 2:
             return
-        as_found = [one for one in self.setpoints if one == CURRENT]
-        reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
+        as_found = [setpoint for setpoint in self.setpoints if setpoint == CURRENT]
+        reference = (as_found or sorted(self.setpoints, key=lambda setpoint: setpoint.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)
 
@@ -320,26 +327,26 @@ def _figures(name: str, found: Measurement, *, emulated: bool) -> str:
 
 
 def spaced_exchanges(
-    plan: Plan,
+    plan: ReplayPlan,
     calls: Sequence[UniqueCall],
     steps: Sequence[int],
     measured: Mapping[str, Measurement],
     ranks: Ranks,
 ) -> Iterator[Replayable]:
-    """What to measure for `links_w`: the commonest exchange of each step, and gaps.
+    """Yield what `links_w` needs: the most frequent exchange of each step with gaps, and a gap.
 
     Args:
-        plan: of the replay.
-        calls: of the model.
-        steps: that are replayed.
-        measured: steps and calls, by their keys; it may grow meanwhile.
-        ranks: that share the model, and take the same number of gaps.
+        plan: The plan of the replay.
+        calls: The unique calls of the model.
+        steps: The steps that are replayed.
+        measured: The measurements by their keys, to which the caller adds what is yielded.
+        ranks: The ranks that share the model; all take the same number of gaps.
     """
     for step in steps:
-        exchanges = [one for one in calls if one.is_exchange and one.steps.get(step)]
+        exchanges = [call for call in calls if call.is_exchange and call.steps.get(step)]
         if not exchanges or plan.gap is None:
             continue
-        commonest = max(exchanges, key=lambda one: one.steps[step])
+        commonest = max(exchanges, key=lambda exchange: exchange.steps[step])
         for level in (GRAPH, EAGER):
             whole = measured.get(step_key(step, level))
             gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
@@ -356,11 +363,15 @@ def _gaps_between(
     measured: Mapping[str, Measurement],
     whole: Measurement | None,
 ) -> int:
-    """How many gaps take the mean time between two exchanges of a step; 0 if it is not known."""
-    alone = [measured.get(one.id) for one in exchanges]
-    times_ms = [one.time_ms for one in alone if one is not None and one.time_ms is not None]
+    """Return the number of gaps in the mean time between two exchanges; 0 if it is unknown."""
+    alone = [measured.get(exchange.id) for exchange in exchanges]
+    times_ms = [
+        measurement.time_ms
+        for measurement in alone
+        if measurement is not None and measurement.time_ms is not None
+    ]
     if whole is None or whole.time_ms is None or len(times_ms) < len(exchanges):
         return 0
-    counts = [one.steps[step] for one in exchanges]
+    counts = [exchange.steps[step] for exchange in exchanges]
     taken_ms = sum(count * time_ms for count, time_ms in zip(counts, times_ms, strict=True))
     return max(1, round((whole.time_ms - taken_ms) / sum(counts) / GAP_MS))

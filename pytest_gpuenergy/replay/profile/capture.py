@@ -1,4 +1,4 @@
-"""Sees every call of an operator that a model makes, with its live arguments.
+"""Records every call of an operator that a model makes, with its live arguments.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -29,11 +29,11 @@ class LiveCall:
     """A call that can be made again.
 
     Attributes:
-        operator: PyTorch's overload, or what launches a Triton kernel.
-        arguments: by position; its tensors are the model's own parameters, and copies of all else
-            as it was before the call.
-        keywords: arguments by name.
-        parameters: storages of the model's parameters, whose tensors are not copies.
+        operator: PyTorch's overload, or the function that launches a Triton kernel.
+        arguments: The arguments by position. Parameters of the model are shared with it; all other
+            tensors are copies that were made before the call.
+        keywords: The arguments by name.
+        parameters: The addresses of the storages of the model's parameters.
     """
 
     operator: Any
@@ -42,22 +42,22 @@ class LiveCall:
     parameters: frozenset[int]
 
     def __call__(self) -> Any:
-        """Make the call, and return what it returns."""
+        """Make the call, and return its result."""
         return self.operator(*self.arguments, **self.keywords)
 
     @property
     def tensors(self) -> list[Any]:
-        """Those among its arguments, if it `is_plain`."""
+        """The tensors among the arguments, if the call `is_plain`."""
         return _tensors((self.arguments, self.keywords))
 
     @property
     def is_plain(self) -> bool:
-        """Whether all of these can be copied as they lie in memory."""
+        """Whether all tensors can be copied as they lie in memory."""
         flat, _ = tree_flatten((self.arguments, self.keywords))
-        return all(_is_plain(one) for one in flat if isinstance(one, torch.Tensor))
+        return all(_is_plain(leaf) for leaf in flat if isinstance(leaf, torch.Tensor))
 
     def with_tensors(self, tensors: Sequence[Any]) -> LiveCall:
-        """This call with other tensors in place of its own, in the same order."""
+        """Return this call with other tensors in place of its own, in the same order."""
         following = iter(tensors)
         arguments, keywords = tree_map_only(
             torch.Tensor, lambda _: next(following), (self.arguments, self.keywords)
@@ -65,26 +65,26 @@ class LiveCall:
         return LiveCall(self.operator, arguments, keywords, self.parameters)
 
     def is_parameter(self, tensor: Any) -> bool:
-        """Whether one of its tensors is a parameter of the model."""
+        """Return whether a tensor of this call is a parameter of the model."""
         return _storage(tensor) in self.parameters
 
 
 class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
-    """While it is entered, numbers the calls of operators that the model makes.
+    """Numbers the calls of operators that a model makes while this context is entered.
 
-    A Triton kernel that is launched outside of any operator counts as a call, too. A trace of
-    PyTorch's profiler has an annotation such as ``call 12`` around each.
+    The launch of a Triton kernel outside of any operator counts as a call, too. In a trace of
+    PyTorch's profiler, an annotation such as ``call 12`` surrounds each call.
 
     Args:
-        modules: by name, those whose parameters are recognized.
-        keep: numbers of the calls that stay in ``kept``.
-        memory: follows the use of memory; ``reuse`` stays empty without it.
+        modules: By name, the modules whose parameters are recognized.
+        keep: The numbers of the calls that are kept.
+        memory: Follows the use of memory; without it, ``reuse`` stays empty.
 
     Attributes:
-        forms: of all calls so far, by number.
-        kept: the calls to make again, by number.
-        reuse: by number, of the tensors among a call's arguments, and then of those that it
-            returned in memory of their own.
+        forms: The form of each call so far, by number.
+        kept: The kept calls, by number.
+        reuse: By number, the reuse of the tensors among a call's arguments, and then of the tensors
+            that it returned in memory of their own.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._names = {
-            _storage(one): ".".join(filter(None, (prefix, name)))
+            _storage(tensor): ".".join(filter(None, (prefix, name)))
             for prefix, module in modules.items()
             for named in (module.named_parameters(), module.named_buffers())
-            for name, one in named
-            if _storage(one)
+            for name, tensor in named
+            if _storage(tensor)
         }
         self._keep = frozenset(keep)
         self._memory = memory
@@ -139,10 +139,10 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         return self._see(f"triton.{function.__name__}", launch, args, keywords)
 
     def _see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._inside:  # a part of a call
+        if self._inside:  # an operator that the recorded call itself calls
             return func(*args, **keywords)
         number = len(self.forms)
-        self._inside = True  # Triton's kernels are seen while the mode sees what copies them, too
+        self._inside = True  # so that copies made here, and launches within the call, do not count
         try:
             self.forms.append(self._form(name, args, keywords))
             if number in self._keep:
@@ -158,13 +158,13 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     def _form(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
         flat, _ = tree_flatten((args, keywords))
         names = [
-            self._names[_storage(one)]
-            for one in flat
-            if isinstance(one, torch.Tensor) and _storage(one) in self._names
+            self._names[_storage(leaf)]
+            for leaf in flat
+            if isinstance(leaf, torch.Tensor) and _storage(leaf) in self._names
         ]
-        arguments = [describe(one) for one in args]
+        arguments = [describe(argument) for argument in args]
         if keywords:
-            arguments.append({name: describe(one) for name, one in keywords.items()})
+            arguments.append({name: describe(argument) for name, argument in keywords.items()})
         return CallForm(name, arguments, tuple(names))
 
     def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
@@ -179,7 +179,10 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]:
-    """Let ``see`` make each launch of a Triton kernel; it gets the kernel and what launches it."""
+    """Route each launch of a Triton kernel through ``see``.
+
+    Its arguments are the kernel, the function that launches it, and that function's arguments.
+    """
     jit = sys.modules.get("triton.runtime.jit")
     if jit is None:
         yield
@@ -197,12 +200,12 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
 
 
 def describe(value: Any) -> Any:
-    """An argument as JSON can hold it; see `CallForm`."""
+    """Return an argument in a form that JSON can hold, see `CallForm`."""
     if isinstance(value, torch.Tensor) and not _is_plain(value):
         parts = value.unbind() if value.is_nested else [value]
         return {
             "layout": "nested" if value.is_nested else str(value.layout).removeprefix("torch."),
-            "sizes": [list(one.shape) for one in parts],
+            "sizes": [list(part.shape) for part in parts],
             "dtype": str(value.dtype).removeprefix("torch."),
             "device": value.device.type,
         }
@@ -215,7 +218,7 @@ def describe(value: Any) -> Any:
             "device": value.device.type,
         }
     if isinstance(value, list | tuple):
-        return [describe(one) for one in value]
+        return [describe(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -225,7 +228,7 @@ def describe(value: Any) -> Any:
 
 
 def copy_of(tensor: Any) -> Any:
-    """A copy with the same strides and alignment, whether or not elements share memory."""
+    """Return a copy with the same strides and alignment, even if elements share memory."""
     if tensor.numel() == 0:
         return tensor.clone()
     span = _span(tensor)
@@ -236,18 +239,18 @@ def copy_of(tensor: Any) -> Any:
 
 
 def _alignment(tensor: Any) -> int:
-    """The largest power of two up to 16 that divides its address: kernels are chosen by it."""
+    """Return the largest power of two up to 16 that divides the address; kernels depend on it."""
     address = tensor.data_ptr()
     return next(size for size in (16, 8, 4, 2, 1) if address % size == 0)
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether strides tell where its elements lie; not those of sparse or nested tensors."""
+    """Return whether strides give the place of each element, unlike in sparse or nested tensors."""
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 
 def _storage(tensor: Any) -> int:
-    """Its address; 0 without one."""
+    """Return the address of a tensor's storage; 0 if it has none."""
     if not _is_plain(tensor):
         return 0
     address: int = tensor.untyped_storage().data_ptr()
@@ -256,17 +259,24 @@ def _storage(tensor: Any) -> int:
 
 def _tensors(tree: Any) -> list[Any]:
     flat, _ = tree_flatten(tree)
-    return [one for one in flat if isinstance(one, torch.Tensor) and _is_plain(one)]
+    return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
 
 
 def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:
     read = _tensors(arguments)
-    known = {_storage(one) for one in read}
-    tensors = read + [one for one in _tensors(returned) if _storage(one) not in known]
-    spans = [ReuseSpan(one.data_ptr(), _span(one) * one.element_size()) for one in tensors]
+    read_storages = {_storage(tensor) for tensor in read}
+    tensors = read + [
+        tensor for tensor in _tensors(returned) if _storage(tensor) not in read_storages
+    ]
+    spans = [
+        ReuseSpan(tensor.data_ptr(), _span(tensor) * tensor.element_size()) for tensor in tensors
+    ]
     found = [
-        Reuse(min(span.size_bytes, one.numel() * one.element_size()), memory.distance_bytes(span))
-        for one, span in zip(tensors, spans, strict=True)
+        Reuse(
+            min(span.size_bytes, tensor.numel() * tensor.element_size()),
+            memory.distance_bytes(span),
+        )
+        for tensor, span in zip(tensors, spans, strict=True)
     ]
     for span in spans:
         memory.use(span)
@@ -274,7 +284,7 @@ def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...
 
 
 def _span(tensor: Any) -> int:
-    """The number of elements from the first to the last in memory."""
+    """Return the number of elements from the first to the last in memory."""
     if tensor.numel() == 0:
         return 0
     extents = zip(tensor.shape, tensor.stride(), strict=True)

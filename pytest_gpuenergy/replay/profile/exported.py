@@ -1,4 +1,4 @@
-"""Programs that `torch.export` has made of a model's steps, run without the model's code.
+"""Loads and runs a model's steps from a file of `torch.export`, without the model's code.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -23,8 +23,8 @@ from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
     Generating,
-    Program,
     Prompt,
+    TorchProgram,
     random_tokens,
     read_record,
 )
@@ -35,15 +35,15 @@ _TO_THE_END = (1 << 63) - 1
 
 
 class Layer(torch.nn.Module):  # type: ignore[misc]
-    """Stands for a layer, so that hooks see it; what to do in each step, it is given."""
+    """A module in place of a layer, so that hooks see the layer; it runs the part it is given."""
 
     def forward(self, part: Callable[..., object], *args: object) -> object:
-        """Do its part of a step."""
+        """Run the layer's part of a step."""
         return part(*args)
 
 
-class _Part(torch.nn.Module):  # type: ignore[misc]
-    """What a layer does in one of the programs."""
+class _LayerPart(torch.nn.Module):  # type: ignore[misc]
+    """The part of a program that a layer runs."""
 
     def __init__(self, layer: Layer, part: GraphModule) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class _Part(torch.nn.Module):  # type: ignore[misc]
 
 
 def in_layers(whole: GraphModule, paths: Sequence[str], layers: Sequence[Layer]) -> GraphModule:
-    """The same program, in which each layer runs its part.
+    """Split a program so that each layer runs its part.
 
     Args:
-        whole: the program.
-        paths: of the layers' modules when they were exported.
-        layers: to run the parts.
+        whole: The program.
+        paths: The paths of the layers' modules when they were exported.
+        layers: The layers that run the parts.
     """
     parts: dict[Node, int] = {}
     owners: list[int | None] = []
@@ -72,12 +72,12 @@ def in_layers(whole: GraphModule, paths: Sequence[str], layers: Sequence[Layer])
     for part, layer in enumerate(owners):
         if layer is not None:
             name = f"submod_{part}"
-            setattr(split, name, _Part(layers[layer], getattr(split, name)))
+            setattr(split, name, _LayerPart(layers[layer], getattr(split, name)))
     return split
 
 
 def make_calls_of_a_run(graph: Graph) -> None:
-    """Change what an export writes differently, so that the same calls are made as in a run."""
+    """Change an exported graph so that it makes the same calls as the model does."""
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
@@ -87,7 +87,7 @@ def make_calls_of_a_run(graph: Graph) -> None:
         elif target == "aten.slice.Tensor" and len(node.args) < 5:
             node.args = (*node.args, _TO_THE_END)[:4]
             if node.args[2:] == (0, _TO_THE_END):
-                # x[:] makes no call in a run, but does where the size of x is open.
+                # x[:] makes no call in the model, but in an export where the size of x is open.
                 node.replace_all_uses_with(node.args[0])
                 graph.erase_node(node)
         elif target == "aten.sym_size.int":
@@ -99,20 +99,20 @@ def make_calls_of_a_run(graph: Graph) -> None:
 
 
 def _layer_numbers(graph: Graph, paths: Sequence[str]) -> Iterator[tuple[Node, int | None]]:
-    """The nodes that compute something, each with the number of the layer that it belongs to."""
+    """Yield the nodes that compute something, each with the number of its layer, or None."""
     numbers = {path: number for number, path in enumerate(paths)}
     for node in graph.nodes:
         if node.op not in ("placeholder", "get_attr", "output"):
             stack = node.meta.get("nn_module_stack", {}).values()
             # The path of a module that is called again ends in @1, and so on.
             found = [numbers.get(str(path).partition("@")[0]) for path, _ in stack]
-            yield node, next((one for one in found if one is not None), None)
+            yield node, next((number for number in found if number is not None), None)
 
 
 PREFILL, DECODE, CALL = "prefill", "decode", "call"
-"""Names of programs in an export; a function has ``CALL`` alone."""
+"""The names of the programs in an export; a function has ``CALL`` alone."""
 RECORD, PROGRAMS, WEIGHTS, CONSTANTS = "gpuenergy_export", "programs", "weights", "constants"
-"""What a file consists of."""
+"""The keys of a file."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class Export:
     """The content of an exported file.
 
     Attributes:
-        record: what was exported.
-        programs: by name, what `torch.export.save` makes of each, without its tensors.
-        weights: parameters and buffers by their names, which the programs share.
-        constants: by the name of a program, and there by their own names, all its other tensors.
+        record: What was exported.
+        programs: By name, each program as `torch.export.save` writes it, without its tensors.
+        weights: By name, the parameters and buffers, which the programs share.
+        constants: By the name of a program and their own, its other tensors.
     """
 
     record: ExportRecord
@@ -136,14 +136,14 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
     """The programs of an export, with its weights.
 
     Attributes:
-        layers: stand for the model's; each runs its part of all steps.
+        layers: The modules in place of the model's layers; each runs its part of all steps.
     """
 
     def __init__(self, export: Export, device: str) -> None:
         super().__init__()
         self.layers = torch.nn.ModuleList(Layer() for _ in export.record.layers)
         for name, value in export.weights.items():
-            key = name.replace(".", "/")  # names of a module's own have no points
+            key = name.replace(".", "/")  # PyTorch forbids dots in these names
             if isinstance(value, torch.nn.Parameter):
                 self.register_parameter(key, value)
             else:
@@ -154,7 +154,7 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
         return name in self._steps
 
     def call(self) -> object:
-        """What the exported function does."""
+        """Call the exported function."""
         return self._steps[CALL]()
 
     def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
@@ -170,7 +170,7 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
             kind = recorded.partition(":")[0]
             program = move_to_device_pass(program, {recorded: device, kind: device})
         tensors = {**program.constants, **export.constants[name], **export.weights}
-        inputs = [one.target for one in program.graph_signature.input_specs]
+        inputs = [spec.target for spec in program.graph_signature.input_specs]
         given = [tensors[target] for target in inputs if target is not None]
         make_calls_of_a_run(program.graph)
         whole = GraphModule(program.graph_module, program.graph)
@@ -179,12 +179,12 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class ExportedModel(Generating):
-    """A language model's exported steps, ready to run.
+    """The exported steps of a language model, ready to run.
 
     Attributes:
-        name: of the file, as the user named it.
-        record: what was exported.
-        steps: its programs.
+        name: The name of the file, as the user gave it.
+        record: What was exported.
+        steps: The programs of the export.
     """
 
     name: str
@@ -193,39 +193,39 @@ class ExportedModel(Generating):
 
     @property
     def weights(self) -> str:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return self.record.weights
 
     @property
     def attention(self) -> str:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return self.record.attention
 
     @property
     def dtype(self) -> str:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return self.record.dtype
 
     @property
     def prompt(self) -> Prompt:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return self.record.prompt
 
     @property
     def modules(self) -> dict[str, Any]:
-        """All steps together."""
+        """All steps as a single module."""
         return {"": self.steps}
 
     @property
     def layers(self) -> list[Any]:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return list(self.steps.layers)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
-        """Random tokens of the model's vocabulary.
+        """Return random tokens of the model's vocabulary.
 
         Raises:
-            InputError: the steps are for prompts of another size, or there are no decode steps.
+            InputError: The steps are for prompts of another size, or there are no decode steps.
         """
         own = self.prompt
         if (prompt.tokens, prompt.batch) != (own.tokens, own.batch):
@@ -245,22 +245,22 @@ class ExportedModel(Generating):
         return self.steps.ask(tokens, past)
 
 
-def load_exported(name: str, device: str) -> Program:
-    """Load what was exported to a file. Load only files that you trust: they can run code.
+def load_exported(name: str, device: str) -> TorchProgram:
+    """Load an exported file. Load only files that you trust: they can run code.
 
     Args:
-        name: of the file.
-        device: PyTorch's name of it.
+        name: The name of the file.
+        device: PyTorch's name of the device.
 
     Raises:
-        InputError: the file cannot be read, is damaged, or is no export of ours.
-        DeviceError: the weights do not fit into the device's memory.
+        InputError: The file cannot be read, is damaged, or is no export of ours.
+        DeviceError: The weights do not fit into the device's memory.
     """
     path = Path(name)
     try:
         content = torch.load(path, map_location=device, weights_only=True)
         record = read_record(content[RECORD], path)
-        programs = {key: bytes(one.cpu().numpy()) for key, one in content[PROGRAMS].items()}
+        programs = {key: bytes(tensor.cpu().numpy()) for key, tensor in content[PROGRAMS].items()}
         export = Export(record, programs, content[WEIGHTS], content[CONSTANTS])
         return program_of(export, name, device)
     except InputError:
@@ -278,11 +278,11 @@ def load_exported(name: str, device: str) -> Program:
         ) from None
 
 
-def program_of(export: Export, name: str, device: str) -> Program:
-    """What was exported, ready to run on ``device``, where its weights are.
+def program_of(export: Export, name: str, device: str) -> TorchProgram:
+    """Return an exported program, ready to run on ``device``, where its weights are.
 
     Raises:
-        InputError: this version of PyTorch cannot load it.
+        InputError: This version of PyTorch cannot load it.
     """
     try:
         with quiet():
@@ -298,14 +298,14 @@ def program_of(export: Export, name: str, device: str) -> Program:
 
 
 def reason_of(error: Exception) -> str:
-    """What PyTorch raised, in a few words."""
+    """Return the message of an error of PyTorch's in a few words."""
     first = str(error).strip().partition("\n")[0]
     return first.partition(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PyTorch from also printing what it raises, with tracebacks and graphs."""
+    """Keep PyTorch from printing the errors that it also raises, with tracebacks and graphs."""
     before = logging.root.manager.disable
     logging.disable()
     try:

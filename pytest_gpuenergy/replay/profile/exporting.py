@@ -1,4 +1,4 @@
-"""Has `torch.export` make programs of a model's steps, for a file that needs no code of the model.
+"""Exports a model's steps to a file by `torch.export`, to be run without the model's code.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -32,12 +32,12 @@ from pytest_gpuenergy.replay.profile.exported import (
     quiet,
     reason_of,
 )
-from pytest_gpuenergy.replay.profile.models import LanguageModel
+from pytest_gpuenergy.replay.profile.language_models import LanguageModel
 from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
-    Program,
     Prompt,
+    TorchProgram,
     appendable,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
@@ -46,11 +46,11 @@ from pytest_gpuenergy.support import InputError, encode, written_atomically, wri
 
 @dataclass(frozen=True)
 class CacheForm:
-    """Where a cache holds its tensors.
+    """The form of a cache of keys and values, which converts it to a list of tensors and back.
 
     Attributes:
-        example: such a cache.
-        places: numbers of its layers, each with the name of an attribute.
+        example: A cache of this form.
+        places: The places of its tensors: the number of a layer, and the name of an attribute.
     """
 
     example: Any
@@ -58,10 +58,10 @@ class CacheForm:
 
     @classmethod
     def of(cls, example: Any) -> CacheForm:
-        """That of a cache that a model has returned.
+        """Return the form of a cache that a model has returned.
 
         Raises:
-            InputError: it is no cache with layers.
+            InputError: The cache has no layers.
         """
         if not hasattr(example, "layers"):
             raise InputError("its cache of keys and values has no layers")
@@ -74,22 +74,22 @@ class CacheForm:
         return cls(example, places)
 
     def tensors(self, cache: Any) -> list[Any]:
-        """Those of another cache of this form, in the order of the places."""
+        """Return the tensors of a cache of this form, in the order of the places."""
         return [getattr(cache.layers[number], name) for number, name in self.places]
 
     def holding(self, tensors: Sequence[Any]) -> Any:
-        """A cache of this form with other tensors."""
+        """Return a cache of this form that holds these tensors."""
         cache = appendable(self.example)
-        for (number, name), one in zip(self.places, tensors, strict=True):
-            setattr(cache.layers[number], name, one)
+        for (number, name), tensor in zip(self.places, tensors, strict=True):
+            setattr(cache.layers[number], name, tensor)
         return cache
 
     def growing(self, later: CacheForm) -> list[dict[int, Any]]:
-        """For each tensor, the dimensions that differ from those in a later step, as open ones.
+        """Return, for each tensor, the dimensions that differ in a later step, marked as dynamic.
 
         Raises:
-            InputError: more than the sizes of tensors differs, so that one program would not do
-                for all decode steps.
+            InputError: More than the sizes of tensors differs, so that one program cannot run all
+                decode steps.
         """
         if self.places != later.places or self._others() != later._others():
             raise InputError("its cache of keys and values changes in more than its tensors")
@@ -97,28 +97,34 @@ class CacheForm:
         return [
             {
                 number: Dim.DYNAMIC
-                for number, (before, after) in enumerate(zip(one.shape, other.shape, strict=True))
+                for number, (before, after) in enumerate(
+                    zip(tensor.shape, other.shape, strict=True)
+                )
                 if before != after
             }
-            for one, other in pairs
+            for tensor, other in pairs
         ]
 
     def _others(self) -> list[dict[str, Any]]:
-        """What each layer holds beside tensors."""
+        """Return what each layer holds beside tensors."""
         return [
-            {name: one for name, one in vars(layer).items() if not isinstance(one, torch.Tensor)}
+            {
+                name: value
+                for name, value in vars(layer).items()
+                if not isinstance(value, torch.Tensor)
+            }
             for layer in self.example.layers
         ]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written to a file.
+    """An exported file, compared with the program.
 
     Attributes:
-        file: its absolute path.
-        calls: of operators, which the exported steps make.
-        same_calls: those of them that the program makes in the same place when it runs.
+        file: The absolute path of the file.
+        calls: The number of calls of operators that the exported steps make.
+        same_calls: The number of these calls that the program makes in the same place.
     """
 
     file: str
@@ -127,23 +133,23 @@ class Exported:
 
 
 def export_program(
-    program: Program,
+    program: TorchProgram,
     profile: ProfileRecord,
     forms: Sequence[CallForm],
     device: str,
     path: Path,
 ) -> Exported:
-    """Export what was profiled, and run the result once for a comparison.
+    """Export a program that was profiled, and run the result once to compare its calls.
 
     Args:
-        program: to export.
-        profile: of it.
-        forms: of the calls that it made when it was profiled.
-        device: PyTorch's name of it.
-        path: of the file to write.
+        program: The program to export.
+        profile: The record of its profile.
+        forms: The forms of the calls that it made when it was profiled.
+        device: PyTorch's name of the device.
+        path: The file to write.
 
     Raises:
-        InputError: it cannot be exported, or the file cannot be written.
+        InputError: The program cannot be exported, or the file cannot be written.
     """
     prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
     try:
@@ -166,27 +172,27 @@ def export_program(
     return Exported(str(path.absolute()), len(recorder.forms), same)
 
 
-def _is_same(one: CallForm, other: CallForm) -> bool:
-    return (one.operator, one.arguments) == (other.operator, other.arguments)
+def _is_same(first: CallForm, other: CallForm) -> bool:
+    return (first.operator, first.arguments) == (other.operator, other.arguments)
 
 
 class _Root(Module):  # type: ignore[misc]
-    """Has the modules of what is exported among its own."""
+    """A module that contains the modules of the exported program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TorchProgram) -> None:
         super().__init__()
         self.parts = ModuleList(program.modules.values())
 
 
 class _Call(_Root):
-    """Calls a function; what it returns is reduced to its tensors."""
+    """Calls a function, and returns only the tensors among its results."""
 
     def __init__(self, program: FunctionProgram) -> None:
         super().__init__(program)
         self._function = program.function
 
     def forward(self) -> list[Any]:
-        return [one for one in tree_leaves(self._function()) if isinstance(one, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(self._function()) if isinstance(leaf, torch.Tensor)]
 
 
 class _Step(_Root):
@@ -206,10 +212,10 @@ class _Step(_Root):
 
 @contextmanager
 def _choosing_as_in_a_run() -> Iterator[None]:
-    """Let a model choose how to compute its attention as if it were not being exported.
+    """Let a model choose the implementation of its attention as if it were not being exported.
 
-    An exported model of transformers has a mask, so that it can be used for prompts of any length.
-    Here the length is fixed, and the attention is to launch what it launches in the model.
+    During an export, a model of transformers adds a mask, which serves prompts of any length. Here
+    the length is fixed, and the attention must launch what it launches in the model.
     """
     plain = torch.compiler.is_exporting
     torch.compiler.is_exporting = lambda: False
@@ -219,8 +225,8 @@ def _choosing_as_in_a_run() -> Iterator[None]:
         torch.compiler.is_exporting = plain
 
 
-def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
-    """By name, each step as a module, and what `torch.export` has made of it."""
+def _steps(program: TorchProgram, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
+    """Return, by name, each step as a module, and as exported."""
     if isinstance(program, FunctionProgram):
         call = _Call(program)
         return {CALL: (call, torch.export.export(call, (), strict=False))}
@@ -244,7 +250,7 @@ def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Mod
 
 
 def _export(
-    program: Program,
+    program: TorchProgram,
     profile: ProfileRecord,
     steps: Mapping[str, tuple[Module, ExportedProgram]],
     device: str,
@@ -255,7 +261,7 @@ def _export(
     constants: dict[str, dict[str, Any]] = {}
     for name, (root, exported) in steps.items():
         paths = {module: path for path, module in root.named_modules()}
-        layers = tuple(paths[one] for one in program.layers)
+        layers = tuple(paths[layer] for layer in program.layers)
         own, constants[name] = _without_tensors(exported)
         weights |= own
         contents[name] = _saved(exported)
@@ -278,22 +284,22 @@ def _export(
 
 
 def _without_tensors(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Take the tensors out of a program, which keeps empty ones in their place.
+    """Move the tensors out of a program, and leave empty ones in their place.
 
     Returns:
-        Parameters and buffers, and other tensors, by their names.
+        By name, the parameters and buffers, and the other tensors.
     """
     weights: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    for one in program.graph_signature.input_specs:
-        held = program.state_dict if one.target in program.state_dict else program.constants
-        tensor = held.get(one.target)
+    for spec in program.graph_signature.input_specs:
+        held = program.state_dict if spec.target in program.state_dict else program.constants
+        tensor = held.get(spec.target)
         if isinstance(tensor, torch.Tensor):
             empty = torch.empty(0, dtype=tensor.dtype)
             kept = isinstance(tensor, Parameter)
-            held[one.target] = Parameter(empty, requires_grad=False) if kept else empty
-            found = constants if one.kind.name == "CONSTANT_TENSOR" else weights
-            found[one.target] = tensor
+            held[spec.target] = Parameter(empty, requires_grad=False) if kept else empty
+            found = constants if spec.kind.name == "CONSTANT_TENSOR" else weights
+            found[spec.target] = tensor
     return weights, constants
 
 

@@ -1,4 +1,7 @@
-"""Runs a language model under PyTorch's profiler, with annotations for phases and layers."""
+"""Profiles a program with PyTorch's profiler, and extracts the kernels and calls of the trace.
+
+Where several ranks share a model, each is profiled in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ from pytest_gpuenergy.replay.extract.calls import (
     unique_calls,
     write_calls,
 )
-from pytest_gpuenergy.replay.extract.extraction import Extraction, extract_kernels
+from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, extract_kernels
 from pytest_gpuenergy.replay.extract.timeline import write_results
 from pytest_gpuenergy.replay.extract.trace import write_trace
 from pytest_gpuenergy.replay.power import POWER_CSV, write_power
-from pytest_gpuenergy.replay.profile.models import load_program
+from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.programs import (
-    Program,
     Prompt,
+    TorchProgram,
     check_packages,
     is_export,
     is_function,
@@ -63,7 +66,7 @@ if TYPE_CHECKING:
 
 
 _READS = 32
-"""Of the host's clock at the beginning, and at the end."""
+"""The number of reads of the host's clock at the beginning of the trace, and at its end."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ class ProfileRun(NamedTuple):
     """
 
     record: ProfileRecord
-    extraction: Extraction
+    extraction: KernelExtraction
     exported: Exported | None
 
 
@@ -269,13 +272,13 @@ def claim_for_torch(
     return f"cuda:{ordinal}", gpu
 
 
-class Profiled(NamedTuple):
+class ProfiledProgram(NamedTuple):
     """A program that has been profiled.
 
     Attributes:
-        record: what it is, and with what.
-        forms: of each call of an operator, by its number.
-        reads: of the host's clock, each within an annotation `CLOCK` of the trace.
+        record: What was profiled, and how.
+        forms: The form of each call of an operator, by its number.
+        reads: The reads of the host's clock, each within an annotation `CLOCK` of the trace.
     """
 
     record: ProfileRecord
@@ -284,29 +287,29 @@ class Profiled(NamedTuple):
 
 
 def profile_program(
-    program: Program,
+    program: TorchProgram,
     prompt: Prompt,
     folder: Path,
     device: str,
     runs: int = 1,
     sampler: PowerSampler | None = None,
     ranks: Ranks = ALONE,
-) -> Profiled:
-    """Run once to warm up, and then under the profiler; write the trace and what it is of.
+) -> ProfiledProgram:
+    """Run a program once to warm up, and then under the profiler; write the trace and the record.
 
     Args:
-        program: to run.
-        prompt: what for.
-        folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
-        device: PyTorch's name of it.
-        runs: under the profiler.
-        sampler: collects the card's power samples already.
-        ranks: that run it together.
+        program: The program.
+        prompt: Its prompt.
+        folder: The folder to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
+        device: PyTorch's name of the device.
+        runs: The number of runs under the profiler.
+        sampler: A sampler that already collects the card's power samples.
+        ranks: The ranks that run the program together.
 
     Raises:
-        InputError: it was exported for another prompt.
-        DeviceError: the device's memory is too small.
-        ReportError, OSError: a file cannot be written.
+        InputError: The program was exported for another prompt.
+        DeviceError: The program fails, or does not fit into the device's memory.
+        ReportError, OSError: A file cannot be written.
     """
     import torch
     from torch.profiler import record_function
@@ -318,10 +321,10 @@ def profile_program(
     try:
         with torch.inference_mode(), layers_annotated(program):
             inputs = program.inputs(prompt, device)
-            program.run(inputs, steps)  # libraries choose and allocate
+            program.run(inputs, steps)  # warms up: libraries choose kernels and allocate memory
             recorder = CallRecorder(program.modules)
             settle(device)
-            ranks.gathered(None)  # so that all begin together
+            ranks.gathered(None)  # all ranks begin together
             with profiler_on(device) as profiler:
                 reads = _read_clocks()
                 with recorder:
@@ -330,21 +333,22 @@ def profile_program(
                             program.run(inputs, steps)
                 settle(device)
                 reads += _read_clocks()
-                if sampler is not None:  # while the card has them: the profiler takes its time
+                if sampler is not None:
+                    # Before the profiler ends, which takes longer than the card keeps samples.
                     sampler.finish(reads[-1].host_ns)
     except InputError:
         raise
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
-    (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
+    (folder / POWER_CSV).unlink(missing_ok=True)  # belongs to an earlier trace
     write_trace(profiler, folder / TRACE)
-    weights = [one for module in program.modules.values() for one in module.parameters()]
+    weights = [weight for module in program.modules.values() for weight in module.parameters()]
     record = ProfileRecord(
         model=program.name,
         weights=program.weights,
         attention=program.attention,
         dtype=program.dtype,
-        parameters=sum(one.numel() for one in weights),
+        parameters=sum(weight.numel() for weight in weights),
         layers=len(program.layers),
         prompt_tokens=prompt.tokens,
         new_tokens=prompt.new_tokens,
@@ -358,7 +362,7 @@ def profile_program(
         runs=runs,
     )
     write_profile(record, folder)
-    return Profiled(record, recorder.forms, reads)
+    return ProfiledProgram(record, recorder.forms, reads)
 
 
 def _read_clocks() -> list[ClockRead]:
@@ -371,7 +375,7 @@ def _read_clocks() -> list[ClockRead]:
     return found
 
 
-def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:
+def _failure(program: TorchProgram, prompt: Prompt, device: str, error: Exception) -> str:
     import torch
 
     reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
@@ -389,7 +393,7 @@ def _failure(program: Program, prompt: Prompt, device: str, error: Exception) ->
 
 
 def profiler_on(device: str) -> Any:
-    """PyTorch's profiler of what the host and ``device`` do; a context manager."""
+    """Return PyTorch's profiler for the host and ``device``; a context manager."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
@@ -400,7 +404,7 @@ def profiler_on(device: str) -> Any:
 
 
 def settle(device: str) -> None:
-    """Wait until ``device`` has finished."""
+    """Wait until ``device`` has finished its work."""
     import torch
 
     if device.startswith("cuda"):
@@ -408,20 +412,20 @@ def settle(device: str) -> None:
 
 
 @contextmanager
-def layers_annotated(program: Program) -> Iterator[None]:
-    """Let each layer run within an annotation such as ``layer 3``."""
+def layers_annotated(program: TorchProgram) -> Iterator[None]:
+    """Let each layer of a program run within an annotation such as ``layer 3``."""
     from torch.profiler import record_function
 
     hooks = []
     for number, layer in enumerate(program.layers):
-        open_ones: list[Any] = []
+        entered: list[Any] = []
 
-        def enter(*_: Any, number: int = number, open_ones: list[Any] = open_ones) -> None:
-            open_ones.append(record_function(f"layer {number}"))
-            open_ones[-1].__enter__()
+        def enter(*_: Any, number: int = number, entered: list[Any] = entered) -> None:
+            entered.append(record_function(f"layer {number}"))
+            entered[-1].__enter__()
 
-        def leave(*_: Any, open_ones: list[Any] = open_ones) -> None:
-            open_ones.pop().__exit__(None, None, None)
+        def leave(*_: Any, entered: list[Any] = entered) -> None:
+            entered.pop().__exit__(None, None, None)
 
         hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
     try:

@@ -1,4 +1,4 @@
-"""What can be profiled: something that PyTorch runs in one or more steps."""
+"""Defines what can be profiled: a program that PyTorch runs in one or more steps."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from pytest_gpuenergy.support import (
 )
 
 OWN = "own"
-"""Weights, attention and type of a function: it brings them along."""
+"""The weights, attention and type of a function, which has its own."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked for.
+    """The input of a language model, and how much it generates.
 
     Attributes:
-        tokens: length of the prompt, of random tokens.
-        new_tokens: that are generated; the first comes from the prefill, each other one from a
-            decode step.
-        batch: prompts at once.
-        seed: of the tokens.
+        tokens: The length of the prompt, which consists of random tokens.
+        new_tokens: The number of tokens to generate. The prefill generates the first, and a decode
+            step each of the others.
+        batch: The number of prompts at once.
+        seed: The seed of the tokens.
     """
 
     tokens: int = 1024
@@ -48,20 +48,20 @@ class Prompt:
 
 
 NO_PROMPT = Prompt(0, 0, 0)
-"""Of a function."""
+"""The prompt of a function, which has none."""
 
 
-class Program(Protocol):
-    """Something to profile.
+class TorchProgram(Protocol):
+    """A program to profile.
 
     Attributes:
-        name: as the user named it.
+        name: The name that the user gave.
         weights: ``checkpoint``, ``random`` or `OWN`.
-        attention: implementation of the attention, or `OWN`.
-        dtype: of the weights, or `OWN`.
-        prompt: what it is asked for unless the user says otherwise; of no tokens if it has none.
-        modules: by name, the modules whose parameters it uses.
-        layers: its equal blocks, in order; none if it has no list of modules.
+        attention: The implementation of the attention, or `OWN`.
+        dtype: The type of the weights, or `OWN`.
+        prompt: The default prompt; `NO_PROMPT` for a function.
+        modules: By name, the modules whose parameters it uses.
+        layers: Its equal blocks, in order; none if it has no list of modules.
     """
 
     @property
@@ -80,13 +80,13 @@ class Program(Protocol):
     def layers(self) -> list[Any]: ...
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
-        """What its steps begin with, on ``device``."""
+        """Return the input of the first step, on ``device``."""
 
     def run(self, inputs: Any, steps: int) -> None:
-        """Do the first steps, each within an annotation for the profiler."""
+        """Run the first ``steps`` steps, each within an annotation for the profiler."""
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:
-        """Do the steps before ``number``, and return what does this one, again and again."""
+        """Run the steps before ``number``, and return a function that repeats this step."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class FunctionProgram:
 
     @property
     def modules(self) -> Mapping[str, Any]:
-        """Those that the function names, and the object that it is a method of."""
+        """The modules that the function refers to, and the object that it is a method of."""
         from torch.nn import Module
 
         found: dict[str, Any] = {"self": getattr(self.function, "__self__", self.function)}
@@ -115,22 +115,22 @@ class FunctionProgram:
         if hasattr(function, "__code__"):
             named = getclosurevars(function)
             found |= {**named.globals, **named.nonlocals}
-        return {name: one for name, one in found.items() if isinstance(one, Module)}
+        return {name: value for name, value in found.items() if isinstance(value, Module)}
 
     @property
     def layers(self) -> list[Any]:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return layers_of(self.modules)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:  # noqa: ARG002 -- it has no prompt
-        """Nothing; ``cuda`` is ``device`` for the function."""
+        """Make ``device`` the current one; a function has no input."""
         import torch
 
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
 
     def run(self, inputs: Any, steps: int) -> None:  # noqa: ARG002 -- it has one step
-        """Call it."""
+        """Call the function."""
         from torch.profiler import record_function
 
         with record_function("step 0"):
@@ -140,24 +140,24 @@ class FunctionProgram:
                 raise RuntimeError(f"it ends the process with {stop.code!r}") from None
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:  # noqa: ARG002
-        """The function."""
+        """Return the function."""
         return self.function
 
 
 class Generating(ABC):
-    """The steps of a language model, which generates greedily, with a cache of keys and values."""
+    """A language model that generates greedily, with a cache of keys and values."""
 
     @abstractmethod
     def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
-        """The cache after the tokens, and the token that is likeliest to follow.
+        """Return the cache after the tokens, and the likeliest next token.
 
         Args:
-            tokens: the prompts, or the token that was likeliest before.
-            past: the cache so far, which may be appended to; None for the prompts.
+            tokens: The prompts, or the last token that was generated.
+            past: The cache so far, which may be appended to; None for the prompts.
         """
 
     def run(self, inputs: Any, steps: int) -> None:
-        """See `Program`."""
+        """See `TorchProgram`."""
         from torch.profiler import record_function
 
         with record_function("prefill"):
@@ -167,7 +167,7 @@ class Generating(ABC):
                 past, latest = self.ask(latest, past)
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:
-        """The prefill, which is 0, or a decode step, which leaves the cache as it was."""
+        """Return a function that repeats the prefill, 0, or a decode step on the same cache."""
         if number == 0:
             return lambda: self.ask(inputs, None)[1]
         past, latest = self.ask(inputs, None)
@@ -177,18 +177,21 @@ class Generating(ABC):
 
 
 def appendable(value: Any) -> Any:
-    """A twin of a cache of keys and values that can be appended to; anything else as it is."""
+    """Return a copy of a cache of keys and values that can be appended to.
+
+    The copy shares its tensors. Any other value is returned as it is.
+    """
     import torch
 
     if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
         return value
-    twin = copy.copy(value)
-    twin.layers = [copy.copy(one) for one in value.layers]
-    return twin
+    cache = copy.copy(value)
+    cache.layers = [copy.copy(layer) for layer in value.layers]
+    return cache
 
 
 def random_tokens(vocabulary: int, prompt: Prompt, device: str) -> Any:
-    """Prompts of random tokens below ``vocabulary``."""
+    """Return prompts of random tokens below ``vocabulary``."""
     import torch
 
     generator = torch.Generator().manual_seed(prompt.seed)
@@ -197,7 +200,7 @@ def random_tokens(vocabulary: int, prompt: Prompt, device: str) -> Any:
 
 
 def layers_of(modules: Mapping[str, Any]) -> list[Any]:
-    """The longest list of modules in any of ``modules``."""
+    """Return the longest list of modules within any of ``modules``."""
     from torch.nn import ModuleList
 
     inside = [part for module in modules.values() for part in module.modules()]
@@ -206,26 +209,26 @@ def layers_of(modules: Mapping[str, Any]) -> list[Any]:
 
 
 def is_function(name: str) -> bool:
-    """Whether ``name`` has the form ``module:function``."""
+    """Return whether ``name`` has the form ``module:function``."""
     module, colon, function = name.partition(":")
     parts = [*module.split("."), *function.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
 def is_export(name: str) -> bool:
-    """Whether ``name`` is that of a file, as an exported program's is; raises as `is_file`."""
+    """Return whether ``name`` is an existing file, as that of an exported program is."""
     return not is_function(name) and is_file(Path(name))
 
 
 def check_packages(name: str) -> None:
-    """Check that what a program needs is installed.
+    """Check that the packages that a program needs are installed.
 
     Args:
-        name: of a model, which needs transformers, or of a function or an exported program, which
-            need PyTorch alone.
+        name: The name of the program. A model needs transformers; a function or an exported
+            program needs PyTorch alone.
 
     Raises:
-        UnavailableError: something is missing.
+        UnavailableError: A package is missing.
     """
     alone = is_function(name) or is_export(name)
     needed = ("torch",) if alone else ("torch", "transformers")
@@ -245,7 +248,7 @@ def load_function(name: str) -> FunctionProgram:
 
     Raises:
         UnavailableError: PyTorch is not installed.
-        InputError: there is no such function, or its module cannot be imported.
+        InputError: There is no such function, or its module cannot be imported.
     """
     check_packages(name)
     module_name, _, path = name.partition(":")
@@ -273,13 +276,14 @@ EXPORT_VERSION = 1
 
 
 class ExportRecord(Struct, frozen=True):
-    """What was exported, and with what.
+    """What was exported, and how; see `ProfileRecord` for the other attributes.
 
     Attributes:
-        model: as the user named it.
-        vocabulary: the number of tokens; 0 for a function, whose numbers of tokens are 0, too.
+        model: The name that the user gave.
+        vocabulary: The number of different tokens; 0 for a function.
+        prompt_tokens: The length of each prompt; 0 for a function.
         device: PyTorch's name of the device that the steps were exported on.
-        layers: paths of its modules, in the order of `Program.layers`.
+        layers: The paths of the modules in `TorchProgram.layers`, in the same order.
     """
 
     model: str
@@ -299,7 +303,7 @@ class ExportRecord(Struct, frozen=True):
 
     @property
     def prompt(self) -> Prompt:
-        """What it was exported for."""
+        """The prompt that the program was exported for."""
         if not self.vocabulary:
             return NO_PROMPT
         return Prompt(self.prompt_tokens, self.new_tokens, self.batch, self.seed)
@@ -309,7 +313,7 @@ def read_record(text: str, path: Path) -> ExportRecord:
     """Decode the record of the export ``path``.
 
     Raises:
-        InputError: it has another form than ours, or that of another version.
+        InputError: The record is damaged, or of another version.
     """
     try:
         version = schema_version(text)

@@ -1,9 +1,9 @@
-"""How much other memory is used before the same memory is used again, in a model and in a replay.
+"""Measures reuse distances: how much memory a model uses before it uses a tensor again.
 
-A cache of C bytes that drops what was used least recently still holds what comes back at a reuse
-distance below C: Mattson, Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies",
-IBM Systems Journal 9(2), 1970. A replay that gives each tensor the distance that it had in the
-model thus finds in the L2 cache what the model found there.
+A cache of C bytes that evicts the least recently used data still holds data whose reuse distance
+is below C: Mattson, Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM
+Systems Journal 9(2), 1970. So a replay that gives each tensor the reuse distance that it had in the
+model finds the same data in the L2 cache.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class ReuseSpan(NamedTuple):
 
 
 class Reuse(NamedTuple):
-    """What a call does with one of its tensors.
+    """The reuse of a tensor by a call.
 
     Attributes:
-        size_bytes: of the tensor.
-        distance_bytes: of distinct memory that has been used since the tensor's was used last, the
-            tensor included.
+        size_bytes: The size of the tensor.
+        distance_bytes: The distinct memory that was used since the tensor was used last, the tensor
+            included.
     """
 
     size_bytes: int
@@ -33,20 +33,20 @@ class Reuse(NamedTuple):
 
 
 class ReuseStack:
-    """Memory in the order in which it was used last.
+    """Memory in the order of its last use.
 
     Args:
-        limit_bytes: beyond this, distances are not told apart.
+        limit_bytes: The largest distance that is measured; larger ones count as this.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        # Begin, end and number of the latest use, which other parts may share; latest at the end.
+        # Begin, end, and the number of the latest use, which several spans may share. Latest last.
         self._spans: list[tuple[int, int, int]] = []
         self._uses = 0
 
     def distance_bytes(self, span: ReuseSpan) -> int:
-        """See `Reuse`; the mean over the bytes of the span, at most the limit."""
+        """Return the mean distance over the bytes of a span, up to the limit; see `Reuse`."""
         begin, end = span.address, span.address + span.size_bytes
         if begin == end:
             return 0
@@ -65,7 +65,7 @@ class ReuseStack:
         return min(self._limit_bytes, span.size_bytes + weighted // span.size_bytes)
 
     def use(self, span: ReuseSpan) -> None:
-        """Note that a span is used."""
+        """Record that a span is used."""
         begin, end = span.address, span.address + span.size_bytes
         if begin == end:
             return
@@ -82,22 +82,22 @@ class ReuseStack:
 
 
 def copies(tensors: Sequence[Reuse], most: int) -> list[int]:
-    """Of each tensor, how many copies a replay should use in turn.
+    """Return how many copies of each tensor a replay should use in turn.
 
-    With k(i) copies of tensor i, whose size is s(i), a replay comes back to a copy after it has
+    With k(i) copies of tensor i, whose size is s(i), a replay uses the same copy again after it has
     used sum over j of s(j) min(k(i), k(j)) bytes.
 
     Args:
-        tensors: of a call.
-        most: copies of a tensor.
+        tensors: The reuse of each tensor of a call.
+        most: The largest number of copies of a tensor.
 
     Returns:
-        The numbers that come nearest to the tensors' distances; at least 1.
+        The numbers, at least 1, whose distances are nearest to those of the tensors.
     """
     found = [1] * len(tensors)
-    settled_bytes, open_bytes = 0, sum(one.size_bytes for one in tensors)
+    settled_bytes, open_bytes = 0, sum(tensor.size_bytes for tensor in tensors)
     count = 1
-    for index in sorted(range(len(tensors)), key=lambda one: tensors[one].distance_bytes):
+    for index in sorted(range(len(tensors)), key=lambda index: tensors[index].distance_bytes):
         size_bytes, distance_bytes = tensors[index]
         if open_bytes:
             nearest = round((distance_bytes - settled_bytes) / open_bytes)

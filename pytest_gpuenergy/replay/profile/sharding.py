@@ -1,7 +1,7 @@
-"""A language model divided among GPUs: tensor parallel, as Megatron-LM does it.
+"""Divides a language model among GPUs: tensor parallel, as Megatron-LM does it.
 
-Of each pair of linear layers, the first computes a part of its outputs on each GPU, and the second
-takes that part and computes a part of the sum, which the GPUs add up. Shoeybi et al.,
+On each GPU, the first of two linear layers computes a part of its outputs. The second layer takes
+that part as input and computes partial sums, which the GPUs add up. Shoeybi et al.,
 "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
 arXiv:1909.08053, section 3.
 
@@ -23,7 +23,7 @@ from pytest_gpuenergy.support import InputError
 _COLUMNS, _ROWS, _GATHERED = "colwise", "rowwise", "colwise_gather_output"
 _EMBEDDING = "embedding_rowwise"
 _STYLES = (_COLUMNS, _ROWS, _GATHERED, _EMBEDDING)
-"""By transformers' names."""
+"""The ways to divide a layer, named as in transformers."""
 
 _BLOOM: Mapping[str, str] = {
     "transformer.word_embeddings": _EMBEDDING,
@@ -33,7 +33,8 @@ _BLOOM: Mapping[str, str] = {
     "transformer.h.*.mlp.dense_4h_to_h": _ROWS,
     "lm_head": _GATHERED,
 }
-"""transformers has no plan for BLOOM, whose queries, keys and values lie side by side by head."""
+"""The plan for BLOOM, for which transformers has none: its queries, keys and values are interleaved
+by head."""
 
 _library = torch.library.Library(EXCHANGES, "DEF")
 _library.define("all_reduce_(Tensor(a!) part) -> ()")
@@ -51,26 +52,26 @@ def _all_gather(part: Any, ranks: int) -> Any:
     return parts
 
 
-# One operator for each exchange, so that one call is replayed for it.
+# Each exchange is a single operator, so that a replay makes a single call for it.
 _library.impl("all_reduce_", _all_reduce, "CompositeExplicitAutograd")
 _library.impl("all_gather", _all_gather, "CompositeExplicitAutograd")
 
 
 def shard(model: Any, name: str, rank: int, ranks: int) -> None:
-    """Leave this rank's part of a model, and let its layers exchange what the ranks compute.
+    """Reduce a model to this rank's part, and let its layers exchange what the ranks compute.
 
     Args:
-        model: a causal language model of transformers, whole.
-        name: as the user named it.
-        rank: of this process.
-        ranks: how many there are, each with the same model.
+        model: A whole causal language model of transformers.
+        name: The name that the user gave.
+        rank: The number of this process.
+        ranks: The number of ranks, each of which has the same model.
 
     Raises:
-        InputError: there is no plan for the model, or its sizes cannot be divided.
+        InputError: There is no plan for the model, or its sizes cannot be divided.
     """
     plan = _plan(model, name)
     _check_heads(model.config.get_text_config(), name, ranks)
-    found = [(path, one, _style(plan, path)) for path, one in model.named_modules()]
+    found = [(path, module, _style(plan, path)) for path, module in model.named_modules()]
     # All are checked before any is changed.
     for path, module, style in found:
         if style is not None:
@@ -97,7 +98,7 @@ def _plan(model: Any, name: str) -> Mapping[str, str]:
 
 
 def _style(plan: Mapping[str, str], path: str) -> str | None:
-    """Of the module at ``path``; in a plan, ``*`` stands for a number."""
+    """Return how to divide the module at ``path``; in a plan, ``*`` stands for a number."""
     return plan.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path))
 
 
@@ -126,14 +127,14 @@ def _check(path: str, module: Any, style: str, name: str, ranks: int) -> None:
 
 
 def _divide(module: Any, style: str, rank: int, ranks: int) -> None:
-    """Keep this rank's part of a layer's weights, and exchange what it takes or gives."""
+    """Keep this rank's part of a layer's weights, and exchange its inputs or outputs."""
     module.weight = _part(module.weight, 1 if style == _ROWS else 0, rank, ranks)
     if style == _EMBEDDING:
         _divide_vocabulary(module, rank)
         return
     module.out_features, module.in_features = module.weight.shape
     if style == _ROWS:
-        if module.bias is not None and rank:  # it is added once
+        if module.bias is not None and rank:  # the first rank adds it
             module.bias = torch.nn.Parameter(torch.zeros_like(module.bias), requires_grad=False)
         module.register_forward_hook(lambda _module, _inputs, part: _added_up(part))
         return
@@ -144,7 +145,7 @@ def _divide(module: Any, style: str, rank: int, ranks: int) -> None:
 
 
 def _divide_vocabulary(module: Any, rank: int) -> None:
-    """Look up zeros for the tokens that another rank has."""
+    """Let an embedding return zeros for the tokens whose rows are on another rank."""
     size = module.weight.shape[0]
     module.num_embeddings = size
     module.padding_idx = None
@@ -163,7 +164,7 @@ def _divide_vocabulary(module: Any, rank: int) -> None:
 
 
 def _part(weight: Any, dim: int, rank: int, ranks: int) -> Any:
-    # A copy, so that the whole can be freed. (Tied weights elsewhere keep theirs.)
+    # A copy, so that the whole can be freed. (A layer with tied weights keeps its own reference.)
     part = weight.detach().chunk(ranks, dim)[rank].clone()
     return torch.nn.Parameter(part, requires_grad=False)
 
@@ -179,7 +180,7 @@ def _gathered(part: Any, ranks: int) -> Any:
 
 
 def _divide_heads(module: Any, rank: int, ranks: int) -> None:
-    """Let BLOOM's attention work on this rank's heads."""
+    """Let BLOOM's attention compute this rank's heads."""
     heads = module.num_heads
     module.num_heads = heads // ranks
 

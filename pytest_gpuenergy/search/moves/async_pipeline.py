@@ -3,38 +3,182 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.layout import block_of, indented, times
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, bytes_of, shared_bytes
-from pytest_gpuenergy.search.moves.tile_loops import Copy, TileLoop, address_text, tile_loop
-from pytest_gpuenergy.search.source.accesses import Accesses
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
+from pytest_gpuenergy.search.source.accesses import (
+    SHARED_BYTES,
+    Access,
+    Accesses,
+    bytes_of,
+    shared_bytes,
+)
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented, times
 from pytest_gpuenergy.search.source.tree import (
     bare,
+    called,
     field,
     indentation,
+    inside,
+    is_call,
     nodes,
+    operator_of,
     start_of,
+    statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_BARRIER = "__syncthreads"
+_VECTORS = {"float2": 8, "float4": 16, "int2": 8, "int4": 16, "uint2": 8, "uint4": 16}
+_COPIED_BYTES = (4, 8, 16)
 _STAGES = (2, 3)
 _TRITON_STAGES = (2, 3, 4, 5)
 _HEADER = "<cuda_pipeline.h>"
 _ALIGNMENT = 16
 
 
+@dataclass(frozen=True)
+class Copy:
+    """``shared = tensor``, or ``shared = condition ? tensor : other``.
+
+    Attributes:
+        statement: the statement, with its semicolon.
+        to: the element that is written.
+        of: the element that is read.
+        condition: the condition under which the tensor is read; None if there is none.
+        other: the value that is stored otherwise; None without a condition.
+        size: the size of the copied element in bytes.
+    """
+
+    statement: Node
+    to: Access
+    of: Access
+    condition: Node | None
+    other: Node | None
+    size: int
+
+
+@dataclass(frozen=True)
+class TileLoop:
+    """``for (...) { fill __syncthreads(); compute __syncthreads(); }``.
+
+    Attributes:
+        loop: the whole loop.
+        fill: the statements before the first barrier, with comments.
+        compute: the statements between the barriers.
+        copies: the copies by which ``fill`` writes to shared memory, and there is nothing else.
+        arrays: the arrays that are filled.
+    """
+
+    loop: CountedLoop
+    fill: tuple[Node, ...]
+    compute: tuple[Node, ...]
+    copies: tuple[Copy, ...]
+    arrays: tuple[Variable, ...]
+
+
+def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> TileLoop | None:
+    """Return the parts of such a loop; None for others, or if its turns depend on each other."""
+    inner = statements(loop.body)
+    barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
+    if len(barriers) != 2 or barriers[1] != len(inner) - 1 or 0 in barriers:
+        return None
+    if len(kernel.text.calls(loop.body, _BARRIER)) != 2:
+        return None
+    first, second = inner[barriers[0]], inner[barriers[1]]
+    children = loop.body.named_children
+    fill = tuple(children[: children.index(first)])
+    compute = tuple(children[children.index(first) + 1 : children.index(second)])
+    own = [a for statement in fill for a in accesses.within(statement)]
+    copies = [_copy(kernel, accesses, a) for a in own if a.use != "load"]
+    known = [copy for copy in copies if copy is not None and compute]
+    fixed = accesses.read_only()
+    if any(access.use == "load" and access.root not in fixed for access in own):
+        return None  # what an earlier turn computes
+    arrays = tuple(dict.fromkeys(copy.to.root for copy in known))
+    if not known or len(known) != len(copies):
+        return None
+    if not _is_apart(kernel, loop, fill) or any(
+        array.key in accesses.unclear or not _is_local(accesses, array, loop) for array in arrays
+    ):
+        return None
+    return TileLoop(loop, fill, compute, tuple(known), arrays)
+
+
+def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> Copy | None:
+    assignment = to.node.parent
+    statement = assignment.parent if assignment is not None else None
+    right = field(assignment, "right")
+    if to.use != "store" or not to.root.shared or to.function or right is None:
+        return None
+    if statement is None or statement.type != "expression_statement":
+        return None
+    condition = other = None
+    value = bare(right)
+    if value.type == "conditional_expression":
+        condition, other = field(value, "condition"), field(value, "alternative")
+        value = bare(field(value, "consequence") or value)
+        if other is None or any(nodes(other, "subscript_expression", "call_expression")):
+            return None
+    found = [a for a in accesses.within(value) if a.node == value and a.use == "load"]
+    if len(found) != 1 or found[0].root.key not in kernel.tensors:
+        return None
+    kinds = [a.address.width or a.root.type for a in (to, found[0])]
+    size = _VECTORS.get(kinds[0], BYTES.get(kinds[0], 0))
+    if kinds[0] != kinds[1] or to.root.type != found[0].root.type or size not in _COPIED_BYTES:
+        return None
+    return Copy(statement, to, found[0], condition, other, size)
+
+
+def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> bool:
+    """Return whether the fill of a turn needs nothing of others, and leaves only tiles."""
+    text = kernel.text
+    for variable in text.variables:
+        uses = [variable.node, *text.uses[variable.key]]
+        in_fill = [use for use in uses if any(inside(use, filling) for filling in fill)]
+        if not in_fill or variable == loop.variable or variable.dims:
+            continue
+        declared = any(inside(variable.node, filling) for filling in fill)
+        if declared and len(in_fill) != len(uses):
+            return False
+        if not declared and text.changes(variable, loop.node):
+            return False
+    stops = ("break_statement", "continue_statement", "return_statement")
+    calls = [called(call) for filling in fill for call in nodes(filling, "call_expression")]
+    meets = any(name.startswith(("__pipeline", "__sync", "atomic", "__shfl")) for name in calls)
+    return not meets and not any(nodes(loop.body, *stops))
+
+
+def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
+    """Return whether an array is only used in the loop, and always by its name."""
+    return all(
+        inside(access.node, loop.body)
+        and all(text_of(identifier) == array.name for identifier in access.address.identifiers)
+        and (access.use == "load" or not access.function)
+        for access in accesses.of(array)
+    )
+
+
+def address_text(access: Access) -> str:
+    """Return a pointer to the place of an access."""
+    if access.function:
+        return text_of(access.place)
+    if access.node.type == "pointer_expression" and operator_of(access.node) == "*":
+        return text_of(field(access.node, "argument"))
+    return f"&{text_of(access.node)}"
+
+
 class EnableAsyncPipeline(SourceMove):
-    """Tiles of later turns of a loop are loaded during the computation of earlier ones.
+    """Load the tiles of later turns of a loop during the computation of earlier ones.
 
     CUDA: with ``cp.async``, into 2 or 3 copies of the shared arrays. Triton: by ``num_stages``.
     """
@@ -43,7 +187,7 @@ class EnableAsyncPipeline(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"overlap", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel)
         for number, loop in enumerate(kernel.text.loops, start=1):
             tiles = tile_loop(kernel, accesses, loop)
@@ -53,15 +197,15 @@ class EnableAsyncPipeline(SourceMove):
                 if _has_room(kernel, tiles, stages):
                     source = edited(kernel.text.source, _pipelined(kernel, accesses, tiles, stages))
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
-                    yield Change(what, source, kernel.launch)
+                    yield TextChange(what, source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         text = kernel.text
         loops = [loop for loop in text.loops if any(text.calls("load", within=loop.node))]
         for stages in _TRITON_STAGES if loops else ():
             if stages != kernel.launch.num_stages:
                 launch = replace(kernel.launch, num_stages=stages)
-                yield Change(f"{stages} stages", text.source.decode(), launch)
+                yield TextChange(f"{stages} stages", text.source.decode(), launch)
         for number, loop in enumerate(loops, start=1):
             named = [k for k in loop.call.keywords if k.arg == "num_stages"]
             if not loop.call.args or (loop.call.keywords and not named):
@@ -75,7 +219,7 @@ class EnableAsyncPipeline(SourceMove):
                 )
                 source = edited(text.source, [function, option])
                 what = f"loop {number} over {loop.name} in {stages} stages"
-                yield Change(what, source, kernel.launch)
+                yield TextChange(what, source, kernel.launch)
 
 
 def _has_room(kernel: CudaKernel, tiles: TileLoop, stages: int) -> bool:
@@ -94,7 +238,10 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
     later = kernel.fresh(f"{name}_later")
     start, by = text_of(loop.start), indentation(loop.node, source)
     distance = times(loop.step, stages - 1) if loop.step is not None else str(stages - 1)
-    step = f" * {_factor(loop.step)}" if loop.step is not None else ""
+    step = ""
+    if loop.step is not None:
+        factor = text_of(loop.step)
+        step = f" * {factor}" if loop.step.child_count == 0 else f" * ({factor})"
     first = [
         f"const {kind} {name} = {start} + {ahead}{step};",
         *block_of(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
@@ -124,21 +271,11 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
         Edit(array.node.end_byte, array.node.end_byte, f"[{stages}]") for array in tiles.arrays
     ]
     whole = Edit(start_of(loop.node), loop.node.end_byte, indented(lines, by))
-    return [*_included(kernel), *declared, whole]
-
-
-def _factor(step: Node | None) -> str:
-    simple = step is not None and step.child_count == 0
-    return text_of(step) if simple else f"({text_of(step)})"
-
-
-def _included(kernel: CudaKernel) -> list[Edit]:
-    known = (text_of(field(n, "path")) for n in nodes(kernel.text.root, "preproc_include"))
-    return [] if _HEADER in known else [Edit(0, 0, f"#include {_HEADER}\n")]
+    return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:
-    """The subscripts that choose the copy of each array."""
+    """Return the edits that subscript each array with its copy."""
     return [
         Edit(one.end_byte, one.end_byte, f"[{stage}]")
         for access in accesses.within(node)
@@ -167,12 +304,14 @@ def _async(kernel: CudaKernel, copy: Copy, staged: list[Edit]) -> str:
 
 
 def _compute(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -> list[str]:
-    edits = [edit for one in tiles.compute for edit in _staged(accesses, tiles, one, stage)]
+    edits = [
+        edit for statement in tiles.compute for edit in _staged(accesses, tiles, statement, stage)
+    ]
     return _lines(kernel, tiles.compute, edits)
 
 
 def _lines(kernel: CudaKernel, some: tuple[Node, ...], edits: list[Edit]) -> list[str]:
-    """Statements as lines without the indentation that they have."""
+    """Return statements as lines without their indentation."""
     text = edited(kernel.text.source, edits, some[0].start_byte, some[-1].end_byte)
     by = indentation(some[0], kernel.text.source)
     return [line.removeprefix(by) for line in text.rstrip().split("\n")]

@@ -5,19 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from math import prod
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.any_block import fits_any_block, fits_any_grid
-from pytest_gpuenergy.search.moves.by_block_size import (
-    launch_bounds,
-    most_threads,
-    room_for_threads,
-    threads_for_numbers,
-)
 from pytest_gpuenergy.search.moves.move import Application, Region
+from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.sharing import Sharing, meets_others
+from pytest_gpuenergy.search.source.tree import (
+    ancestors,
+    bare,
+    conjuncts,
+    field,
+    inside,
+    nodes,
+    operator_of,
+    parse,
+    text_of,
+)
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import (
     Constant,
     KernelSpec,
@@ -27,18 +36,30 @@ from pytest_gpuenergy.search.spec.kernel_spec import (
 )
 from pytest_gpuenergy.search.spec.sizes import names_in
 
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 _AXES = ("block_x", "block_y", "block_z")
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _FACTORS = (2, 4)
 _MOST_WARPS = 32
 _REACH = 16
-"""Constants stay within this factor of the baseline's, or one thread would end up with all work."""
+"""The limit on how far a constant moves from the baseline's, lest one thread do all work."""
 _MOST_THREADS = 1024
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_WARP_NAMES = ("warpSize", "__activemask")
+_NAMES = {
+    "block": ("threadIdx", "blockDim"),
+    "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
+}
+_WARP = 32
+_THREAD = Polynomial.atom(Atom("threadIdx.x"))
+_OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
+"""Numbers that a text may state whatever the size of the block."""
 
 
 class ChangeBlockSizes:
-    """Other sizes of a CUDA block or a Triton program, and other values of its constants.
+    """Change the size of a CUDA block or a Triton program, or one of its constants.
 
     A size of a CUDA block is changed if an expression of the launch has its name, so that the grid
     follows, or if the text does the same with any number of threads, or is likely to; a number of
@@ -53,7 +74,7 @@ class ChangeBlockSizes:
     relieves: frozenset[Region] = frozenset({"gmem", "overlap", "atomics"})
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """All other sizes of one axis or one constant at a time, in ascending order."""
+        """Yield all other sizes of one axis or one constant at a time, in ascending order."""
         free = _free_plans(state, spec) if state.language == "cuda" else ()
         bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
         least, most = _room(state, spec)
@@ -66,7 +87,7 @@ class ChangeBlockSizes:
 
 
 def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Launches that differ in one number, by which the grid or the text's own loops go on."""
+    """Yield launches that differ in one number, which the grid or the text's loops follow."""
     tied, fixed = _tied(spec.launch), _fixed(spec)
     if state.language == "triton":
         plans = _triton_plans(state, spec, fixed)
@@ -83,7 +104,7 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
 
 
 def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
-    """The threads that shared arrays need and have room for, as far as it is known."""
+    """Return the fewest and most threads of a block that suit the shared arrays."""
     if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
         return 1, _MOST_THREADS
     kernel = CudaKernel.of(state, spec)
@@ -93,7 +114,7 @@ def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
 
 
 def _bound(text: str, launch: LaunchPlan) -> int:
-    """The threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
+    """Return the threads that ``__launch_bounds__`` allows, if it is a number or a constant."""
     value = launch.constants.get(text)
     if value is None and text.isdecimal():
         value = int(text)
@@ -101,7 +122,7 @@ def _bound(text: str, launch: LaunchPlan) -> int:
 
 
 def _tied(baseline: LaunchPlan) -> dict[str, int]:
-    """The constants that state a size of the block, with the axis."""
+    """Return the constants that state a size of the block, with the axis."""
     return {
         name: axis
         for axis, threads in enumerate(baseline.block)
@@ -111,19 +132,19 @@ def _tied(baseline: LaunchPlan) -> dict[str, int]:
 
 
 def _fixed(spec: KernelSpec) -> frozenset[str]:
-    """The names that tensors and scalars depend on."""
+    """Return the names that tensors and scalars depend on."""
     sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
-    values = [one.value for one in spec.scalars if isinstance(one.value, str)]
+    values = [scalar.value for scalar in spec.scalars if isinstance(scalar.value, str)]
     return frozenset().union(*map(names_in, (*sizes, *values)))
 
 
 def _used(launch: LaunchPlan) -> frozenset[str]:
-    """The names in expressions of a launch."""
+    """Return the names in expressions of a launch."""
     return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
 
 
 def _free_plans(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Those of a kernel that fits any number of threads, and whose launch does not name it."""
+    """Yield plans for a kernel that fits any number of threads, which its launch does not name."""
     launch = state.launch
     name = _AXES[0]
     if name in _used(launch) or len([size for size in launch.block if size > 1]) != 1:
@@ -168,7 +189,7 @@ def _plans(
 
 
 def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
-    """Other sizes of one axis; where a block has several, also small ones."""
+    """Return other sizes of one axis; where a block has several axes, also small ones."""
     others = prod(launch.block) // launch.block[axis]
     if others == 1:
         return list(_THREADS)
@@ -179,8 +200,8 @@ def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
 def _triton_plans(
     state: State, spec: KernelSpec, fixed: frozenset[str]
 ) -> Iterator[tuple[str, LaunchPlan]]:
-    """Other numbers of warps, and other values of what the grid or a loop goes on by."""
-    launch, kernel = state.launch, TritonKernel.of(state, spec)
+    """Yield other numbers of warps, and other values of what the grid or a loop follows."""
+    launch, kernel = state.launch, TritonFunction.of(state, spec)
     if kernel is None:
         return
     for warps in _others(launch.num_warps):
@@ -204,5 +225,254 @@ def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
 
 
 def _is_near(value: Constant, first: Constant | None) -> bool:
-    """Whether a constant is near the one of the baseline."""
+    """Return whether a constant is near the one of the baseline."""
     return first is None or first <= value * _REACH <= first * _REACH**2
+
+
+def fits_any_block(kernel: CudaKernel) -> bool:
+    """Return whether threads of a block, or of the grid, do nothing but share loops.
+
+    Each loop goes from the thread's number in steps of the number of threads, what it writes are
+    elements of its own, and threads neither wait for each other nor exchange values.
+    """
+    return _only_shares(kernel, "block") or fits_any_grid(kernel)
+
+
+def fits_any_grid(kernel: CudaKernel) -> bool:
+    """Return whether the threads of the grid only share loops, so that any number will do."""
+    return _only_shares(kernel, "grid")
+
+
+def _only_shares(kernel: CudaKernel, group: str) -> bool:
+    text = kernel.text
+    _, y, z = kernel.block
+    loops = [loop for loop in text.loops if _is_shared(kernel, loop, group)]
+    if y * z != 1 or not loops or meets_others(kernel, text.body):
+        return False
+    names = _NAMES[group]
+    if any(variable.shared for variable in text.variables) or any(_threads(names, *text.functions)):
+        return False
+    if any(text_of(node) in _WARP_NAMES for node in nodes(text.body, "identifier")):
+        return False
+    return (
+        all(Sharing(kernel, group).may_be_redistributed(loop) for loop in loops)
+        and all(_is_alone(kernel, loop) for loop in loops)
+        and all(_is_of_loop(kernel, node, loops) for node in _threads(names, text.body))
+        and _writes_in(kernel, loops)
+    )
+
+
+def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
+    step = None if loop.step is None else kernel.polynomial(loop.step)
+    start, threads = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(kernel.block[0])
+    if group == "grid":
+        start += Polynomial.atom(Atom("blockIdx.x")) * threads
+        threads *= Polynomial.atom(Atom("gridDim.x"))
+    same = kernel.polynomial(loop.start) == start and step == threads
+    return same and all(_is_named(kernel, end) for end in _ends(loop, group))
+
+
+def _ends(loop: CountedLoop, group: str) -> list[Node]:
+    """Return the parts of a loop that depend on the number of threads."""
+    step = [] if loop.step is None else [loop.step]
+    return step if group == "block" else [loop.start, *step]
+
+
+def _is_named(kernel: CudaKernel, end: Node) -> bool:
+    """Return whether an end of a loop depends on the block's size by name, not by number."""
+    variable = kernel.text.variable(end)
+    node = end if variable is None else variable.value
+    if node is None or any(nodes(node, "number_literal")):
+        return False
+    return any(text_of(inner) == "blockDim.x" for inner in nodes(node, "field_expression"))
+
+
+def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
+    """Yield mentions of threads, of the size of the block and, for a grid, of blocks."""
+    for part in parts:
+        for node in nodes(part, "field_expression"):
+            if text_of(field(node, "argument")) in names:
+                yield node
+
+
+def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> bool:
+    """Return whether a mention only serves as the start or the step of loops."""
+    ends = [end for loop in loops for end in (loop.start, loop.step) if end is not None]
+    if any(inside(node, end) for end in ends):
+        return True
+    for variable in kernel.text.variables:
+        value = variable.value
+        if value is not None and inside(node, value) and not kernel.text.writes(variable):
+            uses = kernel.text.uses[variable.key]
+            return all(any(inside(use, end) for end in ends) for use in uses)
+    return False
+
+
+def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
+    """Return whether a turn of a loop leaves nothing in variables of the thread."""
+    text = kernel.text
+    return all(
+        inside(variable.node, loop.body) or not any(inside(w, loop.body) for w in written)
+        for variable in text.variables
+        if variable != loop.variable
+        for written in [text.writes(variable)]
+    ) and not any(
+        access.root.dims and not inside(access.root.node, loop.body) and access.use != "load"
+        for access in Accesses(kernel).within(loop.body)
+    )
+
+
+def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
+    """Return whether the kernel writes to tensors in these loops only, as far as understood."""
+    accesses = Accesses(kernel)
+    if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
+        return False
+    return all(
+        any(inside(access.node, loop.body) for loop in loops)
+        for access in accesses.all
+        if access.use != "load" and not access.root.dims
+    )
+
+
+def most_threads(kernel: CudaKernel) -> int:
+    """Return the largest block for which a kernel likely computes the same; 0 if unknown."""
+    threads, y, z = kernel.block
+    shared = [variable for variable in kernel.text.variables if variable.shared]
+    if y * z != 1 or threads % _WARP or not shared:
+        return 0
+    if not kernel.text.calls(kernel.text.body, "__syncthreads"):
+        return 0
+    if any(array.dims == (None,) for array in shared):
+        return 0
+    if not any(_goes_on_by_block(kernel, loop) for loop in kernel.text.loops):
+        return 0
+    stated = {threads, threads - 1, threads // 2, threads * 2, threads // _WARP} - _OF_WARPS
+    if stated & set(_numbers(kernel)):
+        return 0
+    return room_for_threads(kernel)
+
+
+def room_for_threads(kernel: CudaKernel) -> int:
+    """Return the largest block whose threads have room in shared arrays; 0 if unknown."""
+    most = _MOST_THREADS
+    accesses = Accesses(kernel)
+    for array in kernel.text.variables:
+        if not array.shared or array.dims == (None,):  # as long as the launch says
+            continue
+        dims = dims_of(kernel, array)
+        if dims is None:
+            return 0
+        for access in accesses.of(array):
+            most = min(most, _threads_for(kernel, access, dims))
+    return most
+
+
+def threads_for_numbers(kernel: CudaKernel) -> int:
+    """Return the smallest block whose threads fill all places of arrays that are read by number.
+
+    As in ``part[threadIdx.x / 32] = sum; ... part[0] + part[1]``, which needs two warps.
+    """
+    fewest, accesses = 1, Accesses(kernel)
+    for array in kernel.text.variables:
+        if not array.shared or len(array.dims) != 1:
+            continue
+        known = [
+            (access.use, kernel.polynomial(access.address.subscripts[0]))
+            for access in accesses.of(array)
+            if len(access.address.subscripts) == 1
+        ]
+        shares = [_share(index) for use, index in known if use != "load" and index is not None]
+        numbers = [index.value for use, index in known if use != "store" and index is not None]
+        for number in numbers:
+            if number is not None and any(shares):
+                fewest = max(fewest, number * max(shares) + 1)
+    return fewest
+
+
+def _share(index: Polynomial) -> int:
+    """Return how many threads share a place that is their number or a part of it; else 0."""
+    if index == _THREAD:
+        return 1
+    (atom, *others) = index.atoms or (None,)
+    if atom is None or others or atom.operator != "/" or atom.left != _THREAD or not atom.right:
+        return 0
+    return (atom.right.value or 0) if index == Polynomial.atom(atom) else 0
+
+
+def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
+    """Return whether threads of a block or grid share a loop by the name of the block's size."""
+    step = loop.step
+    if step is not None and step.type == "identifier":
+        variable = kernel.text.variable(step)
+        step = variable.value if variable is not None else None
+    if step is None or not any(text_of(n) == "blockDim.x" for n in nodes(step, "field_expression")):
+        return False
+    mentions = nodes(loop.start, "field_expression", "identifier")
+    known = kernel.polynomial(loop.start)
+    named = any(text_of(node) == "threadIdx.x" for node in mentions)
+    return named or (known is not None and known.depends_on("threadIdx"))
+
+
+def _numbers(kernel: CudaKernel) -> Iterator[int]:
+    """Yield the numbers that a text states, without the sizes of shared arrays."""
+    text = kernel.text
+    sizes = [
+        size
+        for variable in text.variables
+        if variable.shared
+        for size in variable.dims
+        if size is not None
+    ]
+    for part in (text.body, *text.functions):
+        for node in nodes(part, "number_literal", "identifier"):
+            if any(inside(node, size) for size in sizes):
+                continue
+            known = kernel.polynomial(node) if text.variable(node) is None else None
+            if known is not None and known.value is not None:
+                yield known.value
+
+
+def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
+    """Return the largest block for which the threads' own elements are in a shared array."""
+    most = _MOST_THREADS
+    for subscript, size in zip(access.address.subscripts, dims, strict=False):
+        known = kernel.polynomial(subscript)
+        for atom in known.atoms if known is not None else ():
+            if atom.text == _THREAD.text() and not _is_below(kernel, access.node, size):
+                most = min(most, size)
+            elif atom.operator == "/" and atom.left == _THREAD and atom.right is not None:
+                most = min(most, size * (atom.right.value or 1))
+    return most
+
+
+def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
+    """Return whether only threads with a number below a size reach a part of the text."""
+    for around in ancestors(node):
+        condition = field(around, "condition")
+        if around.type not in ("if_statement", "conditional_expression") or condition is None:
+            continue
+        for compared in conjuncts(bare(condition)):
+            left, right = field(compared, "left"), field(compared, "right")
+            if operator_of(compared) != "<" or left is None or right is None:
+                continue
+            end = kernel.polynomial(right)
+            if end is None or end.value is None or kernel.polynomial(left) != _THREAD:
+                continue
+            named = any(text_of(n) == "blockDim.x" for n in nodes(right, "field_expression"))
+            if end.value * (_MOST_THREADS // kernel.threads if named else 1) <= size:
+                return True
+    return False
+
+
+def launch_bounds(source: str, entry: str) -> str:
+    """Return the first argument of ``__launch_bounds__`` as text; empty if there is none.
+
+    Raises:
+        UnavailableError: tree-sitter is not installed.
+    """
+    for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
+        declared = field(next(nodes(function, "function_declarator"), None), "declarator")
+        for bounds in function.children if text_of(declared) == entry.split("::")[-1] else ():
+            if bounds.type == "launch_bounds" and bounds.named_children:
+                return text_of(bounds.named_children[0])
+    return ""

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.layout import indented
-from pytest_gpuenergy.search.moves.triton_order import order_of
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, indented
 from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _GROUPS = (4, 8, 16)
 _AXES = ("blockIdx.x", "blockIdx.y")
+_Named = tuple[str, ast.stmt]
 
 
 class GroupedGemmColmajor(SourceMove):
-    """Groups of a few rows of blocks, by columns within a group, so that both operands stay in L2.
+    """Take blocks in groups of a few rows, by columns in a group, so that operands stay in L2.
 
     For kernels whose blocks form rows and columns, as in matrix products.
     """
@@ -31,7 +32,7 @@ class GroupedGemmColmajor(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         members = list(nodes(kernel.text.function, "field_expression"))
         used = {axis: [n for n in members if text_of(n) == axis] for axis in _AXES}
         named = [n for n in nodes(kernel.text.root, "identifier") if text_of(n) == "blockIdx"]
@@ -42,25 +43,27 @@ class GroupedGemmColmajor(SourceMove):
         for rows in _GROUPS:
             if _has_groups(kernel.facts.grid, 1, rows):
                 source = _regrouped(kernel, used, rows)
-                yield Change(f"groups of {rows} rows of blocks", source, kernel.launch)
+                yield TextChange(f"groups of {rows} rows of blocks", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         order = order_of(kernel)
         for rows in _GROUPS if order is not None else ():
             if order is not None and any(count > rows for count in order.counts):
                 source = edited(kernel.text.source, order.grouped(kernel, rows))
-                yield Change(f"groups of {rows} rows of programs", source, kernel.launch)
+                yield TextChange(f"groups of {rows} rows of programs", source, kernel.launch)
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
-    """Whether something is loaded by all blocks of a row, and something by those of a column."""
+    """Return whether the blocks of a row share a load, and those of a column another."""
     offsets = [a.address.offset for a in Accesses(kernel).all if a.use == "load"]
-    axes = [tuple(one.depends_on(axis) for axis in _AXES) for one in offsets if one is not None]
+    axes = [
+        tuple(offset.depends_on(axis) for axis in _AXES) for offset in offsets if offset is not None
+    ]
     return (True, False) in axes and (False, True) in axes
 
 
 def _has_groups(grid: tuple[tuple[int, ...], ...], axis: int, rows: int) -> bool:
-    """Whether there is more than one group, and more than one column, for some sizes."""
+    """Return whether there is more than one group, and more than one column, for some sizes."""
     others = grid[1 - axis]
     return any(
         count > rows and across > 1 for count, across in zip(grid[axis], others, strict=True)
@@ -87,3 +90,124 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     for axis, name in zip(_AXES, names, strict=True):
         edits += [Edit(node.start_byte, node.end_byte, name) for node in used[axis]]
     return edited(kernel.text.source, edits)
+
+
+@dataclass(frozen=True)
+class ProgramOrder:
+    """The order of programs that follow one another along a row.
+
+    Attributes:
+        row, column: the expressions of the program's row and column.
+        height, width: the expressions of the numbers of rows and columns.
+        counts: the number of rows for each set of sizes; zero where there is only one column.
+        calls: the calls of ``program_id`` that stand for the row and for the column.
+        last: the statement after which both have names, and before which neither is used; None if
+            they have no names.
+    """
+
+    row: str
+    column: str
+    height: str
+    width: str
+    counts: tuple[int, ...]
+    calls: tuple[Sequence[ast.Call], Sequence[ast.Call]] = ((), ())
+    last: ast.stmt | None = None
+
+    def grouped(self, kernel: TritonFunction, rows: int) -> list[Edit]:
+        """Return the edits by which groups of rows are taken, each by columns."""
+        text = kernel.text
+        sizes = f"{self.height}, {self.width}, {rows}"
+        call = f"{text.language}.swizzle2d({self.row}, {self.column}, {sizes})"
+        if self.last is not None:
+            line = f"{self.row}, {self.column} = {call}"
+            return [text.inserted_after(self.last, line)]
+        names = text.fresh("program_row"), text.fresh("program_column")
+        replaced = [
+            text.replaced(member, name)
+            for name, some in zip(names, self.calls, strict=True)
+            for member in some
+        ]
+        return [
+            text.inserted_before(_first_of(text.function), f"{', '.join(names)} = {call}"),
+            *replaced,
+        ]
+
+
+def _first_of(function: ast.FunctionDef) -> ast.stmt:
+    """Return the first statement that is no docstring."""
+    is_text = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
+    return function.body[1 if is_text else 0]
+
+
+def order_of(kernel: TritonFunction) -> ProgramOrder | None:
+    """Return the order of programs in two dimensions, or in one that is divided into rows."""
+    text = kernel.text
+    calls: dict[object, list[ast.Call]] = {}
+    for call in text.calls("program_id"):
+        axis = text.axis_of(call)
+        calls.setdefault(axis.value if isinstance(axis, ast.Constant) else None, []).append(call)
+    if any(text.calls("swizzle2d")) or None in calls:
+        return None
+    if 0 in calls and 1 in calls:
+        return _of_two_dimensions(kernel, calls[1], calls[0])
+    return _of_one_dimension(kernel) if set(calls) == {0} and len(calls[0]) == 1 else None
+
+
+def _of_two_dimensions(
+    kernel: TritonFunction, rows: Sequence[ast.Call], columns: Sequence[ast.Call]
+) -> ProgramOrder:
+    tl, (across, down, _) = kernel.text.language, kernel.facts.grid
+    counts = tuple(count if wide > 1 else 0 for count, wide in zip(down, across, strict=True))
+    ids = f"{tl}.program_id(1)", f"{tl}.program_id(0)"
+    sizes = f"{tl}.num_programs(1)", f"{tl}.num_programs(0)"
+    return ProgramOrder(*ids, *sizes, counts, (rows, columns))
+
+
+def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
+    """Return the order of ``row = program // width; column = program % width``."""
+    program = _named_program(kernel)
+    found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
+    for statement in kernel.text.function.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.BinOp(left=ast.Name(id=divided), op=op, right=width),
+            ) if divided == program:
+                found[type(op)] = ((name, statement), width)
+    uses = [n for n in ast.walk(kernel.text.function) if isinstance(n, ast.Name)]
+    if set(found) != {ast.FloorDiv, ast.Mod} or sum(n.id == program for n in uses) != 3:
+        return None
+    (row, width), (column, other) = found[ast.FloorDiv], found[ast.Mod]
+    last, columns = _last_of(kernel, row, column), kernel.polynomial(width)
+    if last is None or columns is None or ast.dump(width) != ast.dump(other):
+        return None
+    counts = []
+    for case, programs in enumerate(kernel.facts.grid[0]):
+        ends = kernel.interval(columns, case)
+        if ends is None or ends[0] != ends[1] or ends[0] < 1 or programs % ends[0]:
+            return None
+        counts.append(programs // ends[0] if ends[0] > 1 else 0)
+    across = kernel.text.operand(width)
+    down = f"{kernel.text.language}.num_programs(0) // {across}"
+    return ProgramOrder(row[0], column[0], down, across, tuple(counts), last=last)
+
+
+def _named_program(kernel: TritonFunction) -> str | None:
+    """Return the name that gets the program's id."""
+    for statement in kernel.text.function.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if kernel.text.called(value) == "program_id":
+                    return name
+    return None
+
+
+def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
+    """Return the later of two assignments; None if a name is used before it, or set again."""
+    body = kernel.text.function.body
+    begin, end = sorted((body.index(row[1]), body.index(column[1])))
+    names = {row[0], column[0]}
+    between = (node for statement in body[begin + 1 : end] for node in ast.walk(statement))
+    used = any(isinstance(node, ast.Name) and node.id in names for node in between)
+    again = any(len(kernel.text.assignments[name]) != 1 for name in names)
+    return None if used or again else body[end]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")
@@ -19,7 +19,7 @@ _VECTORS = frozenset(["float2", "float4", "int2", "int4", "uint2", "uint4", "dou
 
 
 class CachePolicyCg(SourceMove):
-    """All loads of a tensor that is only read bypass the L1 cache, or go through it expressly.
+    """Have all loads of a tensor that is only read bypass the L1 cache, or go through it.
 
     Tensors are buffers of their own, so ``__restrict__`` can say so, too: loads may then be made
     before stores to others, and through the cache for what is only read.
@@ -29,10 +29,10 @@ class CachePolicyCg(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         if edits := _restricted(kernel):
             source = edited(kernel.text.source, edits)
-            yield Change("__restrict__ for all tensors", source, kernel.launch)
+            yield TextChange("__restrict__ for all tensors", source, kernel.launch)
         accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
@@ -41,27 +41,27 @@ class CachePolicyCg(SourceMove):
             for function in _FUNCTIONS:
                 edits = [edit for access in own for edit in _hinted(access, function)]
                 source = edited(kernel.text.source, edits)
-                yield Change(f"{function} for {parameter.name}", source, kernel.launch)
+                yield TextChange(f"{function} for {parameter.name}", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         loads = list(kernel.text.calls("load"))
         for modifier in _MODIFIERS:
             for number, load in enumerate(loads, start=1):
                 edit = _modified(kernel, load, modifier)
                 if edit is not None:
                     what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
-                    yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+                    yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
 
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:
-    """Those that state that no tensor overlaps another one."""
-    pointers = [one for one in kernel.text.parameters if one.pointer]
-    if len(pointers) < 2 or any(one.key not in kernel.tensors for one in pointers):
+    """Return the edits which state that no tensor overlaps another one."""
+    pointers = [parameter for parameter in kernel.text.parameters if parameter.pointer]
+    if len(pointers) < 2 or any(parameter.key not in kernel.tensors for parameter in pointers):
         return []
     return [
-        Edit(one.node.start_byte, one.node.start_byte, "__restrict__ ")
-        for one in pointers
-        if not _is_restricted(one)
+        Edit(parameter.node.start_byte, parameter.node.start_byte, "__restrict__ ")
+        for parameter in pointers
+        if not _is_restricted(parameter)
     ]
 
 
@@ -88,7 +88,7 @@ def _hinted(access: Access, function: str) -> list[Edit]:
     return [Edit(node.start_byte, node.start_byte, f"{function}(&"), end]
 
 
-def _modified(kernel: TritonKernel, load: ast.Call, modifier: str) -> Edit | None:
+def _modified(kernel: TritonFunction, load: ast.Call, modifier: str) -> Edit | None:
     for keyword in load.keywords:
         if keyword.arg is None:
             return None

@@ -2,28 +2,111 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.reached import asks_for_thread
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.cuda_text import NARROW, Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.sharing import asks_for_thread
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
     field,
+    indentation,
     inside,
+    is_call,
     nodes,
     operator_of,
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_OPPOSITES = {">=": "<", ">": "<=", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
+_WHOLE = frozenset(
+    [
+        "int",
+        "unsigned",
+        "unsigned int",
+        "size_t",
+        "short",
+        "long",
+        "unsigned long",
+        "long long",
+        "unsigned long long",
+        "int64_t",
+        "uint64_t",
+    ]
+)
+_NEVER = ("goto_statement", "labeled_statement")
 _CHANGES = ("assignment_expression", "update_expression")
+
+
+def without_early_return(kernel: CudaKernel) -> CudaKernel:
+    """Return a kernel whose last statement is the guarded rest, or the same kernel."""
+    every = statements(kernel.text.body)
+    for number, statement in enumerate(every[:-1]):
+        condition = _returns_if(statement)
+        if condition is None:
+            continue
+        rest = every[number + 1 :]
+        if any(is_call(later, "__syncthreads") for later in rest) or any(nodes(rest[0], *_NEVER)):
+            return kernel
+        source = edited(kernel.text.source, [_guarded(kernel, statement, condition)])
+        state = State("cuda", source, kernel.launch)
+        return CudaKernel.of(state, kernel.spec) or kernel
+    return kernel
+
+
+def _returns_if(statement: Node) -> Node | None:
+    """Return the condition of ``if (...) return;``."""
+    body, condition = field(statement, "consequence"), field(statement, "condition")
+    if statement.type != "if_statement" or field(statement, "alternative") or body is None:
+        return None
+    inner = statements(body)
+    returns = len(inner) == 1 and inner[0].type == "return_statement"
+    return bare(condition) if returns and condition is not None else None
+
+
+def _guarded(kernel: CudaKernel, statement: Node, condition: Node) -> Edit:
+    source, end = kernel.text.source, kernel.text.body.end_byte - 1
+    rest = source[statement.end_byte : end].decode().strip("\n").rstrip()
+    by = indentation(statement, source)
+    head = f"if ({_negated(kernel, condition)}) {{"
+    return Edit(statement.start_byte, end, f"{head}\n{textwrap.indent(rest, '  ')}\n{by}}}\n")
+
+
+def _negated(kernel: CudaKernel, condition: Node) -> str:
+    """Return the opposite of a condition; a comparison is turned round only for integers (NaN)."""
+    opposite = _OPPOSITES.get(operator_of(condition))
+    left, right = field(condition, "left"), field(condition, "right")
+    denied = field(condition, "argument") if operator_of(condition) == "!" else None
+    if denied is not None and bare(denied).type == "binary_expression":
+        return text_of(denied)  # with its parentheses
+    if condition.type == "binary_expression" and left is not None and right is not None:
+        if operator_of(condition) == "||":
+            return f"{_negated(kernel, bare(left))} && {_negated(kernel, bare(right))}"
+        if opposite is not None and _is_whole(kernel, left) and _is_whole(kernel, right):
+            return f"{text_of(left)} {opposite} {text_of(right)}"
+    return f"!({text_of(condition)})"
+
+
+def _is_whole(kernel: CudaKernel, side: Node) -> bool:
+    """Return whether an expression is surely a whole number."""
+    named = [kernel.text.variable(node) for node in nodes(side, "identifier")]
+    known = all(variable is None or _is_whole_variable(kernel, variable) for variable in named)
+    return known and kernel.polynomial(side) is not None
+
+
+def _is_whole_variable(kernel: CudaKernel, variable: Variable) -> bool:
+    deduced = variable.value if variable.type == "auto" else None
+    return variable.type in _WHOLE or (deduced is not None and _is_whole(kernel, deduced))
 
 
 @dataclass(frozen=True)
@@ -34,12 +117,12 @@ class ElementKernel:
     around it.
 
     Attributes:
-        variable: the element.
-        declaration: its statement.
-        index: its value.
+        variable: the number of the element.
+        declaration: the statement that declares ``variable``.
+        index: the value of ``variable``.
         guard: the statement with the comparison.
         bound: the number of elements.
-        body: what is done for an element.
+        body: the statement for an element.
         others: the other conditions, all of which must hold.
     """
 
@@ -53,19 +136,19 @@ class ElementKernel:
 
     @classmethod
     def of(cls, kernel: CudaKernel) -> ElementKernel | None:
-        """None if a kernel is not like this."""
+        """Return the parts of such a kernel; None for others."""
         every = statements(kernel.text.body)
         parts, body = _guards(every[-1]) if every else ([], None)
         if body is None:
             return None
         found = [cls._compared(kernel, every[-1], part, parts, body) for part in parts]
-        return next((one for one in found if one is not None), None)
+        return next((kernel_parts for kernel_parts in found if kernel_parts is not None), None)
 
     @classmethod
     def _compared(
         cls, kernel: CudaKernel, guard: Node, compared: Node, parts: list[Node], body: Node
     ) -> ElementKernel | None:
-        """Taken apart by one of its conditions."""
+        """Return the parts of a kernel whose element one of its conditions compares."""
         left, bound = field(compared, "left"), field(compared, "right")
         if operator_of(compared) != "<" or left is None or bound is None:
             return None
@@ -73,15 +156,15 @@ class ElementKernel:
         if variable is None or variable.declaration is None or variable.value is None:
             return None
         others = tuple(part for part in parts if part != compared)
-        later = (one for one in others if one.start_byte > compared.start_byte)
-        if any(_reads_by_thread(kernel, one) for one in later):
+        later = (condition for condition in others if condition.start_byte > compared.start_byte)
+        if any(_reads_by_thread(kernel, use) for use in later):
             return None  # the comparison may be what keeps it from reading beyond an end
         declaration, index = variable.declaration, variable.value
         found = cls(variable, declaration, index, guard, bound, body, others)
         return found if found._is_alone(kernel, compared) else None
 
     def _is_alone(self, kernel: CudaKernel, compared: Node) -> bool:
-        """Whether threads along x differ in their element only, and only the body knows it."""
+        """Return whether threads along x differ in their element only, which only the body uses."""
         if self.variable.scope != kernel.text.body or kernel.text.writes(self.variable):
             return False
         if self.variable.type in NARROW:
@@ -91,10 +174,10 @@ class ElementKernel:
         uses = kernel.text.uses[self.variable.key]
         if not all(inside(use, self.body) or inside(use, compared) for use in uses):
             return False
-        if any(list(nodes(one, "call_expression", *_CHANGES)) for one in self.others):
+        if any(list(nodes(part, "call_expression", *_CHANGES)) for part in self.others):
             return False
         before = statements(kernel.text.body)[:-1]
-        if any(one.type != "declaration" for one in before):
+        if any(statement.type != "declaration" for statement in before):
             return False
         if asks_for_thread(kernel.text, kernel.text.body):
             return False
@@ -105,7 +188,7 @@ class ElementKernel:
 
 
 def _guards(statement: Node) -> tuple[list[Node], Node | None]:
-    """All conditions of ``if (a && b) if (c) body``, and the body; None without any."""
+    """Return all conditions of ``if (a && b) if (c) body``, and the body; None without any."""
     parts: list[Node] = []
     body: Node | None = None
     inner = [statement]
@@ -119,7 +202,7 @@ def _guards(statement: Node) -> tuple[list[Node], Node | None]:
 
 
 def _reads_by_thread(kernel: CudaKernel, condition: Node) -> bool:
-    """Whether a condition reads memory at a place that is not the same for all threads."""
+    """Return whether a condition reads memory at a place that is not the same for all threads."""
     for node in nodes(condition, "subscript_argument_list", "pointer_expression"):
         index = kernel.polynomial(node.named_children[0]) if node.named_child_count == 1 else None
         if node.type == "pointer_expression" or index is None:

@@ -1,17 +1,20 @@
-"""What a move is: a way to rewrite a kernel that computes the same thing."""
+"""What a move is, a way to rewrite a kernel, and what all moves on source text share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
 Region = Literal["compute", "gmem", "sfu", "atomics", "smem", "overlap"]
-"""What a kernel's time can be spent on: arithmetic, global memory, special functions, atomics,
-shared memory, and waiting that other work could hide."""
+"""Where a kernel spends its time: arithmetic, global memory, special functions, atomics, shared
+memory, and waiting that other work could hide."""
 REGIONS: tuple[Region, ...] = get_args(Region)
 
 
@@ -19,10 +22,10 @@ class Application(Struct, frozen=True):
     """One place and way in which a move applies to a state.
 
     Attributes:
-        move: its name.
+        move: the name of the move.
         what: the place and the parameters, in a few words that are unique among the applications
             of this move to a state.
-        state: the result.
+        state: the state that results.
     """
 
     move: str
@@ -31,14 +34,14 @@ class Application(Struct, frozen=True):
 
 
 class Move(Protocol):
-    """A kind of rewriting.
+    """A kind of rewriting of kernels.
 
     It need not be right in every case, since every result is verified; it should be right in most,
     and never leave the text unchanged.
 
     Attributes:
-        name: as in the documentation.
-        languages: it can rewrite.
+        name: the name of the move, as in the documentation.
+        languages: the languages that it can rewrite.
         relieves: the regions whose time it may cut.
     """
 
@@ -47,5 +50,62 @@ class Move(Protocol):
     relieves: frozenset[Region]
 
     def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
-        """All ways to apply it, in an order that depends on the state alone."""
+        """Return all ways to apply it, in an order that depends on the state alone."""
         ...
+
+
+@dataclass(frozen=True)
+class TextChange:
+    """A new source text or launch plan for a kernel.
+
+    Attributes:
+        what: the place and the parameters of the change, as in `Application`.
+        source: the new text.
+        launch: the new launch plan.
+    """
+
+    what: str
+    source: str
+    launch: LaunchPlan
+
+
+class SourceMove:
+    """A `Move` that understands a kernel's text before it changes it.
+
+    A subclass overrides `on_cuda`, `on_triton` or both.
+    """
+
+    name: str
+    languages: frozenset[Language]
+    relieves: frozenset[Region]
+
+    def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
+        """Yield the rewrites whose result is understood again; none if the text is not.
+
+        Raises:
+            UnavailableError: tree-sitter is needed and not installed.
+        """
+        if state.language not in self.languages:
+            return
+        changes: Iterable[TextChange] = ()
+        if state.language == "cuda" and (cuda := CudaKernel.of(state, spec)) is not None:
+            changes = self.on_cuda(cuda)
+        elif state.language == "triton" and (triton := TritonFunction.of(state, spec)) is not None:
+            changes = self.on_triton(triton)
+        kind = CudaKernel if state.language == "cuda" else TritonFunction
+        seen = {state.id}
+        for change in changes:
+            result = State(state.language, change.source, change.launch)
+            if result.id not in seen and kind.of(result, spec) is not None:
+                seen.add(result.id)
+                yield Application(self.name, change.what, result)
+
+    def on_cuda(self, kernel: CudaKernel) -> Iterable[TextChange]:
+        """Return all ways to change a CUDA kernel."""
+        del kernel
+        return ()
+
+    def on_triton(self, kernel: TritonFunction) -> Iterable[TextChange]:
+        """Return all ways to change a Triton kernel."""
+        del kernel
+        return ()

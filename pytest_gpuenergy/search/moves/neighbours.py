@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change
+from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.moves.vector_parts import (
     HINTS,
     element_edits,
@@ -17,7 +17,7 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others
@@ -46,14 +46,14 @@ _OPENED = "{\n"
 
 @dataclass(frozen=True)
 class _Neighbours:
-    """Accesses of all of a few elements beside each other, which a block makes in any case.
+    """Accesses to all of a few neighbouring elements, which a block of statements always makes.
 
     Attributes:
-        accesses: in the order of the text.
-        places: which of the elements each of them means.
+        accesses: the accesses in the order of the text.
+        places: the number of the element that each access means.
         first: the statement with the first access.
-        last: likewise.
-        name: of an array for the elements.
+        last: the statement with the last access.
+        name: the name of an array for the elements.
     """
 
     accesses: tuple[Access, ...]
@@ -64,35 +64,35 @@ class _Neighbours:
 
     @property
     def is_stored(self) -> bool:
-        """Whether they are stored; else they are loaded."""
+        """Whether the elements are stored; otherwise they are loaded."""
         return self.accesses[0].use == "store"
 
     @property
     def address(self) -> str:
-        """Of the first element."""
+        """The expression of the first element's address."""
         access = self.accesses[self.places.index(0)]
         return text_of(access.place) if access.function else f"&{text_of(access.place)}"
 
 
-def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Change]:
-    """The kernel with all of its neighbours in vectors of ``width`` elements.
+def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[TextChange]:
+    """Yield the kernel with all of its neighbours in vectors of ``width`` elements.
 
     What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
     """
     found = list(_Finder(kernel, width).all())
-    if not any(not one.is_stored for one in found):
+    if not any(not group.is_stored for group in found):
         return
-    edits = [edit for one in found for edit in _edits(kernel, one, width)]
-    lone = {one.first.id: one.first for one in found if _is_lone(one.first)}
+    edits = [edit for group in found for edit in _edits(kernel, group, width)]
+    lone = {group.first.id: group.first for group in found if _is_lone(group.first)}
     for statement in lone.values():
         by = indentation(statement, kernel.text.source)
         edits.append(Edit(statement.start_byte, statement.start_byte, f"{_OPENED}{by}  "))
         edits.append(Edit(statement.end_byte, statement.end_byte, f"\n{by}}}"))
-    names = ", ".join(dict.fromkeys(one.accesses[0].root.name for one in found))
+    names = ", ".join(dict.fromkeys(group.accesses[0].root.name for group in found))
     # An opening brace comes before what is inserted at its place; a closing one is the last anyway.
     edits.sort(key=lambda edit: (edit.begin, not edit.text.startswith(_OPENED)))
     source = edited(kernel.text.source, edits)
-    yield Change(f"neighbours of {names} by {width}", source, kernel.launch)
+    yield TextChange(f"neighbours of {names} by {width}", source, kernel.launch)
 
 
 class _Finder:
@@ -103,17 +103,17 @@ class _Finder:
         self._taken: set[str] = set()
 
     def all(self) -> Iterator[_Neighbours]:
-        """In the order in which tensors are parameters."""
+        """Yield the neighbours in the order of the parameters."""
         read_only = self._accesses.read_only()
         for parameter in self._kernel.text.parameters:
             kind, own = parameter.type, self._accesses.of(parameter)
-            if kind not in BYTES or vector_of(kind, self._width) is None:
+            if vector_of(kind, self._width) is None:
                 continue
             if parameter in read_only:
                 yield from self._among(own)
             elif self._is_only_stored(own):
                 found = list(self._among(own))
-                if sum(len(one.accesses) for one in found) == len(own):
+                if sum(len(group.accesses) for group in found) == len(own):
                     yield from found
 
     def _is_only_stored(self, own: tuple[Access, ...]) -> bool:
@@ -144,7 +144,7 @@ class _Finder:
             rows = sorted({constant // self._width for constant, _, _ in some})
             for row in rows:
                 first = row * self._width
-                members = [one for one in some if first <= one[0] < first + self._width]
+                members = [member for member in some if first <= member[0] < first + self._width]
                 if len({constant for constant, _, _ in members}) == self._width:
                     found = self._together(members, first)
                     if found is not None:
@@ -158,24 +158,24 @@ class _Finder:
             tuple(constant - least for constant, _, _ in members),
             first,
             last,
-            self._name(members[0][1]),
+            self._kernel.fresh(f"{members[0][1].root.name}_pair", besides=self._taken),
         )
         between = [first]
         if not _is_lone(first) and first.parent is not None:
             between = [
-                one
-                for one in statements(first.parent)
-                if first.start_byte <= one.start_byte <= last.start_byte
+                statement
+                for statement in statements(first.parent)
+                if first.start_byte <= statement.start_byte <= last.start_byte
             ]
-        if any(any(nodes(one, *_STOPS)) for one in between):
+        if any(any(nodes(statement, *_STOPS)) for statement in between):
             return None
-        if found.is_stored and any(meets_others(self._kernel, one) for one in between):
+        if found.is_stored and any(meets_others(self._kernel, statement) for statement in between):
             return None
         place = found.accesses[found.places.index(0)].place
         return found if self._is_known_at(place, first, between) else None
 
     def _is_known_at(self, place: Node, first: Node, between: list[Node]) -> bool:
-        """Whether an address means the same before the first statement as where it stands."""
+        """Return whether an address means the same before the first statement as in its place."""
         text = self._kernel.text
         if any(nodes(place, "call_expression", "assignment_expression", "update_expression")):
             return False
@@ -193,16 +193,9 @@ class _Finder:
         parts = (part for child in inner.named_children for part in nodes(child, *_LOADS))
         return not any(parts)
 
-    def _name(self, access: Access) -> str:
-        number, name = 2, self._kernel.fresh(f"{access.root.name}_pair")
-        while name in self._taken:
-            name = self._kernel.fresh(f"{access.root.name}_pair{number}")
-            number += 1
-        return name
-
 
 def _statement_of(access: Access) -> Node | None:
-    """The statement that makes an access whatever happens; None without one."""
+    """Return the statement that always makes an access; None if there is none."""
     node = access.node
     for around in ancestors(access.node):
         is_lone = node.type == "expression_statement" and around.type in _AROUND_ONE
@@ -213,12 +206,12 @@ def _statement_of(access: Access) -> Node | None:
 
 
 def _is_lone(statement: Node) -> bool:
-    """Whether a statement is the whole body of a loop or a condition."""
+    """Return whether a statement is the whole body of a loop or a condition."""
     return statement.parent is not None and statement.parent.type in _AROUND_ONE
 
 
 def _is_whole_statement(access: Access) -> bool:
-    """Whether ``tensor[...] = value;`` is a statement of its own."""
+    """Return whether ``tensor[...] = value;`` is a statement of its own."""
     around = access.node if access.function else access.node.parent
     return (
         around is not None
@@ -241,8 +234,8 @@ def _edits(kernel: CudaKernel, found: _Neighbours, width: int) -> Iterator[Edit]
     yield Edit(
         found.first.start_byte, found.first.start_byte, "".join(f"{line}{joint}" for line in lines)
     )
-    for one, place in zip(found.accesses, found.places, strict=True):
-        yield from element_edits(one, f"{found.name}[{place}]")
+    for member, place in zip(found.accesses, found.places, strict=True):
+        yield from element_edits(member, f"{found.name}[{place}]")
     if found.is_stored:
         pointer = f"reinterpret_cast<{vector}*>({found.address})"
         line = stored(pointer, own, function)

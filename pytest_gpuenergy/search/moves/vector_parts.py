@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.source.accesses import (
     Accesses,
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others
@@ -39,14 +39,15 @@ _STOPS = ("break_statement", "continue_statement", "return_statement")
 
 
 @dataclass(frozen=True)
-class Part:
+class VectorPart:
     """Consecutive elements of a tensor that are held in an array of their own.
 
     Attributes:
-        accesses: those that it stands for.
-        name: of the array.
-        loaded, stored: whether it is filled from the tensor, and written to it.
-        checked: whether its place is aligned for some sizes only, so that the kernel has to look.
+        accesses: the accesses that the part stands for.
+        name: the name of the array.
+        loaded: whether the array is filled from the tensor.
+        stored: whether the array is written to the tensor.
+        checked: whether the part is aligned for some sizes only, so that the kernel has to check.
     """
 
     accesses: tuple[Access, ...]
@@ -57,7 +58,7 @@ class Part:
 
     @property
     def type(self) -> str:
-        """Of an element."""
+        """The type of an element."""
         return self.accesses[0].root.type
 
     @property
@@ -67,19 +68,20 @@ class Part:
 
     @property
     def function(self) -> str:
-        """That loads or stores with a cache hint; empty without one."""
+        """The function that loads or stores with a cache hint; empty without one."""
         return self.accesses[0].function
 
 
 class Span:
-    """A statement that works on element after element, in a loop or in one thread each.
+    """A statement that works on one element after the other, in a loop or in a thread each.
 
     Attributes:
-        kernel, accesses: around it.
-        variable: the element.
-        element: its number; that of the thread if it is computed from it.
+        kernel: the kernel.
+        accesses: the accesses of the kernel.
+        variable: the variable that numbers the elements.
+        element: the value of that variable, in terms of the thread where it is computed from it.
         body: the statement.
-        outside: what surrounds it: the loop, or the statement that is guarded.
+        outside: the loop around the statement, or the statement itself if it is guarded.
     """
 
     def __init__(
@@ -99,25 +101,25 @@ class Span:
         self.outside = outside
 
     def can_be_split(self) -> bool:
-        """Whether an element's work can be done by any thread, between others'."""
+        """Return whether any thread can do the work of an element, between that of others."""
         if any(nodes(self.body, *_STOPS)):
             return False
         return not meets_others(self.kernel, self.body)
 
-    def parts(self, width: int) -> list[Part]:
-        """What can be moved by vectors of ``width`` elements."""
-        found: list[Part] = []
+    def parts(self, width: int) -> list[VectorPart]:
+        """Return the parts that vectors of ``width`` elements can move."""
+        found: list[VectorPart] = []
         for parameter in self.kernel.text.parameters:
             own = [a for a in self.accesses.within(self.body) if a.root == parameter]
             if not own or parameter.key in self.accesses.unclear:
                 continue
-            if parameter.key not in self.kernel.tensors or not _fits(parameter.type, width):
+            if parameter.key not in self.kernel.tensors or vector_of(parameter.type, width) is None:
                 continue
             found += self._parts_of(own, width)
         return found
 
-    def _parts_of(self, own: list[Access], width: int) -> Iterator[Part]:
-        """One for each place in a row; none if a write could meet another place."""
+    def _parts_of(self, own: list[Access], width: int) -> Iterator[VectorPart]:
+        """Yield a part for each place in a row; none if a write could meet another place."""
         written = any(access.use != "load" for access in own)
         by_place: dict[Polynomial | None, list[Access]] = {}
         for access in own:
@@ -140,10 +142,10 @@ class Span:
             loaded = any(access.use != "store" for access in some)
             number += 1
             checked = not self.kernel.is_multiple(base, width)
-            yield Part(tuple(some), self.kernel.fresh(name), loaded, written, checked)
+            yield VectorPart(tuple(some), self.kernel.fresh(name), loaded, written, checked)
 
     def _base(self, access: Access) -> Polynomial | None:
-        """The place of element 0 of a row; None if not this, or if it changes in the loop."""
+        """Return the place of element 0 of a row; None if there is none, or it changes."""
         if access.address.offset is None or access.address.width:
             return None
         if access.function not in HINTS:
@@ -161,14 +163,14 @@ class Span:
                 return None
         return base
 
-    def place(self, part: Part, first: str) -> str | None:
-        """The address of the first element; None if it cannot be named outside the body."""
+    def place(self, part: VectorPart, first: str) -> str | None:
+        """Return the address of the first element; None if it cannot be named outside the body."""
         access = part.accesses[0]
         place = outside_of(self.kernel, self.body, access.place, {self.variable.key: first})
         return place if place is None or access.function else f"&{place}"
 
-    def element_text(self, parts: list[Part], lane: str) -> tuple[str, bool]:
-        """The body with the parts' elements, and whether it still names the element."""
+    def element_text(self, parts: list[VectorPart], lane: str) -> tuple[str, bool]:
+        """Return the body with the parts' elements, and whether it still names the element."""
         edits = [
             edit
             for part in parts
@@ -188,24 +190,24 @@ class Span:
 def outside_of(
     kernel: CudaKernel, body: Node, node: Node, names: Mapping[int, str], depth: int = 8
 ) -> str | None:
-    """An expression of a statement as it can stand before it.
+    """Return an expression of a statement as it can stand before it.
 
     Variables that the statement defines are replaced by what they are defined as, which keeps the
     names of the block's sizes: other moves can change them.
 
     Args:
-        kernel: around it.
+        kernel: the kernel.
         body: the statement.
         node: the expression.
-        names: what variables are called outside, by their keys.
-        depth: of definitions that use each other.
+        names: the names of variables outside the statement, by their keys.
+        depth: the limit on definitions that use each other.
 
     Returns:
         The text; None if it depends on something else that the statement does.
     """
     edits = []
-    for one in nodes(node, "identifier"):
-        variable = kernel.text.variable(one)
+    for inner in nodes(node, "identifier"):
+        variable = kernel.text.variable(inner)
         if variable is None:
             continue
         text: str | None = names.get(variable.key)
@@ -217,12 +219,12 @@ def outside_of(
                 return None
             text = f"({text})"
         if text is not None:
-            edits.append(Edit(one.start_byte, one.end_byte, text))
+            edits.append(Edit(inner.start_byte, inner.end_byte, text))
     return edited(kernel.text.source, edits, node.start_byte, node.end_byte)
 
 
 def element_edits(access: Access, element: str) -> list[Edit]:
-    """Those by which ``element`` takes the place of an access."""
+    """Return the edits by which ``element`` takes the place of an access."""
     node = access.node
     if access.use != "store" or not access.function:
         return [Edit(node.start_byte, node.end_byte, element)]
@@ -234,26 +236,22 @@ def element_edits(access: Access, element: str) -> list[Edit]:
 
 
 def loaded(pointer: str, function: str) -> str:
-    """What a pointer points to, loaded with a cache hint if ``function`` gives one."""
+    """Return the expression that loads from a pointer, with a cache hint if one is given."""
     return f"{function}({pointer})" if function else f"*{pointer}"
 
 
 def stored(pointer: str, value: str, function: str) -> str:
-    """A statement that stores a value."""
+    """Return a statement that stores a value."""
     return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
 
-def _fits(type_name: str, width: int) -> bool:
-    return type_name in BYTES and vector_of(type_name, width) is not None
-
-
 def vector_of(type_name: str, width: int) -> str | None:
-    """The vector type of ``width`` elements; None if there is none."""
-    return _VECTORS.get(type_name, _OTHERS).get(BYTES[type_name] * width)
+    """Return the vector type of ``width`` elements; None if there is none."""
+    return _VECTORS.get(type_name, _OTHERS).get(BYTES.get(type_name, 0) * width)
 
 
-def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str] | None:
-    """Lines that declare the parts and fill those that are loaded."""
+def part_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
+    """Return lines that declare the parts and fill those that are loaded."""
     lines = []
     for part in parts:
         place, vector = span.place(part, first), vector_of(part.type, width)
@@ -268,8 +266,8 @@ def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[st
     return lines
 
 
-def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
-    """Lines that write the parts that are stored."""
+def store_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
+    """Return lines that write the parts that are stored."""
     lines = []
     for part in parts:
         if part.stored:
@@ -280,8 +278,8 @@ def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[s
     return lines
 
 
-def alignment_checks(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
-    """Conditions under which the parts can be moved."""
+def alignment_checks(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
+    """Return the conditions under which vectors of the parts are aligned."""
     return [
         f"reinterpret_cast<size_t>({span.place(part, first)}) % {BYTES[part.type] * width} == 0"
         for part in parts

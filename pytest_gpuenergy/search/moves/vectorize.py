@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
-from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
+from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.vector_parts import (
-    Part,
     Span,
+    VectorPart,
     alignment_checks,
     part_lines,
     store_lines,
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop
+from pytest_gpuenergy.search.source.edits import (
+    Edit,
+    block_of,
+    edited,
+    indented,
+    inner_lines,
+    times,
+)
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import Sharing
 from pytest_gpuenergy.search.source.tree import indentation, inside, nodes, text_of
@@ -33,10 +38,12 @@ if TYPE_CHECKING:
 
 _WIDTHS = (2, 4, 8)
 _WARP = 32
+_Work = tuple[str, list[str], list[str], list[str]]
+"""The name of the first element; the conditions of a vector, the lines with and without it."""
 
 
 class VectorizeGlobalLoads(SourceMove):
-    """A thread takes 2, 4 or 8 consecutive elements at a time.
+    """Have a thread take 2, 4 or 8 consecutive elements at a time.
 
     In loops of one thread, in loops that the threads of a warp, block or grid share, where each
     thread has one element, and where a thread names its elements one by one. What is loaded must
@@ -48,7 +55,7 @@ class VectorizeGlobalLoads(SourceMove):
     languages = frozenset({"cuda"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
             yield from _in_loops(kernel, accesses, width)
@@ -64,8 +71,8 @@ class VectorizeGlobalLoads(SourceMove):
                     yield change
 
 
-def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Change]:
-    shared: dict[str, list[Loop]] = {}
+def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
+    shared: dict[str, list[CountedLoop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
         start, step = _start_and_step(kernel, loop)
         if start is None or step is None:
@@ -76,7 +83,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
             edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
-                yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+                yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
         elif (group := _group(kernel, start, step)) and (
             Sharing(kernel, group).may_be_redistributed(loop)
         ):
@@ -85,14 +92,16 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
         yield from _in_shared_loops(kernel, accesses, loops, width)
 
 
-def _start_and_step(kernel: CudaKernel, loop: Loop) -> tuple[Polynomial | None, Polynomial | None]:
-    one = Polynomial.constant(1)
-    step = one if loop.step is None else kernel.polynomial(loop.step)
+def _start_and_step(
+    kernel: CudaKernel, loop: CountedLoop
+) -> tuple[Polynomial | None, Polynomial | None]:
+    unit = Polynomial.constant(1)
+    step = unit if loop.step is None else kernel.polynomial(loop.step)
     return kernel.polynomial(loop.start), step
 
 
 def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
-    """Whose threads share all numbers from zero on: a warp's, block's or grid's; else empty."""
+    """Return the group, if any, whose threads share all numbers: "warp", "block" or "grid"."""
     x, y, z = kernel.block
     thread = Polynomial.atom(Atom("threadIdx.x"))
     if y * z != 1:
@@ -113,9 +122,9 @@ def _constant(number: int) -> Polynomial:
 
 
 def _in_shared_loops(
-    kernel: CudaKernel, accesses: Accesses, loops: list[Loop], width: int
-) -> Iterator[Change]:
-    """All at once: each element must stay with one thread."""
+    kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
+) -> Iterator[TextChange]:
+    """Yield the change of all loops at once, so that each element stays with one thread."""
     edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
@@ -124,11 +133,11 @@ def _in_shared_loops(
         names = ", ".join(dict.fromkeys(loop.variable.name for loop in done))
         lines = "/".join(str(loop.node.start_point[0] + 1) for loop in done)
         what = f"shared loops over {names} at line {lines} by {width}"
-        yield Change(what, edited(kernel.text.source, made), kernel.launch)
+        yield TextChange(what, edited(kernel.text.source, made), kernel.launch)
 
 
 def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
-    """Whether something written in the bodies is also used elsewhere, by other threads then."""
+    """Return whether something written in the bodies is used elsewhere, by other threads."""
     for access in accesses.all:
         is_own = bool(access.root.dims) and not access.root.shared
         if (access.use == "load" and not is_own) or not _within(access, bodies):
@@ -143,17 +152,15 @@ def _within(access: Access, bodies: list[Node]) -> bool:
     return any(inside(access.node, body) for body in bodies)
 
 
-_Work = tuple[str, list[str], list[str], list[str]]
-"""The name of the first element; when it can be done by vectors, what is done then, and else."""
-
-
-def _widened_shared(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
-    """A loop whose turns are of several threads, so that nothing depends on their order."""
+def _widened_shared(
+    kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
+) -> Edit | None:
+    """Return the edit of a loop that threads share, so that the order of its turns is free."""
     work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
     return _widened(kernel, loop, width, work)
 
 
-def _widened(kernel: CudaKernel, loop: Loop, width: int, work: _Work | None) -> Edit | None:
+def _widened(kernel: CudaKernel, loop: CountedLoop, width: int, work: _Work | None) -> Edit | None:
     if work is None or _ends_before(kernel, loop, width):
         return None
     first, checks, lines, tail = work
@@ -171,8 +178,10 @@ def _widened(kernel: CudaKernel, loop: Loop, width: int, work: _Work | None) -> 
     return Edit(loop.node.start_byte, loop.node.end_byte, text)
 
 
-def _by_parts(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
-    """Each element's work after another's."""
+def _by_parts(
+    kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
+) -> _Work | None:
+    """Return the work on elements one after the other."""
     span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
     parts = span.parts(width) if span.can_be_split() else []
     if not any(part.loaded for part in parts):
@@ -185,8 +194,10 @@ def _by_parts(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) ->
     return first, alignment_checks(span, parts, first, width), lines, tail
 
 
-def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
-    """Each statement for all elements, where the body has loops of its own."""
+def _by_statements(
+    kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
+) -> _Work | None:
+    """Return the work on all elements by each statement, if the body has loops of its own."""
     if not any(nodes(loop.body, "for_statement")):
         return None
     work = SideBySide.of(kernel, accesses, loop.variable, loop.body, width)
@@ -196,8 +207,8 @@ def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: in
     return work.first, work.checks, work.lines, tail
 
 
-def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
-    """A loop over the elements that are left, or that are not aligned."""
+def _tail(span: Span, parts: list[VectorPart], first: str, bound: str, width: int) -> list[str]:
+    """Return a loop over the elements that are left, or that are not aligned."""
     name, kind = span.variable.name, span.variable.type
     end = f"{name} < {bound}"
     if any(part.checked for part in parts):
@@ -206,12 +217,12 @@ def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> 
     return block_of(head, inner_lines(text_of(span.body)))
 
 
-def _ends_before(kernel: CudaKernel, loop: Loop, width: int) -> bool:
+def _ends_before(kernel: CudaKernel, loop: CountedLoop, width: int) -> bool:
     bound = kernel.polynomial(loop.bound)
     return bound is not None and bound.value is not None and bound.value < width
 
 
-def _is_whole(kernel: CudaKernel, loop: Loop, width: int) -> bool:
+def _is_whole(kernel: CudaKernel, loop: CountedLoop, width: int) -> bool:
     bound = kernel.polynomial(loop.bound)
     if bound is None or not kernel.is_multiple(bound, width):
         return False
@@ -220,8 +231,8 @@ def _is_whole(kernel: CudaKernel, loop: Loop, width: int) -> bool:
     )
 
 
-def _vector_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str] | None:
-    """The lines that work on ``width`` elements."""
+def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
+    """Return the lines that work on ``width`` elements."""
     lane = span.kernel.fresh(f"{span.variable.name}_lane")
     body, names_element = span.element_text(parts, lane)
     loads = part_lines(span, parts, first, width)
@@ -239,8 +250,8 @@ def _vector_lines(span: Span, parts: list[Part], first: str, width: int) -> list
     ]
 
 
-def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
-    """For a kernel with one element for each thread."""
+def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> TextChange | None:
+    """Return the change of a kernel with one element for each thread."""
     found = ElementKernel.of(kernel)
     if found is None:
         return None
@@ -258,8 +269,8 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | 
     return _by_elements(kernel, found, width, first, (checks, lines, tail))
 
 
-def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
-    """The same where a thread's element is used in loops."""
+def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> TextChange | None:
+    """Return the change of a kernel whose thread uses its element in loops."""
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
         return None
@@ -271,7 +282,7 @@ def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change 
     tail = tail_of(found.variable, found.body, bound, work.first, width)
     parts = checks, work.lines, tail
     change = _by_elements(kernel, found, width, work.first, parts)
-    return Change(f"{change.what} side by side", change.source, change.launch)
+    return TextChange(f"{change.what} side by side", change.source, change.launch)
 
 
 def _by_elements(
@@ -280,8 +291,11 @@ def _by_elements(
     width: int,
     first: str,
     parts: tuple[list[str], list[str], list[str]],
-) -> Change:
-    """The kernel with ``width`` elements a thread: conditions, what is done then, and else."""
+) -> TextChange:
+    """Return the kernel with ``width`` elements a thread.
+
+    ``parts`` are the conditions of a vector, the lines that use it, and the lines that do not.
+    """
     checks, lines, tail = parts
     both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
     text = indented(guarded_by(found, both), indentation(found.guard, kernel.text.source))
@@ -292,4 +306,4 @@ def _by_elements(
     ]
     blocks, *others = kernel.launch.grid
     launch = replace(kernel.launch, grid=(f"ceil_div({blocks}, {width})", *others))
-    return Change(f"{width} elements per thread", edited(kernel.text.source, edits), launch)
+    return TextChange(f"{width} elements per thread", edited(kernel.text.source, edits), launch)

@@ -1,15 +1,15 @@
-"""Where a CUDA kernel reads and writes its tensors and shared arrays."""
+"""Where a CUDA kernel reads and writes its tensors and shared arrays, and how large these are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -33,6 +33,9 @@ HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
 """CUDA's loads and stores with a cache hint."""
 _ATOMIC = "atomic"
 _COPY = "__pipeline_memcpy_async"
+_KINDS = ("subscript_expression", "pointer_expression", "call_expression")
+SHARED_BYTES = 48 << 10
+"""A block's static shared memory (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,12 @@ class Address:
     """A place in a tensor or an array.
 
     Attributes:
-        root: the parameter or array that it lies in.
-        offset: in elements; None if unknown, and of a place in an array with several dimensions.
-        subscripts: of an array.
-        width: the vector type that a pointer is cast to, and thereby the unit of what is added.
-        identifiers: those in the text that lead to the root.
+        root: the parameter or array that the place lies in.
+        offset: the distance from the root in elements; None if it is unknown, or if the root is an
+            array with several dimensions.
+        subscripts: the subscripts of an array.
+        width: the vector type that the pointer is cast to, if any; distances count in its units.
+        identifiers: the identifiers in the text that lead to the root.
     """
 
     root: Variable
@@ -56,14 +60,14 @@ class Address:
 
 @dataclass(frozen=True)
 class Access:
-    """A read or write.
+    """One read or write of an element.
 
     Attributes:
         node: the expression that stands for the value, or the call that makes the access.
-        use: what it does.
-        address: where.
-        place: the expression whose value or address is meant: a subscript, or a pointer.
-        function: that makes the access, if it is a call.
+        use: what the access does to the element.
+        address: the place that is accessed.
+        place: the expression for the element (a subscript), or for a pointer to it.
+        function: the name of the function that makes the access, if it is a call.
     """
 
     node: Node
@@ -74,17 +78,17 @@ class Access:
 
     @property
     def root(self) -> Variable:
-        """The parameter or array."""
+        """The parameter or array that is accessed."""
         return self.address.root
 
 
 class Accesses:
-    """All of a kernel's.
+    """All accesses of a kernel.
 
     Args:
-        kernel: whose.
+        kernel: the kernel.
         moved: whether parameters count as understood that the kernel first moves on, as in
-            ``x += blockIdx.x * n;``. Their names then mean another place than their tensor's.
+            ``x += blockIdx.x * n;``. Their names then mean another place than the tensor's start.
     """
 
     def __init__(self, kernel: CudaKernel, *, moved: bool = False) -> None:
@@ -94,7 +98,7 @@ class Accesses:
 
     @cached_property
     def all(self) -> tuple[Access, ...]:
-        """In the order of the text."""
+        """The accesses in the order of the text."""
         found: list[Access | None] = []
         for node in nodes(self._text.body, *_KINDS):
             copied = called(node) == _COPY and len(arguments_of(node)) == 3
@@ -102,7 +106,7 @@ class Accesses:
         return tuple(access for access in found if access is not None)
 
     def _copied(self, call: Node) -> Iterator[Access]:
-        """The write and the read of a ``__pipeline_memcpy_async``."""
+        """Yield the write and the read of a ``__pipeline_memcpy_async``."""
         *places, size = arguments_of(call)
         uses: tuple[Use, Use] = ("store", "load")
         for place, use in zip(places, uses, strict=True):
@@ -112,16 +116,16 @@ class Accesses:
                 yield Access(call, use, replace(address, width=wide), place, _COPY)
 
     def of(self, root: Variable) -> tuple[Access, ...]:
-        """Those of one parameter or array."""
+        """Return the accesses to one parameter or array."""
         return tuple(access for access in self.all if access.root == root)
 
     def within(self, node: Node) -> tuple[Access, ...]:
-        """Those in a part of the text."""
+        """Return the accesses in a part of the text."""
         return tuple(access for access in self.all if inside(access.node, node))
 
     @cached_property
     def unclear(self) -> frozenset[int]:
-        """Keys of parameters and arrays that are also used in ways that are not understood."""
+        """The keys of parameters and arrays with a use that is not understood."""
         seen = {node.id for access in self.all for node in access.address.identifiers}
         seen |= {node.id for node, _ in self._starts.values()}
         return frozenset(
@@ -133,7 +137,7 @@ class Accesses:
         )
 
     def _uses(self, variable: Variable) -> Iterator[Node]:
-        """Identifiers that mean a variable, or a pointer into it."""
+        """Yield the identifiers that mean a variable, or a pointer into it."""
         for node in self._text.uses[variable.key]:
             alias = self._alias_defined_by(node)
             if alias is None:
@@ -149,7 +153,7 @@ class Accesses:
                 if (
                     address is not None
                     and self._is_alias(variable)
-                    and node.id in {one.id for one in address.identifiers}
+                    and node.id in {identifier.id for identifier in address.identifiers}
                 ):
                     return variable
         return None
@@ -165,7 +169,7 @@ class Accesses:
         )
 
     def read_only(self) -> tuple[Variable, ...]:
-        """Parameters of which the kernel only reads, as far as it is understood."""
+        """Return the parameters from which the kernel surely only reads."""
         return tuple(
             parameter
             for parameter in self._text.parameters
@@ -176,7 +180,7 @@ class Accesses:
         )
 
     def address(self, node: Node) -> Address | None:
-        """The place that a pointer points to; None if that is not understood."""
+        """Return the place that a pointer points to; None if that is not understood."""
         node = bare(node)
         match node.type:
             case "identifier":
@@ -235,7 +239,7 @@ class Accesses:
         return replace(base, offset=base.offset + distance)
 
     def _element(self, node: Node) -> Address | None:
-        """The place of what can be assigned to."""
+        """Return the place of what can be assigned to."""
         if node.type == "pointer_expression" and operator_of(node) == "*":
             target = field(node, "argument")
             return None if target is None else self.address(target)
@@ -303,11 +307,8 @@ class Accesses:
         return None if address is None else Access(node, use, address, arguments[0], name)
 
 
-_KINDS = ("subscript_expression", "pointer_expression", "call_expression")
-
-
 def subscript_of(node: Node) -> Node | None:
-    """The index of a subscript with one index."""
+    """Return the index of a subscript with one index."""
     found = field(node, "indices")
     inner = found.named_children if found is not None else []
     return inner[0] if len(inner) == 1 else None
@@ -326,3 +327,53 @@ def _use_of(node: Node, outer: Node) -> Use:
 def _in_subscript(node: Node, left: Node) -> bool:
     around = (n for n in ancestors(node) if inside(n, left))
     return any(n.type == "subscript_argument_list" for n in around)
+
+
+def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:
+    """Yield the pointer parameters that a kernel moves on once, before it uses them.
+
+    Each comes as its key, the identifier that changes it, and the distance.
+    """
+    text = kernel.text
+    for parameter in text.parameters:
+        written = text.writes(parameter)
+        change = written[0].parent if parameter.pointer and len(written) == 1 else None
+        statement = change.parent if change is not None else None
+        if change is None or statement is None or statement.parent != text.body:
+            continue
+        by = field(change, "right")
+        if change.type != "assignment_expression" or operator_of(change) != "+=" or by is None:
+            continue
+        distance = kernel.polynomial(by) if text.is_fixed(by, text.body) else None
+        later = (node for node in text.uses[parameter.key] if node != written[0])
+        if distance is not None and all(use.start_byte > change.end_byte for use in later):
+            yield parameter.key, (written[0], distance)
+
+
+def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
+    """Return the dimensions of an array; None if they are not numbers."""
+    found = []
+    for node in array.dims:
+        size = None if node is None else kernel.polynomial(node)
+        if size is None or size.value is None:
+            return None
+        found.append(size.value)
+    return tuple(found)
+
+
+def bytes_of(kernel: CudaKernel, array: Variable) -> int | None:
+    """Return the size of an array; None if unknown."""
+    dims = dims_of(kernel, array)
+    return None if dims is None or array.type not in BYTES else math.prod(dims) * BYTES[array.type]
+
+
+def shared_bytes(kernel: CudaKernel) -> int | None:
+    """Return the bytes of a kernel's shared memory; None if unknown or dynamic."""
+    total = 0
+    for array in kernel.text.variables:
+        is_dynamic = array.dims == (None,)  # extern, and as long as the launch says
+        size = bytes_of(kernel, array) if array.shared and not is_dynamic else 0
+        if size is None:
+            return None
+        total += size
+    return total if kernel.launch.shared_bytes == 0 else None

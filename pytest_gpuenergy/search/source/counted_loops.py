@@ -1,4 +1,4 @@
-"""Loops that count in other ways, written as ``for (int i = ...; i < n; i += step)``."""
+"""Rewrite loops that count in other ways as ``for (int i = ...; i < n; i += step)``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.cuda_text import CudaText
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited, fresh_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -19,7 +18,6 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     statements,
     text_of,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -27,13 +25,13 @@ if TYPE_CHECKING:
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _KEPT = 32
-_MOST = 20
-"""Loops of a text that are looked at."""
+_MOST_LOOPS = 20
+"""The limit on the loops of a text that are rewritten, each of which means another parse."""
 
 
 @functools.lru_cache(maxsize=_KEPT)
 def with_counted_loops(source: str, entry: str) -> str:
-    """The same text, with such loops in the form that moves understand.
+    """Return the text with such loops in the form that moves understand.
 
     These are ``while (i < n) {... i += step;}`` and ``for (; i < n; i += step)`` after
     ``int i = start;``, and ``for (i = start; i < n; i += step)`` after ``int i;``, where nothing
@@ -42,7 +40,7 @@ def with_counted_loops(source: str, entry: str) -> str:
     Raises:
         UnavailableError: tree-sitter is not installed.
     """
-    for _ in range(_MOST):
+    for _ in range(_MOST_LOOPS):
         text = CudaText.of(source, entry)
         found = None if text is None else next(_rewritten(text), None)
         if found is None:
@@ -52,7 +50,7 @@ def with_counted_loops(source: str, entry: str) -> str:
 
 
 def _rewritten(text: CudaText) -> Iterator[str]:
-    """The text with one loop written otherwise, for each that can be."""
+    """Yield the text with one loop rewritten, for each loop that can be."""
     for node in nodes(text.body, "while_statement", "for_statement"):
         edits = _given_before(text, node) or _given_in_head(text, node)
         if edits:
@@ -60,7 +58,7 @@ def _rewritten(text: CudaText) -> Iterator[str]:
 
 
 def _given_before(text: CudaText, node: Node) -> list[Edit]:
-    """Those for a loop whose variable has its first value where it is declared."""
+    """Return the edits for a loop whose variable gets its first value where it is declared."""
     variable, body = _compared(text, node), field(node, "body")
     if variable is None or body is None or variable.value is None or field(node, "initializer"):
         return []
@@ -76,10 +74,13 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
         return []
     if any(inside(v.node, body) for v in _named(text, counted)):
         return []
-    first = _fresh(text, f"{variable.name}_start")
+    first = fresh_name(f"{variable.name}_start", text.words)
     before = [use for use in uses if not inside(use, node)]
     head = f"for ({variable.type} {variable.name} = {first}; {_condition(node)}; {by})"
-    edits = [Edit(one.start_byte, one.end_byte, first) for one in (variable.node, *before)]
+    edits = [
+        Edit(identifier.start_byte, identifier.end_byte, first)
+        for identifier in (variable.node, *before)
+    ]
     edits.append(Edit(node.start_byte, _end_of_head(node), head))
     if step.type == "expression_statement":
         edits.append(_removed(text, step))
@@ -87,7 +88,7 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
 
 
 def _given_in_head(text: CudaText, node: Node) -> list[Edit]:
-    """Those for a loop whose head sets a variable that is declared before it."""
+    """Return the edits for a loop whose head sets a variable that is declared before it."""
     given, variable = field(node, "initializer"), _compared(text, node)
     if given is not None and given.type == "expression_statement":
         given = next(iter(given.named_children), None)
@@ -98,10 +99,10 @@ def _given_in_head(text: CudaText, node: Node) -> list[Edit]:
         return []
     if text.variable(left) != variable or variable in _named(text, right):
         return []
-    heads = [one for one in nodes(text.body, "for_statement") if _sets(text, one, variable)]
-    if not all(any(inside(use, one) for one in heads) for use in text.uses[variable.key]):
+    heads = [inner for inner in nodes(text.body, "for_statement") if _sets(text, inner, variable)]
+    if not all(any(inside(use, loop) for loop in heads) for use in text.uses[variable.key]):
         return []  # its last value may be asked for
-    if any(inside(one, other) and one != other for one in heads for other in heads):
+    if any(inside(loop, other) and loop != other for loop in heads for other in heads):
         return []
     return [Edit(given.start_byte, given.start_byte, f"{variable.type} ")]
 
@@ -114,7 +115,7 @@ def _sets(text: CudaText, loop: Node, variable: Variable) -> bool:
 
 
 def _compared(text: CudaText, loop: Node) -> Variable | None:
-    """The local whole number that must be less than something for the loop to go on."""
+    """Return the local integer that a loop compares with its bound; None for other loops."""
     head = field(loop, "condition")
     comparison = None if head is None else bare(head)
     left = field(comparison, "left")
@@ -135,7 +136,7 @@ def _condition(loop: Node) -> str:
 
 
 def _last_statement(body: Node) -> Node | None:
-    """Of a block; None if that is no expression."""
+    """Return the last statement of a block; None if it is not an expression."""
     every = statements(body)
     if body.type != "compound_statement" or len(every) < 2:
         return None
@@ -143,7 +144,7 @@ def _last_statement(body: Node) -> Node | None:
 
 
 def _steps(text: CudaText, variable: Variable, counted: Node) -> str | None:
-    """``i += step``, however that is written; None if it is something else."""
+    """Return ``i += step`` for a step, however it is written; None if it is something else."""
     target = field(counted, "argument") or field(counted, "left")
     if target is None or text.variable(target) != variable:
         return None
@@ -158,7 +159,7 @@ def _steps(text: CudaText, variable: Variable, counted: Node) -> str | None:
 
 
 def _added(text: CudaText, variable: Variable, total: Node | None) -> str | None:
-    """``i += step`` for the value ``i + step``."""
+    """Return ``i += step`` for the value ``i + step``; None for other values."""
     total = None if total is None else bare(total)
     left, right = field(total, "left"), field(total, "right")
     if total is None or left is None or right is None or operator_of(total) != "+":
@@ -171,7 +172,7 @@ def _added(text: CudaText, variable: Variable, total: Node | None) -> str | None
 
 
 def _is_skipped(loop: Node, body: Node) -> bool:
-    """Whether a ``continue`` leaves out the step of a ``while``, which a ``for`` would take."""
+    """Return whether a ``continue`` skips the step of a ``while``, which a ``for`` would take."""
     if loop.type == "for_statement":
         return False
     for node in nodes(body, "continue_statement"):
@@ -181,7 +182,7 @@ def _is_skipped(loop: Node, body: Node) -> bool:
 
 
 def _is_repeated(loop: Node, variable: Variable) -> bool:
-    """Whether the loop can begin again without its variable getting its first value again."""
+    """Return whether the loop can run again without its variable being set again."""
     for node in ancestors(loop):
         if node == variable.scope:
             return False
@@ -191,22 +192,14 @@ def _is_repeated(loop: Node, variable: Variable) -> bool:
 
 
 def _named(text: CudaText, node: Node) -> Iterator[Variable]:
-    for one in nodes(node, "identifier"):
-        variable = text.variable(one)
+    for inner in nodes(node, "identifier"):
+        variable = text.variable(inner)
         if variable is not None:
             yield variable
 
 
-def _fresh(text: CudaText, name: str) -> str:
-    taken = {text_of(node) for node in walk(text.root) if node.child_count == 0}
-    number, found = 2, name
-    while found in taken:
-        found, number = f"{name}{number}", number + 1
-    return found
-
-
 def _end_of_head(loop: Node) -> int:
-    """Where the head of a loop ends, with its parenthesis."""
+    """Return where the head of a loop ends, with its parenthesis."""
     if loop.type == "while_statement":
         condition = field(loop, "condition")
         return loop.start_byte if condition is None else condition.end_byte
@@ -214,7 +207,7 @@ def _end_of_head(loop: Node) -> int:
 
 
 def _removed(text: CudaText, statement: Node) -> Edit:
-    """A statement goes, with its line if nothing else is on it."""
+    """Return the edit that removes a statement, with its line if nothing else is on it."""
     begin, end = statement.start_byte, statement.end_byte
     by = indentation(statement, text.source)
     if text.source[:begin].endswith(f"\n{by}".encode()) and text.source[end : end + 1] == b"\n":

@@ -1,9 +1,13 @@
 """What CUDA text of a variant may contain: kernels, and nothing that outlives a launch.
 
-The text is cut into tokens and file-scope declarations; it is not parsed as C++. With a real GPU
-nothing of it runs on the host, because our own code launches it. What is refused here are ways to
-cheat that a check of results may miss (state between launches, clocks), and on the emulated GPU,
-which runs the text on the host, ways to reach anything but the kernel's arguments.
+With a real GPU nothing of the text runs on the host, because our own code launches it. What is
+refused here are ways to cheat that a check of results may miss (state between launches, clocks),
+and on the emulated GPU, which runs the text on the host, ways to reach anything but the kernel's
+arguments.
+
+The text is cut into tokens and file-scope declarations, and not read from the syntax tree as
+elsewhere: a parser recovers from what it does not understand and does not look into macros, but
+this check must refuse both.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_gpuenergy.emulator import EMULATED, SUPPORTED
-from pytest_gpuenergy.search.cuda_constants import is_constant
+from pytest_gpuenergy.search.source.macros import CppToken
 
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
 ) - {"cuda/std/chrono"}
-"""What may be included: headers for kernels, those that the emulated GPU knows too."""
+"""Headers that may be included: those for kernels, of the ones that the emulated GPU knows."""
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)
@@ -62,21 +66,16 @@ _WITH_PARENTHESES = {
 _PRAGMAS = {"unroll", "nounroll", "once"}
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-
-
 class _Declaration(NamedTuple):
-    """A declaration at file scope: what stands before its first brace and after it, and between."""
+    """A declaration at file scope, split at its braces into head, body and tail."""
 
-    head: list[_Token]
-    body: list[_Token] | None
-    tail: list[_Token]
+    head: list[CppToken]
+    body: list[CppToken] | None
+    tail: list[CppToken]
 
 
 def findings(source: str) -> frozenset[str]:
-    """What a text contains that no variant may add, each in a few words."""
+    """Return what a text contains that no variant may add, each in a few words."""
     tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
     if re.search(r"\r(?!\n)", source):
         return frozenset({"a carriage return within a line"})  # some compilers end the line there
@@ -90,22 +89,22 @@ def findings(source: str) -> frozenset[str]:
 
 
 def assembler_statements(source: str) -> int:
-    """The number of inline assembler statements."""
+    """Return the number of inline assembler statements."""
     return sum(token.text in _ASSEMBLER for token in _tokens(source))
 
 
-def _tokens(source: str) -> Iterator[_Token]:
+def _tokens(source: str) -> Iterator[CppToken]:
     for match in _TOKEN.finditer(source):
         kind = match.lastgroup or ""
         if kind not in ("comment", "blank"):
-            yield _Token(kind, match[0])
+            yield CppToken(kind, match[0])
 
 
-def _without_directives(tokens: Sequence[_Token]) -> tuple[list[_Token], list[list[_Token]]]:
-    plain: list[_Token] = []
-    directives: list[list[_Token]] = []
-    line: list[_Token] = []
-    for token in (*tokens, _Token("newline", "\n")):
+def _without_directives(tokens: Sequence[CppToken]) -> tuple[list[CppToken], list[list[CppToken]]]:
+    plain: list[CppToken] = []
+    directives: list[list[CppToken]] = []
+    line: list[CppToken] = []
+    for token in (*tokens, CppToken("newline", "\n")):
         if token.kind != "newline":
             line.append(token)
             continue
@@ -117,7 +116,7 @@ def _without_directives(tokens: Sequence[_Token]) -> tuple[list[_Token], list[li
     return plain, directives
 
 
-def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
+def _in_directive(directive: Sequence[CppToken]) -> Iterator[str]:
     words = [token.text for token in directive]
     name, rest = (words[0], words[1:]) if words else ("", [])
     what = f"#{' '.join(words)}"
@@ -138,7 +137,7 @@ def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
         yield what
 
 
-def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
+def _anywhere(tokens: Sequence[CppToken]) -> Iterator[str]:
     for position, token in enumerate(tokens):
         if token.text in _ASSEMBLER:
             yield from _in_assembler(tokens[position + 1 :])
@@ -156,8 +155,8 @@ def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
             yield f"a stray {token.text}"
 
 
-def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
-    """What an assembler statement contains, whose text may be in several strings."""
+def _in_assembler(tokens: Sequence[CppToken]) -> Iterator[str]:
+    """Yield what is forbidden in an assembler statement, whose text may be in several strings."""
     strings: list[str] = []
     for token in tokens:
         if token.kind == "string":
@@ -173,7 +172,7 @@ def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
         yield "assembler with an escape sequence"
 
 
-def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
+def _at_file_scope(tokens: Sequence[CppToken]) -> Iterator[str]:
     depth = sum((token.text == "{") - (token.text == "}") for token in tokens)
     if depth:
         yield "braces that do not match"
@@ -182,9 +181,9 @@ def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
         yield from _in_body(declaration)
 
 
-def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
-    """The declarations at file scope, and in namespaces."""
-    head: list[_Token] = []
+def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
+    """Yield the declarations at file scope, and in namespaces."""
+    head: list[CppToken] = []
     position = 0
     while position < len(tokens):
         token = tokens[position]
@@ -197,7 +196,7 @@ def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
         elif token.text == "{":
             end = _closing(tokens, position)
             body, position = list(tokens[position:end]), end + 1
-            tail: list[_Token] = []
+            tail: list[CppToken] = []
             if not _is_function(head):
                 while position < len(tokens) and tokens[position].text != ";":
                     tail.append(tokens[position])
@@ -211,8 +210,8 @@ def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
         yield _Declaration(head, None, [])
 
 
-def _closing(tokens: Sequence[_Token], position: int) -> int:
-    """The index of the brace that closes the one before ``position``."""
+def _closing(tokens: Sequence[CppToken], position: int) -> int:
+    """Return the index of the brace that closes the one before ``position``."""
     depth = 1
     for index in range(position, len(tokens)):
         depth += (tokens[index].text == "{") - (tokens[index].text == "}")
@@ -221,12 +220,12 @@ def _closing(tokens: Sequence[_Token], position: int) -> int:
     return len(tokens)
 
 
-def _is_namespace(head: Sequence[_Token]) -> bool:
+def _is_namespace(head: Sequence[CppToken]) -> bool:
     words = [token.text for token in head]
     return words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"]
 
 
-def _is_function(head: Sequence[_Token]) -> bool:
+def _is_function(head: Sequence[CppToken]) -> bool:
     words = _bare(head)
     if "(" not in words or _is_type(words):
         return False
@@ -235,7 +234,7 @@ def _is_function(head: Sequence[_Token]) -> bool:
 
 
 def _are_parameters(words: Sequence[str]) -> bool:
-    """Whether words after a parenthesis begin parameters, not a variable as in ``int (x){0}``."""
+    """Return whether words in parentheses are parameters, not a variable: ``int (x){0}``."""
     first, second = (*words, "", "")[:2]
     if first in (")", ".") or (first, second) == ("void", ")"):
         return True
@@ -258,8 +257,8 @@ def _after_template(words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def _bare(head: Sequence[_Token]) -> list[str]:
-    """The words and symbols of a head, without attributes in parentheses."""
+def _bare(head: Sequence[CppToken]) -> list[str]:
+    """Return the words and symbols of a head, without attributes in parentheses."""
     words: list[str] = []
     depth = 0
     for token in head:
@@ -295,10 +294,46 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
 def _in_body(declaration: _Declaration) -> Iterator[str]:
     body = declaration.body or []
     inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
-    for token, after in pairwise((*body, _Token("", ""))):
+    for token, after in pairwise((*body, CppToken("", ""))):
         if token.text == "static" and after.text not in ("constexpr", "__shared__"):
             yield f"a static variable before {after.text}"
         elif token.text == "extern" and after.text != "__shared__":
             yield "an external declaration in a function"
         elif token.text in inner:
             yield f"{token.text} in a function"
+
+
+def is_constant(words: Sequence[str]) -> bool:
+    """Return whether variables are in shared or constant memory, or cannot be changed.
+
+    Args:
+        words: the words of a declaration, without ``template <...>``, up to its first brace or its
+            end.
+    """
+    first, *others = _declarators(words)
+    specifiers = set(first[: first.index("(")] if "(" in first else first)
+    if specifiers & {"__shared__", "__constant__", "constexpr"}:
+        return True
+    return "const" in specifiers and not any(map(_is_variable_pointer, (first, *others)))
+
+
+def _is_variable_pointer(declarator: Sequence[str]) -> bool:
+    """Return whether a declarator is a pointer or reference that is not constant itself."""
+    last = max((at for at, word in enumerate(declarator) if word in ("*", "&")), default=None)
+    return last is not None and "const" not in declarator[last:]
+
+
+def _declarators(words: Sequence[str]) -> list[list[str]]:
+    """Return what stands before each ``=``, without arguments of templates."""
+    found: list[list[str]] = [[]]
+    depth, value = 0, False
+    for word in words:
+        depth += (word in ("<", "(", "[")) - (word in (">", ")", "]"))
+        if depth == 0 and word == ",":
+            found.append([])
+            value = False
+        elif depth == 0 and word == "=":
+            value = True
+        elif not value and word not in (">", "<") and not (depth and word == "const"):
+            found[-1].append(word)
+    return found

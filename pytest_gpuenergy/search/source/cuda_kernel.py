@@ -1,23 +1,28 @@
-"""What is known about a CUDA kernel from its text, its launch and its contract together."""
+"""A CUDA kernel as its text, its launch plan and its spec together tell it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
-from pytest_gpuenergy.search.source.cuda_text import CudaText
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
-from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
+from pytest_gpuenergy.search.source.cuda_text import NARROW, CountedLoop, CudaText, Variable
+from pytest_gpuenergy.search.source.edits import fresh_name
+from pytest_gpuenergy.search.source.polynomials import (
+    Atom,
+    Facts,
+    Interval,
+    Polynomial,
+    loop_range,
+    quotient_range,
+)
 from pytest_gpuenergy.search.source.tree import (
     bare,
     expression,
     field,
     operator_of,
     text_of,
-    walk,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State, TensorSpec
 
@@ -37,13 +42,13 @@ _QUOTIENTS = frozenset(["/", "%", "&", ">>"])
 
 
 class CudaKernel:
-    """A text whose entry is understood, with values of its parameters for each set of sizes.
+    """A text that is understood, with the values of its parameters for each set of sizes.
 
     Attributes:
-        text: of the kernel, with `with_counted_loops`.
-        launch: its plan.
-        spec: of what it computes.
-        facts: values for each set of sizes.
+        text: the text, after `with_counted_loops`.
+        launch: the launch plan.
+        spec: the spec of what the kernel computes.
+        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: CudaText, state: State, spec: KernelSpec, facts: Facts) -> None:
@@ -56,7 +61,7 @@ class CudaKernel:
 
     @classmethod
     def of(cls, state: State, spec: KernelSpec) -> CudaKernel | None:
-        """None if the text is not understood, or does not fit the spec.
+        """Return the kernel; None if its text is not understood or does not fit the spec.
 
         Raises:
             UnavailableError: tree-sitter is not installed.
@@ -69,19 +74,19 @@ class CudaKernel:
 
     @cached_property
     def threads(self) -> int:
-        """Of a block."""
+        """The number of threads of a block."""
         x, y, z = self.block
         return x * y * z
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Threads in x, y and z."""
+        """The threads of a block in x, y and z."""
         x, y, z = (*self.launch.block, 1, 1, 1)[:3]
         return x, y, z
 
     @cached_property
     def tensors(self) -> dict[int, TensorSpec]:
-        """By the key of the pointer parameter; without those that are passed twice."""
+        """The tensors by the key of their parameter, without those that are passed twice."""
         by_name = {tensor.name: tensor for tensor in self.spec.tensors}
         pairs = zip(self.text.parameters, self.spec.arguments, strict=True)
         return {
@@ -97,15 +102,17 @@ class CudaKernel:
 
     @cached_property
     def _fixed(self) -> frozenset[int]:
-        """Parameters that nothing changes."""
-        return frozenset(one.key for one in self.text.parameters if not self.text.writes(one))
+        """The keys of the parameters that nothing changes."""
+        return frozenset(
+            parameter.key for parameter in self.text.parameters if not self.text.writes(parameter)
+        )
 
     @cached_property
-    def _loops(self) -> dict[int, Loop]:
+    def _loops(self) -> dict[int, CountedLoop]:
         return {loop.variable.key: loop for loop in self.text.loops}
 
     def values(self, atom: Atom) -> tuple[int, ...] | None:
-        """Of a parameter or the grid's size, for each set of sizes."""
+        """Return the values of a parameter or a size of the grid, one for each set of sizes."""
         for axis, sizes in zip(_AXES, self.facts.grid, strict=True):
             if atom.text == f"gridDim.{axis}":
                 return sizes
@@ -117,7 +124,7 @@ class CudaKernel:
         return self.facts.scalars.get(self._arguments.get(key, ""))
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """The smallest and largest value in all threads, for one set of sizes."""
+        """Return the range of an expression over all threads, for one set of sizes."""
         return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
@@ -138,17 +145,13 @@ class CudaKernel:
     def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
         if atom.left is None or atom.right is None:
             return None
-        inner, divisor = self._ends(atom.left, case, depth), self._ends(atom.right, case, depth)
-        if inner is None or divisor is None or inner[0] < 0 or divisor[0] < 1:
-            return None
-        if atom.operator == "%":
-            return inner if inner[1] < divisor[0] else (0, divisor[1] - 1)
-        return inner[0] // divisor[1], inner[1] // divisor[0]
+        left, right = self._ends(atom.left, case, depth), self._ends(atom.right, case, depth)
+        return quotient_range(left, atom.operator, right)
 
     def _ends(self, polynomial: Polynomial, case: int, depth: int) -> Interval | None:
         return polynomial.interval(lambda part: self._range(part, case, depth - 1))
 
-    def _range_of_loop(self, loop: Loop, case: int, depth: int) -> Interval | None:
+    def _range_of_loop(self, loop: CountedLoop, case: int, depth: int) -> Interval | None:
         ends = []
         for node in (loop.start, loop.bound, loop.step):
             part = Polynomial.constant(1) if node is None else self.polynomial(node)
@@ -156,14 +159,10 @@ class CudaKernel:
             if found is None:
                 return None
             ends.append(found)
-        (low, highest), (_, stop), (step, longest) = ends
-        last = stop - 1
-        if low == highest and 0 < step == longest and stop > low:
-            last = low + (stop - 1 - low) // step * step
-        return low, max(last, low)
+        return loop_range(*ends)
 
     def polynomial(self, node: Node, depth: int = _DEEPEST) -> Polynomial | None:
-        """An integer expression; None if it depends on memory, or is not understood."""
+        """Return an integer expression; None if it depends on memory, or is not understood."""
         key = node, depth
         if key not in self._polynomials:
             self._polynomials[key] = self._polynomial(bare(node), depth)
@@ -214,7 +213,7 @@ class CudaKernel:
         return Polynomial.atom(Atom(name, frozenset([variable.key])))
 
     def is_definition(self, variable: Variable) -> bool:
-        """Whether a variable always is what it is declared as."""
+        """Return whether a variable always has the value that it is declared with."""
         if variable.key not in self._definitions:
             self._definitions[variable.key] = self._is_definition(variable)
         return self._definitions[variable.key]
@@ -233,7 +232,7 @@ class CudaKernel:
         return Polynomial.atom(Atom(text))
 
     def _rank(self, threads: int, method: str) -> Polynomial | None:
-        """What a tile of ``threads`` threads says of itself and the calling thread."""
+        """Return the value of a method of a tile of ``threads`` threads."""
         x, y, z = self.block
         thread, size = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(threads)
         if method in ("size", "num_threads"):
@@ -262,11 +261,11 @@ class CudaKernel:
         return None
 
     def is_multiple(self, polynomial: Polynomial, of: int) -> bool:
-        """Whether it is for all sets of sizes."""
+        """Return whether an expression is a multiple for all sets of sizes."""
         return polynomial.is_multiple(of, self.values)
 
     def is_measured_multiple(self, polynomial: Polynomial, of: int) -> bool:
-        """Whether it is for the first set of sizes, which is the one that is measured."""
+        """Return whether an expression is a multiple for the first sizes, which are measured."""
 
         def first(atom: Atom) -> tuple[int, ...] | None:
             known = self.values(atom)
@@ -274,21 +273,16 @@ class CudaKernel:
 
         return polynomial.is_multiple(of, first)
 
-    def fresh(self, name: str) -> str:
-        """``name``, or one made of it that the text does not have."""
-        number = 2
-        taken, found = self._names, name
-        while found in taken:
-            found, number = f"{name}{number}", number + 1
-        return found
+    def fresh(self, name: str, besides: Iterable[str] = ()) -> str:
+        """Return ``name``, or one made of it that neither the text nor ``besides`` has."""
+        return fresh_name(name, self._names.union(besides))
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        leaves = (node for node in walk(self.text.root) if node.child_count == 0)
-        return frozenset(text_of(node) for node in leaves) | frozenset(self.launch.constants)
+        return self.text.words | frozenset(self.launch.constants)
 
     def constant(self, name: str, depth: int = 8) -> int | None:
-        """The value of a macro or a constant of the file, if it is one whole number."""
+        """Return the value of a macro or a constant of the file, if it is one whole number."""
         given, written = self.launch.constants.get(name), self.text.constants.get(name)
         value = None
         if written is not None and depth > 0:

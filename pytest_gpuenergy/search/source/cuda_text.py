@@ -1,29 +1,163 @@
-"""CUDA text whose entry is understood."""
+"""The entry of a CUDA text: its variables and loops, and whether the text can be understood."""
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_file import CudaFile
-from pytest_gpuenergy.search.moves.cuda_loops import Loop, loops_of
-from pytest_gpuenergy.search.moves.cuda_obstacles import obstacle_in
-from pytest_gpuenergy.search.source.cuda_variables import Variables
-from pytest_gpuenergy.search.source.tree import called, field, name_of, nodes, parse
+from pytest_gpuenergy.search.source.tree import (
+    ancestors,
+    arguments_of,
+    called,
+    called_last,
+    declarator_of,
+    depth_of,
+    expression,
+    field,
+    inside,
+    name_of,
+    nodes,
+    operator_of,
+    outline,
+    parse,
+    text_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+NARROW = frozenset(
+    [
+        *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
+        *("float", "double", "half", "__half"),
+    ]
+)
+"""Types that may not hold an index, or may lose a part of it."""
+BYTES = {
+    "float": 4,
+    "int": 4,
+    "unsigned": 4,
+    "unsigned int": 4,
+    "double": 8,
+    "half": 2,
+    "__half": 2,
+    "nv_bfloat16": 2,
+    "__nv_bfloat16": 2,
+    "short": 2,
+    "unsigned short": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
+}
+"""The bytes of an element, by its type; the sizes of other types are not known."""
+_SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 _KEPT = 32
-"""Texts that were understood last: every move and the priors look at the same one."""
+"""The number of texts that stay parsed, since every move and the priors look at the same one."""
+_STANDARD = {
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned int",
+}
+"""The types behind the names that C's library has for them."""
+_UNCLEAR = {
+    "ERROR": "something that cannot be parsed",
+    "lambda_expression": "a lambda",
+    "gnu_asm_expression": "inline assembler",
+    "goto_statement": "a goto",
+    "try_statement": "an exception",
+    "preproc_if": "a condition of the preprocessor",
+    "preproc_ifdef": "a condition of the preprocessor",
+    "preproc_def": "a macro that it defines",
+    "preproc_function_def": "a macro that it defines",
+}
+"""What hides what an entry does, in a few words, by the type of the node."""
+_DEEPEST = 200
+"""The limit on nesting: deeper text is generated, or an attack on recursive functions."""
+_CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
+_GIVEN = ("assignment_expression", "init_declarator")
+_RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
 
 
-class CudaText(Variables):
-    """A text, with the variables and loops of its entry."""
+@dataclass(frozen=True)
+class Variable:
+    """A parameter or a local variable.
+
+    Attributes:
+        name: the name of the variable.
+        node: the identifier in the declaration.
+        type: the type without qualifiers, and not under another name that the file has for it.
+        scope: the node in which the variable is visible, from its declaration on.
+        parameter: whether it is a parameter of the entry.
+        pointer, reference, shared: whether it is declared as such.
+        const: whether it is constant; for a pointer, whether the elements are.
+        dims: the sizes of an array.
+        value: the first value.
+        declaration: the statement that declares it; None if that declares others too.
+    """
+
+    name: str
+    node: Node
+    type: str
+    scope: Node
+    parameter: bool
+    pointer: bool
+    reference: bool
+    shared: bool
+    const: bool
+    dims: tuple[Node | None, ...]
+    value: Node | None
+    declaration: Node | None
+
+    @property
+    def key(self) -> int:
+        """A number that tells variables of the same name apart."""
+        return self.node.start_byte
+
+
+@dataclass(frozen=True)
+class CountedLoop:
+    """``for (int v = start; v < bound; v += step) body``.
+
+    Attributes:
+        node: the whole loop.
+        variable: the variable that counts.
+        start, bound: the first value, and the one that ends the loop.
+        step: the step; None for ``++v``.
+        body: the statement that is repeated.
+    """
+
+    node: Node
+    variable: Variable
+    start: Node
+    bound: Node
+    step: Node | None
+    body: Node
+
+
+class CudaText:
+    """A CUDA text with a kernel, its entry, that is understood.
+
+    Attributes:
+        file: what the text declares around its entry.
+        function: the entry.
+        body: the block of the entry.
+    """
+
+    def __init__(self, file: CudaFile, function: Node, body: Node) -> None:
+        self.file = file
+        self.function = function
+        self.body = body
 
     @classmethod
     def of(cls, source: str, entry: str) -> CudaText | None:
-        """None if there is no such kernel, or something in it hides what it does.
+        """Return the text; None if it has no such kernel, or something hides what that does.
 
         Raises:
             UnavailableError: tree-sitter is not installed.
@@ -33,7 +167,7 @@ class CudaText(Variables):
 
     @classmethod
     def obstacle(cls, source: str, entry: str) -> str:
-        """Why a text is not understood, in a few words; empty if it is.
+        """Return why a text is not understood, in a few words; empty if it is.
 
         Raises:
             UnavailableError: tree-sitter is not installed.
@@ -43,8 +177,23 @@ class CudaText(Variables):
 
     @functools.cached_property
     def hidden_by(self) -> str:
-        """What hides what the text does, in a few words; empty if nothing does."""
-        return obstacle_in(self.file, self.function)
+        """The thing that hides what the text does, in a few words; empty if nothing does."""
+        function = self.function
+        if function.has_error or depth_of(function) > _DEEPEST:
+            return "something that cannot be parsed"
+        if _is_conditional(function):
+            return "a condition of the preprocessor"
+        # Of two functions with one name, the other one may be what is launched.
+        if any(name_of(other) == name_of(function) for other in self.functions):
+            return "another function of its name"
+        if any(text_of(node) == "volatile" for node in nodes(function, "type_qualifier")):
+            return "a volatile variable"
+        for node in walk(self.body):
+            if node.type in _UNCLEAR:
+                return _UNCLEAR[node.type]
+        leaves = (text_of(node) for node in walk(function) if node.child_count == 0)
+        found = next((leaf for leaf in leaves if leaf in self.file.obscure_macros), None)
+        return "" if found is None else f"the macro {found}"
 
     @property
     def source(self) -> bytes:
@@ -53,13 +202,18 @@ class CudaText(Variables):
 
     @property
     def root(self) -> Node:
-        """Of its tree."""
+        """The root of the syntax tree."""
         return self.file.root
 
     @property
     def constants(self) -> dict[str, str]:
-        """Texts of macros and constants of the file that may be whole numbers."""
+        """The texts of macros and constants of the file that may be whole numbers."""
         return self.file.constants
+
+    @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """The words and signs of the text, so that a new name can differ from them."""
+        return frozenset(text_of(node) for node in walk(self.root) if node.child_count == 0)
 
     @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
@@ -67,13 +221,197 @@ class CudaText(Variables):
         return tuple(n for n in self.file.functions if n != self.function)
 
     @functools.cached_property
-    def loops(self) -> tuple[Loop, ...]:
-        """Those that count up by a fixed step."""
-        return loops_of(self)
+    def loops(self) -> tuple[CountedLoop, ...]:
+        """The loops that count up by a fixed step."""
+        found = (_loop(self, node) for node in nodes(self.body, "for_statement"))
+        return tuple(loop for loop in found if loop is not None)
 
     def calls(self, node: Node, *names: str) -> list[Node]:
-        """Calls of functions with these names."""
+        """Return the calls of functions with these names."""
         return [n for n in nodes(node, "call_expression") if called(n) in names]
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Variable, ...]:
+        """The parameters of the entry."""
+        found = field(declarator_of(self.function), "parameters")
+        children = found.named_children if found is not None else []
+        declared = (n for n in children if n.type == "parameter_declaration")
+        return tuple(v for n in declared for v in self._declared(n, self.function))
+
+    @functools.cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables of the entry, parameters first."""
+        local = []
+        for node in nodes(self.body, "declaration"):
+            scope = next(n for n in ancestors(node) if n.type in _SCOPES)
+            local += list(self._declared(node, scope))
+        return (*self.parameters, *local)
+
+    def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
+        qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
+        declarators = node.children_by_field_name("declarator")
+        kind = text_of(field(node, "type"))
+        for declarator in declarators:
+            value = field(declarator, "value") if declarator.type == "init_declarator" else None
+            parts = list(outline(declarator))
+            identifier = parts[-1]
+            if identifier.type != "identifier":
+                continue
+            dims = [field(n, "size") for n in parts if n.type == "array_declarator"]
+            yield Variable(
+                name=text_of(identifier),
+                node=identifier,
+                type=self.file.types.get(kind, kind),
+                scope=scope,
+                parameter=scope == self.function,
+                pointer=any(n.type == "pointer_declarator" for n in parts),
+                reference=any(n.type == "reference_declarator" for n in parts),
+                shared="__shared__" in qualifiers,
+                const=bool(qualifiers & {"const", "constexpr"}),
+                dims=tuple(reversed(dims)),
+                value=value,
+                declaration=node if len(declarators) == 1 else None,
+            )
+
+    @functools.cached_property
+    def uses(self) -> dict[int, tuple[Node, ...]]:
+        """The identifiers that mean a variable after its declaration, by its key."""
+        found: dict[int, list[Node]] = {variable.key: [] for variable in self.variables}
+        for node in nodes(self.body, "identifier"):
+            variable = self.variable(node)
+            if variable is not None and node != variable.node:
+                found[variable.key].append(node)
+        return {key: tuple(some) for key, some in found.items()}
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, list[Variable]]:
+        found: dict[str, list[Variable]] = {}
+        for variable in self.variables:
+            found.setdefault(variable.name, []).append(variable)
+        return found
+
+    def variable(self, node: Node) -> Variable | None:
+        """Return the variable that an identifier means; None if it is not one of the entry."""
+        if node.type != "identifier":
+            return None
+        candidates = [
+            candidate
+            for candidate in self._by_name.get(text_of(node), [])
+            if inside(node, candidate.scope) and candidate.key <= node.start_byte
+        ]
+        return max(
+            candidates, key=lambda variable: (variable.scope.start_byte, variable.key), default=None
+        )
+
+    def writes(self, variable: Variable) -> tuple[Node, ...]:
+        """Return the identifiers by which a scalar or pointer is changed, or may be."""
+        return self._writes[variable.key]
+
+    @functools.cached_property
+    def _writes(self) -> dict[int, tuple[Node, ...]]:
+        return {key: tuple(filter(self._is_written, some)) for key, some in self.uses.items()}
+
+    def _is_written(self, node: Node) -> bool:
+        at, outer = node, node.parent
+        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
+            at, outer = outer, outer.parent
+        if outer is None:
+            return True
+        if outer.type == "assignment_expression":
+            return field(outer, "left") == at
+        if outer.type == "call_expression":  # of a method
+            return field(outer, "function") == at and not self.tile_of(outer)
+        if outer.type == "argument_list" and outer.parent is not None:
+            return called_last(outer.parent) in self._takes_references
+        if outer.type in ("init_declarator", "declaration"):
+            return any(v.reference for v in self.variables if v.value == at)
+        return outer.type == "update_expression" or (
+            outer.type == "pointer_expression" and operator_of(outer) == "&"
+        )
+
+    def gets_a_name(self, node: Node) -> bool:
+        """Return whether an expression gets another name, through which it can be changed."""
+        outer = node.parent
+        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
+            outer = outer.parent
+        if outer is None:
+            return True
+        if outer.type == "argument_list" and outer.parent is not None:
+            return called_last(outer.parent) in self._takes_references
+        references = (
+            variable for variable in self.variables if variable.reference and not variable.const
+        )
+        return any(
+            reference.value is not None and inside(node, reference.value)
+            for reference in references
+        )
+
+    @functools.cached_property
+    def _takes_references(self) -> frozenset[str]:
+        """The functions of the text that may change their arguments."""
+        return frozenset(
+            name_of(n)
+            for n in nodes(self.file.root, "function_definition")
+            for p in nodes(declarator_of(n) or n, "parameter_declaration")
+            if any(nodes(p, "reference_declarator"))
+            and not any(text_of(q) == "const" for q in p.children)
+        )
+
+    @functools.cached_property
+    def _tiles(self) -> dict[str, int]:
+        """The threads of each tile of cooperative groups, by its name; 0 if not one number."""
+        found: dict[str, int] = {}
+        for node in nodes(self.body, "template_function"):
+            if text_of(field(node, "name")) != "tiled_partition":
+                continue
+            # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
+            around = next((outer for outer in ancestors(node) if outer.type in _GIVEN), None)
+            name = text_of(field(around, "left") or field(around, "declarator"))
+            threads = text_of(field(node, "arguments"))[1:-1].strip()
+            found[name] = int(threads) if threads.isdecimal() and name not in found else 0
+        return found
+
+    def tile_of(self, call: Node) -> tuple[int, str] | None:
+        """Return the threads of a tile and its method for a call such as ``warp.size()``."""
+        function = field(call, "function")
+        if function is None or function.type != "field_expression" or arguments_of(call):
+            return None
+        threads = self._tiles.get(text_of(field(function, "argument")), 0)
+        method = text_of(field(function, "field"))
+        return (threads, method) if threads and method in _RANKS else None
+
+    def is_fixed(self, expression: Node, during: Node) -> bool:
+        """Return whether nothing in ``during`` changes the value of an expression of scalars."""
+        if any(nodes(expression, "subscript_expression", "pointer_expression")):
+            return False
+        return self.is_fixed_address(expression, during)
+
+    def is_fixed_address(self, expression: Node, during: Node) -> bool:
+        """Return whether nothing in ``during`` changes what an expression of pointers points to."""
+        if any(nodes(expression, "assignment_expression", "update_expression")):
+            return False
+        for node in nodes(expression, "identifier"):
+            variable = self.variable(node)
+            if variable is None:
+                continue
+            if inside(variable.node, during) and variable.scope != during:
+                return False
+            if self.changes(variable, during):
+                return False
+        return True
+
+    def changes(self, variable: Variable, during: Node) -> bool:
+        """Return whether a part of the text may change a variable."""
+        writes = self.writes(variable)
+        return any(inside(write, during) or self._is_exposed(write) for write in writes)
+
+    def _is_exposed(self, write: Node) -> bool:
+        """Return whether a variable gets another name, by which it can be changed anywhere."""
+        outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
+        if outer.type in ("init_declarator", "declaration"):
+            return True
+        is_address = outer.type == "pointer_expression"
+        return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -87,3 +425,128 @@ def _parsed(source: str, entry: str) -> CudaText | None:
         if any(child.type == "__global__" for child in function.children):
             return CudaText(file, function, body)
     return None
+
+
+class CudaFile:
+    """What a text declares around its entry.
+
+    Attributes:
+        source: the text.
+        root: the root of the syntax tree.
+    """
+
+    def __init__(self, source: bytes, root: Node) -> None:
+        self.source = source
+        self.root = root
+
+    @functools.cached_property
+    def definitions(self) -> dict[str, str]:
+        """The texts of macros without parameters."""
+        found = nodes(self.root, "preproc_def")
+        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
+
+    @functools.cached_property
+    def constants(self) -> dict[str, str]:
+        """The texts of macros and constants of the file that may be whole numbers."""
+        known = {name: value for name, value in self.definitions.items() if value}
+        for node in self.root.named_children:
+            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
+            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
+                for inner in nodes(node, "init_declarator"):
+                    known[text_of(field(inner, "declarator"))] = text_of(field(inner, "value"))
+        return known
+
+    @functools.cached_property
+    def types(self) -> dict[str, str]:
+        """The types behind other names for them."""
+        found = dict(_STANDARD)
+        for node in self.root.named_children:
+            if node.type in ("type_definition", "alias_declaration"):
+                name = field(node, "declarator") or field(node, "name")
+                kind = text_of(field(node, "type"))
+                if name is not None and name.type == "type_identifier":
+                    found[text_of(name)] = found.get(kind, kind)
+        return found
+
+    @functools.cached_property
+    def functions(self) -> tuple[Node, ...]:
+        """All functions that the text defines."""
+        return tuple(nodes(self.root, "function_definition"))
+
+    @functools.cached_property
+    def obscure_macros(self) -> frozenset[str]:
+        """The macros that are not known to be numbers."""
+        found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
+        found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
+        return _uncertain_macros(self.root) | found
+
+    def _is_number(self, name: str, depth: int) -> bool:
+        """Return whether a macro is empty, or consists of numbers, constants and such macros."""
+        value = self.constants.get(name, "")
+        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
+        return all(
+            leaf.type == "number_literal"
+            or (
+                depth > 0
+                and leaf.type == "identifier"
+                and text_of(leaf) in self.constants
+                and self._is_number(text_of(leaf), depth - 1)
+            )
+            for leaf in leaves
+            if value
+        )
+
+
+def _loop(text: CudaText, node: Node) -> CountedLoop | None:
+    declared = [v for v in text.variables if v.scope == node and v.declaration is not None]
+    head, body = field(node, "condition"), field(node, "body")
+    update = field(node, "update")
+    if len(declared) != 1 or head is None or body is None or update is None:
+        return None
+    variable, left, bound = declared[0], field(head, "left"), field(head, "right")
+    if variable.value is None or left is None or bound is None or operator_of(head) != "<":
+        return None
+    if variable.type in NARROW:
+        return None
+    step = field(update, "right")
+    if update.type == "update_expression":
+        counts = operator_of(update) == "++"
+        changed = field(update, "argument")
+    else:
+        counts = update.type == "assignment_expression" and operator_of(update) == "+="
+        changed = field(update, "left")
+    named = changed is not None and text.variable(changed) == variable
+    if not (counts and named and text.variable(left) == variable):
+        return None
+    if len(text.writes(variable)) != 1 or not text.is_fixed(bound, node):
+        return None
+    if step is not None and not text.is_fixed(step, node):
+        return None
+    return CountedLoop(node, variable, variable.value, bound, step, body)
+
+
+def _is_conditional(node: Node) -> bool:
+    """Return whether a condition may hide a part of a text from the compiler."""
+    return any(outer.type in _CONDITIONS and not _is_guard(outer) for outer in ancestors(node))
+
+
+def _is_guard(condition: Node) -> bool:
+    """Return whether a condition is ``#ifndef NAME``, ``#define NAME``, as around a header."""
+    name, *rest = [node for node in condition.named_children if node.type != "comment"]
+    negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
+    has_else = field(condition, "alternative") is not None
+    if not negated or has_else or not rest or rest[0].type != "preproc_def":
+        return False
+    return text_of(field(rest[0], "name")) == text_of(name)
+
+
+def _uncertain_macros(root: Node) -> frozenset[str]:
+    """Return the macros that may not stand for what they are defined as."""
+    defined = list(nodes(root, "preproc_def"))
+    counts = Counter(text_of(field(macro, "name")) for macro in defined)
+    found = {name for name, count in counts.items() if count > 1}
+    found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
+    for call in nodes(root, "preproc_call"):
+        if text_of(field(call, "directive")) == "#undef":
+            found.add(text_of(field(call, "argument")).strip())
+    return frozenset(found)

@@ -1,13 +1,19 @@
-"""Changes of a text at places of it, made in one go so that everything else stays."""
+"""Edits: changes at places of a text, and the lines of C that are written there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import textwrap
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuenergy.search.source.tree import field, nodes, text_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 class Edit(NamedTuple):
-    """Bytes ``begin`` to ``end`` of a text, the second one excluded, become ``text``."""
+    """A replacement of the bytes ``begin`` to ``end``, exclusive, of a text by ``text``."""
 
     begin: int
     end: int
@@ -15,7 +21,7 @@ class Edit(NamedTuple):
 
 
 def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None = None) -> str:
-    """The bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them.
+    """Return the bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them.
 
     Raises:
         ValueError: two edits overlap.
@@ -29,3 +35,57 @@ def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None
         parts += [source[at : edit.begin], edit.text.encode()]
         at = edit.end
     return b"".join([*parts, source[at:end]]).decode()
+
+
+def block_of(head: str, lines: Iterable[str]) -> list[str]:
+    """Return the lines of ``head`` with ``lines`` in braces."""
+    return [f"{head} {{".lstrip(), *(f"  {line}" for line in lines), "}"]
+
+
+def indented(lines: Iterable[str], by: str) -> str:
+    """Join lines for a place that is indented ``by``: all but the first begin with that."""
+    return f"\n{by}".join(lines)
+
+
+def inner_lines(body: str) -> list[str]:
+    """Return the lines of a statement, without the braces if it is a block."""
+    if not body.startswith("{"):
+        return [body]
+    first, *rest = body[1:-1].split("\n")
+    lines = textwrap.dedent("\n".join(rest)).rstrip().splitlines()
+    return [*([first.strip()] if first.strip() else []), *lines]
+
+
+def times(expression: Node | None, factor: int) -> str:
+    """Return the text of the product of an expression and a number."""
+    text = text_of(expression)
+    plain = expression is not None and expression.type == "field_expression"
+    simple = plain or (expression is not None and expression.child_count == 0)
+    return f"{text} * {factor}" if simple else f"({text}) * {factor}"
+
+
+def outermost(edits: Iterable[Edit]) -> list[Edit]:
+    """Return the edits that do not lie within another one, each of them once."""
+    unique = list(dict.fromkeys(edits))
+    return [
+        edit
+        for edit in unique
+        if not any(
+            other.begin <= edit.begin and edit.end <= other.end and other[:2] != edit[:2]
+            for other in unique
+        )
+    ]
+
+
+def fresh_name(name: str, taken: Container[str]) -> str:
+    """Return ``name``, with a number behind it if a text uses it already."""
+    number, found = 2, name
+    while found in taken:
+        found, number = f"{name}{number}", number + 1
+    return found
+
+
+def inclusion(root: Node, header: str) -> list[Edit]:
+    """Return the edit that includes a header such as ``<mma.h>``; none if the text does."""
+    included = (text_of(field(node, "path")) for node in nodes(root, "preproc_include"))
+    return [] if header in included else [Edit(0, 0, f"#include {header}\n")]

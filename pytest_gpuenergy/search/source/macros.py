@@ -1,34 +1,108 @@
-"""Macros of C++ text, and their expansion."""
+"""The tokens of C++ text, the macros that it defines, and their expansion."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pytest_gpuenergy.search.extraction.tokens import Token, joined, seen, tokens_of
-
-_BLANK = Token("blank", " ")
-_MOST = 20_000
-"""Macros that are replaced at a time; a few that contain each other can be very many."""
+_TOKEN = re.compile(
+    r"""
+    (?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z))
+  | (?P<string>(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"
+      |(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"|(?:u8|[uUL])?'(?:\\.|[^'\\\n])*')
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<number>\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*)
+  | (?P<line>\r?\n)
+  | (?P<blank>(?:[ \t\f\v]|\\\r?\n)+)
+  | (?P<sign>\#\#|&&|\|\||[<>=!]=|<<|>>|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_UNSEEN = ("comment", "blank", "line")
+_MOST_REPLACED = 20_000
+"""The limit on macros replaced in one go, since a few that contain each other can be many."""
 _DEEPEST = 100
-"""Macros in one another."""
+"""The limit on macros within macros."""
+_TEXTS = {
+    "FLT_MAX": "3.402823466e+38f",
+    "FLT_MIN": "1.175494351e-38f",
+    "FLT_EPSILON": "1.192092896e-7f",
+    "DBL_MAX": "1.7976931348623158e+308",
+    "DBL_MIN": "2.2250738585072014e-308",
+    "DBL_EPSILON": "2.2204460492503131e-16",
+    "INFINITY": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)",
+    "INT_MAX": "2147483647",
+    "INT_MIN": "(-2147483647 - 1)",
+    "UINT_MAX": "4294967295u",
+    "M_PI": "3.14159265358979323846",
+    "M_PI_2": "1.57079632679489661923",
+    "M_SQRT2": "1.41421356237309504880",
+    "M_SQRT1_2": "0.70710678118654752440",
+    "M_E": "2.7182818284590452354",
+    "M_LN2": "0.69314718055994530942",
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned",
+    "int64_t": "long long",
+    "uint64_t": "unsigned long long",
+}
+"""C11, sections 5.2.4.2 and 7.20, as far as it goes for the GPU; pi and others as in POSIX."""
+
+
+class CppToken(NamedTuple):
+    """A piece of text; ``kind`` is comment, string, name, number, line, blank or sign."""
+
+    kind: str
+    text: str
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the token is more than a blank, a comment or the end of a line."""
+        return self.kind not in _UNSEEN
+
+
+def tokens_of(text: str) -> Iterator[CppToken]:
+    """Yield all tokens of a text; joined, they are the text again."""
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "sign"
+        yield CppToken("string" if kind == "mark" else kind, match[0])
+
+
+def joined(tokens: Iterable[CppToken]) -> str:
+    """Return the text of tokens."""
+    return "".join(token.text for token in tokens)
+
+
+def seen(tokens: Iterable[CppToken]) -> list[CppToken]:
+    """Return the tokens without blanks, comments and ends of lines."""
+    return [token for token in tokens if token.is_seen]
+
+
+_BLANK = CppToken("blank", " ")
 
 
 @dataclass(frozen=True)
 class Macro:
-    """A definition.
+    """The definition of a macro.
 
     Attributes:
-        parameters: None of a macro without a list of them; the last one can be ``__VA_ARGS__``.
-        body: what it stands for.
+        parameters: the names of the parameters, of which the last can be ``__VA_ARGS__``; None for
+            a macro without a parameter list.
+        body: the tokens that the macro stands for.
     """
 
     parameters: tuple[str, ...] | None
-    body: tuple[Token, ...]
+    body: tuple[CppToken, ...]
 
 
-def definition(tokens: list[Token]) -> tuple[str, Macro] | None:
-    """The name and macro of what follows ``#define``; None if it is not understood."""
+def definition(tokens: list[CppToken]) -> tuple[str, Macro] | None:
+    """Return the name and macro of what follows ``#define``; None if it is not understood."""
     rest = [_BLANK if token.kind in ("comment", "line") else token for token in tokens]
     while rest and not rest[0].is_seen:
         rest.pop(0)
@@ -45,14 +119,14 @@ def definition(tokens: list[Token]) -> tuple[str, Macro] | None:
     return name, Macro(parameters, _trimmed(rest[end + 1 :]))
 
 
-def _trimmed(tokens: list[Token]) -> tuple[Token, ...]:
+def _trimmed(tokens: list[CppToken]) -> tuple[CppToken, ...]:
     plain = [_BLANK if token.kind == "blank" else token for token in tokens]
     places = [i for i, token in enumerate(plain) if token.is_seen]
     return tuple(plain[places[0] : places[-1] + 1]) if places else ()
 
 
-def expanded(tokens: list[Token], macros: Mapping[str, Macro]) -> list[Token]:
-    """The tokens with all macros replaced; a call that does not fit its macro stays as it is."""
+def expanded(tokens: list[CppToken], macros: Mapping[str, Macro]) -> list[CppToken]:
+    """Return the tokens with all macros replaced; a call that does not fit its macro stays."""
     return _Expansion(macros).of(tokens, frozenset())
 
 
@@ -61,11 +135,11 @@ class _Expansion:
 
     def __init__(self, macros: Mapping[str, Macro]) -> None:
         self._macros = macros
-        self._left = _MOST
+        self._left = _MOST_REPLACED
 
-    def of(self, tokens: list[Token], hidden: frozenset[str]) -> list[Token]:
-        """The tokens with all macros replaced but those that are being replaced around them."""
-        found: list[Token] = []
+    def of(self, tokens: list[CppToken], hidden: frozenset[str]) -> list[CppToken]:
+        """Return the tokens with all macros replaced but the hidden ones, as around them."""
+        found: list[CppToken] = []
         at = 0
         while at < len(tokens):
             token = tokens[at]
@@ -91,13 +165,13 @@ class _Expansion:
         return found
 
 
-def _arguments(tokens: list[Token], at: int) -> tuple[list[list[Token]], int] | None:
-    """The arguments of a call whose parenthesis comes next, and where it ends."""
+def _arguments(tokens: list[CppToken], at: int) -> tuple[list[list[CppToken]], int] | None:
+    """Return the arguments of a call whose parenthesis comes next, and where it ends."""
     while at < len(tokens) and not tokens[at].is_seen:
         at += 1
     if at == len(tokens) or tokens[at].text != "(":
         return None
-    parts: list[list[Token]] = [[]]
+    parts: list[list[CppToken]] = [[]]
     depth = 0
     for place in range(at, len(tokens)):
         token = tokens[place]
@@ -112,13 +186,13 @@ def _arguments(tokens: list[Token], at: int) -> tuple[list[list[Token]], int] | 
 
 
 def _by_name(
-    parameters: tuple[str, ...], arguments: list[list[Token]]
-) -> dict[str, list[Token]] | None:
+    parameters: tuple[str, ...], arguments: list[list[CppToken]]
+) -> dict[str, list[CppToken]] | None:
     if parameters and parameters[-1] == "__VA_ARGS__":
         fixed = len(parameters) - 1
-        rest: list[Token] = []
+        rest: list[CppToken] = []
         for number, argument in enumerate(arguments[fixed:]):
-            rest += [Token("sign", ","), *argument] if number else argument
+            rest += [CppToken("sign", ","), *argument] if number else argument
         arguments = [*arguments[:fixed], rest]
     if not parameters and len(arguments) == 1 and not seen(arguments[0]):
         arguments = []
@@ -129,14 +203,15 @@ def _by_name(
 
 
 def _substituted(
-    body: tuple[Token, ...],
-    plain: Mapping[str, list[Token]],
-    full: Mapping[str, list[Token]],
-) -> list[Token]:
-    """The body with arguments in place of parameters, ``#`` and ``##`` carried out."""
-    found: list[Token] = []
+    body: tuple[CppToken, ...],
+    plain: Mapping[str, list[CppToken]],
+    full: Mapping[str, list[CppToken]],
+) -> list[CppToken]:
+    """Return the body of a macro with arguments for parameters, and ``#`` and ``##`` applied."""
+    found: list[CppToken] = []
     places = [i for i, token in enumerate(body) if token.is_seen]
-    around = {here: (before, after) for before, here, after in _neighbours(places)}
+    befores, afters = [None, *places[:-1]], [*places[1:], None]
+    around = dict(zip(places, zip(befores, afters, strict=True), strict=True))
     for at, token in enumerate(body):
         before, after = around.get(at, (None, None))
         sides = {body[i].text for i in (before, after) if i is not None}
@@ -145,7 +220,7 @@ def _substituted(
         if token.kind == "name" and token.text in plain:
             if before is not None and body[before].text == "#":
                 text = joined(plain[token.text]).replace("\\", "\\\\").replace('"', '\\"')
-                found.append(Token("string", f'"{text}"'))
+                found.append(CppToken("string", f'"{text}"'))
                 continue
             found += plain[token.text] if "##" in sides else full[token.text]
         else:
@@ -153,13 +228,7 @@ def _substituted(
     return _pasted(found)
 
 
-def _neighbours(places: list[int]) -> list[tuple[int | None, int, int | None]]:
-    before = [None, *places[:-1]]
-    after = [*places[1:], None]
-    return list(zip(before, places, after, strict=True))
-
-
-def _pasted(tokens: list[Token]) -> list[Token]:
+def _pasted(tokens: list[CppToken]) -> list[CppToken]:
     text = joined(tokens)
     if not any(token.text == "##" for token in tokens):
         return tokens
@@ -172,3 +241,6 @@ def _pasted(tokens: list[Token]) -> list[Token]:
             parts[-1] += token.text
     text = parts[0] + "".join(part.lstrip() for part in parts[1:])
     return list(tokens_of(text))
+
+
+STANDARD = {name: Macro(None, tuple(tokens_of(text))) for name, text in _TEXTS.items()}

@@ -1,4 +1,4 @@
-"""Integer expressions of a kernel as sums of products, so that equal ones are recognized."""
+"""Integer expressions of a kernel as sums of products, and the numbers that a spec gives it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan
+from pytest_gpuenergy.search.spec.sizes import evaluate
+from pytest_gpuenergy.support import InputError
+
 Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Atom:
-    """What is not taken apart: a variable, or an operation that is not a sum or product.
+    """A variable, or an operation that is not a sum or product and so is not taken apart.
 
     Attributes:
-        text: in the language of the kernel.
-        variables: that it depends on, by the place of their declarations.
-        operator, left, right: of a quotient or remainder.
+        text: the atom as an expression in the language of the kernel.
+        variables: the keys of the variables that it depends on.
+        operator, left, right: the parts of a quotient or remainder.
     """
 
     text: str
@@ -37,18 +41,18 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: dict[Product, int]) -> Polynomial:
-        """The sum of ``terms``: factors by product."""
+        """Return the sum of ``terms``: factors by product."""
         kept = ((product, factor) for product, factor in terms.items() if factor)
         return cls(tuple(sorted(kept, key=lambda term: [atom.text for atom in term[0]])))
 
     @classmethod
     def constant(cls, value: int) -> Polynomial:
-        """A number."""
+        """Return a number."""
         return cls.of({(): value})
 
     @classmethod
     def atom(cls, atom: Atom) -> Polynomial:
-        """One atom."""
+        """Return the polynomial of one atom."""
         return cls.of({(atom,): 1})
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -65,15 +69,15 @@ class Polynomial:
 
     def __mul__(self, other: Polynomial) -> Polynomial:
         terms: dict[Product, int] = {}
-        for ours, one in self.terms:
-            for theirs, two in other.terms:
+        for ours, our_factor in self.terms:
+            for theirs, their_factor in other.terms:
                 product = tuple(sorted(ours + theirs, key=lambda atom: atom.text))
-                terms[product] = terms.get(product, 0) + one * two
+                terms[product] = terms.get(product, 0) + our_factor * their_factor
         return Polynomial.of(terms)
 
     @property
     def value(self) -> int | None:
-        """Its value if it is a number."""
+        """The value of a polynomial that is a number; None of others."""
         if not self.terms:
             return 0
         (product, factor), *more = self.terms
@@ -81,20 +85,20 @@ class Polynomial:
 
     @property
     def atoms(self) -> frozenset[Atom]:
-        """All atoms, without those inside atoms."""
+        """The atoms of all terms, without those inside atoms."""
         return frozenset(atom for product, _ in self.terms for atom in product)
 
     @property
     def variables(self) -> frozenset[int]:
-        """Variables that it depends on."""
+        """The keys of the variables that the polynomial depends on."""
         return frozenset[int]().union(*(atom.variables for atom in self.atoms))
 
     def depends_on(self, text: str) -> bool:
-        """Whether an atom, or one inside it, is ``text`` or a member of it."""
+        """Return whether an atom, or one inside it, is ``text`` or a member of it."""
         return any(_mentions(atom, text) for atom in self.atoms)
 
     def text(self) -> str:
-        """As an expression, of C and of Python."""
+        """Return the polynomial as an expression that is both C and Python."""
         parts = []
         for product, factor in self.terms:
             names = " * ".join(atom.text for atom in product)
@@ -106,11 +110,11 @@ class Polynomial:
         return joined[3:] if joined.startswith(" + ") else f"-{joined[3:]}"
 
     def is_multiple(self, of: int, values: Callable[[Atom], tuple[int, ...] | None]) -> bool:
-        """Whether every term is a multiple of ``of``, for any of the values that atoms have.
+        """Return whether every term is a multiple of ``of``, for all values of the atoms.
 
         Args:
             of: a positive number.
-            values: of an atom for each set of sizes; None if unknown.
+            values: a function that returns an atom's value for each set of sizes, or None.
         """
         for product, factor in self.terms:
             known = [found for atom in product if (found := values(atom)) is not None]
@@ -120,7 +124,7 @@ class Polynomial:
         return True
 
     def interval(self, ranges: Callable[[Atom], Interval | None]) -> Interval | None:
-        """The smallest and largest value, as far as the ranges of the atoms tell."""
+        """Return the smallest and largest value, as far as the ranges of the atoms tell."""
         low = high = 0
         for product, factor in self.terms:
             ends = (factor, factor)
@@ -128,10 +132,30 @@ class Polynomial:
                 found = ranges(atom)
                 if found is None:
                     return None
-                corners = [one * two for one in ends for two in found]
+                corners = [end * bound for end in ends for bound in found]
                 ends = min(corners), max(corners)
             low, high = low + ends[0], high + ends[1]
         return low, high
+
+
+def quotient_range(left: Interval | None, sign: str, right: Interval | None) -> Interval | None:
+    """Return the range of a quotient or, for ``%``, a remainder; None if it is not known.
+
+    It is not known of negative numbers, for which C and Python round differently.
+    """
+    if left is None or right is None or left[0] < 0 or right[0] < 1:
+        return None
+    if sign == "%":
+        return left if left[1] < right[0] else (0, min(left[1], right[1] - 1))
+    return left[0] // right[1], left[1] // right[0]
+
+
+def loop_range(start: Interval, stop: Interval, step: Interval) -> Interval:
+    """Return the range of the variable of a loop, from the ranges of its parts."""
+    low, last = start[0], stop[1] - 1
+    if low == start[1] and 0 < step[0] == step[1] and stop[1] > low:
+        last = low + (stop[1] - 1 - low) // step[0] * step[0]
+    return low, max(last, low)
 
 
 def _mentions(atom: Atom, text: str) -> bool:
@@ -139,3 +163,45 @@ def _mentions(atom: Atom, text: str) -> bool:
         return True
     parts = (part for part in (atom.left, atom.right) if part is not None)
     return any(_mentions(inner, text) for part in parts for inner in part.atoms)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The numbers in a launch plan and a spec; tuples have one for each set of sizes.
+
+    Attributes:
+        cases: the number of sets of sizes.
+        scalars: the values of integer scalars, by name.
+        grid: the sizes of the grid in x, y and z.
+        shapes: the dimensions of tensors, by name.
+    """
+
+    cases: int
+    scalars: dict[str, tuple[int, ...]]
+    grid: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    shapes: dict[str, tuple[tuple[int, ...], ...]]
+
+    @classmethod
+    def of(cls, launch: LaunchPlan, spec: KernelSpec) -> Facts | None:
+        """Return the facts; None if an expression of the launch or the spec has no value."""
+        threads = (*launch.block, 1, 1, 1)
+        block = {f"block_{axis}": threads[place] for place, axis in enumerate("xyz")}
+        around = {**launch.constants, **block}
+        named = [{**around, **sizes} for sizes in spec.sizes]
+        grid = (*launch.grid, 1, 1, 1)[:3]
+        try:
+            x, y, z = (tuple(evaluate(size, names) for names in named) for size in grid)
+            scalars = {
+                scalar.name: tuple(evaluate(scalar.value, names) for names in named)
+                for scalar in spec.scalars
+                if not isinstance(scalar.value, float) and "int" in scalar.dtype
+            }
+            shapes = {
+                tensor.name: tuple(
+                    tuple(evaluate(size, names) for size in tensor.shape) for names in named
+                )
+                for tensor in spec.tensors
+            }
+            return cls(len(named), scalars, (x, y, z), shapes)
+        except InputError:
+            return None

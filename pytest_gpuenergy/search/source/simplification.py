@@ -1,4 +1,4 @@
-"""Simpler text for a kernel on its own, which computes exactly the same."""
+"""Simplify the text of an extracted kernel, so that it computes exactly the same."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.extraction.barriers import block_barriers
-from pytest_gpuenergy.search.extraction.items import function_name
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
+    ancestors,
     arguments_of,
     bare,
     call_in,
     called,
     field,
+    name_of,
     nodes,
     operator_of,
     parse,
@@ -27,30 +27,31 @@ if TYPE_CHECKING:
 
 _TURNS = 50
 _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
+_BARRIER = "__syncthreads()"
 
 
 def simplified(text: str, entry: str) -> str:
-    """The text with an entry without branches that constants decide.
+    """Return the text with an entry that has no branches that constants decide.
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
     so are barriers of cooperative groups for the whole block.
 
     Args:
-        text: of the kernel.
-        entry: its name.
+        text: the text of the kernel.
+        entry: the name of the kernel.
     """
     name = entry.rpartition("::")[2]
     for _ in range(_TURNS):
         source = text.encode()
         functions = list(nodes(parse(source), "function_definition"))
-        own = [one for one in functions if _is_entry(one, name)]
-        forwarders = {found.name: found for one in functions if (found := forwarder(one))}
-        names = [function_name(one) for one in functions]
-        known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
+        own = [function for function in functions if _is_entry(function, name)]
+        forwarders = {found.name: found for function in functions if (found := forwarder(function))}
+        names = [name_of(function) for function in functions]
+        known = {name: function for name, function in forwarders.items() if names.count(name) == 1}
         edits = [
             edit
-            for one in own
-            for edit in (*_decided(one), *_forwarded(one, known), *block_barriers(one))
+            for access in own
+            for edit in (*_decided(access), *_forwarded(access, known), *block_barriers(access))
         ]
         if not edits:
             break
@@ -58,22 +59,14 @@ def simplified(text: str, entry: str) -> str:
     return text
 
 
-def outermost(edits: list[Edit]) -> list[Edit]:
-    """Those that are not within another one."""
-    return [
-        one
-        for one in dict.fromkeys(edits)
-        if not any(o != one and o.begin <= one.begin and one.end <= o.end for o in edits)
-    ]
-
-
 @dataclass(frozen=True)
 class Forwarder:
     """``void name(type a, ...) { target(a, ...); }``.
 
     Attributes:
-        name, target: of the function, and of the one that it calls.
-        types: of its parameters.
+        name: the name of the function.
+        target: the name of the function that it calls.
+        types: the types of the parameters.
     """
 
     name: str
@@ -82,7 +75,7 @@ class Forwarder:
 
 
 def forwarder(function: Node) -> Forwarder | None:
-    """What a function passes its parameters on to; None if it does anything else."""
+    """Return what a function passes its parameters on to; None if it does anything else."""
     body, head = field(function, "body"), next(nodes(function, "parameter_list"), None)
     inner = [] if body is None else statements(body)
     in_template = function.parent is not None and function.parent.type == "template_declaration"
@@ -104,33 +97,28 @@ def forwarder(function: Node) -> Forwarder | None:
             return None
     if call is None or not called(call) or [text_of(a) for a in arguments_of(call)] != names:
         return None
-    return Forwarder(function_name(function), called(call), tuple(types))
+    return Forwarder(name_of(function), called(call), tuple(types))
 
 
 def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
-    """Values are converted as the parameter would convert them; pointers need no conversion."""
+    """Yield edits that call the target of a forwarder, with values converted as it does."""
     for call in nodes(function, "call_expression"):
         found, given = forwarders.get(called(call)), arguments_of(call)
         if found is None or len(given) != len(found.types):
             continue
         values = [
-            text_of(value) if kind.endswith("*") or _is_int(value, kind) else _cast(value, kind)
+            text_of(value)
+            if kind.endswith("*")
+            or (kind == "int" and value.type == "number_literal" and text_of(value).isdecimal())
+            else f"({kind})({text_of(value)})"
             for value, kind in zip(given, found.types, strict=True)
         ]
         yield Edit(call.start_byte, call.end_byte, f"{found.target}({', '.join(values)})")
 
 
-def _is_int(value: Node, kind: str) -> bool:
-    return kind == "int" and value.type == "number_literal" and text_of(value).isdecimal()
-
-
-def _cast(value: Node, kind: str) -> str:
-    return f"({kind})({text_of(value)})"
-
-
 def _is_entry(function: Node, name: str) -> bool:
     is_kernel = any(child.type == "__global__" for child in function.children)
-    return is_kernel and function_name(function) == name
+    return is_kernel and name_of(function) == name
 
 
 def _decided(function: Node) -> Iterator[Edit]:
@@ -145,7 +133,7 @@ def _decided(function: Node) -> Iterator[Edit]:
 
 
 def _truth(condition: Node) -> bool | None:
-    """Of a condition without variables; None if it has some, or is not understood."""
+    """Return whether a condition without variables is true; None for others."""
     match condition.type:
         case "true" | "false":
             return condition.type == "true"
@@ -155,15 +143,15 @@ def _truth(condition: Node) -> bool | None:
             return None if truth is None else not truth
         case "binary_expression" if operator_of(condition) in ("==", "!="):
             sides = [field(condition, name) for name in ("left", "right")]
-            one, two = (_constant(bare(side)) if side is not None else None for side in sides)
-            if one is None or two is None or one[0] != two[0]:
+            left, right = (_constant(bare(side)) if side is not None else None for side in sides)
+            if left is None or right is None or left[0] != right[0]:
                 return None
-            return (one[1] == two[1]) == (operator_of(condition) == "==")
+            return (left[1] == right[1]) == (operator_of(condition) == "==")
     return None
 
 
 def _constant(node: Node) -> tuple[str, int | str] | None:
-    """A whole number, or a value of an enumeration with its scope."""
+    """Return a whole number, or a value of an enumeration with its scope."""
     if node.type == "number_literal":
         try:
             return "", int(text_of(node).rstrip("uUlL"), 0)
@@ -173,3 +161,43 @@ def _constant(node: Node) -> tuple[str, int | str] | None:
         scope, _, name = text_of(node).rpartition("::")
         return scope, name
     return None
+
+
+def block_barriers(function: Node) -> Iterator[Edit]:
+    """Yield edits by which groups that are the block and only wait become barriers."""
+    for value in nodes(function, "call_expression"):
+        declarator = value.parent
+        if declarator is None or declarator.type != "init_declarator" or not _is_block(value):
+            continue
+        name, declaration = text_of(field(declarator, "declarator")), declarator.parent
+        if declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
+            continue
+        uses = [
+            node
+            for node in nodes(function, "identifier")
+            if text_of(node) == name and node != field(declarator, "declarator")
+        ]
+        waits = [_wait(node) for node in uses]
+        if all(wait is not None for wait in waits):
+            yield Edit(declaration.start_byte, declaration.end_byte, "")
+            yield from (Edit(w.start_byte, w.end_byte, _BARRIER) for w in waits if w is not None)
+
+
+def _is_block(value: Node) -> bool:
+    """Return whether an expression is the group of all threads of the block."""
+    name = text_of(field(value, "function")).split("::")[-1]
+    return name == "this_thread_block" and not arguments_of(value)
+
+
+def _wait(node: Node) -> Node | None:
+    """Return the call, a statement of its own, by which a group waits; None for other uses."""
+    statement = next((n for n in ancestors(node) if n.type == "expression_statement"), None)
+    call = None if statement is None else call_in(statement)
+    function = field(call, "function")
+    if call is None or function is None:
+        return None
+    if function.type == "field_expression":
+        is_own = field(function, "argument") == node and not arguments_of(call)
+        return call if is_own and text_of(field(function, "field")) == "sync" else None
+    is_sync = text_of(function).split("::")[-1] == "sync"
+    return call if is_sync and arguments_of(call) == [node] else None

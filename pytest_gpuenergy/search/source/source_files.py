@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.search.source.kernel_extraction import extract
 from pytest_gpuenergy.search.spec.kernel_spec import Checkout, KernelSpec
 from pytest_gpuenergy.support import FormError, is_file, is_folder, read_bytes, shown
 
@@ -18,16 +19,16 @@ _LARGEST_BYTES = 4 << 20
 
 
 def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> KernelSpec:
-    """The spec with the text in ``source``, and the entry's name in that text.
+    """Return the spec with the text in ``source``, and the entry's name in that text.
 
     Args:
-        spec: with either ``source`` or ``file``.
-        path: of the spec.
-        sources: the checkout that it may need; by default `SOURCES` beside the spec.
+        spec: the spec, with either ``source`` or ``file``.
+        path: the path of the spec.
+        sources: the checkout that the spec may need; by default `SOURCES` beside the spec.
 
     Raises:
         FormError: the file cannot be used; the message is a clause.
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
         UnavailableError: a kernel is to be taken out of it, and tree-sitter is not installed.
     """
     if not spec.file:
@@ -55,12 +56,12 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
 
 
 def _with_newlines(text: str) -> str:
-    """A text with ends of lines as moves and diffs have them, not as on Windows."""
+    """Return a text with the line ends of Unix, as moves and diffs expect them."""
     return text.replace("\r\n", "\n")
 
 
 def sha256_of(texts: Iterable[str]) -> str:
-    """The digest of files that a spec uses, by which it recognizes them."""
+    """Return the digest by which a spec recognizes the files that it uses."""
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
@@ -81,8 +82,6 @@ def _missing(file: str, checkout: Checkout, folder: Path) -> str:
 
 
 def _extracted(spec: KernelSpec, root: Path) -> tuple[str, str, list[str]]:
-    from pytest_gpuenergy.search.source.extraction import extract
-
     def read(path: PurePosixPath) -> str | None:
         if path == PurePosixPath(spec.file):
             return _text_of(root, path)
@@ -102,7 +101,7 @@ def _check_inside(name: str, where: str) -> None:
 
 
 def _text_of(root: Path, inner: PurePosixPath) -> str:
-    """The text of a file in a folder or below, without symbolic links."""
+    """Return the text of a file in a folder or below, without symbolic links."""
     path = root / inner
     try:
         linked = path.resolve() != path

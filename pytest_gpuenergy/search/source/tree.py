@@ -16,13 +16,15 @@ _REPEATING = (
     *("for_statement", "while_statement", "do_statement", "for_range_loop", "case_statement"),
     *("labeled_statement", "lambda_expression"),
 )
+NAMES = ("identifier", "type_identifier", "namespace_identifier")
+"""Types of the nodes that are names of variables, functions, types or namespaces."""
 _BLOCKS = ("translation_unit", "compound_statement", "declaration_list", "case_statement")
 
 
 def parse(text: bytes) -> Node:
-    """The root of a text's tree, without comments inside statements.
+    """Return the root of a text's tree, without comments inside statements.
 
-    Its nodes' places are those in ``text``.
+    The places of its nodes are places in ``text``.
 
     Raises:
         UnavailableError: tree-sitter is not installed.
@@ -49,13 +51,13 @@ def parse(text: bytes) -> Node:
 
 
 def _is_between(comment: Node) -> bool:
-    """Whether a comment stands between statements and not within one."""
+    """Return whether a comment stands between statements and not within one."""
     around = comment.parent
     return around is None or around.type in _BLOCKS or around.type.startswith("preproc")
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """``node`` and all nodes in it, in the order of the text."""
+    """Yield ``node`` and all nodes in it, in the order of the text."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -64,7 +66,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def depth_of(node: Node) -> int:
-    """How many nodes are in one another at most."""
+    """Return the depth of a tree."""
     deepest, stack = 0, [(node, 1)]
     while stack:
         node, depth = stack.pop()
@@ -74,27 +76,27 @@ def depth_of(node: Node) -> int:
 
 
 def nodes(node: Node, *types: str) -> Iterator[Node]:
-    """The nodes in ``node``, itself included, that have one of the types."""
+    """Yield the nodes in ``node``, itself included, that have one of the types."""
     return (inner for inner in walk(node) if inner.type in types)
 
 
 def text_of(node: Node | None) -> str:
-    """A node's text; empty for None."""
+    """Return a node's text; empty for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
 def inside(node: Node, outer: Node) -> bool:
-    """Whether ``node`` lies in ``outer``, or is it."""
+    """Return whether ``node`` lies in ``outer``, or is it."""
     return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
 
 
 def field(node: Node | None, name: str) -> Node | None:
-    """A child by the name that the grammar gives it."""
+    """Return a child by the name that the grammar gives it."""
     return node.child_by_field_name(name) if node is not None else None
 
 
 def bare(node: Node) -> Node:
-    """What stands in parentheses, however many."""
+    """Return the expression in parentheses, however many."""
     while node.type in ("parenthesized_expression", "condition_clause"):
         if len(node.named_children) != 1:
             return node
@@ -103,7 +105,7 @@ def bare(node: Node) -> Node:
 
 
 def conjuncts(condition: Node) -> list[Node]:
-    """The parts of ``a && b && c``."""
+    """Return the parts of ``a && b && c``."""
     left, right = field(condition, "left"), field(condition, "right")
     if condition.type == "binary_expression" and operator_of(condition) == "&&" and left and right:
         return [*conjuncts(bare(left)), *conjuncts(bare(right))]
@@ -111,13 +113,13 @@ def conjuncts(condition: Node) -> list[Node]:
 
 
 def operator_of(node: Node) -> str:
-    """The operator of an expression; empty if it has none."""
+    """Return the operator of an expression; empty if it has none."""
     found = field(node, "operator")
     return text_of(found)
 
 
 def is_always(node: Node, statement: Node) -> bool:
-    """Whether a part of a statement is evaluated whatever happens, once the statement is."""
+    """Return whether a part of a statement is always evaluated when the statement is."""
     inner = node
     for around in ancestors(node):
         if not inside(around, statement):
@@ -133,7 +135,7 @@ def is_always(node: Node, statement: Node) -> bool:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """The nodes around ``node``, the innermost first."""
+    """Yield the nodes around ``node``, the innermost first."""
     outer = node.parent
     while outer is not None:
         yield outer
@@ -141,20 +143,20 @@ def ancestors(node: Node) -> Iterator[Node]:
 
 
 def statements(node: Node) -> list[Node]:
-    """The statements of a block; a statement that is no block stands for itself."""
+    """Return the statements of a block; for another statement, that one."""
     if node.type != "compound_statement":
         return [node]
     return [child for child in node.named_children if child.type != "comment"]
 
 
 def called(node: Node) -> str:
-    """The name of the function that a call names plainly; empty for anything else."""
+    """Return the name of a function that is called by a plain name; empty for anything else."""
     function = field(node, "function") if node.type == "call_expression" else None
     return text_of(function) if function is not None and function.type == "identifier" else ""
 
 
 def called_last(call: Node) -> str:
-    """The name of the function or method that is called, without all that stands around it."""
+    """Return the name of a called function or method, without object and namespace."""
     function = field(call, "function")
     while function is not None and function.type not in ("identifier", "field_identifier"):
         function = field(function, "name") or field(function, "field")
@@ -162,43 +164,63 @@ def called_last(call: Node) -> str:
 
 
 def arguments_of(call: Node) -> list[Node]:
-    """The arguments of a call."""
+    """Return the arguments of a call."""
     found = field(call, "arguments")
     return [] if found is None else [a for a in found.named_children if a.type != "comment"]
 
 
 def indentation(node: Node, text: bytes) -> str:
-    """The blanks before the line in which ``node`` begins."""
+    """Return the blanks before the line in which ``node`` begins."""
     line = text[text.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte]
     return line[: len(line) - len(line.lstrip())].decode()
 
 
 def start_of(loop: Node) -> int:
-    """Where a loop begins, with the pragma before it."""
+    """Return where a loop begins, with the pragma before it."""
     before = loop.prev_named_sibling
     is_pragma = before is not None and before.type == "preproc_call"
     return before.start_byte if before is not None and is_pragma else loop.start_byte
 
 
 def declarator_of(function: Node) -> Node | None:
-    """The declarator of a function, with its name and parameters."""
+    """Return the declarator of a function, with its name and parameters."""
     return next((n for n in nodes(function, "function_declarator")), None)
 
 
+def outline(declarator: Node) -> Iterator[Node]:
+    """Yield the parts of a declarator, from the outermost down to the name."""
+    node: Node | None = declarator
+    while node is not None:
+        yield node
+        inner = field(node, "declarator")
+        if inner is None and node.type == "reference_declarator":
+            inner = next(nodes(node, *NAMES), None)
+        node = inner
+
+
+def declared_name(declarator: Node) -> str:
+    """Return the name that a declarator declares, without scopes and template arguments."""
+    *_, last = outline(declarator)
+    while (inner := field(last, "name")) is not None:
+        last = inner
+    return text_of(last)
+
+
 def name_of(function: Node) -> str:
-    """Without the names of what it is a part of."""
-    return text_of(field(declarator_of(function), "declarator")).split("::")[-1]
+    """Return the name of a function, without scopes and template arguments."""
+    declarator = field(declarator_of(function), "declarator")
+    return "" if declarator is None else declared_name(declarator)
 
 
 def expression(text: str) -> Node:
-    """The tree of an expression on its own; of nothing if it is not one."""
+    """Return the tree of an expression; an empty one if the text is not an expression."""
     found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
     value = field(found, "value")
     return parse(b"") if value is None or value.has_error else value
 
 
 def call_in(statement: Node) -> Node | None:
-    """The call that an expression statement consists of."""
+    """Return the call that an expression statement consists of."""
     if statement.type != "expression_statement" or not statement.named_children:
         return None
     inner = bare(statement.named_children[0])
@@ -206,6 +228,6 @@ def call_in(statement: Node) -> Node | None:
 
 
 def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
-    """Whether a statement is a call of ``name`` with that many arguments."""
+    """Return whether a statement is a call of ``name`` with that many arguments."""
     call = call_in(statement)
     return call is not None and called(call) == name and len(arguments_of(call)) == arguments

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.source.cuda_checks import IN_ASSEMBLER
-from pytest_gpuenergy.search.triton_names import imported
+from pytest_gpuenergy.search.source.triton_text import imported
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})
@@ -35,21 +35,19 @@ _LITERALS = (
     *(ast.Constant, ast.Tuple, ast.List, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop),
     *(ast.expr_context,),
 )
-
-
 _ASSEMBLER = "inline_asm_elementwise"
 _DECORATORS = {"triton": "triton", "jit": "triton.jit"}
-"""What names in decorators must stand for."""
+"""The dotted names that the names in decorators must stand for."""
 _ENCODING = re.compile(r"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
 """A comment in the first two lines by which Python reads a file otherwise than its text says."""
 
 
 class ModuleError(ValueError):
-    """A text is no Python module; the message is a clause without a period."""
+    """A text is not a Python module; the message is a clause without a period."""
 
 
 def findings(source: str) -> frozenset[str]:
-    """What a module contains that no variant may add, each in a few words.
+    """Return what a module contains that no variant may add, each in a few words.
 
     Raises:
         ModuleError: it cannot be parsed.
@@ -70,7 +68,7 @@ def findings(source: str) -> frozenset[str]:
 
 
 def assembler_statements(source: str) -> int:
-    """The number of calls that contain inline assembler; 0 if it cannot be parsed."""
+    """Return the number of calls that contain inline assembler; 0 if it cannot be parsed."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -95,7 +93,7 @@ def _at_the_top(statement: ast.stmt) -> Iterator[str]:
 
 
 def _in_function(function: ast.FunctionDef) -> Iterator[str]:
-    decorators = [ast.unparse(one) for one in function.decorator_list]
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
     if decorators not in (["triton.jit"], ["jit"]):
         yield f"{function.name}, which is not decorated with triton.jit alone"
     arguments = function.args
@@ -103,7 +101,7 @@ def _in_function(function: ast.FunctionDef) -> Iterator[str]:
         if default is not None and not _is_constant(default):
             yield f"the default {_shown(default)}"
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    for annotation in (*(one.annotation for one in every), function.returns):
+    for annotation in (*(argument.annotation for argument in every), function.returns):
         if annotation is not None and not _is_name(annotation):
             yield f"the annotation {_shown(annotation)}"
     for node in ast.walk(function):
@@ -129,13 +127,13 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
 
 
 def _in_assembler(module: ast.Module) -> Iterator[str]:
-    """What calls for inline assembler contain, whose text must be one that is there."""
+    """Yield what is forbidden in inline assembler, whose text must be a literal."""
     called = set()
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
             continue
         called.add(id(node.func))
-        given = [one.value for one in node.keywords if one.arg == "asm"]
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "asm"]
         text = (*node.args, *given)[0] if node.args or given else None
         if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
             yield "assembler whose text is put together"
@@ -158,7 +156,7 @@ class _Modules:
                 self._within.add(id(node.value))
 
     def misuse(self, node: ast.AST) -> Iterator[str]:
-        """What a node reaches that it should not."""
+        """Yield what a node reaches that it should not."""
         if isinstance(node, ast.FunctionDef) and node.name in _DECORATORS:
             yield f"another meaning of {node.name}"
         elif isinstance(node, ast.Import):
@@ -183,10 +181,11 @@ class _Modules:
                 yield path
 
     def _path(self, node: ast.expr) -> str:
-        """The dotted name of what an attribute reaches, if it begins with a module."""
+        """Return the dotted name of what an attribute reaches, if it begins with a module."""
         if isinstance(node, ast.Name):
             place = self._known.get(node.id, "")
-            return place if _is_module(place) else ""
+            is_module = place in _MODULES or place.startswith("triton.language.extra")
+            return place if is_module else ""
         if isinstance(node, ast.Attribute):
             before = self._path(node.value)
             return f"{before}.{node.attr}" if before else ""
@@ -194,7 +193,7 @@ class _Modules:
 
 
 def _renamed(alias: ast.alias, module: str) -> Iterator[str]:
-    """Whether an import gives the name of a decorator to something else."""
+    """Yield a finding if an import gives the name of a decorator to something else."""
     name = alias.asname or alias.name
     if f"{module}{alias.name}" != _DECORATORS.get(name, f"{module}{alias.name}"):
         yield f"another meaning of {name}"
@@ -211,7 +210,7 @@ def _may_be_imported(module: str, name: str) -> bool:
 
 
 def _may_be_reached(path: str) -> bool:
-    """Whether a dotted name leads to something that is no inner module."""
+    """Return whether a dotted name leads to something other than an inner module."""
     parts = path.split(".")
     if parts[0] == "math":
         return len(parts) == 2
@@ -228,12 +227,8 @@ def _may_be_reached(path: str) -> bool:
     return len(parts) == 2 and parts[1] in _OF_TRITON - {"language"}
 
 
-def _is_module(place: str) -> bool:
-    return place in _MODULES or place.startswith("triton.language.extra")
-
-
 def _is_constant(value: ast.expr) -> bool:
-    """Whether an expression consists of literals; ``tl.constexpr(...)`` of one is one too."""
+    """Return whether an expression consists of literals, or of ``tl.constexpr`` of one."""
     if isinstance(value, ast.Call) and not value.keywords and len(value.args) == 1:
         return ast.unparse(value.func) in _CONSTEXPR and _is_constant(value.args[0])
     # Neither enormous numbers nor enormous lists.

@@ -3,12 +3,85 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_gpuenergy.search.source.edits import Edit
-from pytest_gpuenergy.search.triton_names import LANGUAGE, certain_names, function_of, path_of
+from pytest_gpuenergy.search.source.edits import Edit, fresh_name
+
+LANGUAGE = "triton.language"
+_CHOOSERS = ("autotune", "heuristics")
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports among ``nodes`` bind, with the dotted names they stand for."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def certain_names(module: ast.Module) -> dict[str, str]:
+    """Return what the names stand for that imports at the top bind, and nothing else."""
+    found: dict[str, set[str]] = {}
+    for name, path in imported(module.body):
+        found.setdefault(name, set()).add(path)
+    for node in ast.walk(module):
+        bound = ""
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound = node.id
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound = node.name
+        elif isinstance(node, ast.arg):
+            bound = node.arg
+        elif isinstance(node, ast.Import | ast.ImportFrom) and node not in module.body:
+            for name, path in imported([node]):
+                found.setdefault(name, set()).add(path)
+        if bound:
+            found.pop(bound, None)
+    return {name: next(iter(paths)) for name, paths in found.items() if len(paths) == 1}
+
+
+def path_of(node: ast.expr, names: Mapping[str, str]) -> str:
+    """Return the dotted name that an expression reaches through imports; empty for others."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Attribute):
+        before = path_of(node.value, names)
+        return f"{before}.{node.attr}" if before else ""
+    return ""
+
+
+def function_of(path: str) -> str:
+    """Return the name of a function of Triton's language by its dotted name; empty for others."""
+    module, _, name = path.rpartition(".")
+    if module == LANGUAGE or path in ("triton.cdiv", "triton.next_power_of_2"):
+        return name
+    return ""
+
+
+def chooser_of(source: str, entry: str) -> str:
+    """Return the decorator of a function that chooses constants at its launch; empty if none.
+
+    ``triton.autotune`` and ``triton.heuristics`` do so.
+    """
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    for node in module.body:
+        if not isinstance(node, ast.FunctionDef) or node.name != entry:
+            continue
+        for decorator in node.decorator_list:
+            named = decorator.func if isinstance(decorator, ast.Call) else decorator
+            last = path_of(named, dict(imported(module.body))).rpartition(".")[2]
+            if last in _CHOOSERS:
+                return last
+    return ""
 
 
 @dataclass(frozen=True)
@@ -35,23 +108,20 @@ class TritonText:
 
     @classmethod
     def of(cls, source: str, entry: str) -> TritonText | None:
-        """None if there is no such function, or the text is not Python."""
+        """Return the text; None if it has no such function, or is not Python."""
         try:
             data = source.encode()
             module = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         # What the name stands for in the end, if it is set more than once, is not known.
-        named = [one for node in module.body for one in _bound_by(node) if one == entry]
+        named = [name for node in module.body for name in _bound_by(node) if name == entry]
         for node in module.body if len(named) == 1 and "\f" not in source else ():
             if isinstance(node, ast.FunctionDef) and node.name == entry:
                 text = cls(data, module, node)
-                return text if text.language and text._is_only_jit() else None
+                decorators = [path_of(decorator, text._names) for decorator in node.decorator_list]
+                return text if text.language and decorators == ["triton.jit"] else None
         return None
-
-    def _is_only_jit(self) -> bool:
-        decorators = [path_of(node, self._names) for node in self.function.decorator_list]
-        return decorators == ["triton.jit"]
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -59,7 +129,7 @@ class TritonText:
 
     @cached_property
     def language(self) -> str:
-        """How the module names ``triton.language``; empty if it has no name for it."""
+        """The module's name for ``triton.language``; empty if it has none."""
         for suffix in ("", ".language"):
             for name, path in self._names.items():
                 if f"{path}{suffix}" == LANGUAGE:
@@ -68,37 +138,39 @@ class TritonText:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """Names of all parameters."""
+        """The names of all parameters."""
         given = self.function.args
-        return tuple(one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+        return tuple(
+            argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)
+        )
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """The first byte of a node, and the one after its last."""
+        """Return the first byte of a node, and the one after its last."""
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         begin = self._starts[node.lineno - 1] + node.col_offset
         return begin, self._starts[end_line - 1] + end
 
     def text(self, node: ast.expr | ast.stmt) -> str:
-        """A node as it is written."""
+        """Return a node as it is written."""
         begin, end = self.span(node)
         return self.source[begin:end].decode()
 
     def replaced(self, node: ast.expr | ast.stmt, text: str) -> Edit:
-        """The edit that replaces a node."""
+        """Return the edit that replaces a node."""
         return Edit(*self.span(node), text)
 
     def operand(self, node: ast.expr) -> str:
-        """A node as it is written, in parentheses where other operators could tear it apart."""
+        """Return a node as it is written, in parentheses where operators could split it."""
         simple = isinstance(node, ast.Name | ast.Call | ast.Constant | ast.Subscript)
         return self.text(node) if simple else f"({self.text(node)})"
 
     def arguments_span(self, call: ast.Call) -> tuple[int, int]:
-        """The bytes between the parentheses of a call."""
+        """Return the bytes between the parentheses of a call."""
         begin, end = self.span(call.func)[1], self.span(call)[1] - 1
         return self.source.index(b"(", begin) + 1, end
 
     def with_keyword(self, call: ast.Call, keyword: str) -> Edit:
-        """The edit that adds ``name=value`` to a call that has arguments."""
+        """Return the edit that adds ``name=value`` to a call that has arguments."""
         _, end = self.arguments_span(call)
         last = call.keywords[-1].value if call.keywords else call.args[-1]
         at = self.span(last)[1]
@@ -111,42 +183,39 @@ class TritonText:
         return Edit(end, end, f", {keyword}")
 
     def inserted_before(self, node: ast.stmt, line: str) -> Edit:
-        """The edit that puts a statement in a line of its own before another one."""
+        """Return the edit that puts a statement in a line of its own before another one."""
         begin, _ = self.span(node)
         return Edit(begin, begin, f"{line}\n{' ' * node.col_offset}")
 
     def removed(self, node: ast.stmt) -> Edit:
-        """The edit that removes a statement with its line."""
+        """Return the edit that removes a statement with its line."""
         begin, end = self.span(node)
         start = self.source.rfind(b"\n", 0, begin)
         alone = start >= 0 and not self.source[start:begin].strip()
         return Edit(start if alone else begin, end, "" if alone else "pass")
 
     def fresh(self, name: str) -> str:
-        """``name``, or one made of it that the module does not have."""
-        number, found = 2, name
-        taken = {node.id for node in ast.walk(self.module) if isinstance(node, ast.Name)}
-        while found in taken or found in self.parameters:
-            found, number = f"{name}{number}", number + 1
-        return found
+        """Return ``name``, or one made of it that the module does not have."""
+        names = {node.id for node in ast.walk(self.module) if isinstance(node, ast.Name)}
+        return fresh_name(name, names.union(self.parameters))
 
     def inserted_after(self, node: ast.stmt, line: str) -> Edit:
-        """The edit that puts a statement in a line of its own behind another one."""
+        """Return the edit that puts a statement in a line of its own behind another one."""
         _, end = self.span(node)
         return Edit(end, end, f"\n{' ' * node.col_offset}{line}")
 
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Calls of functions of Triton's language, in the order of the text."""
+        """Yield the calls of functions of Triton's language, in the order of the text."""
         outer = self.function if within is None else within
         found = [n for n in ast.walk(outer) if isinstance(n, ast.Call) and self.called(n) in names]
         yield from sorted(found, key=lambda node: self.span(node))
 
     def called(self, node: ast.expr) -> str:
-        """The function of Triton's language that a call names; empty for anything else."""
+        """Return the function of Triton's language that a call names; empty for anything else."""
         return function_of(path_of(node.func, self._names)) if isinstance(node, ast.Call) else ""
 
     def axis_of(self, call: ast.Call) -> ast.expr | None:
-        """Of a call such as ``tl.program_id(0)`` or ``tl.program_id(axis=0)``."""
+        """Return the axis of a call such as ``tl.program_id(0)`` or ``tl.program_id(axis=0)``."""
         match call:
             case ast.Call(args=[axis], keywords=[]):
                 return axis
@@ -156,7 +225,7 @@ class TritonText:
 
     @cached_property
     def assignments(self) -> dict[str, list[ast.stmt]]:
-        """The statements that set a name, in no order, loops and ``a, b = ...`` included."""
+        """The statements that set each name, in no order, with loops and ``a, b = ...``."""
         found: dict[str, list[ast.stmt]] = {}
         for node in ast.walk(self.function):
             targets: list[ast.expr] = []
@@ -171,7 +240,7 @@ class TritonText:
         return found
 
     def definition(self, name: str) -> ast.expr | None:
-        """The only value that a name ever has, as an expression; None if there is no such."""
+        """Return the expression of the only value that a name ever has; None if there is none."""
         match self.assignments.get(name, []):
             case [ast.Assign(targets=[ast.Name()], value=value)] if name not in self.parameters:
                 return value
@@ -181,18 +250,18 @@ class TritonText:
 
     @cached_property
     def loops(self) -> tuple[RangeLoop, ...]:
-        """Loops over ranges, in the order of the text."""
+        """The loops over ranges, in the order of the text."""
         found = (self._loop(node) for node in ast.walk(self.function) if isinstance(node, ast.For))
         loops = [loop for loop in found if loop is not None]
         return tuple(sorted(loops, key=lambda loop: self.span(loop.node)))
 
     @cached_property
     def names_in_ranges(self) -> frozenset[str]:
-        """The names that ranges of loops depend on, also by what others are set to."""
+        """The names that ranges of loops depend on, directly or through other names."""
         found: set[str] = set()
         ranges = [part for loop in self.loops for part in (loop.start, loop.stop, loop.step)]
         while ranges:
-            names = {one.id for one in ast.walk(ranges.pop()) if isinstance(one, ast.Name)}
+            names = {node.id for node in ast.walk(ranges.pop()) if isinstance(node, ast.Name)}
             values = [self.definition(name) for name in names - found]
             ranges += [value for value in values if value is not None]
             found |= names
@@ -212,13 +281,13 @@ class TritonText:
         return None
 
     def is_range(self, call: ast.Call) -> bool:
-        """Whether a call is a range that is run as a loop."""
+        """Return whether a call is a range that a loop can run over."""
         plain = isinstance(call.func, ast.Name) and call.func.id == "range"
         return plain or self.called(call) == "range"
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module sets."""
+    """Yield the names that a statement of a module sets."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         yield statement.name
         return

@@ -15,13 +15,12 @@ from host_cupy import host_gpu, nvml_of_one_card
 from hypothesis import given, strategies as st
 from test_relaunch import Worker
 
-from pytest_gpuenergy.contenders import CONTENDERS
 from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
-from pytest_gpuenergy.gemm import cublas_call
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.tuners import CONTENDERS, cublas_call
 from pytest_gpuenergy.workloads import Gemm
 
 OFFERED = ((7, 0), (9, 512), (ON_TENSOR_CORES, 1 << 20))

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Interval, Measurement, Window, WorkloadInfo
-from pytest_gpuenergy.report import FIGURES, MOST_TEXTS, column, page_data
+from pytest_gpuenergy.report import MOST_TEXTS, column, page_data
 
 Make = Callable[..., Any]
 
@@ -44,8 +44,9 @@ def axis(data: dict[str, Any], name: str) -> list[Any]:
 def test_every_figure_has_its_interval(report: Make, measured: Make) -> None:
     workload = WorkloadInfo("case1", {"kind": "conv2d", "dtype": "float32"}, 10**9, 10**6)
     item = replace(with_intervals(measured(1), 1.0), workload=workload, cache="cold")
-    (row,) = page_data(report(item))["rows"]
-    for name in FIGURES:
+    page = page_data(report(item))
+    (row,) = page["rows"]
+    for name in page["figures"]:
         if name != "flop_per_byte":  # follows from the workload alone
             assert row[f"{name}_low"] < row[name] < row[f"{name}_high"], name
 

@@ -1,0 +1,280 @@
+"""Advice for the terminal, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_gpuenergy.advice.advice import Advice, Outcome, PlanChange, Setting
+from pytest_gpuenergy.advice.field import listed
+from pytest_gpuenergy.advice.plans import PlanOption, cost_of, sum_of
+from pytest_gpuenergy.record import METRICS, Estimate, Metric
+from pytest_gpuenergy.report import (
+    energy,
+    figures,
+    markdown_lines,
+    markdown_text,
+    signed_percent,
+    spread,
+    time,
+)
+from pytest_gpuenergy.support import dump, emulated_mark, fitted, wrapped
+
+KERNELS_NAMED = 3
+_KERNELS = ("workload", "times", "kernel", "time", "energy")
+_EACH = ("workload", "setpoint", "kernel", "EDP", "energy", "time", "baseline")
+
+
+def terminal(outcome: Outcome, width: int | None = None) -> Iterator[str]:
+    """Yield the setpoint for all workloads, its kernels, and the setpoint of each by itself.
+
+    Lines have at most ``width`` characters; None: any number.
+    """
+    whole = outcome.whole
+    lines = [heading(outcome), *outcome.sentences]
+    if whole is None:
+        lines.append(_NO_WHOLE)
+    else:
+        lines.append(_for_all(outcome, whole))
+        lines += [f"  {line}" for line in _change_lines(whole)]
+        lines += [f"  {line}" for line in _remarks(outcome, whole)]
+    for line in lines:
+        yield from wrapped(line, width)
+    if whole is not None:
+        yield from _indented([_KERNELS, *_kernel_rows(whole)], width)
+    if whole is None or len(outcome.each) > 1:
+        yield "each workload by itself"
+        yield from _indented([_EACH, *map(_each_row, outcome.each)], width)
+
+
+def _indented(table: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    yield from (f"  {line}" for line in fitted(table, None if width is None else width - 2))
+
+
+def markdown(outcome: Outcome) -> str:
+    """Return the same as a Markdown document."""
+    lines = [f"# {markdown_text(heading(outcome))}"]
+    if outcome.sentences:
+        lines += ["", *(f"{markdown_text(_sentence(line))}  " for line in outcome.sentences)]
+    whole = outcome.whole
+    if whole is None:
+        lines += ["", markdown_text(_sentence(_NO_WHOLE)), ""]
+    else:
+        lines += ["", f"**{markdown_text(_for_all(outcome, whole))}**", ""]
+        lines += [f"- {markdown_text(line)}" for line in _change_lines(whole)]
+        lines += [f"- {markdown_text(line)}" for line in _remarks(outcome, whole)]
+        lines += ["", *markdown_lines(_KERNELS, _kernel_rows(whole)), ""]
+    if whole is None or len(outcome.each) > 1:
+        lines += ["Each workload by itself:", ""]
+        lines += [*markdown_lines(_EACH, map(_each_row, outcome.each)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def json_document(outcome: Outcome) -> str:
+    """Return the same as JSON, ``schema_version`` 1; changes are fractions (-0.1: 10 % less)."""
+    goal = outcome.goal
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "run_id": outcome.run.run_id,
+        "gpu_name": outcome.gpu_name,
+        "emulated": outcome.emulated,
+        "boards": list(outcome.boards),
+        "objective": goal.metric,
+        "slower_by": goal.slower_by,
+        "weights": dict(outcome.weights),
+        "sentences": list(outcome.sentences),
+        "whole": None if outcome.whole is None else _advice(outcome.whole),
+        "apart": None if outcome.apart is None else _changes(outcome.apart),
+        "workloads": [_advice(one) for one in outcome.each],
+    }
+    return dump(document)
+
+
+_NO_WHOLE = (
+    "no setpoint has a clean measurement of every workload, so there is none to advise for all"
+)
+
+
+def heading(outcome: Outcome) -> str:
+    """``NVIDIA H200 (emulated), run ...: least energy at most 5 % slower``."""
+    goal = outcome.goal
+    words = f"least {goal.metric.label}"
+    if goal.slower_by is not None:
+        words += f" at most {_percent(goal.slower_by)} slower than the baseline"
+    emulated = emulated_mark(outcome.emulated)
+    return f"{outcome.gpu_name}{emulated}, run {outcome.run.run_id}: {words}"
+
+
+def _for_all(outcome: Outcome, whole: Advice) -> str:
+    count = len(whole.workloads)
+    what = whole.workloads[0] if count == 1 else f"all {count} workloads together"
+    times = [] if all(one == 1 for one in outcome.weights.values()) else ["weighted"]
+    words = f"{', '.join([what, *times])}: {whole.best.setpoint}"
+    others = [name for name in whole.tied if name != whole.best.setpoint]
+    return f"{words}; as good within noise: {', '.join(others)}" if others else words
+
+
+def _change_lines(advice: Advice) -> Iterator[str]:
+    """Each metric: its change, and the sums."""
+    if (
+        advice.best.setpoint == advice.baseline.setpoint
+        and not advice.changes[advice.goal.metric].value
+    ):
+        yield f"this is the baseline: {_sums(advice.best)}"
+        return
+    for metric in METRICS:
+        yield f"{metric.label} {_change_words(advice.changes[metric])}"
+    yield (
+        f"{_sums(advice.best)}; at the baseline {advice.baseline.setpoint} {_sums(advice.baseline)}"
+    )
+
+
+def _sums(setting: Setting) -> str:
+    cost = setting.cost
+    values = (time(cost.time), energy(cost.energy), f"{figures(cost.product)} mJ·ms")
+    spreads = (spread(sum_of(setting.candidate, metric)) for metric in METRICS)
+    return ", ".join(f"{value}{ends}" for value, ends in zip(values, spreads, strict=True))
+
+
+def _change_words(change: PlanChange) -> str:
+    words = signed_percent(change.value)
+    if change.interval is not None and change.interval.low == change.interval.high == 0:
+        return "0 %"  # the same kernels at the same setpoint
+    if change.interval is None:
+        return f"{words} (no interval: figures lack theirs)"
+    ends = (signed_percent(end) for end in (change.interval.low, change.interval.high))
+    return f"{words} ({' to '.join(ends)})"
+
+
+def _remarks(outcome: Outcome, whole: Advice) -> Iterator[str]:
+    goal = outcome.goal
+    if whole.too_slow:
+        yield f"too slow, with any kernels: {listed(whole.too_slow)}"
+    if whole.may_be_too_slow and goal.slower_by is not None:
+        yield f"the slowdown may be more than {_percent(goal.slower_by)}, within noise"
+    solution = whole.best.solution
+    if not solution.exact:
+        gap = whole.best.cost.energy / solution.bound - 1
+        yield f"other kernels might take up to {_percent(gap)} less: the search was cut short"
+    yield from whole.edges
+    if outcome.apart is not None:
+        change = outcome.apart[goal.metric]
+        yield f"with a setpoint for each workload: {goal.metric.label} {_change_words(change)}"
+
+
+def _kernel_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
+    for option, rivals in zip(advice.best.plan, advice.best.candidate.rivals, strict=True):
+        row = option.row
+        yield (
+            row.workload.name,
+            f"{option.weight:g}",
+            _kernel_words(rivals),
+            f"{time(row.time_ms or 0.0)}{spread(row.estimate(Metric.TIME))}",
+            f"{energy(row.energy_mj or 0.0)}{spread(row.estimate(Metric.ENERGY))}",
+        )
+
+
+def _kernel_words(rivals: Sequence[PlanOption]) -> str:
+    """Return the kernel, with those that may be as good within noise."""
+    first, *others = dict.fromkeys(option.row.kernel.label for option in rivals)
+    if not others:
+        return first
+    named = ", ".join(others[: KERNELS_NAMED - 1])
+    more = len(others) - (KERNELS_NAMED - 1)
+    return f"{first}, {named}{f' and {more} more' if more > 0 else ''} within noise"
+
+
+def _each_row(advice: Advice) -> tuple[str, ...]:
+    others = [name for name in advice.tied if name != advice.best.setpoint]
+    tied = f" (or {len(others)} more within noise)" if others else ""
+    changes = (advice.changes[metric] for metric in (Metric.EDP, Metric.ENERGY, Metric.TIME))
+    return (
+        advice.workloads[0],
+        f"{advice.best.setpoint}{tied}",
+        _kernel_words(advice.best.candidate.rivals[0]),
+        *map(_change_words, changes),
+        advice.baseline.setpoint,
+    )
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.4g} %"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    return {
+        "workloads": list(advice.workloads),
+        **_setting(advice.best),
+        "within_noise": list(advice.tied),
+        "changes": _changes(advice.changes),
+        "kernels": [
+            _kernel(option, rivals)
+            for option, rivals in zip(advice.best.plan, advice.best.candidate.rivals, strict=True)
+        ],
+        "baseline": {
+            **_setting(advice.baseline),
+            "kernels": [
+                _kernel(option, rivals)
+                for option, rivals in zip(
+                    advice.baseline.plan, advice.baseline.candidate.rivals, strict=True
+                )
+            ],
+        },
+        "setpoints": [_setting(one) for one in advice.settings],
+        "too_slow": list(advice.too_slow),
+        "may_be_too_slow": advice.may_be_too_slow,
+        "edges": list(advice.edges),
+    }
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    row, cost = setting.plan[0].row, cost_of(setting.plan)
+    return {
+        "setpoint": setting.setpoint,
+        "power_limit_w": row.power_limit_w,
+        "sm_clock_mhz": row.sm_clock_mhz,
+        "time_ms": cost.time,
+        "energy_mj": cost.energy,
+        "edp_mj_ms": cost.product,
+        **{f"{metric.field}_ci95": _ends(sum_of(setting.candidate, metric)) for metric in METRICS},
+        "exact": setting.solution.exact,
+        "bound": setting.solution.bound,
+    }
+
+
+def _ends(found: Estimate | None) -> list[float] | None:
+    return None if found is None else [found.low, found.high]
+
+
+def _changes(changes: Mapping[Metric, PlanChange]) -> dict[str, Any]:
+    return {
+        metric: {
+            "change": math.expm1(one.value),
+            "interval": one.interval
+            and [math.expm1(one.interval.low), math.expm1(one.interval.high)],
+        }
+        for metric, one in changes.items()
+    }
+
+
+def _kernel(option: PlanOption, rivals: Sequence[PlanOption]) -> dict[str, Any]:
+    row = option.row
+    return {
+        "workload": row.workload.name,
+        "weight": option.weight,
+        "kernel": row.kernel.label,
+        "digest": row.kernel.digest,
+        "item": row.node_id,
+        "time_ms": row.time_ms,
+        "energy_mj": row.energy_mj,
+        **{
+            f"{metric.field}_ci95": _ends(row.estimate(metric))
+            for metric in (Metric.TIME, Metric.ENERGY)
+        },
+        "within_noise": list(dict.fromkeys(one.row.kernel.label for one in rivals)),
+    }

@@ -1,5 +1,0 @@
-"""Our templates for convolutions in groups, and the search over their parameters."""
-
-from lazy_loader import attach_stub
-
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

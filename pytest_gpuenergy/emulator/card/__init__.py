@@ -1,0 +1,1 @@
+"""What NVML answers: the state of an emulated card and its physics."""

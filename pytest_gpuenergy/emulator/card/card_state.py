@@ -1,0 +1,445 @@
+"""The file that holds the state of an emulated card: processes share it, and it outlives them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.emulator.card.faults import (
+    ANYTHING,
+    ERRORS,
+    EVENTS,
+    LEAST_LIMIT_W,
+    RANGES,
+    ActiveFault,
+    Fault,
+    Owner,
+)
+from pytest_gpuenergy.emulator.card.governor import noise
+from pytest_gpuenergy.emulator.card.physics import CALL_NOISE, MOST_RUN_S, TICK_NS, EmulatedCard
+from pytest_gpuenergy.emulator.card.profiles import GpuProfile
+from pytest_gpuenergy.support import DeviceError, lock, open_file, state_dir, unlock
+
+_LAG_NS = 2_000_000_000
+_injections = itertools.count()
+
+
+class EmulatedStateWarning(UserWarning):
+    """The state file of an emulated GPU was damaged and has been replaced."""
+
+
+class CardState:
+    """An `EmulatedCard`, kept in ``<UUID>.json`` in ``<state folder>/emulated``.
+
+    Every access holds a lock between processes. A change replaces the whole file, so that a process
+    killed at any moment leaves either the old or the new state. How a card evolves with time is
+    deterministic: only the time is shared, as eight bytes in ``<UUID>.clock``, and each process
+    advances its own copy of the card. The file follows at least every two virtual seconds.
+
+    Attributes:
+        profile: the model of GPU.
+        index: the index of the card among those of this profile.
+        uuid: the UUID that NVML reports.
+        path: the path of the file; a private card has it in a folder of its own.
+        mutex: the lock that a thread holds while it reads a card that others may advance.
+
+    Raises:
+        DeviceError: a file cannot be read or written.
+    """
+
+    def __init__(self, profile: GpuProfile, index: int = 0, folder: Path | None = None) -> None:
+        self.profile = profile
+        self.index = index
+        self.uuid = profile.uuid(index)
+        self.path = (folder or state_dir("emulated")) / f"{self.uuid}.json"
+        self.mutex = threading.RLock()
+        self._seed = int.from_bytes(hashlib.sha256(self.uuid.encode()).digest()[:8], "big")
+        self._card: EmulatedCard | None = None
+        self._saved_ns = 0
+        self._known: tuple[int, ...] = ()
+        self._held: int | None = None  # kept open so that the known file's inode is not reused
+        self._clock: int | None = None
+        self._pid = os.getpid()
+
+    def spend(self, duration_ns: int, spread: float = 0.0) -> EmulatedCard:
+        """Let virtual time pass and return the card as it is then, for reading only.
+
+        Args:
+            duration_ns: the mean duration.
+            spread: the relative standard deviation of the duration.
+        """
+        with self._locked():
+            card = self._fresh()
+            if spread:
+                duration_ns += int(
+                    duration_ns * spread * noise(self._seed, CALL_NOISE, card.now_ns)
+                )
+            card.advance(card.now_ns + duration_ns)
+            if card.now_ns - self._saved_ns >= _LAG_NS:
+                self._save(card)
+            self._write_clock(card.now_ns)
+            return card
+
+    def now_ns(self) -> int:
+        """Return the virtual time in ns."""
+        with self.mutex:
+            if self._card is not None and self._clock is not None and self._pid == os.getpid():
+                # Half of all accesses: eight bytes are written as one and need no lock.
+                now_ns = self._read_clock()
+                if 0 <= now_ns - self._card.now_ns <= _LAG_NS:
+                    return now_ns
+            return self.spend(0).now_ns
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[EmulatedCard]:
+        """Lock the card to change it; save the changes on leaving, or discard them on an error."""
+        with self._locked():
+            card = self._fresh()
+            yield card
+            self._save(card)
+            self._write_clock(card.now_ns)
+
+    def inject(self, fault: Fault) -> str:
+        """Put a fault on the card until it is withdrawn or this process ends.
+
+        Returns:
+            The identity of the fault, for `withdraw`.
+        """
+        with self.change() as card:
+            owner = Owner.me()
+            identity = f"{owner.pid}.{owner.started}.{next(_injections)}"
+            begins_ns = card.now_ns + round(fault.after_s * 1e9)
+            ends_ns = None if fault.lasts_s is None else begins_ns + round(fault.lasts_s * 1e9)
+            card.faults.append(
+                ActiveFault(identity, owner, fault, begins_ns, ends_ns, fault.after_calls)
+            )
+            card.settle()
+        return identity
+
+    def withdraw(self, *identities: str) -> None:
+        """Remove injected faults by identity; ignore unknown identities."""
+        with self.change() as card:
+            card.withdraw(*identities)
+
+    def clear_faults(self) -> None:
+        """Remove every fault, whoever injected it."""
+        with self.change() as card:
+            card.withdraw(*(active.identity for active in card.faults))
+
+    def struck_by(self, function: str, *, always: bool) -> str | None:
+        """Count a call of ``function``; return the name of the error that it must raise, or None.
+
+        Args:
+            function: the name of an NVML function, or another name that faults accept.
+            always: whether faults of `ANYTHING` strike too.
+        """
+        with self._locked():
+            card = self._fresh()
+            for active in card.faults:
+                fault = active.fault
+                if fault.kind != "error" or not active.active(card.now_ns):
+                    continue
+                if fault.function == function or (always and fault.function == ANYTHING):
+                    if active.calls_left == 0:
+                        return fault.error
+                    active.calls_left -= 1
+                    self._save(card)
+        return None
+
+    def close(self) -> None:
+        """Close the files. They are reopened when the object is used again."""
+        with self.mutex:
+            self._forget()
+            if self._clock is not None:
+                os.close(self._clock)
+                self._clock = None
+
+    # -- the files; the lock is held in all of these ---------------------------------------
+
+    def _fresh(self) -> EmulatedCard:
+        card = self._card
+        if card is None or self._known != self._identity():
+            self._forget()
+            card = self._load()
+        behind_ns = self._read_clock() - card.now_ns
+        if 0 < behind_ns <= 2 * _LAG_NS:
+            card.advance(card.now_ns + behind_ns)
+        if card.reap():
+            self._save(card)
+        return card
+
+    def _load(self) -> EmulatedCard:
+        try:
+            handle = self._held = open_file(self.path, os.O_RDONLY)
+            with open(handle, "rb", closefd=False) as file:
+                text = file.read()
+        except FileNotFoundError:
+            card = EmulatedCard(self.profile, self._seed)
+            self._save(card)
+            return card
+        except OSError as error:
+            raise DeviceError(
+                f"The state of the emulated GPU, {self.path}, cannot be read "
+                f"({error.strerror}): set GPUENERGY_STATE to a folder of your own."
+            ) from None
+        try:
+            data = json.loads(text)
+            _check_ranges(data)
+            card = EmulatedCard.from_json(self.profile, self._seed, data)
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError),
+            *(OverflowError, RecursionError, IndexError),
+        ) as error:
+            damaged = self.path.with_suffix(".damaged")
+            self.path.replace(damaged)
+            card = EmulatedCard(self.profile, self._seed)
+            self._save(card)
+            warnings.warn(
+                f"The state of the emulated GPU in {self.path} was damaged ({error!r}) and has "
+                f"been replaced by a fresh one; the damaged file is kept as {damaged.name}.",
+                EmulatedStateWarning,
+                stacklevel=2,
+            )
+        else:
+            self._remember(card, handle)
+        return card
+
+    def _save(self, card: EmulatedCard) -> None:
+        # The name is always the same: what a killed process left behind is overwritten.
+        scratch = self.path.with_suffix(".tmp")
+        text = json.dumps(card.to_json(), separators=(",", ":")).encode()
+        try:
+            handle = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                if os.write(handle, text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                scratch.replace(self.path)
+            except BaseException:
+                os.close(handle)
+                raise
+        except OSError as error:
+            raise DeviceError(
+                f"The state of the emulated GPU, {self.path}, cannot be written "
+                f"({error.strerror}): set GPUENERGY_STATE to a folder that can be written."
+            ) from None
+        self._forget()
+        self._held = handle
+        self._remember(card, handle)
+
+    def _remember(self, card: EmulatedCard, handle: int) -> None:
+        self._card, self._known, self._saved_ns = card, _identity(os.fstat(handle)), card.now_ns
+
+    def _identity(self) -> tuple[int, ...]:
+        try:
+            return _identity(os.stat(self.path))  # noqa: PTH116 -- half the time of Path.stat
+        except OSError:
+            return ()
+
+    def _forget(self) -> None:
+        self._card, self._known = None, ()
+        held, self._held = self._held, None  # an interrupt must not have it closed twice
+        if held is not None:
+            os.close(held)
+
+    def _read_clock(self) -> int:
+        assert self._clock is not None
+        return int.from_bytes(os.pread(self._clock, 8, 0), "little")
+
+    def _write_clock(self, now_ns: int) -> None:
+        assert self._clock is not None
+        os.pwrite(self._clock, now_ns.to_bytes(8, "little"), 0)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self.mutex:
+            if self._pid != os.getpid():  # after a fork the lock would be shared with the parent
+                self.close()
+                self._pid = os.getpid()
+            if self._clock is None:
+                self._clock = self._open_clock()
+            lock(self._clock)
+            try:
+                yield
+            except BaseException:  # also an interrupt: our copy of the card may be half changed
+                self._forget()
+                raise
+            finally:
+                unlock(self._clock)
+
+    def _open_clock(self) -> int:
+        path = self.path.with_suffix(".clock")
+        try:
+            return open_file(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DeviceError(
+                f"The clock of the emulated GPU, {path}, cannot be opened ({error.strerror}): "
+                "set GPUENERGY_STATE to a folder that can be written."
+            ) from None
+
+
+class VirtualClock:
+    """The virtual clock that NVML readings and timelines of a card share; nothing really sleeps."""
+
+    def __init__(self, state: CardState) -> None:
+        self._state = state
+
+    def now_s(self) -> float:
+        """Return the virtual seconds since the emulated card was powered on."""
+        return self._state.now_ns() / 1e9
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Let ``duration_s`` virtual seconds pass.
+
+        Raises:
+            ValueError: the duration is negative, too long or not a number.
+        """
+        if not 0 <= duration_s < 1e9:
+            raise ValueError(f"cannot sleep for {duration_s!r} s")
+        self._state.spend(round(duration_s * 1e9))
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+# The ranges of the numbers in the file, which may be damaged or come from somebody else. A number
+# out of range would stop virtual time, let it pass forever, or end in a division by zero elsewhere.
+_MOST_NS = 1 << 62  # eight bytes hold the clock
+_LEAST_MW = round(LEAST_LIMIT_W * 1e3)
+_MOST_W = 5e4  # the limit of `Warmth` is near it
+_MOST_MW = round(_MOST_W * 1e3)
+_MOST_PJ = _MOST_MW * _MOST_NS
+_MOST_MHZ = 1e5
+_MOST_INTEGER = 1 << 62
+_LONGEST_NAME = 200
+_MOST_ENTRIES = 100_000
+
+
+def _check_ranges(data: Mapping[str, Any]) -> None:
+    """Check the numbers that `EmulatedCard.to_json` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: a number is missing or out of range.
+    """
+    now_ns = _whole(data["now_ns"], _MOST_NS)
+    if _whole(data["limit_mw"], _MOST_MW) < _LEAST_MW:
+        raise ValueError("limit_mw")
+    if data.get("lock_mhz") is not None:
+        low_mhz, high_mhz = (_whole(mhz, int(_MOST_MHZ)) for mhz in _list(data["lock_mhz"]))
+        if not 1 <= low_mhz <= high_mhz:
+            raise ValueError("lock_mhz")
+    _whole(data["edge_ns"], _MOST_NS)
+    drawn_pj = _check_trace(_list(data["times_ns"]), _list(data["energies_pj"]))
+    _whole(data["power_mw"], _MOST_MW)
+    _whole(data["counter_base_pj"], drawn_pj)
+    _whole(drawn_pj - _whole(data["tick_pj"], drawn_pj), _MOST_MW * TICK_NS)
+    if data["counter_stuck_mj"] is not None:
+        _whole(data["counter_stuck_mj"], drawn_pj)
+    point = data["point"]
+    _number(point["time_s"], MOST_RUN_S)
+    _number(point["power_w"], _MOST_W)
+    _whole(point["clock_mhz"], int(_MOST_MHZ))
+    _whole(point["event_reasons"], _MOST_INTEGER)
+    _number(point["effective_clock_mhz"], _MOST_MHZ)
+    if data["load"]:
+        _check_load(data["load"], now_ns)
+    for active in _list(data["faults"]):
+        _check_fault(active)
+
+
+def _check_trace(times_ns: Sequence[Any], energies_pj: Sequence[Any]) -> int:
+    """Check the energy trace and return the energy drawn until its end."""
+    for at_ns, energy_pj in zip(times_ns, energies_pj, strict=True):
+        _whole(at_ns, _MOST_NS)
+        _whole(energy_pj, _MOST_PJ)
+    segments = zip(pairwise(times_ns), pairwise(energies_pj), strict=True)
+    for (begin_ns, end_ns), (before_pj, after_pj) in segments:
+        if not end_ns - begin_ns > 0:
+            raise ValueError("times_ns")
+        _whole(after_pj - before_pj, _MOST_MW * (end_ns - begin_ns))
+    return int(energies_pj[-1])
+
+
+def _check_load(load: Mapping[str, Any], now_ns: int) -> None:
+    _check_owner(load["owner"])
+    demand = load["demand"]
+    _above_zero(demand["time_s"], MOST_RUN_S)
+    _number(demand["power_w"], _MOST_W)
+    for share in ("memory_time", "memory_power"):
+        _number(demand[share], 1.0)
+    marks = _list(load["marks"])
+    for at_ns, runs, run_ns, clock_mhz in marks:
+        _whole(at_ns, now_ns)
+        _number(runs, 1e18)
+        _above_zero(run_ns, MOST_RUN_S * 1e9)
+        _number(clock_mhz, _MOST_MHZ)
+    for earlier, later in pairwise(marks):
+        if later[0] < earlier[0] or later[1] < earlier[1]:
+            raise ValueError("marks")
+
+
+def _check_fault(active: Mapping[str, Any]) -> None:
+    _name(active["identity"])
+    _check_owner(active["owner"])
+    _whole(active["begins_ns"], _MOST_NS)
+    if active["ends_ns"] is not None:
+        _whole(active["ends_ns"], _MOST_NS)
+    _whole(active["calls_left"], _MOST_INTEGER)
+    if not isinstance(active["fired"], bool):
+        raise TypeError("fired")
+    fault = active["fault"]
+    if fault["kind"] == "error":
+        _name(fault["function"])
+        if fault["error"] not in ERRORS:
+            raise ValueError("error")
+    elif fault["kind"] not in EVENTS:
+        raise ValueError("kind")
+    for name, (_, most) in RANGES.items():
+        if fault.get(name) is not None:
+            _number(fault[name], most)
+    for name in EVENTS.get(fault["kind"], ()):
+        if fault[name] is None:
+            raise ValueError(name)
+
+
+def _check_owner(owner: Mapping[str, Any]) -> None:
+    _whole(owner["pid"], 1 << 31)
+    _whole(owner["started"], _MOST_INTEGER)
+
+
+def _whole(value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is out of range")
+    return value
+
+
+def _number(value: Any, most: float) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= most:  # NaN is not in it either
+        raise ValueError(f"{str(value)[:40]} is out of range")
+    return float(value)
+
+
+def _above_zero(value: Any, most: float) -> None:
+    if _number(value, most) < 1e-12:
+        raise ValueError(f"{value} is out of range")
+
+
+def _name(value: Any) -> None:
+    if not isinstance(value, str) or len(value) > _LONGEST_NAME:
+        raise TypeError("name")
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list) or len(value) > _MOST_ENTRIES:
+        raise TypeError("list")
+    return value

@@ -1,0 +1,172 @@
+"""A kernel in a host process: it runs for each verification and is relaunched for measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol
+
+import numpy as np
+
+from pytest_gpuenergy.devices import Arena, Bytes
+from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
+from pytest_gpuenergy.kernels import Kernel
+
+_MOST = 10_000  # launches that stand in for those of a measurement
+_BUDGET_S = 0.05  # the processor time for these launches
+_AFFORDABLE_S = _BUDGET_S / 2  # above it, a launch is only repeated in part
+_WHOLE_S = 1.0  # above it, a launch of blocks that depend on one another is not repeated
+_PERIOD = 32  # repeated launches of a part of the blocks, within `_AFFORDABLE_S`
+_INSPECTED_BYTES = 8e6  # the accesses of the runs that are inspected after the first
+_LAST_SEED = 2  # the greatest seed of the order of threads that verification asks for
+_TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
+
+
+def is_divisible(kernel: Kernel) -> bool:
+    """Return whether some blocks may run without the others, as far as the text shows."""
+    text = kernel.source
+    return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or may_wait(text))
+
+
+class HostProgram(Protocol):
+    """What runs a kernel, such as a `KernelProcess`."""
+
+    def run(
+        self,
+        *,
+        order_seed: int = 0,
+        fresh: bool = True,
+        most: int = 1,
+        budget_s: float = 0.0,
+        stride: int = 1,
+    ) -> tuple[int, float]: ...
+
+
+class HostKernel:
+    """A `Loaded` kernel on the host.
+
+    A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
+    10,000 of them, or as many as fit in 50 ms of processor time. If one launch takes more than
+    25 ms, only so many of its blocks are launched that it takes that long. The outputs of the other
+    blocks are those of the latest run; an extra launch between two runs finds out which elements
+    the launched part writes. If blocks depend on one another, the whole kernel is launched once, if
+    that takes at most 1 s.
+
+    Args:
+        before: a function to call before each run.
+        program: a function that starts the process, at the first run.
+        stack: the stack on which the process is entered.
+        outputs: the arenas that the kernel writes.
+        divisible: whether some blocks may run without the others, see `is_divisible`.
+        inspect: a function that starts a process whose runs check every access, on a copy of the
+            arenas.
+        traffic_bytes: a function that returns the bytes that a run accesses. Runs after the first
+            are inspected beforehand, up to 8 MB in all: other inputs may lead to other accesses.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[], object],
+        program: Callable[[], AbstractContextManager[HostProgram]],
+        stack: ExitStack,
+        outputs: Sequence[Arena] = (),
+        *,
+        divisible: bool = False,
+        inspect: Callable[[], AbstractContextManager[HostProgram]] | None = None,
+        traffic_bytes: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._before = before
+        self._start = program
+        self._stack = stack
+        self._outputs = outputs
+        self._divisible = divisible
+        self._inspect = inspect
+        self._inspector: HostProgram | None = None
+        self._traffic_bytes = traffic_bytes
+        self._left_bytes = _INSPECTED_BYTES
+        self._program: HostProgram | None = None
+        self._launches = 0
+        self._launch_s = 0.0
+        self._interrupted = _LAST_SEED
+        self._stride = 0
+        self._results: list[Bytes] = []
+        self._written: list[Bytes] = []
+
+    def run(self, order_seed: int = 0) -> None:
+        """Run the kernel once."""
+        self._before()
+        if order_seed and self._inspect is not None:
+            self._left_bytes -= self._traffic_bytes()
+            if self._left_bytes > 0:
+                if self._inspector is None:
+                    self._inspector = self._stack.enter_context(self._inspect())
+                self._inspector.run(order_seed=order_seed % 2)
+        if self._program is None:
+            self._program = self._stack.enter_context(self._start())
+        elif self._stride:
+            self._find_part(self._program)
+        count, self._launch_s = self._program.run(order_seed=order_seed)
+        self._launches += count
+        if self._divisible and self._launch_s > _AFFORDABLE_S and not self._stride:
+            # A power of two, so that it hardly depends on how fast the host is.
+            self._stride = 2 ** math.ceil(math.log2(self._launch_s / _AFFORDABLE_S))
+        if self._stride or self._launch_s > _AFFORDABLE_S:  # a later run may be faster
+            self._results = self._payloads()
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        """Launch the kernel or a part of it again; yield the number of launches so far."""
+        if self._program is None:
+            return
+        if self._divisible and not once and self._launch_s * _PERIOD > _BUDGET_S:
+            self._repeat_part(self._program)
+        if self._stride:
+            if not self._written:
+                return
+            self._before()
+            self._launch_part(self._program)
+        elif self._launch_s > _WHOLE_S:
+            return
+        elif self._launch_s > _AFFORDABLE_S and not once:
+            self._restore(self._results)  # for the single launch that follows
+        else:
+            self._before()
+            most, budget_s = (1, 0.0) if once else (_MOST, _BUDGET_S)
+            self._interrupted += 2 * once  # even seeds interrupt atomics, each at other places
+            count, _ = self._program.run(
+                order_seed=self._interrupted if once else 0,
+                fresh=False,
+                most=most,
+                budget_s=budget_s,
+            )
+            self._launches += count
+        yield self._launches
+
+    def _find_part(self, program: HostProgram) -> None:
+        """Find out by a launch which elements the part writes, and restore the outputs."""
+        before = self._payloads()
+        count, _ = program.run(fresh=False, stride=self._stride)
+        self._launches += count
+        pairs = zip(before, self._payloads(), strict=True)
+        self._written = [old != new for old, new in pairs]
+        self._restore(before)
+
+    def _launch_part(self, program: HostProgram) -> None:
+        """Launch the part; elsewhere the outputs are those of the latest run."""
+        count, _ = program.run(fresh=False, stride=self._stride)
+        self._launches += count
+        parts = zip(self._written, self._payloads(), self._results, strict=True)
+        self._restore([np.where(written, new, old) for written, new, old in parts])
+
+    def _repeat_part(self, program: HostProgram) -> None:
+        """Launch a small part repeatedly to find launches that differ from the others."""
+        stride = 2 ** math.ceil(math.log2(self._launch_s * _PERIOD / _AFFORDABLE_S))
+        count, _ = program.run(fresh=False, most=_PERIOD, budget_s=_AFFORDABLE_S, stride=stride)
+        self._launches += count
+
+    def _restore(self, payloads: Sequence[Bytes]) -> None:
+        for arena, payload in zip(self._outputs, payloads, strict=True):
+            arena.payload(arena.image(writable=True))[:] = payload
+
+    def _payloads(self) -> list[Bytes]:
+        return [np.array(arena.payload(arena.image())) for arena in self._outputs]

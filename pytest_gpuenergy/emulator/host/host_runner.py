@@ -1,0 +1,297 @@
+"""The runner that compiles CUDA text for the host CPU and runs it in processes with limits."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from pytest_gpuenergy.devices import Arena, FileMemory
+from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
+from pytest_gpuenergy.emulator.host.access_profile import AccessProfile, read_profile
+from pytest_gpuenergy.emulator.host.compiler import find_compiler
+from pytest_gpuenergy.emulator.host.host_protocol import (
+    Sampling,
+    address_bytes,
+    kernel_entries,
+    used_arenas,
+    write_plan,
+)
+from pytest_gpuenergy.emulator.host.kernel_limits import check_limits
+from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
+from pytest_gpuenergy.emulator.host.toolchain import Toolchain
+from pytest_gpuenergy.emulator.translation.outline import is_offered
+from pytest_gpuenergy.emulator.translation.translate import KernelText
+from pytest_gpuenergy.kernels import HOST_HEADER, Kernel, reachable
+from pytest_gpuenergy.support import DeviceError, KernelFault, is_file
+from pytest_gpuenergy.workloads import Scalar
+
+# What a compiler says about a name that a missing header may declare.
+_MISSING = re.compile(
+    r"declared|does not name|not a namespace|no (?:member|type) named|unknown type"
+)
+# How much of a kernel a check runs.
+_SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
+
+
+class HostRunner:
+    """Compiles kernels with the host's C++ compiler and runs them in processes of their own.
+
+    Args:
+        cache: the folder of programs and runtime; processes may share it, and everything in it can
+            be rebuilt.
+        compiler: the path of the compiler, by default the result of `find_compiler`.
+        jobs: the number of compilers that run at the same time, by default the number of CPUs.
+        profile: the GPU on which the kernels run.
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        compiler: str | None = None,
+        jobs: int | None = None,
+        profile: GpuProfile = DEFAULT_PROFILE,
+    ) -> None:
+        self._profile = profile
+        self._cache = cache
+        self._compiler = compiler
+        self._jobs = jobs or len(os.sched_getaffinity(0))
+        self._lock = threading.Lock()
+        self._tools: Future[Toolchain] | None = None
+        self._programs: dict[tuple[str, str], Future[Path]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: set[KernelProcess] = set()
+        self._closed = False
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Begin to compile ``kernels``, and their checked builds, in the background."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="host-compiler")
+        for kernel in kernels:
+            for variant in ("plain", "checked"):
+                self._pool.submit(self._quietly, kernel, variant)
+
+    def compile(self, kernel: Kernel) -> Path:
+        """Return the program that runs ``kernel``, from the cache if its text was compiled before.
+
+        Raises:
+            KernelFault: ``compile``, with the first error and its line, or ``constraints``.
+            DeviceError: there is no working compiler.
+        """
+        return self._built(kernel, "plain")
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        inspecting: bool = False,
+    ) -> Iterator[KernelProcess]:
+        """Start a process in which ``kernel`` can be run repeatedly, in place on the arenas' files.
+
+        Device variables and workspaces keep their contents from run to run. With ``inspecting``,
+        each run works on a copy of the arenas' present contents and checks them as `check_races`
+        does.
+
+        Raises:
+            KernelFault: the kernel did not compile, does not fit a GPU, crashed, hung, diverged
+                at a barrier, or wrote to an input or beyond a workspace.
+        """
+        check_limits(kernel)
+        path = self._built(kernel, "checked" if inspecting else "plain")
+        sampling = _SAMPLING if inspecting else None
+        with self._program(
+            path, kernel, arenas, scalars, timeout_s, sampling, on_request=inspecting
+        ) as program:
+            yield program
+            if not inspecting:
+                program.finish()
+
+    def run(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+        order_seed: int = 0,
+    ) -> None:
+        """Run all launches once in a process of their own.
+
+        Threads and blocks run in ascending order with an ``order_seed`` of 0, in descending order
+        with 1, and shuffled with any other.
+
+        Raises:
+            KernelFault: see `open`.
+        """
+        with self.open(kernel, arenas, scalars, timeout_s=timeout_s) as program:
+            program.run(order_seed=order_seed)
+
+    def check_races(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+    ) -> AccessProfile:
+        """Run a sample of the blocks with every access checked, on a copy of the arenas.
+
+        Raises:
+            KernelFault: ``correctness`` when two threads race or an access lies outside the
+                tensors' elements; otherwise see `run`.
+        """
+        check_limits(kernel)
+        path = self._built(kernel, "checked")
+        with self._program(path, kernel, arenas, scalars, timeout_s, _SAMPLING) as program:
+            return read_profile(kernel, program.finish())
+
+    def close(self) -> None:
+        """Stop compiling and end all programs. Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+        self._closed = True
+        for program in tuple(self._running):
+            program.kill()
+
+    def _quietly(self, kernel: Kernel, variant: str) -> None:
+        with contextlib.suppress(KernelFault, DeviceError, OSError):
+            self._built(kernel, variant)  # the call that needs the program raises the fault
+
+    def _toolchain(self) -> Toolchain:
+        with self._lock:
+            future, first = self._tools, self._tools is None
+            if future is None:
+                future = self._tools = Future()
+        if first:
+            with _result_to(future):
+                self._cache.mkdir(parents=True, exist_ok=True)
+                compiler = self._compiler or find_compiler()
+                future.set_result(Toolchain.prepare(self._cache, compiler, self._jobs))
+        return future.result()
+
+    def _built(self, kernel: Kernel, variant: str) -> Path:
+        key = (kernel.digest, variant)
+        with self._lock:
+            future, first = self._programs.get(key), key not in self._programs
+            if future is None:
+                future = self._programs[key] = Future()
+        if first:
+            with _result_to(future):
+                future.set_result(self._build(kernel, variant))
+        return future.result()
+
+    def _build(self, kernel: Kernel, variant: str) -> Path:
+        entries = kernel_entries(kernel)
+        needed = reachable(kernel.source, entries, is_offered)
+        try:
+            return self._build_text(kernel, KernelText(needed, entries), variant)
+        except KernelFault as fault:
+            if needed == kernel.source:
+                raise
+            try:  # `reachable` may have left out too much
+                return self._build_text(kernel, KernelText(kernel.source, entries), variant)
+            except KernelFault as of_whole:
+                # A header that does not exist explains the names that are missing without it.
+                missing = re.search(r"#include <([^>]+)>", str(of_whole))
+                if missing is not None and not HOST_HEADER.fullmatch(missing[1]):
+                    raise of_whole from None
+                left_out = [
+                    header
+                    for header in re.findall(
+                        r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)', kernel.source, re.MULTILINE
+                    )
+                    if not is_offered(header) and not HOST_HEADER.fullmatch(header)
+                ]
+                if not left_out or not _MISSING.search(str(fault)):
+                    raise fault from None
+                raise KernelFault(
+                    "compile",
+                    f"{fault}; {left_out[0]}, which it includes, was left out: if it is a header "
+                    "of the project, name its folder in load_kernel(include=...)",
+                ) from None
+
+    def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:
+        tools = self._toolchain()
+        # The check of several launches runs the blocks that it does not sample in a plain build.
+        several = variant == "checked" and len(kernel.launches) > 1
+        variants = [variant, "plain"] if several else [variant]
+        content = "\0".join([tools.key, *variants, text.marked])
+        name = hashlib.sha256(content.encode()).hexdigest()
+        program = self._cache / f"{name[:32]}-{variant}"
+        if not is_file(program):
+            tools.compile(text, variants, program)
+        return program
+
+    @contextlib.contextmanager
+    def _program(
+        self,
+        path: Path,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        timeout_s: float,
+        sampling: Sampling | None,
+        *,
+        on_request: bool = False,
+    ) -> Iterator[KernelProcess]:
+        """Start the program and send it its plan; end it on leaving."""
+        with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
+            plan = write_plan(
+                kernel,
+                arenas,
+                files,
+                scalars,
+                sampling=sampling,
+                profile=self._profile,
+                on_request=on_request,
+            )
+            tools = self._toolchain()
+            program = KernelProcess(
+                path,
+                files.values(),
+                sandbox=tools.sandbox,
+                readable=tools.libraries,
+                entry=kernel.launches[0].entry,
+                address_bytes=address_bytes(kernel, arenas, self._profile),
+                timeout_s=timeout_s,
+            )
+        self._running.add(program)
+        try:
+            if self._closed:  # by another thread, which did not see this process
+                raise DeviceError("The emulated GPU was closed before the kernel had run.")
+            program.tell(plan)
+            yield program
+        finally:
+            program.close()
+            self._running.discard(program)
+
+
+@contextlib.contextmanager
+def _result_to(future: Future[Path] | Future[Toolchain]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        future.set_exception(error)
+
+
+@contextlib.contextmanager
+def _opened(arenas: Mapping[str, Arena], *, writing: bool) -> Iterator[dict[str, int]]:
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for name, arena in arenas.items():
+            in_place = writing and arena.tensor.role != "input"
+            assert isinstance(arena.memory, FileMemory)  # the device offers no other
+            files[name] = os.open(arena.memory.path, os.O_RDWR if in_place else os.O_RDONLY)
+            stack.callback(os.close, files[name])
+        yield files

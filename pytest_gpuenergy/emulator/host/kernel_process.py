@@ -1,0 +1,207 @@
+"""The process of a compiled kernel on the host: its input, its answers and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO
+
+from pytest_gpuenergy.emulator.host.host_protocol import ProcessAnswers, shown, write_runs
+from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
+
+_PRINTED_BYTES = 2 << 20  # the most that is kept of what a kernel prints
+_MOST_RUNS = 8  # that may use up the whole timeout, of one process
+
+
+class KernelProcess:
+    """A compiled kernel in a process with limits, where it can do no harm.
+
+    Args:
+        path: the path of the program.
+        files: the open descriptors of its tensors, see `write_plan`.
+        sandbox: the path of the program that starts it, see sandbox.cpp.
+        readable: the files and folders that it may read.
+        entry: the name of the kernel in messages.
+        address_bytes: the limit of its address space.
+        timeout_s: the limit for each answer.
+
+    Raises:
+        DeviceError: ``sandbox`` cannot be started.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        files: Iterable[int],
+        *,
+        sandbox: Path,
+        readable: Iterable[str],
+        entry: str,
+        address_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        self._timeout_s = timeout_s
+        limits = [str(_MOST_RUNS * (math.ceil(timeout_s) + 1)), str(address_bytes)]
+        try:
+            self._process = subprocess.Popen(
+                [sandbox, *limits, path, *readable],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=list(files),
+                env={"LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeviceError(
+                f"{sandbox} cannot be started ({error.strerror}): was the cache cleared, or is it "
+                "on a file system whose programs may not run? Start again, or set "
+                f"{compiled_variable()}."
+            ) from None
+        self._answers = ProcessAnswers(entry)
+        self._unsent, self._printed = bytearray(), bytearray()
+        self._open = [self._stream("stdout"), self._stream("stderr")]
+        os.set_blocking(self._stream("stdin").fileno(), False)
+
+    def tell(self, text: str) -> None:
+        """Queue the plan or a line of `write_runs`; it is sent when its answer is read."""
+        self._unsent += f"{self._answers.ask()} {text}".encode()
+
+    def run(
+        self,
+        *,
+        order_seed: int = 0,
+        fresh: bool = True,
+        most: int = 1,
+        budget_s: float = 0.0,
+        stride: int = 1,
+    ) -> tuple[int, float]:
+        """Run the plan, see `write_runs`.
+
+        Returns:
+            The number of runs and their processor time in seconds.
+
+        Raises:
+            KernelFault: the run failed, and the process has ended.
+        """
+        began_s = time.monotonic()
+        self.tell(
+            write_runs(
+                order_seed=order_seed, fresh=fresh, most=most, budget_s=budget_s, stride=stride
+            )
+        )
+        self._exchange(lambda: self._answers.begun)
+        if not self._answers.begun:
+            raise self._death()
+        elapsed_s = time.monotonic() - began_s
+        return self._answers.runs(most=most, budget_s=budget_s, elapsed_s=elapsed_s)
+
+    def finish(self) -> list[str]:
+        """Let the process end and return the profiles among its answers.
+
+        Raises:
+            KernelFault: the process failed.
+        """
+        self._exchange(lambda: not self._unsent)
+        self._stream("stdin").close()
+        self._exchange(lambda: False)
+        profiles = self._answers.profiles()
+        if profiles is None or self._process.returncode != 0:
+            raise self._death()
+        return profiles
+
+    def close(self) -> None:
+        """End the process immediately and pass on what it has printed."""
+        self.kill()
+        sys.stderr.write(self._printed.decode(errors="replace"))
+
+    def kill(self) -> None:
+        """End the process immediately. Idempotent."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _stream(self, name: str) -> IO[bytes]:
+        stream: IO[bytes] | None = getattr(self._process, name)
+        assert stream is not None
+        return stream
+
+    def _exchange(self, until: Callable[[], bool]) -> None:
+        """Send what is unsent and read both streams until ``until`` holds, or to their ends.
+
+        Raises:
+            KernelFault: the exchange took too long, or the kernel answered in place of its runtime;
+                the process has been ended.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        in_time = True
+        with selectors.DefaultSelector() as selector:
+            for stream in self._open:
+                selector.register(stream, selectors.EVENT_READ)
+            if self._unsent:
+                selector.register(self._stream("stdin"), selectors.EVENT_WRITE)
+            while in_time and self._open and not until():
+                ready = selector.select(max(0.0, deadline_s - time.monotonic()))
+                for key, events in ready:
+                    more = self._send() if events & selectors.EVENT_WRITE else self._read(key.fd)
+                    if not more:
+                        selector.unregister(key.fileobj)
+                in_time = bool(ready) and time.monotonic() < deadline_s
+        if in_time and not self._open:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.1, deadline_s - time.monotonic()))
+            in_time = self._process.returncode is not None
+        if not in_time:
+            self.kill()
+            raise self._answers.late(self._timeout_s)
+
+    def _send(self) -> bool:
+        """Send a piece of what is unsent; return whether anything is left."""
+        try:
+            del self._unsent[: os.write(self._stream("stdin").fileno(), self._unsent)]
+        except BrokenPipeError:  # the process has ended; reading shows how
+            self._unsent.clear()
+        return bool(self._unsent)
+
+    def _read(self, descriptor: int) -> bool:
+        """Read a piece of a stream; return whether there may be more."""
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            self._open = [stream for stream in self._open if stream.fileno() != descriptor]
+        elif descriptor == self._stream("stdout").fileno():
+            self._take(piece)
+        else:  # drop the rest, since the process must not be blocked
+            self._printed += piece[: max(0, _PRINTED_BYTES - len(self._printed))]
+        return bool(piece)
+
+    def _take(self, piece: bytes) -> None:
+        try:
+            self._answers.take(piece)
+        except KernelFault:
+            self.kill()
+            raise
+
+    def _death(self) -> KernelFault:
+        """Return the fault of a process that ended without an answer."""
+        code = self._process.poll()
+        if code is not None and code < 0:
+            return KernelFault("runtime", f"The kernel was ended by {signal_name(-code)}.")
+        tail = self._printed.decode(errors="replace").strip().splitlines()
+        return KernelFault(
+            "runtime",
+            f"The kernel ended its process with exit code {code}"
+            f"{': ' + shown(tail[-1]) if tail else ''}.",
+        )

@@ -1,0 +1,406 @@
+"""How kernels are compiled and linked for the host, and the headers and runtime that they share.
+
+Most of what a linker does is the same for all kernels: it looks through the C++ library, and puts
+together the runtime with those parts of the library that the runtime needs. A partial link does
+that once. A kernel that needs more of the C++ library is linked in the slower way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuenergy.emulator.host.compiler import compiler_version, first_error, run_compiler
+from pytest_gpuenergy.emulator.host.flags import (
+    MATRIX_FLAGS,
+    PRECOMPILED,
+    RUNTIME_FLAGS,
+    build_version,
+    fills_locals,
+    kernel_flags,
+)
+from pytest_gpuenergy.emulator.translation.marks import conversions_in, with_conversions
+from pytest_gpuenergy.emulator.translation.translate import KernelText
+from pytest_gpuenergy.emulator.translation.uninitialized import needs_zeros
+from pytest_gpuenergy.support import (
+    DeviceError,
+    KernelFault,
+    build_folder,
+    compiled_variable,
+    cuda_dir,
+    is_file,
+    is_folder,
+    is_there,
+    lock,
+    sweep,
+    written_to_cache,
+)
+
+_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+_LAYOUT = "13"  # the version of the layout of the prepared folder
+_VECTORIZED = ("matrices", "products", "warpgroups")  # compiled with `MATRIX_FLAGS`
+_SANDBOX = "sandbox"
+_TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
+# Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
+# and GCC crashes where a text itself renames them.
+_WRAPPED = tuple(
+    f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
+)
+_LOADER_CACHE = "/etc/ld.so.cache"
+_LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+_LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+
+# Units of ``cuda/host`` that only checked builds need.
+_CHECKED_UNITS = (
+    *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "visibility"),
+    "warps",
+)
+# Units that all builds need.
+_RUNTIME_UNITS = (
+    *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
+    *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
+    *("shared", "stacks", "teams", "undefined", "warpgroups"),
+)
+_TRACED = "runtime"  # the runtime alone, as a program whose loader can list its libraries
+
+_RunCompiler = Callable[..., subprocess.CompletedProcess[str]]
+
+# The ways to link; the first that works is taken. A static C++ library takes a third of the time of
+# a shared one, and gold, which not every system has, half the time of the usual linker.
+_STATIC = ("-static-libstdc++", "-static-libgcc")
+_GOLD = "-fuse-ld=gold"
+_WAYS_TO_LINK = (
+    (_GOLD, "-fno-use-linker-plugin", *_STATIC),  # there is nothing to optimize at link time
+    (_GOLD, *_STATIC),
+    _STATIC,
+    (),
+)
+# The runtime alone loads the mathematical library too: it tells which files kernels may read.
+_WITH_MATH = ("-Wl,--no-as-needed", "-lm")
+_OPTIONS = "link-options"  # a file of the prepared folder
+_PARTS_OF_LIBRARIES = ("-Wl,-Bstatic", "-lstdc++", "-lgcc_eh", "-lgcc")
+_OTHER_LIBRARIES = ("-nodefaultlibs", "-lm", "-lgcc", "-lc")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler with the folder of its precompiled headers and runtime objects.
+
+    Attributes:
+        compiler: the path of the compiler.
+        version: its version, see `compiler_version`.
+        key: a digest of everything that the objects depend on.
+        folder: the prepared folder.
+    """
+
+    compiler: str
+    version: str
+    key: str
+    folder: Path
+
+    @classmethod
+    def prepare(cls, cache: Path, compiler: str, jobs: int) -> Toolchain:
+        """Build what is missing in ``cache``; this takes a few seconds once per compiler version.
+
+        When several processes need it at the same time, one builds it and the others wait.
+
+        Raises:
+            DeviceError: the compiler cannot build the runtime.
+        """
+        version = compiler_version(compiler)
+        content = [_LAYOUT, compiler, version, _processor(), build_version()]
+        key = hashlib.sha256("\0".join(content).encode()).hexdigest()
+        tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
+        sweep(cache)
+        if not tools._is_built():
+            with _locked(cache):
+                if not is_folder(tools.folder):
+                    tools._build(cache, jobs)
+                tools._precompile_headers(cache)
+        return tools
+
+    def compile(self, text: KernelText, variants: Sequence[str], program: Path) -> None:
+        """Compile ``text`` in each of ``variants`` and link them to ``program``, atomically.
+
+        Raises:
+            KernelFault: ``compile``, with the first error and its line.
+            DeviceError: the prepared headers and runtime are gone.
+        """
+        if not is_folder(self.folder):
+            raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
+        with build_folder(program.parent) as folder:
+            try:
+                objects = self._objects(folder, variants, text.marked, text.source)
+            except KernelFault:
+                # Without marks the errors are those of the text's author, and there may be none.
+                if text.unmarked == text.marked:
+                    raise
+                objects = self._objects(folder, variants, text.unmarked, text.source)
+            if _TAKES_MEMORY.search(text.source):
+                objects = [self._with_heap(folder, path) for path in objects]
+            linked = folder / "program"
+            run = functools.partial(run_compiler, self.compiler, scratch=folder)
+            checked = "checked" in variants
+            self._checked_output(_link(run, self.folder, objects, linked, checked=checked), folder)
+            linked.replace(program)
+
+    def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
+        objects = []
+        for variant in variants:
+            made, warnings = self._compiled(folder, variant, text)
+            if places := conversions_in(warnings):
+                # If a mark makes a call ambiguous, keep the first object.
+                with contextlib.suppress(KernelFault):
+                    again = with_conversions(text, places)
+                    made, _ = self._compiled(folder, variant, again)
+                    text = again
+            objects.append(made)
+            runs = list(variants) == ["plain"] and fills_locals(self.version)
+            if runs and needs_zeros(source, warnings):
+                objects.append(self._compiled(folder, "zeroed", text)[0])
+        return objects
+
+    @property
+    def sandbox(self) -> Path:
+        """The program that starts compiled programs, see sandbox.cpp."""
+        return self.folder / _SANDBOX
+
+    @functools.cached_property
+    def libraries(self) -> tuple[str, ...]:
+        """The files that a compiled program reads when it starts: the loader and its libraries.
+
+        These are the libraries that the loader lists for the runtime alone, or the folders that
+        usually hold them if it lists none.
+        """
+        listed = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            listed = subprocess.run(
+                [self.folder / _TRACED],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={"LC_ALL": "C", "LD_TRACE_LOADED_OBJECTS": "1"},
+                timeout=60,
+                check=False,
+            ).stdout
+        return (_LOADER_CACHE, *(_LOADED.findall(listed) or _LIBRARY_FOLDERS))
+
+    def _with_heap(self, folder: Path, compiled: str) -> str:
+        """Replace `new` and `delete` in an object by calls of heap.cpp; return the new object."""
+        made = f"{compiled}.heap.o"
+        self._run(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
+        return made
+
+    def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
+        """Compile ``text`` as it is; return the object and the warnings of the compiler."""
+        with (
+            written_to_cache(folder),
+            tempfile.NamedTemporaryFile(
+                "w", dir=folder, prefix="kernel-", suffix=".cpp", delete=False
+            ) as source,
+        ):
+            source.write(text)
+        made = f"{source.name}.{variant}.o"
+        headers = self.folder / variant
+        command = [*self._flags(variant), f"-I{headers}", "-include", str(headers / "kernel.h")]
+        return made, self._run(folder, *command, "-c", source.name, "-o", made)
+
+    def _run(self, scratch: Path, *arguments: str) -> str:
+        return self._checked_output(
+            run_compiler(self.compiler, *arguments, scratch=scratch), scratch
+        )
+
+    def _checked_output(self, done: subprocess.CompletedProcess[str], scratch: Path) -> str:
+        """Return the output of the compiler; raise if it failed."""
+        if done.returncode:
+            if full := next((words for words in _NO_ROOM if words in done.stderr), None):
+                raise DeviceError(
+                    f"{scratch.parent} cannot be written ({full}): free some space, or set "
+                    f"{compiled_variable()} to another folder."
+                )
+            raise KernelFault("compile", first_error(done.stderr))
+        return done.stderr
+
+    def _is_built(self) -> bool:
+        return all(is_there(path) for path in self._precompiled())
+
+    def _precompiled(self) -> list[Path]:
+        """The precompiled header of each variant; they are built last."""
+        suffix = "pch" if "clang" in self.version else "gch"
+        return [self.folder / variant / f"kernel.h.{suffix}" for variant in self._variants]
+
+    @property
+    def _variants(self) -> tuple[str, ...]:
+        """The variants that the compiler can build."""
+        return (*PRECOMPILED, "zeroed") if fills_locals(self.version) else PRECOMPILED
+
+    def _flags(self, variant: str) -> list[str]:
+        return kernel_flags(variant, self.version)
+
+    def _build(self, cache: Path, jobs: int) -> None:
+        with build_folder(cache) as scratch:
+            folder = scratch / "built"
+            with written_to_cache(cache):
+                for variant in self._variants:
+                    (folder / variant).mkdir(parents=True)
+                    for path in (cuda_dir() / "host").glob("*.h"):
+                        shutil.copyfile(path, folder / variant / path.name)
+            commands = []
+            for unit in (*_RUNTIME_UNITS, *_CHECKED_UNITS, _SANDBOX):
+                source = str(cuda_dir() / "host" / f"{unit}.cpp")
+                flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if unit in _VECTORIZED else ())]
+                commands.append([*flags, "-c", source, "-o", f"{folder / unit}.o"])
+            self._run_all(scratch, commands, jobs)
+            run = functools.partial(run_compiler, self.compiler, scratch=scratch)
+            self._raise_if_failed(_build_runtime(run, folder))
+            started = ["-no-pie", f"{folder / _SANDBOX}.o", "-o", str(folder / _SANDBOX)]
+            self._run_all(scratch, [started], 1)
+            try:
+                folder.rename(self.folder)
+            except OSError:
+                if not is_folder(self.folder):  # another process was faster
+                    raise
+
+    def _precompile_headers(self, cache: Path) -> None:
+        """Precompile in place, because clang's results hold the path of the header."""
+        if self._is_built():
+            return
+        made = self._precompiled()
+        headers = [path.with_suffix("") for path in made]
+        with build_folder(cache) as scratch:
+            drafts = [scratch / variant for variant in self._variants]
+            commands = [
+                [
+                    *self._flags(variant),
+                    "-x",
+                    "c++-header",
+                    str(header),
+                    "-o",
+                    str(draft),
+                ]
+                for variant, header, draft in zip(self._variants, headers, drafts, strict=True)
+            ]
+            self._run_all(scratch, commands, len(commands))
+            for draft, path in zip(drafts, made, strict=True):
+                draft.replace(path)
+
+    def _run_all(self, folder: Path, commands: Sequence[Sequence[str]], jobs: int) -> None:
+        with ThreadPoolExecutor(jobs) as pool:
+            run = functools.partial(run_compiler, self.compiler, scratch=folder)
+            results = list(pool.map(lambda command: run(*command), commands))
+        for done in results:
+            self._raise_if_failed(done)
+
+    def _raise_if_failed(self, done: subprocess.CompletedProcess[str]) -> None:
+        if done.returncode:
+            raise DeviceError(
+                f"{self.compiler} cannot build the emulated GPU "
+                f"({first_error(done.stderr)}): set $CXX to g++ 11 or later, or clang++."
+            )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let in one process at a time, except on a file system that cannot lock a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _processor() -> str:
+    """Return what -march=native stands for here: different processors may share a cache."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = [line for line in lines if line.startswith(("model\t", "flags", "Features"))]
+    return "\n".join([platform.machine(), platform.processor(), *sorted(set(features))])
+
+
+def _build_runtime(run: _RunCompiler, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Link the runtime, alone and for kernels, in the quickest way that the compiler has.
+
+    Args:
+        run: a function that runs the compiler.
+        folder: the prepared folder, with the objects of the runtime.
+
+    Returns:
+        The result of the compiler, which failed if no way works.
+    """
+    command = [*_objects(folder, _RUNTIME_UNITS), *_WITH_MATH, "-o", str(folder / _TRACED)]
+    for options in _WAYS_TO_LINK:
+        done = run("-no-pie", *options, *command)
+        if not done.returncode:
+            break
+    (folder / _OPTIONS).write_text(" ".join(options))
+    if set(_STATIC) <= set(options):
+        for checked in (False, True):
+            _link_partly(run, folder, options, checked=checked)
+    return done
+
+
+def _link(
+    run: _RunCompiler, folder: Path, objects: Sequence[str], program: Path, *, checked: bool
+) -> subprocess.CompletedProcess[str]:
+    """Link the objects of a kernel to ``program``.
+
+    Args:
+        run: a function that runs the compiler.
+        folder: the prepared folder.
+        objects: the paths of the objects.
+        program: the path of the result.
+        checked: whether the program checks its accesses.
+
+    Returns:
+        The result of the compiler.
+    """
+    options = (folder / _OPTIONS).read_text().split()
+    if is_file(runtime := _partly_linked(folder, checked=checked)):
+        done = _link_quickly(run, options, [*objects, str(runtime)], program)
+        if not done.returncode:
+            return done
+    units = _RUNTIME_UNITS + (_CHECKED_UNITS if checked else ())
+    return run("-no-pie", *options, *objects, *_objects(folder, units), "-o", str(program))
+
+
+def _link_quickly(
+    run: _RunCompiler, options: Sequence[str], objects: Sequence[str], program: Path
+) -> subprocess.CompletedProcess[str]:
+    return run("-no-pie", *options, *objects, *_OTHER_LIBRARIES, "-o", str(program))
+
+
+def _link_partly(run: _RunCompiler, folder: Path, options: Sequence[str], *, checked: bool) -> None:
+    """Link the runtime with the parts of the C++ library that it needs, if the linker can."""
+    runtime = _partly_linked(folder, checked=checked)
+    objects = _objects(folder, _RUNTIME_UNITS + (_CHECKED_UNITS if checked else ()))
+    linker = [option for option in options if option not in _STATIC]
+    together = [*linker, "-r", "-nostdlib", *objects, *_PARTS_OF_LIBRARIES, "-o", str(runtime)]
+    trial = folder / "trial"
+    done = run("-no-pie", *together)
+    if done.returncode or _link_quickly(run, options, [str(runtime)], trial).returncode:
+        runtime.unlink(missing_ok=True)
+    trial.unlink(missing_ok=True)
+
+
+def _partly_linked(folder: Path, *, checked: bool) -> Path:
+    return folder / f"{'checked' if checked else 'plain'}-runtime.o"
+
+
+def _objects(folder: Path, units: Sequence[str]) -> list[str]:
+    return [f"{folder / unit}.o" for unit in units]

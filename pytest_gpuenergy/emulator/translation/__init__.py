@@ -1,0 +1,1 @@
+"""CUDA text and PTX translated into C++ for the host."""

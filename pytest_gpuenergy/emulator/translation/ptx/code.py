@@ -1,0 +1,78 @@
+"""The C++ that replaces a parsed asm statement."""
+
+from __future__ import annotations
+
+from pytest_gpuenergy.emulator.translation.ptx.arithmetic import register_code
+from pytest_gpuenergy.emulator.translation.ptx.instructions import (
+    Label,
+    Part,
+    Registers,
+    RegisterScope,
+    parsed,
+)
+from pytest_gpuenergy.emulator.translation.ptx.matrices import matrix_code
+from pytest_gpuenergy.emulator.translation.ptx.memory_access import memory_code
+from pytest_gpuenergy.emulator.translation.ptx.operands import BITS, HOST, Names
+from pytest_gpuenergy.emulator.translation.ptx.statements import (
+    Operand,
+    Statement,
+    UnsupportedError,
+)
+from pytest_gpuenergy.emulator.translation.ptx.synchronization import synchronization_code
+
+
+def statement_code(statement: Statement) -> str:
+    """Return an expression of type void that does what the statement does.
+
+    Raises:
+        UnsupportedError: the emulated GPU cannot run the statement.
+    """
+    operands = statement.operands
+    names = Names(operands)
+    parts = list(parsed(statement.template))
+    names.label([part.name for part in parts if isinstance(part, Label)])
+    body = [_part(part, names) for part in parts]
+    if names.depth:
+        raise UnsupportedError("asm with a brace that nothing closes")
+    if not body and not operands:
+        return "((void)0)"
+    before = [
+        names.labels,
+        *(_operand_declaration(k, operand) for k, operand in enumerate(operands)),
+    ]
+    return f"__extension__ ({{ {' '.join([*before, *body, names.write_back()])} (void)0; }})"
+
+
+def _operand_declaration(number: int, operand: Operand) -> str:
+    """Return the declaration of the variable that stands for an operand's register."""
+    variable, expression = f"cuhost_r{number}", operand.expression.strip()
+    if operand.constraint == "n":
+        return f"constexpr auto {variable} = (long long)({expression});"
+    register = f"{HOST}b<{BITS[operand.constraint]}>"
+    taken = f"{HOST}operand<{register}>"
+    if not operand.access:
+        return f"const {register} {variable} = {taken}({expression});"
+    place = f"auto& cuhost_o{number} = ({expression});"
+    value = f" = {taken}(cuhost_o{number})" if operand.access == "+" else ""
+    return f"{place} {register} {variable}{value};"
+
+
+def _part(part: Part, names: Names) -> str:
+    if isinstance(part, Label):
+        return f"{names.jump(part.name)}:;"
+    if isinstance(part, RegisterScope):
+        names.open() if part.opens else names.close()
+        return "{" if part.opens else "}"
+    if isinstance(part, Registers):
+        return names.declare(part)
+    code = (
+        memory_code(part, names)
+        or register_code(part, names)
+        or matrix_code(part, names)
+        or synchronization_code(part, names)
+    )
+    if not code:
+        raise UnsupportedError(part.text)
+    if not part.guard:
+        return code
+    return f"if ({names.predicate('!' * part.negated + part.guard)}) {{ {code} }}"

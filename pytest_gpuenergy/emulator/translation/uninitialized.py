@@ -1,0 +1,107 @@
+"""Uninitialized local variables: which texts need a second build with zeros in them.
+
+A build fills them with the compiler's pattern, which is -1.7e38 as a float with GCC and NaN, which
+a maximum ignores, with clang. A maximum that starts at -1.7e38 can look right; with zeros it does
+not. A ``bool`` would be false with any pattern, so it gets a value here: true, or false in the
+second build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_gpuenergy.emulator.translation.cuda_syntax import CudaToken, tokens_with_depth
+
+GCC_WARNINGS = ("-Wuninitialized", "-Wmaybe-uninitialized")
+"""The options of GCC that report variables which may be used uninitialized."""
+
+CLANG_WARNINGS = ("-Wuninitialized", "-Wsometimes-uninitialized", "-Wconditional-uninitialized")
+"""The same options of clang."""
+
+_WARNING = re.compile(
+    r"kernel\.cu:\d+:\d+: warning: .*\[-W(?:maybe|sometimes|conditional)?-?uninitialized\]$",
+    re.MULTILINE,
+)
+# Compilers do not report arrays: this finds those that are declared without a value.
+_ARRAY = re.compile(
+    r"(?:^|[;{}])\s*(?:alignas\s*\(\w+\)\s*)?(?P<type>(?:unsigned\s+|long\s+)*\w+)\s+"
+    r"(?P<name>\w+)\s*(?:\[[^\];{}]*\]\s*)+;",
+    re.MULTILINE,
+)
+# A flag without a value, also among others, in an array or in a type.
+_FLAG = re.compile(r"\bbool\s+(?:[^;(){}]*,\s*)?\w+\s*(?:\[[^\];{}]*\]\s*)*[,;]")
+_NO_TYPE = frozenset(("return", "extern", "delete", "else", "goto", "typedef"))
+_VALUE = " = ::cuhost::cuhost_unset"  # true, or false in the build with zeros
+_DECLARED = re.compile(r"\bbool\s+\w+\s*[,;]|\bbool\s[^;(){}]*,\s*\w+\s*[,;]")
+_TYPES = frozenset(("struct", "class", "union", "enum"))
+
+
+def needs_zeros(source: str, warnings: str) -> bool:
+    """Return whether a pattern in uninitialized local variables may go unnoticed.
+
+    Args:
+        source: the CUDA C++ text.
+        warnings: the output of the compiler for its translation.
+    """
+    if _WARNING.search(warnings) or _FLAG.search(source):
+        return True
+    names = {found["name"] for found in _ARRAY.finditer(source) if found["type"] not in _NO_TYPE}
+    return any(_is_compared(source, name) for name in names)
+
+
+def _is_compared(source: str, name: str) -> bool:
+    """Return whether elements of an array are compared: a maximum may start with the pattern."""
+    element = rf"\b{name}\s*\[[^;]*?\]"
+    return bool(
+        re.search(rf"\b\w*(?:max|min|Max|Min|MAX|MIN)\w*\s*\([^;{{}}]*\b{name}\s*\[", source)
+        or re.search(rf"{element}\s*[<>](?!<|>)|(?<![<>-])[<>]=?\s*{name}\s*\[", source)
+    )
+
+
+def with_values(source: str) -> str:
+    """Return ``source`` with a value for each uninitialized local flag, and as many lines."""
+    if not _DECLARED.search(source):
+        return source
+    parts, last = [], 0
+    for position in _without_value([token for token, _ in tokens_with_depth(source, 0)]):
+        parts += [source[last:position], _VALUE]
+        last = position
+    return "".join([*parts, source[last:]])
+
+
+def _without_value(tokens: list[CudaToken]) -> Iterator[int]:
+    """Yield the ends of the names of uninitialized local flags."""
+    scopes: list[str] = []
+    head: list[str] = []  # the words of the statement so far
+    for k, token in enumerate(tokens):
+        if token.text == "{":
+            scopes.append(_scope(head, scopes))
+        elif token.text == "}" and scopes:
+            scopes.pop()
+        elif token.text == "bool" and "code" in scopes[-1:] and set(head) <= {"volatile"}:
+            yield from _names(tokens, k + 1)
+        if token.text in ("{", "}", ";"):
+            head = []
+        else:
+            head.append(token.text)
+
+
+def _scope(head: list[str], scopes: list[str]) -> str:
+    """Return what a brace after ``head`` opens: a ``type``, ``code``, or something ``other``."""
+    if _TYPES.intersection(head) and "(" not in head:
+        return "type"
+    return "code" if "(" in head or "code" in scopes[-1:] else "other"
+
+
+def _names(tokens: list[CudaToken], first: int) -> Iterator[int]:
+    """Yield the ends of the names without a value in the declaration that goes on at ``first``."""
+    depth, begins = 0, True
+    for k in range(first, len(tokens) - 1):
+        text, following = tokens[k].text, tokens[k + 1].text
+        if text == ";":
+            return
+        depth += (text in "([{") - (text in ")]}")
+        if begins and tokens[k].kind == "name" and following in (",", ";"):
+            yield tokens[k].end
+        begins = text == "," and depth == 0

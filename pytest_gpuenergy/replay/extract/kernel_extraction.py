@@ -1,0 +1,283 @@
+"""Extracts the launches and unique kernels of a trace, and writes them to files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_gpuenergy.replay.clocks import CLOCK
+from pytest_gpuenergy.replay.extract.exchanges import Exchanges, merged, side_by_side
+from pytest_gpuenergy.replay.extract.kernel_list import read_list
+from pytest_gpuenergy.replay.extract.trace import (
+    Sizes,
+    TraceLaunch,
+    host_operators,
+    launches,
+    read_trace,
+)
+from pytest_gpuenergy.replay.extract.unique_kernels import (
+    TIERS,
+    Signature,
+    UniqueKernel,
+    identity,
+    signature_of,
+    unique_kernels,
+)
+from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
+from pytest_gpuenergy.replay.profile_folder import (
+    HOST,
+    PROFILE_JSON,
+    UNIQUE_JSONL,
+    rank_folders,
+    read_profile,
+    source_in,
+)
+from pytest_gpuenergy.support import (
+    Cell,
+    InputError,
+    csv_text,
+    dump,
+    encode,
+    is_file,
+    is_folder,
+    plain,
+    write_atomically,
+)
+
+SCHEMA_VERSION = 1
+
+LAUNCHES_JSONL = "kernel_launch_params.jsonl"
+LAUNCHES_CSV = "kernel_launch_params.csv"
+SIGNATURES_JSON = "kernel_signatures.json"
+EXCHANGES_JSON = "exchanges.json"
+
+_COLUMNS = (
+    *("kernel", "name", "work", "operator", "dispatched", "phase", "run", "step"),
+    *("layer", "call", "begin_us"),
+    *("duration_us", "grid", "block", "shared_memory_bytes", "registers", "bytes"),
+    *("device", "stream", "correlation", "rank"),
+)
+
+
+@dataclass(frozen=True)
+class KernelExtraction:
+    """What ran on the GPU in one trace.
+
+    Attributes:
+        launches: The launches in the order of their begin; none for a list of unique kernels.
+        kernels: The unique kernels, the most total time first.
+        signatures: How each unique kernel can be replayed, in the same order.
+        clock: Begin and end of the annotations in which the host's clock was read.
+        power: The power of the card meanwhile; None if it is unknown.
+        notes: Sentences without a period that say what of a file was not understood.
+        exchanges: The exchanges between the GPUs that share the model; None for a single GPU, or
+            for a program on the host.
+    """
+
+    launches: Sequence[TraceLaunch]
+    kernels: Sequence[UniqueKernel]
+    signatures: Sequence[Signature]
+    clock: Sequence[Span] = ()
+    power: PowerCurve | None = None
+    notes: Sequence[str] = ()
+    exchanges: Exchanges | None = None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the launches are operators of the host, because there was no GPU."""
+        return self.kernels[0].work == "operator"
+
+    @property
+    def runs(self) -> int | None:
+        """How often the program ran; None if the trace does not number the runs."""
+        return len({launch.run for launch in self.launches if launch.run is not None}) or None
+
+    @property
+    def gpu_time_us(self) -> float:
+        """The sum of all durations; launches on several streams at once each count."""
+        return sum(kernel.total_us for kernel in self.kernels)
+
+    @property
+    def calls(self) -> int | None:
+        """The number of launches; None if it is unknown for any kernel."""
+        counts = [kernel.calls for kernel in self.kernels if kernel.calls is not None]
+        return sum(counts) if len(counts) == len(self.kernels) else None
+
+    @property
+    def busy_us(self) -> float | None:
+        """The time in which at least one launch ran; None if the launches are unknown."""
+        if not self.launches:
+            return None
+        busy_us, until_us = 0.0, float("-inf")
+        for launch in self.launches:
+            busy_us += max(0.0, launch.end_us - max(until_us, launch.begin_us))
+            until_us = max(until_us, launch.end_us)
+        return busy_us
+
+    @property
+    def span_us(self) -> float | None:
+        """The time from the first begin to the last end; None if the launches are unknown."""
+        if not self.launches:
+            return None
+        end_us = max(launch.end_us for launch in self.launches)
+        return end_us - self.launches[0].begin_us
+
+    @property
+    def time_coverage(self) -> float:
+        """The part of `gpu_time_us` that can be replayed."""
+        return self._replayable_us / self.gpu_time_us if self.gpu_time_us else 0.0
+
+    @property
+    def call_coverage(self) -> float | None:
+        """The part of the launches that can be replayed; None if `calls` is."""
+        replayable = [
+            kernel.calls or 0 for kernel, signature in self._pairs if signature.missing is None
+        ]
+        return sum(replayable) / self.calls if self.calls else None
+
+    @property
+    def _replayable_us(self) -> float:
+        return sum(
+            kernel.total_us for kernel, signature in self._pairs if signature.missing is None
+        )
+
+    @property
+    def _pairs(self) -> Iterable[tuple[UniqueKernel, Signature]]:
+        return zip(self.kernels, self.signatures, strict=True)
+
+
+def extract_kernels(source: Path, *, host: bool = False) -> KernelExtraction:
+    """Extract the kernels of a trace, or of a list of unique kernels.
+
+    Args:
+        source: The trace, the list, or the folder of a profile, whose ranks are merged.
+        host: Whether to take the host's operators for kernels, where there is no GPU.
+
+    Raises:
+        InputError: The source is none of these, nothing in it ran on a GPU, or the traces of the
+            ranks do not match.
+    """
+    if not is_folder(source):
+        return _extract_file(source, host=host)
+    is_of_host = is_file(source / PROFILE_JSON) and read_profile(source).device == HOST
+    host = host or is_of_host
+    if ranks := rank_folders(source):
+        by_rank = [_read_launches(source_in(folder), host=host).launches for folder in ranks]
+        if host:  # operators have no common end: their durations exclude those that they call
+            return _extract_launches(side_by_side(by_rank))
+        found, exchanges = merged(by_rank)
+        return replace(_extract_launches(found), exchanges=exchanges)
+    extraction = _extract_file(source_in(source), host=host)
+    curve = source / POWER_CSV
+    return replace(extraction, power=read_power(curve)) if is_file(curve) else extraction
+
+
+def _extract_file(path: Path, *, host: bool) -> KernelExtraction:
+    if ".jsonl" in path.suffixes:
+        kernels, notes = read_list(path)
+        return KernelExtraction(
+            (),
+            [listed.kernel for listed in kernels],
+            [signature_of(listed.kernel.id, listed.launch) for listed in kernels],
+            notes=notes,
+        )
+    found, clock = _read_launches(path, host=host)
+    return replace(_extract_launches(found), clock=clock)
+
+
+def _extract_launches(found: Sequence[TraceLaunch]) -> KernelExtraction:
+    unique = unique_kernels(found)
+    return KernelExtraction(
+        found,
+        [kernel for kernel, _ in unique],
+        [signature_of(kernel.id, group[0]) for kernel, group in unique],
+    )
+
+
+class _Trace(NamedTuple):
+    """The launches of a trace, and the spans in which the host's clock was read."""
+
+    launches: list[TraceLaunch]
+    clock: list[Span]
+
+
+def _read_launches(path: Path, *, host: bool) -> _Trace:
+    events = read_trace(path)
+    found = host_operators(events) if host else launches(events)
+    if not found:
+        raise InputError(
+            f"Nothing in the trace {path} ran on a GPU: profile with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
+        )
+    clocks = [event for event in events if event.category == "annotation" and event.name == CLOCK]
+    return _Trace(found, [(event.ts, event.end) for event in clocks])
+
+
+def write_extraction(found: KernelExtraction, folder: Path) -> None:
+    """Write the files of an extraction; those of launches only if there are any.
+
+    Args:
+        found: The extraction.
+        folder: The folder to write to, which is made if need be.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if found.launches:
+        pairs = [(identity(launch), launch) for launch in found.launches]
+        lines = _lines({"kernel": kernel, **plain(launch)} for kernel, launch in pairs)
+        write_atomically(folder / LAUNCHES_JSONL, lines)
+        rows = [_COLUMNS, *(_row(kernel, launch) for kernel, launch in pairs)]
+        write_atomically(folder / LAUNCHES_CSV, csv_text(rows))
+    write_atomically(folder / UNIQUE_JSONL, _lines(found.kernels))
+    write_atomically(folder / SIGNATURES_JSON, dump(_document(found)))
+    if found.exchanges is not None:
+        document = {"schema_version": SCHEMA_VERSION, **plain(found.exchanges)}
+        write_atomically(folder / EXCHANGES_JSON, dump(document))
+
+
+def _document(found: KernelExtraction) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpu_time_us": found.gpu_time_us,
+        "busy_us": found.busy_us,
+        "span_us": found.span_us,
+        "launches": found.calls,
+        "runs": found.runs,
+        "time_coverage": found.time_coverage,
+        "call_coverage": found.call_coverage,
+        "tiers": {str(number): what for number, what in TIERS.items()},
+        "signatures": found.signatures,
+    }
+
+
+def _lines(records: Iterable[object]) -> str:
+    return "".join(encode(record).decode() + "\n" for record in records)
+
+
+def _row(kernel: str, launch: TraceLaunch) -> list[Cell]:
+    return [
+        *(
+            kernel,
+            launch.name,
+            launch.work,
+            None if launch.operator is None else launch.operator.name,
+        ),
+        *(launch.dispatched, launch.phase, launch.run, launch.step, launch.layer, launch.call),
+        *(launch.begin_us, launch.duration_us),
+        *(
+            _text(launch.grid),
+            _text(launch.block),
+            launch.shared_memory_bytes,
+            launch.registers,
+            launch.bytes,
+        ),
+        *(launch.device, launch.stream, launch.correlation, launch.rank),
+    ]
+
+
+def _text(sizes: Sizes | None) -> str | None:
+    return None if sizes is None else "x".join(map(str, sizes))

@@ -1,0 +1,244 @@
+"""Loads language models, with published weights or, where there are none, with random ones."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_gpuenergy.replay.profile.programs import (
+    Generating,
+    Prompt,
+    TorchProgram,
+    check_packages,
+    is_export,
+    is_function,
+    layers_of,
+    load_function,
+    random_tokens,
+)
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
+from pytest_gpuenergy.support import DeviceError, GpuEnergyError, InputError, is_file, is_folder
+
+_BLOOM_560M = {
+    "model_type": "bloom",
+    "vocab_size": 250880,
+    "hidden_size": 1024,
+    "n_layer": 24,
+    "n_head": 16,
+    "layer_norm_epsilon": 1e-5,
+    "initializer_range": 0.02,
+}
+_VICUNA_7B = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.02,
+}
+BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
+    "bloom-560m": ("bigscience/bloom-560m", _BLOOM_560M),
+    "vicuna-7b": ("lmsys/vicuna-7b-v1.5", _VICUNA_7B),
+}
+"""The name on the hub and the published configuration of each model that needs no file."""
+
+DTYPES = ("float16", "bfloat16", "float32")
+ATTENTION = ("auto", "sdpa", "eager")
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True)
+class LanguageModel(Generating):
+    """A causal language model, ready to run.
+
+    Attributes:
+        model: The ``transformers`` model, in evaluation mode.
+        name: The name that the user gave.
+        weights: Where the weights come from. Random ones have the scale in the configuration.
+        attention: The implementation of the attention.
+    """
+
+    model: Any
+    name: str
+    weights: Literal["checkpoint", "random"]
+    attention: str
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def dtype(self) -> str:
+        """The type of the weights."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def prompt(self) -> Prompt:
+        """See `TorchProgram`."""
+        return Prompt()
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        """The model as the only module."""
+        return {"": self.model}
+
+    @property
+    def layers(self) -> list[Any]:
+        """See `TorchProgram`."""
+        return layers_of(self.modules)
+
+    def inputs(self, prompt: Prompt, device: str) -> Any:
+        """Return random tokens of the model's vocabulary."""
+        return random_tokens(self.vocabulary, prompt, device)
+
+    @cached_property
+    def _cache_name(self) -> str:
+        """The argument for the cache of keys and values; ``cache`` since transformers 5.24."""
+        named = inspect.signature(self.model.forward).parameters
+        return "cache" if "cache" in named else "past_key_values"
+
+    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """See `Generating`."""
+        name = self._cache_name
+        out = self.model(input_ids=tokens, use_cache=True, **{name: past})
+        return getattr(out, name), out.logits[:, -1:].argmax(dim=-1)
+
+
+def load_program(
+    name: str, *, dtype: str, attention: str, seed: int, device: str, ranks: Ranks = ALONE
+) -> TorchProgram:
+    """Load a model, a function, or an exported program, see `load_model` and `load_function`.
+
+    An exported program has its own weights, type and attention.
+
+    Raises:
+        InputError: Several ranks cannot share the program, or it cannot be loaded.
+    """
+    if ranks.count > 1 and (is_function(name) or is_export(name)):
+        raise InputError(f"{name} is no language model that GPUs can share: leave out --tp.")
+    if is_function(name):
+        return load_function(name)
+    if is_export(name):
+        check_packages(name)
+        from pytest_gpuenergy.replay.profile.exported import load_exported
+
+        return load_exported(name, device)
+    return load_model(name, dtype=dtype, attention=attention, seed=seed, device=device, ranks=ranks)
+
+
+def load_model(
+    name: str,
+    *,
+    dtype: str = "float16",
+    attention: str = "auto",
+    seed: int = 0,
+    device: str = "cpu",
+    ranks: Ranks = ALONE,
+) -> LanguageModel:
+    """Load a language model.
+
+    Args:
+        name: A name in `BUILT_IN`, a folder, or a name on the hub. A folder needs ``config.json``.
+            The weights are random if a folder has none, or if no checkpoint of a built-in name is
+            in the cache of transformers.
+        dtype: The type of the weights, see `DTYPES`.
+        attention: The implementation of the attention, see `ATTENTION`; ``auto`` leaves the choice
+            to transformers.
+        seed: The seed of random weights.
+        device: PyTorch's name of the device, such as ``cuda:0``.
+        ranks: The ranks that share the model. Each loads the whole model and keeps its part.
+
+    Raises:
+        UnavailableError: PyTorch or transformers is not installed.
+        InputError: There is no such model, or it cannot be used.
+        DeviceError: The weights do not fit into the device's memory.
+    """
+    check_packages(name)
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+    if attention != "auto":
+        options["attn_implementation"] = attention
+    folder = Path(name)
+    try:
+        if name in BUILT_IN:
+            hub, published = BUILT_IN[name]
+            if _is_cached(hub):
+                model = AutoModelForCausalLM.from_pretrained(hub, local_files_only=True, **options)
+                weights = "checkpoint"
+            else:
+                model, weights = _random(_config(published), options, seed, device), "random"
+        elif is_folder(folder):
+            if not is_file(folder / "config.json"):
+                raise InputError(f"The folder {folder} has no config.json: name that of a model.")
+            if any(found for pattern in _WEIGHTS for found in folder.glob(pattern)):
+                model = AutoModelForCausalLM.from_pretrained(
+                    folder, local_files_only=True, **options
+                )
+                weights = "checkpoint"
+            else:
+                model, weights = _random(_config(folder), options, seed, device), "random"
+        else:
+            model, weights = AutoModelForCausalLM.from_pretrained(name, **options), "checkpoint"
+        model = model.eval().to(device)
+        if ranks.count > 1:
+            from pytest_gpuenergy.replay.profile.sharding import shard
+
+            shard(model, name, ranks.rank, ranks.count)
+    except GpuEnergyError:
+        raise
+    except Exception as error:  # a configuration may raise anything
+        if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error):
+            raise DeviceError(
+                f"The weights of {name} in {dtype} do not fit into the memory of {device}: choose "
+                "a smaller model."
+            ) from None
+        raise InputError(
+            f"The model {name!r} cannot be loaded ({_reason(error)}): give {', '.join(BUILT_IN)}, "
+            "a folder with a model, a name on the hub, module:function, or an exported file."
+        ) from None
+    used = str(getattr(model.config, "_attn_implementation", attention))
+    return LanguageModel(model, name, "checkpoint" if weights == "checkpoint" else "random", used)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first sentence of an error, including the line after a heading, or its type."""
+    first, *others = str(error).strip().splitlines() or [""]
+    heading = f"{first} {others[0].strip()}" if first.endswith(":") and others else first
+    reason = heading.partition(". ")[0].rstrip(".")
+    return reason if " " in reason else f"{type(error).__name__}: {reason}".removesuffix(": ")
+
+
+def _is_cached(hub: str) -> bool:
+    """Return whether a model is in the local cache; offline, a look at the hub takes 30 s."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(hub, "config.json"), str)
+
+
+def _config(source: dict[str, Any] | Path) -> Any:
+    from transformers import AutoConfig
+
+    if isinstance(source, Path):
+        return AutoConfig.from_pretrained(source, local_files_only=True)
+    values = dict(source)
+    return AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def _random(config: Any, options: dict[str, Any], seed: int, device: str) -> Any:
+    """Return a model whose weights are as before training: of the scale ``initializer_range``."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, **options)

@@ -1,0 +1,1 @@
+"""What measurements say together: the best, what has changed, how boards differ."""

@@ -1,0 +1,312 @@
+"""The gains of a run's boards, from the kernels that all of them measured, and what they calibrate.
+
+Figures of one kernel on several boards of a model are modelled as the product of the kernel's, the
+board's gain and a deviation: in logarithms, a table of two ways without interaction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record import (
+    BOARD_KERNEL_SD,
+    METRICS,
+    BoardGain,
+    Calibrated,
+    CalibratedItem,
+    Estimate,
+    Interval,
+    Measurement,
+    Metric,
+    RunInfo,
+    Sample,
+    StationInfo,
+    around,
+    sample,
+    welch,
+)
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support import NORMAL, InputError
+
+UNCALIBRATED = "uncalibrated"
+"""The flag of a figure among calibrated ones whose board has no gain."""
+
+_PRIOR_DEGREES = 10
+"""The number of degrees of freedom that prior knowledge of the deviations is worth.
+
+A run has few: one with two boards and two kernels. Both are combined as in G. K. Smyth, "Linear
+models and empirical Bayes methods for assessing differential expression in microarray experiments",
+Statistical Applications in Genetics and Molecular Biology 3, 2004.
+"""
+
+_TAIL = 0.025
+_LARGEST_HALF = math.log(1e9)
+"""Wider intervals are clipped to this, so that their ends stay finite."""
+_ONLY_WIDE = frozenset({"interval_wide", "not_settled"})
+"""The flags of figures whose intervals are wide but hold."""
+
+
+class BoardPlace(NamedTuple):
+    """The conditions under which boards are compared: model, cap, clock and cache state."""
+
+    gpu_name: str
+    cap: str
+    enforced_power_limit_w: float | None
+    sm_clock_mhz: float | None
+    cache: str
+
+
+class Boards:
+    """The boards of a report, as its checks tell.
+
+    Attributes:
+        gains: the gain of each board under each condition with several boards of the model, in
+            the order in which they were measured.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._stations = {one.gpu_uuid: one for one in report.stations}
+        self._run = report.run
+        tables: dict[BoardPlace, dict[str, list[Measurement]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for check in report.board_checks:
+            if check.gpu_uuid is not None:
+                tables[self._place(check)][check.gpu_uuid].append(check)
+        self.gains: tuple[BoardGain, ...] = tuple(
+            gain
+            for place, boards in tables.items()
+            if len(boards) > 1
+            for gain in self._gains(place, boards)
+        )
+        self._known = {
+            (self._key(gain), gain.gpu_uuid): gain for gain in self.gains if gain.left_out is None
+        }
+
+    @property
+    def compared(self) -> list[BoardGain]:
+        """The gains that could be estimated."""
+        return [*self._known.values()]
+
+    def gain_of(self, measurement: Measurement) -> BoardGain | None:
+        """Return the gain of the board of a measurement, at its place; None if there is none."""
+        uuid = measurement.gpu_uuid
+        return None if uuid is None else self._known.get((self._place(measurement), uuid))
+
+    def calibrated(self, measurement: Measurement) -> Calibrated:
+        """Return the figures of a measurement divided by its board's gain."""
+        gain = self.gain_of(measurement)
+        values: dict[str, float | Interval | None] = {}
+        for metric in METRICS if gain is not None else ():
+            found = _calibrated(measurement, metric, gain)
+            name = calibrated_name(metric)
+            values[name] = None if found is None else found.value
+            values[f"{name}_ci95"] = None if found is None else found.interval
+        return Calibrated(**values)  # type: ignore[arg-type]
+
+    def _place(self, m: Measurement) -> BoardPlace:
+        model = self._model(m.gpu_uuid or self._run.gpu_uuid)
+        return BoardPlace(model, m.cap, m.enforced_power_limit_w, m.sm_clock_mhz, m.cache)
+
+    def _key(self, gain: BoardGain) -> BoardPlace:
+        limit_w, clock_mhz = gain.enforced_power_limit_w, gain.sm_clock_mhz
+        return BoardPlace(gain.gpu_name, gain.cap, limit_w, clock_mhz, gain.cache)
+
+    def _model(self, uuid: str) -> str:
+        station = self._stations.get(uuid)
+        return self._run.gpu_name if station is None else station.gpu_name
+
+    def _gains(
+        self, place: BoardPlace, boards: Mapping[str, Sequence[Measurement]]
+    ) -> Iterable[BoardGain]:
+        kernels = dict.fromkeys(m.kernel.digest for checks in boards.values() for m in checks)
+        # The last good measurement of each kernel, by its digest.
+        rows = {
+            uuid: {m.kernel.digest: m for m in checks if _usable(m)}
+            for uuid, checks in boards.items()
+        }
+        whole = {uuid: row for uuid, row in rows.items() if set(kernels) <= set(row)}
+        found: dict[Metric, dict[str, _Gain]] = {}
+        if len(whole) > 1:
+            for metric in METRICS:
+                cells = {
+                    uuid: [_cell(row[digest], metric) for digest in kernels]
+                    for uuid, row in whole.items()
+                }
+                found[metric] = _estimated(cells, metric)
+        for uuid, checks in boards.items():
+            station: StationInfo | RunInfo = self._stations.get(uuid, self._run)
+            ours = {metric: one[uuid] for metric, one in found.items() if uuid in one}
+            gain = BoardGain(uuid, host=station.host, boards=len(whole), **place._asdict())
+            if ours:
+                yield replace(
+                    gain,
+                    **{str(metric): one.ratio for metric, one in ours.items()},
+                    kernel_sd={metric: one.kernel_sd for metric, one in ours.items()},
+                )
+            else:
+                alone = "no other board of the model was measured completely"
+                yield replace(gain, left_out=alone if uuid in whole else _why(checks))
+
+
+def calibrated_name(metric: Metric) -> str:
+    """Return the field of `Calibrated` for a metric, such as ``energy_calibrated_mj``."""
+    name, _, unit = metric.field.partition("_")
+    return f"{name}_calibrated_{unit}"
+
+
+def calibrated_report(report: Report) -> Report:
+    """Return the report with calibrated figures in place of the raw ones, for views that say so.
+
+    What has no gain keeps its figures, and gets the flag `UNCALIBRATED`. It is never stored, and no
+    gate may read it: gates compare raw figures, board by board (`report.shift`).
+    """
+    boards = Boards(report)
+    return replace(report, measurements=tuple(_replaced(m, boards) for m in report.measurements))
+
+
+def calibrated_items(report: Report, boards: Boards) -> tuple[CalibratedItem, ...]:
+    """Return the calibrated figures of all measurements whose board has a gain."""
+    return tuple(
+        CalibratedItem(
+            node_id=m.node_id,
+            **{
+                name: getattr(found, name)
+                for found in [boards.calibrated(m)]
+                for name in found.__struct_fields__
+            },
+        )
+        for m in report.measurements
+        if m.measured and boards.gain_of(m) is not None
+    )
+
+
+def check_gains(report: Report) -> None:
+    """Check that a measurement of the report can be calibrated.
+
+    Raises:
+        InputError: none can; the message says why.
+    """
+    boards = Boards(report)
+    if any(m.measured and boards.gain_of(m) is not None for m in report.measurements):
+        return
+    left_out = next((gain.left_out for gain in boards.gains if gain.left_out), None)
+    why = left_out or "no two boards of a model have measured the same kernels under one cap"
+    raise InputError(
+        f"--calibrated needs the gains of boards, and there are none ({why.removesuffix('.')}): "
+        "run pytest on several GPUs, or with --gpuenergy-boards always, and name all the runs."
+    )
+
+
+def board_spread(gains: Iterable[BoardGain], metric: Metric) -> float:
+    """Return the excess of the board that takes most over the one that takes least: 0.04."""
+    found = [gain.of(metric) for gain in gains]
+    values = [one.value for one in found if one is not None]
+    return max(values) / min(values) - 1 if values else 0.0
+
+
+def _replaced(m: Measurement, boards: Boards) -> Measurement:
+    if not m.measured:
+        return m
+    found = boards.calibrated(m)
+    time_ms, energy_mj = found.time_calibrated_ms, found.energy_calibrated_mj
+    if time_ms is None or energy_mj is None:
+        return m.flagged(UNCALIBRATED)
+    gflops = m.workload.flops / time_ms / 1e6
+    return replace(
+        m,
+        time_ms=time_ms,
+        time_ms_ci95=found.time_calibrated_ms_ci95,
+        energy_mj=energy_mj,
+        energy_mj_ci95=found.energy_calibrated_mj_ci95,
+        edp_mj_ms=found.edp_calibrated_mj_ms,
+        edp_mj_ms_ci95=found.edp_calibrated_mj_ms_ci95,
+        power_w=energy_mj / time_ms,
+        gflops=gflops,
+        gflops_per_w=gflops * time_ms / energy_mj,
+    )
+
+
+def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estimate | None:
+    ratio = None if gain is None else gain.of(metric)
+    value = m.figure(metric)
+    if gain is None or ratio is None or value is None:
+        return None
+    raw = m.estimate(metric)
+    # Squares of half widths are added, as in `energy.estimate`.
+    half = math.hypot(
+        0.0 if raw is None else raw.relative_half_width,
+        math.log(ratio.high / ratio.low) / 2,
+        NORMAL * gain.kernel_sd[metric],
+    )
+    half = min(half, _LARGEST_HALF)
+    middle = value / ratio.value
+    return Estimate(middle, middle * math.exp(-half), middle * math.exp(half))
+
+
+def _usable(m: Measurement) -> bool:
+    return _ONLY_WIDE.issuperset(m.validity) and all(sample(m, metric) for metric in METRICS)
+
+
+def _why(checks: Sequence[Measurement]) -> str:
+    bad = [m for m in checks if not _usable(m)]
+    if not bad:
+        return "it has not measured all kernels"
+    last = bad[-1]
+    reason = last.error or ", ".join(last.validity) or "it has no interval"
+    return f"{last.kernel.label}: {reason}"
+
+
+def _cell(m: Measurement, metric: Metric) -> Sample:
+    found = sample(m, metric)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class _Gain:
+    ratio: Estimate
+    kernel_sd: float
+
+
+def _estimated(cells: Mapping[str, Sequence[Sample]], metric: Metric) -> dict[str, _Gain]:
+    """Return the gains of boards that have measured the same kernels, at least two boards.
+
+    The variance of a board's mean over the kernels has two parts. What all its measurements have in
+    common, the state and the temperature of the card, does not become less with more kernels. The
+    rest, each measurement's own scatter and how far a kernel's gain deviates from the board's, is
+    estimated from the residuals of the table, with what is known beforehand.
+    """
+    logs = {uuid: [math.log(cell.mean) for cell in row] for uuid, row in cells.items()}
+    count, kernels = len(cells), len(next(iter(cells.values())))
+    columns = [fmean(column) for column in zip(*logs.values(), strict=True)]
+    means = {uuid: fmean(row) for uuid, row in logs.items()}
+    grand = fmean(columns)
+    residuals = math.fsum(
+        (value - columns[place] - means[uuid] + grand) ** 2
+        for uuid, row in logs.items()
+        for place, value in enumerate(row)
+    )
+    own = fmean(cell.relative_error**2 for row in cells.values() for cell in row)
+    prior = own + BOARD_KERNEL_SD[metric] ** 2
+    degrees = _PRIOR_DEGREES + (count - 1) * (kernels - 1)
+    rest = (_PRIOR_DEGREES * prior + residuals) / degrees
+    shared = {uuid: max(cell.shared_error for cell in row) ** 2 for uuid, row in cells.items()}
+    kernel_sd = math.sqrt(max(0.0, rest - own))
+    found = {}
+    for uuid in cells:
+        weights = {other: (other == uuid) - 1 / count for other in cells}
+        in_common = math.fsum(weights[other] ** 2 * shared[other] for other in cells)
+        of_rest = math.fsum(weight**2 for weight in weights.values()) * rest / kernels
+        variance = in_common + of_rest
+        log = around(means[uuid] - grand, variance, welch([(of_rest, degrees)], variance), _TAIL)
+        ratio = Estimate(*map(math.exp, (log.value, log.low, log.high)))
+        found[uuid] = _Gain(ratio, kernel_sd)
+    return found

@@ -1,0 +1,1 @@
+"""A report for people and for other tools: terminal, Markdown, JSON, tables."""

@@ -1,0 +1,5 @@
+"""The tuners and contenders: their registry, the search spaces, and the templates of kernels."""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,124 @@
+from .contenders import (
+    CONTENDERS as CONTENDERS,
+    CUTLASS_PROFILER as CUTLASS_PROFILER,
+    TUNED_BY as TUNED_BY,
+    WITHOUT_TEXT as WITHOUT_TEXT,
+    Bench as Bench,
+    best_record as best_record,
+    check_cutlass as check_cutlass,
+    template_kernel as template_kernel,
+)
+from .conv.conv_templates import (
+    CONV_FORM as CONV_FORM,
+    CONV_TEMPLATES as CONV_TEMPLATES,
+    ConvParameters as ConvParameters,
+    ConvSpace as ConvSpace,
+    DepthwiseParameters as DepthwiseParameters,
+    GroupedParameters as GroupedParameters,
+    rank_conv_kernels as rank_conv_kernels,
+)
+from .gemm.cutlass_configurations import (
+    Alignments as Alignments,
+    Cutlass3 as Cutlass3,
+    configuration_named as configuration_named,
+)
+from .gemm.cutlass_kernels import (
+    configurations as configurations,
+    cutlass_candidates as cutlass_candidates,
+    cutlass_program as cutlass_program,
+    find_headers as find_headers,
+    has_builders as has_builders,
+)
+from .gemm.cutlass_profiler import (
+    fastest_verified as fastest_verified,
+    profiled_kernel as profiled_kernel,
+    profiler_options as profiler_options,
+)
+from .gemm.gemm_space import (
+    GEMM_FORM as GEMM_FORM,
+    GEMM_TEMPLATES as GEMM_TEMPLATES,
+    GemmParameters as GemmParameters,
+    GemmSpace as GemmSpace,
+    able_templates as able_templates,
+    fits_card as fits_card,
+    rank_gemm_kernels as rank_gemm_kernels,
+)
+from .gemm.heuristics import TileAdvice as TileAdvice, advise_tiles as advise_tiles
+from .gemm.library_kernels import (
+    TRITON_CONFIGURATIONS as TRITON_CONFIGURATIONS,
+    cublas_call as cublas_call,
+    triton_candidates as triton_candidates,
+)
+from .gemm.mma import MmaParameters as MmaParameters
+from .gemm.simt import SimtParameters as SimtParameters
+from .gemm.wgmma import WgmmaParameters as WgmmaParameters
+from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters
+from .registry import (
+    FORMS as FORMS,
+    Spaces as Spaces,
+    files_of_tuner as files_of_tuner,
+    kernels_of as kernels_of,
+    load_records as load_records,
+    records_of as records_of,
+)
+from .tvm.database import (
+    METASCHEDULE as METASCHEDULE,
+    RECORD_FILE as RECORD_FILE,
+    WORKLOAD_FILE as WORKLOAD_FILE,
+    Database as Database,
+    DatabaseRecord as DatabaseRecord,
+    load_database as load_database,
+)
+from .tvm.emitted import check_emitted as check_emitted
+from .tvm.kernel_store import KernelCache as KernelCache, KernelStore as KernelStore
+from .tvm.lower import (
+    Lowerer as Lowerer,
+    apply_trace as apply_trace,
+    cuda_target as cuda_target,
+    parameters_of as parameters_of,
+    to_kernel as to_kernel,
+)
+from .tvm.operators import (
+    Conv2dOperator as Conv2dOperator,
+    GemmOperator as GemmOperator,
+    apply_gemm_form as apply_gemm_form,
+    operator_of as operator_of,
+    sizes_of as sizes_of,
+)
+from .tvm.product_forms import (
+    GemmForm as GemmForm,
+    as_gemm as as_gemm,
+    forms_of as forms_of,
+    gemm_forms as gemm_forms,
+)
+from .tvm.record_form import check_record as check_record
+from .tvm.requirements import (
+    check_tvm as check_tvm,
+    import_tvm as import_tvm,
+    installed_tvm as installed_tvm,
+    without_tensor_intrinsics as without_tensor_intrinsics,
+)
+from .tvm.search_logs import (
+    LoggedSearch as LoggedSearch,
+    Sampled as Sampled,
+    is_database as is_database,
+    load_search as load_search,
+    logs_in as logs_in,
+    plain_name as plain_name,
+    refuse_ansor as refuse_ansor,
+    sample as sample,
+    write_filtered as write_filtered,
+)
+from .tvm.search_process import space_generator as space_generator
+from .tvm.search_settings import (
+    SPACES as SPACES,
+    STRATEGIES as STRATEGIES,
+    SearchSettings as SearchSettings,
+    Space as Space,
+)
+from .tvm.tvm_graph import check_stored_workload as check_stored_workload
+from .tvm.tvm_space import (
+    TvmProposer as TvmProposer,
+    TvmSpace as TvmSpace,
+    require_space as require_space,
+)

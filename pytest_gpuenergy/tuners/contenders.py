@@ -1,0 +1,221 @@
+"""The contenders in matrix products: where each gets its kernel from."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.engine import best_of
+from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
+from pytest_gpuenergy.tuners.gemm.cutlass_configurations import configuration_named
+from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
+    cutlass_candidates,
+    cutlass_program,
+    find_headers,
+)
+from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
+from pytest_gpuenergy.tuners.gemm.gemm_space import (
+    GemmParameters,
+    able_templates,
+    fits_card,
+    rank_gemm_kernels,
+)
+from pytest_gpuenergy.tuners.gemm.library_kernels import cublas_call, triton_candidates
+from pytest_gpuenergy.tuners.registry import records_of
+from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
+from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, recorded_kernel
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import AnyKernel
+    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+    from pytest_gpuenergy.tuning import RecordFile
+    from pytest_gpuenergy.workloads import Gemm, Mode
+
+
+CUTLASS_PROFILER = "cutlass_profiler"
+_TILES_TRIED = 8
+"""The number of tiles that are tried of a template without records."""
+_ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
+"""Modes that templates compute with the same parameters and equally fast instructions as
+another."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The means with which a contender makes its kernel.
+
+    Attributes:
+        gpu: the GPU on which the kernel will run.
+        records: the folder of record files, which need not exist.
+        store: makes the kernels of TVM's records.
+        claimed: whether the GPU is claimed, so that candidates can be timed there.
+        cutlass: a checkout of CUTLASS or its headers; None stands for an installed package.
+        cutlass_profiler: the profiler of a build of CUTLASS, if there is one.
+    """
+
+    gpu: Device
+    records: Path
+    store: KernelStore
+    claimed: bool = True
+    cutlass: Path | None = None
+    cutlass_profiler: Path | None = None
+
+
+def check_cutlass(headers: Path | None, profiler: Path | None) -> None:
+    """Check the options for the contenders of CUTLASS, before anything is measured.
+
+    Args:
+        headers: the value of ``--cutlass``; None if it is not given.
+        profiler: the value of ``--cutlass-profiler``; None if it is not given.
+
+    Raises:
+        InputError: there are no headers, or they are too old; or the profiler is no program.
+    """
+    if headers is not None:
+        find_headers(headers)
+    if profiler is not None and not (is_file(profiler) and os.access(profiler, os.X_OK)):
+        raise InputError(
+            f"--cutlass-profiler {profiler} is no program that can be run: give the path of a "
+            "cutlass_profiler that you have built."
+        )
+
+
+def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> RecordFile:
+    """Return the records that a contender has for a product.
+
+    Records of a template also serve the mode that computes alike, if that has none.
+
+    Args:
+        folder: see `records_of`, also for the exceptions.
+        gemm: the product.
+        gpu: the model of the GPU that will compute it.
+        tuner: the tuner that wrote the records.
+    """
+    try:
+        return records_of(folder, gemm, gpu, tuner)
+    except UnavailableError:
+        alike = _ALIKE.get(gemm.mode) if tuner == TEMPLATE else None
+        if alike is not None:
+            with suppress(UnavailableError):
+                file = records_of(folder, replace(gemm, mode=alike), gpu, tuner)
+                return replace(file, workload=gemm)
+        raise
+
+
+def best_record(
+    folder: Path, gemm: Gemm, gpu: Device, tuner: TunerName
+) -> tuple[RecordFile, int | None]:
+    """Return a contender's records for a product, and the best rank that the GPU can run.
+
+    The rank is None if the GPU lacks the resources for all of them, for example if the kernels were
+    tuned on another model.
+
+    Args:
+        folder: see `contender_records`.
+        gemm: the product.
+        gpu: the GPU that will compute it.
+        tuner: the tuner that wrote the records.
+
+    Raises:
+        UnavailableError: there are no records, or the templates do not run on the GPU at all.
+        InputError: the file cannot be used or is for another shape.
+    """
+    if tuner != TEMPLATE:
+        file = contender_records(folder, gemm, gpu.name, tuner)
+        return file, file.ranks[0]
+    card = card_resources(gpu)
+    able_templates(gemm, card)
+    file = contender_records(folder, gemm, gpu.name, tuner)
+    return file, next((rank for rank in file.ranks if fits_card(file, rank, card)), None)
+
+
+def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Return our templates' kernel: the best record, or else the best of the most promising tiles.
+
+    Without records, an emulated GPU takes the most promising parameters, because its times are
+    estimates too. So does a GPU that is not claimed.
+    """
+    card = card_resources(bench.gpu)
+    with suppress(UnavailableError):
+        file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
+        if rank is not None:
+            return recorded_kernel(file, rank)
+    offered = rank_gemm_kernels(gemm, card)
+    if bench.gpu.emulated or not bench.claimed:
+        return offered[0].kernel(gemm)
+    tiles: dict[tuple[object, ...], GemmParameters] = {}
+    for chosen in offered:
+        tiles.setdefault((chosen.template, chosen.tile_m, chosen.tile_n), chosen)
+    tried = itertools.islice(tiles.values(), _TILES_TRIED)
+    return best_of([chosen.kernel(gemm) for chosen in tried], gemm, bench.gpu)
+
+
+def tvm_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Return the best kernel of a search with TVM."""
+    require_space(gemm, "all", bench.gpu.architecture)
+    file = records_of(bench.records, gemm, bench.gpu.name, TVM)
+    return bench.store.kernel(file, file.ranks[0])
+
+
+def triton_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Return the best of a persistent Triton kernel's configurations."""
+    return best_of(triton_candidates(gemm, card_resources(bench.gpu)), gemm, bench.gpu)
+
+
+def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Return the best of all algorithms that cuBLASLt's heuristics offer."""
+    call = cublas_call(gemm)
+    if reason := bench.gpu.refusal(call):
+        raise UnavailableError(reason)
+    try:
+        candidates = bench.gpu.offered(call, gemm.io)
+    except KernelFault as fault:
+        if fault.outcome != "constraints":
+            raise
+        raise UnavailableError(str(fault)) from None
+    return best_of(candidates, gemm, bench.gpu)
+
+
+def cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Return the best of a list of CUTLASS's configurations."""
+    headers = find_headers(bench.cutlass)
+    return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
+
+
+def profiled_cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+    """Return the kernel that the user's CUTLASS profiler finds best, compiled here."""
+    gpu, profiler = bench.gpu, bench.cutlass_profiler
+    if profiler is None or gpu.emulated:
+        raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
+    name = profiled_kernel(profiler, gemm, gpu.uuid)
+    capability, headers = card_resources(gpu).capability, find_headers(bench.cutlass)
+    kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)
+    if reason := gpu.refusal(kernel):
+        raise UnavailableError(reason)
+    return kernel
+
+
+CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
+    "template": template_kernel,
+    "tvm": tvm_kernel,
+    "triton": triton_kernel,
+    "cublas": cublas_kernel,
+    "cutlass": cutlass_kernel,
+    CUTLASS_PROFILER: profiled_cutlass_kernel,
+}
+"""The contenders by their names in items. The profiler's takes part only if its program is given.
+
+They raise `UnavailableError` if they have no kernel here; any other error is a failure.
+"""
+
+WITHOUT_TEXT = frozenset({"triton", "cublas", "cutlass", CUTLASS_PROFILER})
+"""The contenders whose kernels are no CUDA text that a program without this package can contain."""
+
+TUNED_BY: Mapping[str, TunerName] = {"template": TEMPLATE, "tvm": TVM}
+"""The tuner whose records a contender uses."""

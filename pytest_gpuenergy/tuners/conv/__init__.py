@@ -1,0 +1,1 @@
+"""Convolutions in groups: our templates, and the search space of their parameters."""

@@ -1,0 +1,308 @@
+"""The template for convolutions in groups, see cuda/conv/grouped.cu."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.tile import (
+    ThreadWork,
+    Tile,
+    cycles_of,
+    plane_bytes,
+    store_work,
+    tiles_tried,
+    window_work,
+)
+from pytest_gpuenergy.tuning import CardResources, ParameterSpace, TemplateForm, card_resources
+from pytest_gpuenergy.workloads import Conv2d, Workload
+
+_MOST_DEPTHWISE_NUMBERS = 160
+"""The most numbers in registers of a thread worth trying: with more, a block has few warps."""
+_WAIT_CYCLES = 150
+"""The approximate wait for loads after the first product, while other warps work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthwiseParameters(Tile):
+    """The parameters of a kernel of the template, besides those of `Tile`.
+
+    Attributes:
+        read_first: whether a thread reads everything before its first product. It then waits for
+            memory only once, but needs more registers.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    template: ClassVar[str] = "depthwise"
+
+    read_first: bool = True
+
+    @classmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Return whether it is a convolution with one input channel in each group."""
+        return isinstance(workload, Conv2d) and workload.shape.groups == workload.shape.CI
+
+    @classmethod
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[DepthwiseParameters]:
+        """Yield the parameters worth trying for a convolution that fit the card's resources."""
+        for numbers in tiles_tried(conv, _planes(conv)):
+            for read_first in (True, False):
+                one = cls(**numbers, read_first=read_first)
+                single = one.rows * one.columns == 1  # whose loads ptxas does not delay
+                small = single or one.kept(conv) <= _MOST_DEPTHWISE_NUMBERS
+                if small and not (single and read_first) and one.resident(conv, card) > 0:
+                    yield one
+
+    def channel_blocks(self, conv: Conv2d) -> int:
+        """Return the number of blocks along the output planes."""
+        return math.ceil(_planes(conv) / self.threads_z)
+
+    def kept(self, conv: Conv2d) -> int:
+        """Return how many numbers a thread keeps: its window, weights and sums."""
+        taps = conv.shape.KH * conv.shape.KW
+        return self.window_registers(conv) + taps + self.rows * self.columns
+
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return the clock cycles that the convolution is expected to take."""
+        taps = conv.shape.KH * conv.shape.KW
+        reads, read_waves = window_work(conv, self)
+        writes, write_waves = store_work(conv, self)
+        read_bytes, written_bytes = plane_bytes(conv, self)
+        work = ThreadWork(
+            instructions=reads + taps + self.products(conv) + writes,
+            wavefronts=read_waves + taps + write_waves,
+            block_bytes=self.threads_z * (read_bytes + written_bytes),
+        )
+        single = self.rows * self.columns == 1
+        return cycles_of(conv, self, card, work) + (
+            0 if single or self.read_first else _WAIT_CYCLES
+        )
+
+    def kernel(self, conv: Conv2d) -> Kernel:
+        """Return the kernel for a convolution.
+
+        Raises:
+            InputError: it is not depthwise, or the tiles do not suit it.
+        """
+        if not self.computes(conv):
+            raise InputError(
+                f"The template {self.template} needs one input channel in each group, and "
+                f"{conv.name} has {conv.shape.CI // conv.shape.groups}."
+            )
+        constants = {
+            "PLANES": _planes(conv),
+            "CHANNELS": conv.shape.CO,
+            "MULTIPLIER": conv.shape.CO // conv.shape.CI,
+            "READ_FIRST": int(self.read_first),
+        }
+        return self.text(conv, constants, ("data", "weight", "output"))
+
+
+def _planes(conv: Conv2d) -> int:
+    return conv.shape.N * conv.shape.CO
+
+
+_WIDEST = 4
+"""Elements of the widest load, 16 bytes."""
+_STATIC_BYTES = 48 << 10
+"""The shared memory that a kernel can have without asking for more."""
+_CHANNELS = (1, 2, 4, 8, 16)
+_DEPTHS = (4, 8, 16)
+_MOST_SUMS = 64
+_MOST_NUMBERS = 176
+_MOST_PRODUCTS = 2048
+"""The most multiplications of a thread with one plane of the input worth trying: they are
+unrolled."""
+_PLANE_INSTRUCTIONS = 12
+"""The approximate instructions for the addresses and the loop of a plane of the input."""
+_COPY_INSTRUCTIONS = 12
+"""The approximate instructions for a weight that is copied to shared memory."""
+_BARRIER_CYCLES = 400
+"""The approximate cycles until the weights of the next planes are in shared memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedParameters(Tile):
+    """The parameters of a kernel of the template, besides those of `Tile`.
+
+    Attributes:
+        channels: the output channels that a thread computes.
+        depth: the input channels whose weights are in shared memory at a time.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    template: ClassVar[str] = "grouped"
+    least: ClassVar[Mapping[str, int]] = {**Tile.least, "channels": 1, "depth": 1}
+
+    channels: int = 1
+    depth: int = 4
+
+    @classmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Return whether it is a convolution."""
+        return isinstance(workload, Conv2d)
+
+    @classmethod
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:
+        """Yield the parameters worth trying for a convolution that fit the card's resources."""
+        of_input, of_output = _group(conv)
+        if of_input == of_output == 1:  # the depthwise template does these with less work
+            return
+        depths = sorted({min(depth, of_input) for depth in _DEPTHS})
+        for channels, depth in itertools.product(_CHANNELS, depths):
+            if channels > of_output:
+                continue
+            parts = conv.shape.groups * math.ceil(of_output / channels)
+            for numbers in tiles_tried(conv, parts):
+                one = cls(**numbers, channels=channels, depth=depth)
+                few = channels * one.rows * one.columns == 1
+                small = (
+                    channels * one.rows * one.columns <= _MOST_SUMS
+                    and one.kept(conv) <= _MOST_NUMBERS
+                    and channels * one.products(conv) <= _MOST_PRODUCTS
+                )
+                if (few or small) and one.resident(conv, card) > 0:
+                    yield one
+
+    def channel_blocks(self, conv: Conv2d) -> int:
+        """Return the number of blocks along parts of the output channels, in all images."""
+        return conv.shape.N * math.ceil(self._parts(conv) / self.threads_z)
+
+    def kept(self, conv: Conv2d) -> int:
+        """Return how many numbers a thread keeps: two windows, the weights of a tap, and sums."""
+        sums = self.channels * self.rows * self.columns
+        return 2 * self.window_registers(conv) + self.channels + sums
+
+    def shared_bytes(self, conv: Conv2d) -> int:
+        """Return the shared memory of a block, for weights: see ``WEIGHT_ROW`` in the text."""
+        row = self.threads_z * self.channels
+        return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
+
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
+        return super().resident(conv, card) if self.shared_bytes(conv) <= _STATIC_BYTES else 0
+
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return the clock cycles that the convolution is expected to take."""
+        planes, _ = _group(conv)
+        taps = conv.shape.KH * conv.shape.KW
+        reads, read_waves = window_work(conv, self)
+        writes, write_waves = store_work(conv, self)
+        read_bytes, written_bytes = plane_bytes(conv, self)
+        weights = taps * self.channels / math.gcd(_WIDEST, self.channels)
+        copied = planes * taps * self.channels * self.threads_z / self.threads
+        of_plane = reads + weights + self.channels * self.products(conv) + _PLANE_INSTRUCTIONS
+        groups = max(1, math.floor(self.threads_z * self.channels / _group(conv)[1]))
+        work = ThreadWork(
+            instructions=planes * of_plane + copied * _COPY_INSTRUCTIONS + self.channels * writes,
+            wavefronts=planes * (read_waves + weights) + self.channels * write_waves + 4 * copied,
+            block_bytes=(
+                groups * planes * read_bytes
+                + 4 * self.threads * copied
+                + self.threads_z * self.channels * written_bytes
+            ),
+        )
+        steps = math.ceil(planes / self.depth)
+        return cycles_of(conv, self, card, work) + steps * _BARRIER_CYCLES
+
+    def kernel(self, conv: Conv2d) -> Kernel:
+        """Return the kernel for a convolution.
+
+        Raises:
+            InputError: the tiles do not suit it.
+        """
+        if self.shared_bytes(conv) > _STATIC_BYTES:
+            raise InputError(
+                f"The weights of {self.depth} channels for {self.threads_z * self.channels} others "
+                f"take {self.shared_bytes(conv)} bytes, and a block can keep {_STATIC_BYTES}: "
+                f"choose a smaller depth for {conv.name}."
+            )
+        of_input, of_output = _group(conv)
+        constants = {
+            "GROUPS": conv.shape.groups,
+            "GROUP_IN": of_input,
+            "GROUP_OUT": of_output,
+            "CHANNELS": self.channels,
+            "DEPTH": self.depth,
+            "WEIGHT_WIDTH": math.gcd(_WIDEST, self.channels),
+        }
+        return self.text(conv, constants, ("data", "weight", "output"))
+
+    def _parts(self, conv: Conv2d) -> int:
+        return conv.shape.groups * math.ceil(_group(conv)[1] / self.channels)
+
+
+def _group(conv: Conv2d) -> tuple[int, int]:
+    """Return the channels of the input and of the output in a group."""
+    s = conv.shape
+    return s.CI // s.groups, s.CO // s.groups
+
+
+ConvParameters = DepthwiseParameters | GroupedParameters
+CONV_TEMPLATES: Mapping[str, type[ConvParameters]] = {
+    kind.template: kind for kind in (DepthwiseParameters, GroupedParameters)
+}
+"""The templates by name."""
+
+_MOST = 5000
+"""The most parameters in a search: more would only make it slower."""
+
+
+def rank_conv_kernels(conv: Conv2d, card: CardResources) -> list[ConvParameters]:
+    """Return the parameters that fit the card, the most promising first.
+
+    Raises:
+        InputError: no parameters fit.
+    """
+    kinds = [kind for kind in CONV_TEMPLATES.values() if kind.computes(conv)]
+    found = [parameters for kind in kinds for parameters in kind.fitting(conv, card)]
+    if not found:
+        raise InputError(
+            f"{conv.name} has a window of {conv.shape.KH} x {conv.shape.KW}, which does not fit "
+            "the registers in which the templates keep it: search TVM's schedules with --tuner tvm."
+        )
+    return sorted(found, key=lambda parameters: parameters.cycles(conv, card))[:_MOST]
+
+
+CONV_FORM: TemplateForm[ConvParameters] = TemplateForm(CONV_TEMPLATES)
+_AT_ONCE = 16
+"""The candidates of an early batch: they compile in tenths of a second, on several cores at
+once."""
+_EFFECT_SD = 0.1
+"""See `TemplateProposer`. It is small because the launch is the greater part of most times."""
+
+
+class ConvSpace(ParameterSpace[Conv2d]):
+    """The kernels of our templates for one convolution on one device.
+
+    Args:
+        workload: the convolution that they compute.
+        device: compiles and runs the kernels.
+
+    Raises:
+        InputError: no parameters fit.
+        UnavailableError: the device is not known.
+    """
+
+    def __init__(self, workload: Conv2d, device: Device) -> None:
+        card = card_resources(device)
+        offered = rank_conv_kernels(workload, card)
+        super().__init__(
+            workload,
+            device,
+            card,
+            CONV_FORM,
+            offered,
+            at_once=_AT_ONCE,
+            effect_sd=_EFFECT_SD,
+        )

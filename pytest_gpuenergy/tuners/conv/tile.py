@@ -1,0 +1,341 @@
+"""Tiles of a convolution: how threads and blocks divide the output, and the estimated time.
+
+This is what all templates for convolutions share. The estimate has the latency and the busiest of
+three units. It chooses where a search begins; nothing that is reported depends on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, Origin
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    WARP_LANES,
+    CardResources,
+    Constant,
+    TemplateParameters,
+    template_text,
+)
+from pytest_gpuenergy.workloads import Conv2d
+
+_WIDEST = 4
+"""The elements of the widest load, 16 bytes."""
+_MOST_THREADS = 1024
+_MOST_THREADS_Z = 64
+_MOST_BLOCKS_Y = 65_535
+"""The most blocks along Y, and along Z; along X there can be 2^31 - 1 (CUDA C++ Programming
+Guide)."""
+_MOST_PRODUCTS = 1 << 13
+"""The most multiplications of a thread with one plane of the input: they are unrolled."""
+_OTHER_REGISTERS = 24
+"""The approximate registers of a thread for addresses and conditions."""
+_TILE_ROWS = (1, 2, 3, 4, 6, 7, 8)
+_TILE_COLUMNS = (1, 2, 4, 7, 8)
+_THREADS_X = (4, 8, 16, 32, 64)
+_THREADS_Y = (1, 2, 4, 8, 16, 32)
+_THREADS_Z = (1, 2, 4, 8, 16, 32, 64)
+_THREADS = range(64, 513)
+_MOST_TRIED_PRODUCTS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile(TemplateParameters[Conv2d]):
+    """The part of a template's parameters that divides the work.
+
+    Attributes:
+        rows: the rows of an output plane that a thread computes.
+        columns: the columns of an output plane that a thread computes.
+        threads_x: the threads of a block that have neighbouring columns.
+        threads_y: the threads of a block that have neighbouring rows.
+        threads_z: the threads of a block that have different channels.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    least: ClassVar[Mapping[str, int]] = {
+        "rows": 1,
+        "columns": 1,
+        "threads_x": 1,
+        "threads_y": 1,
+        "threads_z": 1,
+    }
+
+    rows: int = 1
+    columns: int = 1
+    threads_x: int = 32
+    threads_y: int = 1
+    threads_z: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threads > _MOST_THREADS or self.threads_z > _MOST_THREADS_Z:
+            raise InputError(
+                f"A block of {self.threads_x} x {self.threads_y} x {self.threads_z} threads is too "
+                f"large: it can have {_MOST_THREADS} threads, and {_MOST_THREADS_Z} along Z."
+            )
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return self.threads_x * self.threads_y * self.threads_z
+
+    @property
+    def warps(self) -> int:
+        """The number of warps of a block."""
+        return math.ceil(self.threads / WARP_LANES)
+
+    def tiles(self, conv: Conv2d) -> tuple[int, int]:
+        """Return the tiles of an output plane, along the columns and along the rows."""
+        return math.ceil(conv.shape.OW / self.columns), math.ceil(conv.shape.OH / self.rows)
+
+    def grid(self, conv: Conv2d) -> Dim3:
+        """Return the grid: blocks of channels and images, along the rows, and along the columns."""
+        along_x, along_y = self.tiles(conv)
+        of_rows, of_columns = (
+            math.ceil(along_y / self.threads_y),
+            math.ceil(along_x / self.threads_x),
+        )
+        return self.channel_blocks(conv), of_rows, of_columns
+
+    def blocks(self, conv: Conv2d) -> int:
+        """Return the number of blocks."""
+        return math.prod(self.grid(conv))
+
+    def window(self, conv: Conv2d) -> tuple[int, int]:
+        """Return the rows and columns of the input that a tile depends on."""
+        s = conv.shape
+        height, width = s.window
+        return (self.rows - 1) * s.strides + height, (self.columns - 1) * s.strides + width
+
+    def in_width(self, conv: Conv2d) -> int:
+        """Return how many elements of an input row can be read at once."""
+        return math.gcd(_WIDEST, conv.shape.W, self.columns * conv.shape.strides)
+
+    def out_width(self, conv: Conv2d) -> int:
+        """Return how many elements of an output row can be written at once."""
+        return math.gcd(_WIDEST, conv.shape.OW, self.columns)
+
+    def pieces(self, conv: Conv2d) -> int:
+        """Return the number of loads of a row of the window."""
+        width = self.in_width(conv)
+        return math.ceil((-conv.shape.padding % width + self.window(conv)[1]) / width)
+
+    def products(self, conv: Conv2d) -> int:
+        """Return a thread's multiplications with one plane of the input for one of the output."""
+        return self.rows * self.columns * conv.shape.KH * conv.shape.KW
+
+    def window_registers(self, conv: Conv2d) -> int:
+        """Return the number of registers that hold a window."""
+        return self.window(conv)[0] * self.pieces(conv) * self.in_width(conv)
+
+    @abstractmethod
+    def channel_blocks(self, conv: Conv2d) -> int:
+        """Return the number of blocks along the output's channels, in all images."""
+
+    @abstractmethod
+    def kept(self, conv: Conv2d) -> int:
+        """Return how many numbers a thread keeps in registers: windows, weights and sums."""
+
+    def registers(self, conv: Conv2d) -> int:
+        """Return about how many registers a thread needs."""
+        return self.kept(conv) + _OTHER_REGISTERS
+
+    def shared_bytes(self, conv: Conv2d) -> int:
+        """Return the bytes of shared memory of a block."""
+        del conv
+        return 0
+
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
+        registers, shared_bytes = self.registers(conv), self.shared_bytes(conv)
+        if registers > card.most_registers:
+            return 0
+        return min(
+            card.threads // (self.warps * WARP_LANES),
+            card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
+            card.registers // (registers * self.warps * WARP_LANES),
+            card.most_blocks,
+        )
+
+    def choices(self, conv: Conv2d) -> dict[str, object]:
+        """Return the choices that made the parameters; each may have an effect on the cost."""
+        return {
+            **self.numbers,
+            "tile": (self.rows, self.columns),
+            "warps": self.warps,
+            "warps of all blocks": round(math.log2(self.warps * self.blocks(conv))),
+        }
+
+    def text(
+        self, conv: Conv2d, constants: Mapping[str, Constant], arguments: Sequence[str]
+    ) -> Kernel:
+        """Return the kernel of the template.
+
+        Args:
+            conv: the convolution.
+            constants: the constants of the template's text, besides those of ``window.cu``.
+            arguments: the tensors that the kernel takes.
+
+        Raises:
+            InputError: these parameters have no kernel.
+        """
+        s, grid = conv.shape, self.grid(conv)
+        if max(grid[1:]) > _MOST_BLOCKS_Y:
+            raise InputError(f"{conv.name} has too many tiles in a plane: choose larger ones.")
+        if self.products(conv) > _MOST_PRODUCTS or self.window_registers(conv) > _MOST_PRODUCTS:
+            raise InputError(
+                f"A tile of {self.rows} x {self.columns} is too large for {conv.name}: choose a "
+                "smaller one."
+            )
+        every = {
+            "H": s.H,
+            "W": s.W,
+            "OH": s.OH,
+            "OW": s.OW,
+            "KH": s.KH,
+            "KW": s.KW,
+            "STRIDE": s.strides,
+            "PADDING": s.padding,
+            "DILATION": s.dilation,
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "THREADS_X": self.threads_x,
+            "THREADS_Y": self.threads_y,
+            "THREADS_Z": self.threads_z,
+            "IN_WIDTH": self.in_width(conv),
+            "OUT_WIDTH": self.out_width(conv),
+            **constants,
+        }
+        block = (self.threads_x, self.threads_y, self.threads_z)
+        return Kernel(
+            template_text("conv", every, ("window", self.template)),
+            (Launch(self.template, grid, block, tuple(arguments)),),
+            origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
+        )
+
+
+def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
+    """Yield the parameters of a `Tile` that may be worth trying.
+
+    Args:
+        conv: the convolution.
+        most_z: the most threads along Z that a block has work for.
+    """
+    s = conv.shape
+    columns_tried = sorted({columns for columns in _TILE_COLUMNS if columns <= s.OW})
+    for rows in (rows for rows in _TILE_ROWS if rows <= s.OH):
+        for columns in columns_tried:
+            if rows * columns * s.KH * s.KW > max(_MOST_TRIED_PRODUCTS, s.KH * s.KW):
+                continue
+            tile = {"rows": rows, "columns": columns}
+            yield from (
+                {**tile, **threads}
+                for threads in _blocks_tried(
+                    math.ceil(s.OW / columns), math.ceil(s.OH / rows), most_z
+                )
+            )
+
+
+@functools.cache
+def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, int], ...]:
+    """Return the numbers of threads worth trying, for these tiles along the columns and rows."""
+    all_x = {min(along_x, threads) for threads in (*_THREADS_X, math.ceil(along_x / 2))}
+    all_y = {min(along_y, threads) for threads in (*_THREADS_Y, math.ceil(along_y / 2))}
+    all_z = {min(most_z, threads) for threads in _THREADS_Z}
+    found = [
+        {"threads_x": x, "threads_y": y, "threads_z": z}
+        for x, y, z in itertools.product(*map(sorted, (all_x, all_y, all_z)))
+        if x * y * z in _THREADS
+    ]
+    if not found:  # a layer with few outputs
+        x, y = min(along_x, max(_THREADS_X)), min(along_y, 8)
+        z = min(most_z, max(_THREADS) // (x * y))
+        found.append({"threads_x": x, "threads_y": y, "threads_z": z})
+    return tuple(found)
+
+
+_SCHEDULERS = 4
+"""The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
+_LOADED_BYTES_PER_CYCLE = 48
+"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
+_LAUNCH_CYCLES = 2500
+"""The cycles between the kernels of a graph, about 1.3 µs."""
+_LATENCY_CYCLES = 900
+"""The approximate cycles of a block before its first product and after its last."""
+_ALONE = 2.0
+"""The approximate cycles per instruction of a warp that has a scheduler to itself."""
+_BLOCK_CYCLES = 25
+"""The approximate cycles between the starts of two blocks of a multiprocessor."""
+_THREAD_INSTRUCTIONS, _ROW_INSTRUCTIONS = 40, 2
+"""The approximate instructions for the addresses of a thread, and for the conditions of a row."""
+
+
+@dataclass(frozen=True)
+class ThreadWork:
+    """The work of a thread, and of its block.
+
+    Attributes:
+        instructions: the instructions that the thread issues.
+        wavefronts: the cycles for which a warp occupies the L1 or shared memory.
+        block_bytes: the bytes that a block reads and writes in the L2.
+    """
+
+    instructions: float
+    wavefronts: float
+    block_bytes: float
+
+
+def window_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
+    """Return the instructions and wavefronts with which a thread reads its window.
+
+    Lanes read pieces that are a tile apart. A load takes one cycle for each line of 128 bytes that
+    it touches, and at least as many cycles as its pieces have elements.
+    """
+    rows, pieces = tile.window(conv)[0], tile.pieces(conv)
+    distance = min(tile.columns * conv.shape.strides, WARP_LANES)
+    loads = rows * pieces
+    return loads + _ROW_INSTRUCTIONS * rows, loads * max(distance, tile.in_width(conv))
+
+
+def store_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
+    """Return the instructions and wavefronts with which a thread writes its tile."""
+    stores = tile.rows * tile.columns / tile.out_width(conv)
+    return stores + _ROW_INSTRUCTIONS * tile.rows, stores * max(tile.columns, tile.out_width(conv))
+
+
+def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
+    """Return the bytes of an input plane and of an output plane that threads with one Z need."""
+    s = conv.shape
+    height = min(s.H, tile.threads_y * tile.rows * s.strides + s.window[0] - s.strides)
+    width = min(s.W, tile.threads_x * tile.columns * s.strides + s.window[1] - s.strides)
+    of_output = min(s.OH, tile.threads_y * tile.rows) * min(s.OW, tile.threads_x * tile.columns)
+    return 4.0 * height * width, 4.0 * of_output
+
+
+def cycles_of(conv: Conv2d, tile: Tile, card: CardResources, work: ThreadWork) -> float:
+    """Return the clock cycles that a convolution is expected to take.
+
+    Blocks come in waves of as many as the multiprocessors hold, each of which waits for memory
+    once. All blocks of a multiprocessor share its units.
+    """
+    blocks, at_once = tile.blocks(conv), tile.resident(conv, card)
+    of_one = math.ceil(blocks / card.multiprocessors)
+    waves = math.ceil(of_one / at_once)
+    warps = of_one * tile.warps
+    instructions = work.instructions + _THREAD_INSTRUCTIONS
+    busy = max(
+        warps * instructions / _SCHEDULERS,
+        warps * work.wavefronts,
+        of_one * work.block_bytes / _LOADED_BYTES_PER_CYCLE,
+    )
+    alone = _ALONE * instructions
+    return _LAUNCH_CYCLES + waves * (_LATENCY_CYCLES + alone) + busy + of_one * _BLOCK_CYCLES

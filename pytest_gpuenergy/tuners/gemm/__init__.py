@@ -1,0 +1,1 @@
+"""Matrix products: our templates, and the kernels of cuBLAS, CUTLASS and Triton."""

@@ -1,0 +1,316 @@
+"""Tilings for Hopper: the roles of warpgroups, and matrices in tensor maps.
+
+The tensor memory accelerator copies matrices in boxes of swizzled lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from pytest_gpuenergy.kernels import Kernel, TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, cycles_of, tiled_kernel
+from pytest_gpuenergy.tuning import CardResources, Constant
+from pytest_gpuenergy.workloads import Gemm, Mode
+
+LINE_BYTES = 128
+"""The length of the lines in shared memory whose pieces are swizzled."""
+ROW_BYTES = 16
+"""The distance of rows in a matrix that a tensor map describes is a multiple of this."""
+
+
+def can_be_mapped(gemm: Gemm, row: int) -> bool:
+    """Return whether a tensor map can describe a matrix whose rows are ``row`` elements apart."""
+    return row * gemm.element_bytes % ROW_BYTES == 0
+
+
+def can_copy_boxes(gemm: Gemm) -> bool:
+    """Return whether A and B can be copied in boxes."""
+    return all(can_be_mapped(gemm, row) for row in (gemm.lda, gemm.ldb))
+
+
+def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
+    """Return the map of a matrix with rows ``row`` elements apart, in boxes of ``height`` lines."""
+    return TensorMap(
+        f"{tensor.lower()}_map",
+        tensor,
+        gemm.dtype,
+        dims,
+        (gemm.element_bytes * row,),
+        (LINE_BYTES // gemm.element_bytes, height),
+        128,
+    )
+
+
+WARPGROUP = 128
+"""The threads of a warpgroup."""
+WARPGROUP_ROWS = 64
+"""The rows that a warpgroup computes in one instruction."""
+_ENOUGH_WARPS = 12
+"""The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
+ALIGNMENT_BYTES = 1024
+"""The alignment of stages in shared memory."""
+_STAGES = (7, 6, 5, 4, 3, 2)
+CLUSTERS = ((2, 1), (1, 2), (1, 1))
+"""The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
+_MOST_BLOCKS_OF_CLUSTER = 8
+"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
+_REGISTERS: Mapping[int, tuple[int, int, int]] = {
+    1: (240, 240, 240),
+    2: (168, 40, 232),
+    3: (128, 32, 160),
+}
+"""Registers of a thread by the number of consumers: at launch, of a copying thread, of a consumer.
+
+A block's threads have no more than the 64 Ki registers of a multiprocessor.
+"""
+OTHER_REGISTERS = 34
+"""The registers of a thread besides its sums and operands, as ptxas of CUDA 13.0 reports."""
+_OTHERS_OF_INSTRUCTION = 26
+"""The registers that an instruction takes besides its sums, all within those at launch (ptxas)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopperTiling(Tiling):
+    """Parameters of a template for Hopper.
+
+    Attributes:
+        consumers: the number of warpgroups that multiply; one more copies.
+        whole_tiles: whether blocks compute only whole tiles, instead of equal parts of the last
+            ones.
+        cluster_m: the blocks of a cluster along M; they copy parts of the same columns of B for
+            one another.
+        cluster_n: the blocks of a cluster along N; they share rows of A in the same way.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    modes: ClassVar[tuple[Mode, ...]]
+    element_bytes: ClassVar[int]
+    barrier_bytes: ClassVar[int]
+    """The shared memory of a stage's barriers."""
+    added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
+    least_capability: ClassVar[int] = 90
+    most_capability: ClassVar[int] = 90
+
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 64
+    stages: int = 4
+    consumers: int = 2
+    whole_tiles: bool = False
+    cluster_m: int = 1
+    cluster_n: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.consumers not in _REGISTERS:
+            raise InputError(
+                f"The template {self.template} needs 1 to {max(_REGISTERS)} consumers, not "
+                f"{self.consumers}."
+            )
+        self._check_tile()
+        line = LINE_BYTES // self.element_bytes
+        if (
+            not 1 <= self.cluster_blocks <= _MOST_BLOCKS_OF_CLUSTER
+            or self.tile_m % (line * self.cluster_n)
+            or self.tile_n % (line * self.cluster_m)
+        ):
+            raise InputError(
+                f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
+                f"{self.tile_m} x {self.tile_n} in pieces of {line}, or has more than "
+                f"{_MOST_BLOCKS_OF_CLUSTER} blocks."
+            )
+        if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
+            raise InputError(
+                f"The template {self.template} cannot compute tiles of {self.tile_m} x "
+                f"{self.tile_n} with {self.consumers} consumers: a thread has too few registers."
+            )
+
+    @abstractmethod
+    def _check_tile(self) -> None:
+        """Raise an `InputError` if warpgroups do not fill the tile."""
+
+    @property
+    @abstractmethod
+    def instruction_sums(self) -> int:
+        """The number of sums that a thread has in one instruction."""
+
+    @abstractmethod
+    def consumer_registers(self, gemm: Gemm) -> int:
+        """Return about how many registers a consumer's thread needs."""
+
+    @abstractmethod
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Return the dynamic shared memory of a block: its stages, and room to align them."""
+
+    @abstractmethod
+    def busy_cycles(self, gemm: Gemm) -> float:
+        """Return the clock cycles of a step if neither tensor cores nor shared memory wait."""
+
+    @abstractmethod
+    def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """Return the constants that describe the instruction that multiplies."""
+
+    @classmethod
+    @abstractmethod
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        """Yield parameters that may be worth trying, without stages; no kernel has some of them."""
+
+    @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """Return what the template needs that a product lacks; None if it can compute it."""
+        if can_copy_boxes(gemm):
+            return None
+        return (
+            f"needs rows of A and B that are a multiple of {ROW_BYTES} bytes apart, which those of "
+            f"{gemm.name} are not"
+        )
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[Self]:
+        """Yield the parameters worth trying for a product that fit the card's resources."""
+        if cls.refusal(gemm):
+            return
+        tried = set()
+        for numbers, stages in itertools.product(cls.tiles_tried(), _STAGES):
+            try:
+                base = cls.of({**cls().numbers, **numbers, "stages": stages})
+            except InputError:
+                continue
+            # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
+            key = (base.resident(gemm, card), replace(base, stages=_STAGES[0]))
+            if key in tried or base.consumer_registers(gemm) > _REGISTERS[base.consumers][2]:
+                continue
+            tried.add(key)
+            yield from base.divided(gemm, card)
+
+    def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
+        """Yield the tiling with each number of blocks worth trying; none if the card cannot run it.
+
+        If there are more tiles than the card holds blocks, fewer blocks that compute several tiles
+        are better: they copy the next tile while they store one.
+        """
+        at_once = self.at_once(gemm, card)
+        for tiling in super().divided(gemm, card):
+            if tiling.blocks == 0 and self.tiles(gemm) > at_once:
+                for group in sorted({self.group, self._square_group(gemm, at_once)}):
+                    yield replace(tiling, blocks=at_once, whole_tiles=True, group=group)
+            else:
+                yield tiling
+
+    def _square_group(self, gemm: Gemm, tiles: int) -> int:
+        """Return the group height, in tiles, that makes a group of ``tiles`` roughly square.
+
+        A square group minimizes the traffic for A and B.
+        """
+        along_m, along_n = self.cluster
+        ratio = along_n * self.tile_n / (along_m * self.tile_m)
+        rows = math.ceil(gemm.M / (along_m * self.tile_m))
+        return max(1, min(rows, round(math.sqrt(tiles * ratio))))
+
+    @property
+    def cluster(self) -> tuple[int, int]:
+        """The blocks of a cluster along M and N."""
+        return self.cluster_m, self.cluster_n
+
+    def most_steps(self, gemm: Gemm) -> int:
+        """Return the steps of the block that has the most."""
+        if not self.whole_tiles:
+            return super().most_steps(gemm)
+        return math.ceil(self.tiles(gemm) / self.blocks_of(gemm)) * self.steps(gemm)
+
+    def whole_tiles_of(self, gemm: Gemm) -> int:
+        """Return how many tiles blocks compute whole; the steps of the other tiles are divided.
+
+        One or two tiles per block are left to be divided, so each block shares two at most.
+        """
+        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        return tiles if self.whole_tiles else max(0, tiles // blocks - 1) * blocks
+
+    def shares_tiles(self, gemm: Gemm) -> bool:
+        """Return whether a tile is computed by several blocks."""
+        return not self.whole_tiles and super().shares_tiles(gemm)
+
+    def blocks_of(self, gemm: Gemm) -> int:
+        """Return the number of blocks; each has at least one step, or one whole tile."""
+        blocks = super().blocks_of(gemm)
+        return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return WARPGROUP * (self.consumers + 1)
+
+    def registers(self, gemm: Gemm) -> int:
+        """Return the registers of a thread at launch; copying threads later give some away."""
+        own = self.consumer_registers(gemm)
+        return own if self.consumers == 1 else _REGISTERS[self.consumers][0]
+
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Return the shared memory of a block with its barriers, which the kernel declares."""
+        return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
+
+    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the clock cycles that the product is expected to take."""
+        step = BlockStep(
+            busy_cycles=self.busy_cycles(gemm),
+            warps=_ENOUGH_WARPS,
+            loaded_bytes=gemm.element_bytes * self.tile_k * self._copied_lines,
+        )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    @property
+    def _copied_lines(self) -> int:
+        """The rows of A and the columns of B whose elements a block copies for its tile."""
+        return self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """Return the kernel for a product.
+
+        Raises:
+            InputError: the template does not compute in the product's mode, or its `refusal`.
+        """
+        self.check_mode(gemm)
+        if reason := self.refusal(gemm):
+            raise InputError(f"The template {self.template} {reason}.")
+        constants = {**self._role_constants(), **self.instruction_constants(gemm)}
+        texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
+        return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
+
+    def _role_constants(self) -> dict[str, Constant]:
+        """Return the constants that describe the warpgroups, and the sums in PTX."""
+        _, others, consumers = _REGISTERS[self.consumers]
+        sums = range(self.instruction_sums)
+        return {
+            "CLUSTERED": self.cluster_blocks > 1,
+            "CONSUMERS": f"{self.consumers}",
+            "OTHER_REGISTERS": f"{others}",
+            "CONSUMER_REGISTERS": f"{consumers}",
+            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in sums)}"',
+            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
+        }
+
+    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
+        """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
+        if gemm.layout == "nt":
+            of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
+        else:
+            of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m // self.cluster_n)
+        return of_a, matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+
+
+def places_after(sums: int, *counts: int) -> list[str]:
+    """Return the places in PTX of the operands after the sums, given each one's registers."""
+    places, first = [], sums
+    for count in counts:
+        places.append(f'"{", ".join(f"%{place}" for place in range(first, first + count))}"')
+        first += count
+    return places

@@ -1,0 +1,155 @@
+"""The kernels of other libraries: cuBLASLt's call, and Triton's kernel with its configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pytest_gpuenergy.kernels import LibraryCall, Origin, TritonKernel
+from pytest_gpuenergy.support import UnavailableError, cuda_dir
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+
+_WORKSPACE_BYTES = 32 << 20
+"""The default workspace of cuBLAS on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""
+_COMPUTE: Mapping[Mode, str] = {
+    "float32": "32F",
+    "tf32": "32F_FAST_TF32",
+    "float16": "32F",
+    "bfloat16": "32F",
+}
+"""The value of ``cublasComputeType_t`` for each mode, without its prefix."""
+
+
+def cublas_call(gemm: Gemm) -> LibraryCall:
+    """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
+
+    Raises:
+        UnavailableError: cuBLASLt does not have the product's mode.
+    """
+    if gemm.mode not in _COMPUTE:
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name} in mode {gemm.mode}: it can replace float32 "
+            "products by those of three bfloat16 parts (CUBLAS_COMPUTE_32F_EMULATED_16BFX9), but "
+            "not of TF32 ones."
+        )
+    return LibraryCall(
+        "cublasLt.matmul",
+        {"a": "A", "b": "B", "c": "C", "workspace": "workspace"},
+        {"compute": _COMPUTE[gemm.mode], "a_transposed": gemm.layout == "nt"},
+        workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
+        origin=Origin("cublas"),
+    )
+
+
+_LEAST_CAPABILITY = 80
+"""The first compute capability that Triton supports."""
+_GROUP = 8
+"""The rows of tiles that are computed together."""
+
+
+class TritonConfiguration(NamedTuple):
+    """The choices of one of Triton's autotuners.
+
+    Attributes:
+        tile_m: the rows of C that a program computes at a time.
+        tile_n: the columns of C that a program computes at a time.
+        tile_k: the products of each element that are loaded at a time.
+        num_warps: the warps of a program.
+        num_stages: the tiles of A and B that are loaded ahead.
+        programs: the programs of a multiprocessor.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    num_warps: int
+    num_stages: int
+    programs: int
+
+
+_FMA = (
+    TritonConfiguration(128, 128, 16, 8, 3, 1),
+    TritonConfiguration(128, 128, 8, 8, 4, 1),
+    TritonConfiguration(128, 64, 16, 8, 3, 2),
+    TritonConfiguration(128, 64, 16, 4, 3, 2),
+    TritonConfiguration(64, 128, 16, 8, 3, 2),
+    TritonConfiguration(64, 128, 16, 4, 3, 2),
+    TritonConfiguration(64, 64, 16, 4, 3, 4),
+    TritonConfiguration(64, 64, 32, 4, 2, 4),
+    TritonConfiguration(64, 32, 32, 4, 3, 4),
+    TritonConfiguration(32, 64, 32, 4, 3, 4),
+    TritonConfiguration(32, 32, 32, 4, 3, 8),
+    TritonConfiguration(16, 32, 32, 2, 3, 8),
+)
+"""The configurations on CUDA cores."""
+_MMA_16 = (
+    TritonConfiguration(128, 256, 64, 8, 3, 1),
+    TritonConfiguration(256, 128, 64, 8, 3, 1),
+    TritonConfiguration(128, 256, 64, 8, 4, 1),
+    TritonConfiguration(128, 128, 64, 8, 4, 1),
+    TritonConfiguration(128, 128, 64, 4, 4, 1),
+    TritonConfiguration(128, 128, 64, 4, 3, 2),
+    TritonConfiguration(128, 64, 64, 4, 4, 2),
+    TritonConfiguration(64, 128, 64, 4, 4, 2),
+    TritonConfiguration(64, 64, 64, 4, 4, 3),
+    TritonConfiguration(64, 64, 128, 4, 3, 2),
+    TritonConfiguration(64, 32, 64, 4, 5, 4),
+    TritonConfiguration(32, 64, 64, 4, 5, 4),
+    TritonConfiguration(32, 32, 64, 2, 5, 4),
+)
+"""The configurations on tensor cores, for elements of two bytes."""
+_MMA_32 = tuple(chosen._replace(tile_k=chosen.tile_k // 2) for chosen in _MMA_16)
+TRITON_CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
+    "float32": _FMA,
+    "3xtf32": _MMA_32,
+    "tf32": _MMA_32,
+    "float16": _MMA_16,
+    "bfloat16": _MMA_16,
+}
+_PRECISIONS: Mapping[Mode, str] = {"float32": "ieee", "3xtf32": "tf32x3"}
+"""The ``input_precision`` of `tl.dot`; ``tf32`` for other modes, ignored for half precision."""
+
+
+def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
+    """Return one kernel for each configuration.
+
+    Raises:
+        UnavailableError: Triton does not support the card.
+    """
+    if card.capability < _LEAST_CAPABILITY:
+        raise UnavailableError(
+            f"Triton takes a GPU of sm_{_LEAST_CAPABILITY} or later, and this one is of "
+            f"sm_{card.capability}."
+        )
+    # Not a .py file: in an editable installation, pytest would take that for the whole plugin.
+    source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
+    return [_kernel(gemm, card, source, chosen) for chosen in TRITON_CONFIGURATIONS[gemm.mode]]
+
+
+def _kernel(
+    gemm: Gemm, card: CardResources, source: str, chosen: TritonConfiguration
+) -> TritonKernel:
+    tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
+    tile = {"tile_m": chosen.tile_m, "tile_n": chosen.tile_n, "tile_k": chosen.tile_k}
+    return TritonKernel(
+        source,
+        "matmul",
+        (min(tiles, chosen.programs * card.multiprocessors), 1, 1),
+        ("A", "B", "C"),
+        {
+            "m": gemm.M,
+            "n": gemm.N,
+            "k": gemm.K,
+            "lda": gemm.lda,
+            "ldb": gemm.ldb,
+            "a_transposed": gemm.layout == "nt",
+            "precision": _PRECISIONS.get(gemm.mode, "tf32"),
+            **tile,
+            "group": _GROUP,
+            "apart": gemm.mode == "3xtf32",
+        },
+        chosen.num_warps,
+        chosen.num_stages,
+        origin=Origin("triton", None, chosen._asdict()),
+    )

@@ -1,0 +1,138 @@
+"""The template for tensor cores: products in TF32 and half precision, see cuda/gemm/mma.cu."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, cycles_of
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
+from pytest_gpuenergy.workloads import Gemm, Mode
+
+_PIECE = 16
+"""The side of the pieces, 16 x 16, of which a warp's part of a tile consists."""
+_TILES = (32, 64, 128, 256)
+_WARPS = (16, 32, 64)
+_ROW_BYTES = (64, 128)
+_STAGES = (2, 3, 4, 5)
+_PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
+"""The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
+compute capability (NVIDIA A100 and GA102 whitepapers)."""
+_LATEST_PRODUCTS_PER_CYCLE = 1024
+_COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
+"""The time of a product, as a multiple of one of 16-bit elements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmaParameters(Tiling):
+    """The parameters of a kernel of the template.
+
+    Attributes:
+        warp_m: the rows of a tile that a warp computes.
+        warp_n: the columns of a tile that a warp computes.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    template: ClassVar[str] = "mma"
+    modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32", "float16", "bfloat16")
+    least_capability: ClassVar[int] = 80
+
+    tile_k: int = 32
+    warp_m: int = 32
+    warp_n: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = (
+            self.warp_m > 0
+            and self.warp_n > 0
+            and not self.warp_m % _PIECE
+            and not self.warp_n % _PIECE
+            and not self.tile_m % self.warp_m
+            and not self.tile_n % self.warp_n
+            and not self.tile_k % _PIECE
+        )
+        if not whole:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
+                f"warps of {self.warp_m} x {self.warp_n} in pieces of 16 x 16 x 16."
+            )
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[MmaParameters]:
+        """Yield the parameters worth trying for a product that fit the card's resources."""
+        depths = [row // gemm.element_bytes for row in _ROW_BYTES]
+        for tile_m, tile_n, tile_k, warp_m, warp_n, stages in itertools.product(
+            _TILES, _TILES, depths, _WARPS, _WARPS, _STAGES
+        ):
+            if tile_m % warp_m or tile_n % warp_n:
+                continue
+            base = cls(
+                tile_m=tile_m,
+                tile_n=tile_n,
+                tile_k=tile_k,
+                stages=stages,
+                warp_m=warp_m,
+                warp_n=warp_n,
+            )
+            yield from base.divided(gemm, card)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    def registers(self, gemm: Gemm) -> int:
+        """Return about how many registers a thread needs, for its sums, operands and addresses."""
+        sums = self.warp_m * self.warp_n // WARP_LANES
+        operands = (self.warp_m + self.warp_n) // 4  # of one instruction's depth
+        parts = 4 + self.warp_n // 4 + self.warp_n // 2 if gemm.mode == "3xtf32" else 0
+        return sums + operands + parts + 40
+
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Return the bytes of shared memory of a block."""
+        if gemm.layout == "nt":
+            of_a = self.tile_k * (self.tile_m + 8)
+        else:
+            of_a = self.tile_m * (self.tile_k + 16 // gemm.element_bytes)
+        of_b = self.tile_k * (self.tile_n + 8)
+        return gemm.element_bytes * self.stages * (of_a + of_b)
+
+    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the clock cycles that the product is expected to take.
+
+        A warp that computes w_m x w_n elements loads w_m + w_n from shared memory for each column
+        of A and row of B.
+        """
+        products = self.tile_m * self.tile_n * self.tile_k
+        rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
+        loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
+        step = BlockStep(
+            busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / SHARED_BYTES_PER_CYCLE),
+            warps=self.threads // WARP_LANES,
+            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+        )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """Return the kernel for a product.
+
+        Raises:
+            InputError: the template does not compute in the product's mode.
+        """
+        self.check_mode(gemm)
+        constants = {
+            "WARP_M": self.warp_m,
+            "WARP_N": self.warp_n,
+            "HALVES": gemm.element_bytes == 2,
+            "BFLOAT16": gemm.mode == "bfloat16",
+            "SPLIT": gemm.mode == "3xtf32",
+            "ASYNCHRONOUS": True,
+        }
+        return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))

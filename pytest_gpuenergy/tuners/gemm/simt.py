@@ -1,0 +1,286 @@
+"""The template for CUDA cores: float32 products of any size, see cuda/gemm/simt.cu."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    SCHEDULERS,
+    BlockStep,
+    Tiling,
+    copied_kernel,
+    cycles_of,
+)
+from pytest_gpuenergy.tuning import (
+    FIRST_ASYNCHRONOUS,
+    SHARED_BYTES_PER_CYCLE,
+    WARP_LANES,
+    CardResources,
+)
+from pytest_gpuenergy.workloads import Gemm, Mode
+
+_LANES = (4, 8)
+"""The threads of a warp along M and along N."""
+_WIDEST = 4
+"""The elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of four."""
+_TILES = (32, 64, 96, 128, 192, 256)
+_THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
+_ALONG = (8, 16, 32)
+"""The elements of a row of A that neighbouring threads copy if they transpose it."""
+_MOST_ROWS = 8
+"""The most rows of a thread that reads A by rows: it holds four elements of each."""
+_SLICES = (1, 2, 4, 8)
+_DEPTHS = (8, 16, 32, 64, 128)
+_STAGES = (2, 3, 4)
+_PRODUCTS = range(256, 2049)
+"""The multiplications of a thread in a step that are worth trying. The step is unrolled: more would
+not fit the instruction cache, and with fewer the rest of a step weighs too much."""
+_LONGEST_SIDE = 4
+"""The longer side of a tile, as a multiple of the other."""
+_MOST_REGISTERS = 255
+"""The most registers of a thread (from sm_70 on)."""
+_ENOUGH_WARPS = 12
+_READ_CYCLES = 2
+"""The cycles in which shared memory serves a load of 16 bytes by each lane of a warp, if at least
+four lanes read the same (see ``Thread`` in the text)."""
+_BANKS = SHARED_BYTES_PER_CYCLE // 4
+_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
+"""The approximate instructions of a copy to shared memory, and of the rest of a step."""
+# Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
+_PRODUCT_CYCLES = 1.15
+"""The cycles between the multiplications that a scheduler issues."""
+_TRANSPOSED_SHARE = 0.87
+"""The share of these cycles that remains if A is transposed in shared memory, a scheduler issues a
+multiplication in each cycle, and a thread has more than 4 x 4 sums. The reason is the banks of
+registers (see ``studies/register_banks.py``)."""
+_LINE_CYCLES = 0.4
+"""The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
+kernels on an H100 (see ``docs/notes/products.md``)."""
+_BARRIER_CYCLES = 250
+"""The cycles from the end of a step to the first products of the next, when only other blocks
+work."""
+_TILE_CYCLES = 1000
+"""The cycles to begin a tile and to store its sums, besides the wait for the first step."""
+# Fitted to the power in bench/results/nvidia-h200-2026-11-23/gemm.json: 194 W, and these energies.
+_PRODUCT_PJ = 15.8
+"""The energy of a multiplication."""
+_READ_PJ = 6.2
+"""The energy of an element that a thread reads from shared memory."""
+_LOADED_BYTE_PJ = 36.0
+"""The energy of a byte from the L2."""
+_PJ_PER_CYCLE = 1940.0
+"""The energy that 700 W less 194 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards
+are treated alike."""
+_ALONE = 1.1
+"""The approximate cycles per instruction of a warp that has a scheduler to itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimtParameters(Tiling):
+    """The parameters of a kernel of the template.
+
+    Attributes:
+        thread_m: the rows of a tile that a thread computes.
+        thread_n: the columns of a tile that a thread computes.
+        slices: the groups of warps that divide each step among them, and add their sums at the end.
+        transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
+            A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
+        asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    template: ClassVar[str] = "simt"
+    modes: ClassVar[tuple[Mode, ...]] = ("float32",)
+    least_capability: ClassVar[int] = 70
+    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0}
+
+    thread_m: int = 8
+    thread_n: int = 4
+    slices: int = 1
+    transpose_a: int = 0
+    asynchronous: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lanes_m, lanes_n = _LANES
+        whole = (
+            self.thread_m >= _WIDEST
+            and self.thread_n >= _WIDEST
+            and not self.thread_m % _WIDEST
+            and not self.thread_n % _WIDEST
+            and not self.tile_m % (lanes_m * self.thread_m)
+            and not self.tile_n % (lanes_n * self.thread_n)
+        )
+        if not whole:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} cannot be divided among warps of "
+                f"{lanes_m} x {lanes_n} threads with {self.thread_m} x {self.thread_n} elements "
+                "each, in pieces of 4 x 4."
+            )
+        if self.slices < 1 or self.tile_k % (_WIDEST * self.slices) or self.thread_m % self.slices:
+            raise InputError(
+                f"A step of {self.tile_k} columns, and {self.thread_m} rows of a thread, cannot be "
+                f"divided into {self.slices} slices, of which each has columns in pieces of 4."
+            )
+
+        if self.transpose_a not in (0, *_ALONG) or not self._copies_whole(self.transpose_a):
+            raise InputError(
+                f"transpose_a is {self.transpose_a}: choose 0, 8, or one of 16 and 32 that divides "
+                f"the {self.tile_k // self.slices} columns of a slice and a quarter of the "
+                f"{self.threads} threads."
+            )
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SimtParameters]:
+        """Yield the parameters worth trying for a product that fit the card's resources."""
+        asynchronous = card.capability >= FIRST_ASYNCHRONOUS
+        for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
+            _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
+        ):
+            if max(tile_m, tile_n) > _LONGEST_SIDE * min(tile_m, tile_n):
+                continue
+            if thread[0] * thread[1] * tile_k // slices not in _PRODUCTS:
+                continue
+            try:
+                base = cls(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=tile_k,
+                    stages=stages,
+                    thread_m=thread[0],
+                    thread_n=thread[1],
+                    slices=slices,
+                    asynchronous=asynchronous,
+                )
+            except InputError:  # warps do not fill the tile, or slices the step
+                continue
+            if gemm.layout == "nt" or thread[0] <= _MOST_ROWS:
+                yield from base.divided(gemm, card)
+            if gemm.layout == "nn":
+                for along in base.worth_copying:
+                    yield from replace(base, transpose_a=along).divided(gemm, card)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n) * self.slices
+
+    @property
+    def products(self) -> int:
+        """The multiplications of a thread in one step."""
+        return self.thread_m * self.thread_n * self.tile_k // self.slices
+
+    @property
+    def worth_copying(self) -> tuple[int, ...]:
+        """The values of ``transpose_a`` to try: the least, and the largest that is possible.
+
+        On an H100, more than the least was up to 14 % faster in products up to 1152, as fast in
+        larger ones, and 4 to 10 % slower where a thread has 12 columns.
+        """
+        least, *more = _ALONG
+        found = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
+        return (least, *found[-1:])
+
+    def runs_on(self, card: CardResources) -> bool:
+        """Return whether the card has the instructions; asynchronous copies came with sm_80."""
+        able = not self.asynchronous or card.capability >= FIRST_ASYNCHRONOUS
+        return able and self.suits(card)
+
+    def transposes(self, gemm: Gemm) -> bool:
+        """Return whether A is transposed on its way to shared memory."""
+        return bool(self.transpose_a) and gemm.layout == "nn"
+
+    def registers(self, gemm: Gemm) -> int:
+        """Return how many registers a thread needs, fitted to ptxas of CUDA 13.0.
+
+        If A is read by rows, four of its columns are read at once. A thread with 128 sums would
+        then need more registers than it can have; it still keeps all its sums in registers.
+        """
+        sums = self.thread_m * self.thread_n
+        if gemm.layout == "nt" or self.transpose_a:
+            return sums + 2 * (self.thread_m + self.thread_n) + 32
+        return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MOST_REGISTERS)
+
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Return the shared memory of a block: its stages, and later the sums of its slices."""
+        if self.transposes(gemm):
+            of_a = self.tile_k * (self.tile_m + _WIDEST)
+        elif gemm.layout == "nt":
+            of_a = self.tile_k * self.tile_m
+        else:
+            of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
+        sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
+        return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
+
+    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the clock cycles that the product is expected to take.
+
+        A warp issues its multiplications, its loads of four elements from shared memory, and the
+        copies of the next step to shared memory. A copy has four elements, or one if the warp
+        transposes A; it then takes as many rows at once as make a line of the cache. Slices write
+        their sums to shared memory and read them again.
+
+        Large products run at the power limit, where the energy of a step determines its time.
+        """
+        warps = self.threads // WARP_LANES
+        depth = self.tile_k // self.slices
+        per_product = _PRODUCT_CYCLES * SCHEDULERS * WARP_LANES / card.cores
+        read = (self.thread_m + self.thread_n) * depth
+        copied = self.tile_k * (self.tile_m + self.tile_n)
+        pieces = copied / _WIDEST
+        lines = 0.0
+        if self.transposes(gemm):
+            if card.cores == SCHEDULERS * WARP_LANES and self.thread_m * self.thread_n > _WIDEST**2:
+                per_product *= _TRANSPOSED_SHARE
+            pieces += self.tile_k * self.tile_m * (1 - 1 / _WIDEST)
+            lines = self.tile_k * self.tile_m / self.transpose_a
+        copies = pieces / self.threads * _COPY_INSTRUCTIONS
+        issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
+        serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
+        sums = 2 * 4 * (self.slices - 1) * self.tile_m * self.tile_n
+        energy_pj = (
+            self.threads * (self.products * _PRODUCT_PJ + read * _READ_PJ)
+            + 4 * copied * _LOADED_BYTE_PJ
+        )
+        step = BlockStep(
+            busy_cycles=max(issued * warps / SCHEDULERS, serving),
+            warps=_ENOUGH_WARPS,
+            loaded_bytes=4 * copied,
+            alone_cycles=issued * max(math.ceil(warps / SCHEDULERS), _ALONE)
+            + lines * _LINE_CYCLES
+            + _BARRIER_CYCLES,
+            last_cycles=_TILE_CYCLES + sums / SHARED_BYTES_PER_CYCLE,
+            energy_cycles=energy_pj / _PJ_PER_CYCLE,
+            issuing_warps=warps,
+        )
+        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def _copies_whole(self, along: int) -> bool:
+        """Return whether four rows or more are copied at once, and slices have whole copies."""
+        if along <= _ALONG[0]:
+            return True
+        return not self.tile_k // self.slices % along and not self.threads // _WIDEST % along
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        """Return the kernel for a product.
+
+        Raises:
+            InputError: the product is not in float32.
+        """
+        self.check_mode(gemm)
+        constants = {
+            "THREAD_M": self.thread_m,
+            "THREAD_N": self.thread_n,
+            "SLICES": self.slices,
+            "TRANSPOSE_A": self.transpose_a,
+            "ASYNCHRONOUS": self.asynchronous,
+        }
+        return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))

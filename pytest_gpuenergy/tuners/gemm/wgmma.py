@@ -1,0 +1,138 @@
+"""The template for Hopper: products of 16-bit matrices by wgmma, see cuda/gemm/wgmma.cu."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels import TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.hopper import (
+    ALIGNMENT_BYTES,
+    CLUSTERS,
+    OTHER_REGISTERS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    HopperTiling,
+    can_be_mapped,
+    matrix_map,
+    places_after,
+)
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
+from pytest_gpuenergy.workloads import Gemm, Mode
+
+_LINE = 64
+"""The elements of a line in shared memory."""
+_WIDEST = 256
+"""The most columns of one instruction."""
+_TILES_M = (64, 128, 192, 256)
+_TILES_N = (64, 128, 192, 256)
+_C_BOX_ROWS = 16
+"""The rows of a box in which C is stored."""
+_C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
+_C_BOXES = 8
+"""The boxes of a consumer: two for each of its warps."""
+_PRODUCTS_PER_CYCLE = 2048
+"""The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
+whitepaper)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaParameters(HopperTiling):
+    """The parameters of a kernel of the template.
+
+    Each consumer computes an equal part of the tile's rows.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    template: ClassVar[str] = "wgmma"
+    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
+    element_bytes: ClassVar[int] = 2
+    barrier_bytes: ClassVar[int] = 16
+
+    def _check_tile(self) -> None:
+        whole = (
+            not self.tile_m % (WARPGROUP_ROWS * self.consumers)
+            and self.tile_m <= _WIDEST
+            and not self.tile_n % _LINE
+            and self.tile_n <= _WIDEST
+            and not self.tile_k % _LINE
+            and self.tile_k <= _WIDEST
+        )
+        if not whole:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
+                f"{self.consumers} warpgroups in pieces of 64 x 64 x 64, of which there may be "
+                "four in each direction."
+            )
+
+    @classmethod
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        """Yield parameters that may be worth trying, the same for all products."""
+        for tile_m, tile_n, consumers, cluster in itertools.product(
+            _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS
+        ):
+            yield {
+                "tile_m": tile_m,
+                "tile_n": tile_n,
+                "consumers": consumers,
+                "cluster_m": cluster[0],
+                "cluster_n": cluster[1],
+            }
+
+    @property
+    def instruction_sums(self) -> int:
+        """The number of sums that a thread has in one instruction."""
+        return self.tile_n // 2
+
+    def consumer_registers(self, gemm: Gemm) -> int:
+        """Return about how many registers a consumer's thread needs."""
+        del gemm  # the same for all
+        sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
+        return sums + OTHER_REGISTERS
+
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Return a block's dynamic shared memory: stages, boxes of C, and room to align them."""
+        step = self.tile_k * (self.tile_m + self.tile_n)
+        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if _boxed(gemm) else 0
+        return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
+
+    def busy_cycles(self, gemm: Gemm) -> float:
+        """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
+
+        Each instruction reads 64 rows of A and all columns of B from shared memory.
+        """
+        products = self.tile_m * self.tile_n * self.tile_k
+        rows = self.tile_m // WARPGROUP_ROWS
+        loaded = gemm.element_bytes * self.tile_k * (self.tile_m + rows * self.tile_n)
+        return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
+
+    def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """Return the constants that describe the instruction that multiplies."""
+        kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
+        shape = f"m64n{self.tile_n}k16.f32.{kind}.{kind}"
+        of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
+        return {
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
+            "A_ALONG": f'"{int(gemm.layout == "nt")}"',
+            "A_PLACE": of_a,
+            "B_PLACE": of_b,
+            "ADD_PLACE": add,
+            "BOXED_C": _boxed(gemm),
+            "PACK": f'"cvt.rn.{kind}x2.f32"',
+        }
+
+    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
+        operands = super()._tensor_maps(gemm)
+        if not _boxed(gemm):
+            return operands
+        return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.N, _C_BOX_ROWS)
+
+
+def _boxed(gemm: Gemm) -> bool:
+    """Return whether the tensor memory accelerator stores C."""
+    return can_be_mapped(gemm, gemm.N)

@@ -1,0 +1,143 @@
+"""The template for Hopper: products of float32 matrices by wgmma, see cuda/gemm/wgmma_tf32.cu."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.hopper import (
+    ALIGNMENT_BYTES,
+    CLUSTERS,
+    WARPGROUP_ROWS,
+    HopperTiling,
+    places_after,
+)
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
+from pytest_gpuenergy.workloads import Gemm, Mode
+
+_LINE = 32
+"""The elements of a line in shared memory."""
+_WIDEST = 256
+"""The most rows of a tile."""
+_TILES_M = (64, 96, 128, 160)
+_LEAST_SPLIT_K = _LINE
+"""The fewest products in a sum of split elements. The lower bits of the elements are cut off.
+Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
+each smaller part lose 3 * 2^-23: more than the error bounds of up to ten products allow. Over a
+whole step the errors average out."""
+_ROWS = 16
+"""The registers of a thread for the rows of a step."""
+_OTHER_REGISTERS = 32
+"""The registers of a thread besides its sums and rows. ptxas of CUDA 13.0 spills nothing for a tile
+of 96 rows with three consumers, where a thread has 160 registers."""
+_PRODUCTS_PER_CYCLE = 1024
+"""The products in TF32 on a multiprocessor: half as many as of 16-bit elements (H100
+whitepaper)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaTf32Parameters(HopperTiling):
+    """The parameters of a kernel of the template.
+
+    Each consumer computes 64 columns of the tile.
+
+    Attributes:
+        in_turn: whether consumers begin to multiply one after another, so that one adds its sums
+            while another multiplies.
+
+    Raises:
+        InputError: no kernel can have these parameters.
+    """
+
+    template: ClassVar[str] = "wgmma_tf32"
+    modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
+    element_bytes: ClassVar[int] = 4
+    barrier_bytes: ClassVar[int] = 24
+
+    tile_k: int = _LINE
+    stages: int = 3
+    in_turn: bool = False
+
+    def _check_tile(self) -> None:
+        whole = (
+            not self.tile_m % _LINE
+            and self.tile_m <= _WIDEST
+            and self.tile_n == WARPGROUP_ROWS * self.consumers
+            and self.tile_k == _LINE
+            and self.consumers > self.in_turn
+        )
+        if not whole:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} does not have a multiple "
+                f"of 32 rows, up to 256, 64 columns for each of {self.consumers} consumers, and "
+                "steps of 32; only several consumers can take turns."
+            )
+
+    @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """Return what a product lacks; short sums in 3xtf32 are left to mma.cu, which rounds."""
+        if gemm.mode == "3xtf32" and gemm.K < _LEAST_SPLIT_K:
+            return f"needs K to be at least {_LEAST_SPLIT_K} in mode 3xtf32, not {gemm.K}"
+        return super().refusal(gemm)
+
+    @classmethod
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        """Yield parameters that may be worth trying, the same for all products."""
+        for in_turn, tile_m, consumers, cluster in itertools.product(
+            (False, True), _TILES_M, (1, 2, 3), CLUSTERS
+        ):
+            yield {
+                "tile_m": tile_m,
+                "tile_n": WARPGROUP_ROWS * consumers,
+                "consumers": consumers,
+                "in_turn": in_turn,
+                "cluster_m": cluster[0],
+                "cluster_n": cluster[1],
+            }
+
+    @property
+    def instruction_sums(self) -> int:
+        """The number of sums that a thread has in one instruction."""
+        return self.tile_m // 2
+
+    def consumer_registers(self, gemm: Gemm) -> int:
+        """Return about how many registers a consumer's thread needs.
+
+        It keeps its sums twice: those of the present step, and the totals.
+        """
+        rows = _ROWS * (2 if gemm.mode == "3xtf32" else 1)
+        return 2 * self.instruction_sums + rows + _OTHER_REGISTERS
+
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Return the dynamic shared memory of a block: its stages, and room to align them."""
+        copies_of_a = 1 + (gemm.layout == "nt") + (gemm.mode == "3xtf32")
+        step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
+        return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
+
+    def busy_cycles(self, gemm: Gemm) -> float:
+        """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
+
+        Each consumer reads the rows of A from shared memory once for each of its products, and its
+        columns of B.
+        """
+        times = 3 if gemm.mode == "3xtf32" else 1
+        products = times * self.tile_m * self.tile_n * self.tile_k
+        loaded = gemm.element_bytes * self.tile_k * (times * self.consumers * self.tile_m)
+        loaded += gemm.element_bytes * self.tile_k * self.tile_n
+        return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
+
+    def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """Return the constants that describe the instruction that multiplies."""
+        first, second, add = places_after(self.instruction_sums, 4, 1, 1)
+        shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
+        return {
+            "IN_TURN": self.in_turn,
+            "SPLIT": gemm.mode == "3xtf32",
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
+            "FIRST_PLACES": first,
+            "SECOND_PLACE": second,
+            "ADD_PLACE": add,
+        }

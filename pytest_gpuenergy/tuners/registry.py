@@ -1,0 +1,186 @@
+"""The registry of tuners: TVM for every kind of workload that it knows, our templates for some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuners.conv.conv_templates import CONV_TEMPLATES
+from pytest_gpuenergy.tuners.gemm.gemm_space import GEMM_TEMPLATES
+from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
+from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    TVM,
+    RecipeForm,
+    RecordFile,
+    TemplateForm,
+    TunerName,
+    find_records,
+    load_records as load_records_of_forms,
+    recorded_kernel,
+    usual_tuner,
+)
+from pytest_gpuenergy.workloads import Workload
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import Kernel
+    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+    from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings
+    from pytest_gpuenergy.tuning import SearchSpace
+
+FORMS: Mapping[TunerName, RecipeForm] = {
+    TVM: METASCHEDULE,
+    TEMPLATE: TemplateForm[Any]({**GEMM_TEMPLATES, **CONV_TEMPLATES}),
+}
+"""The form of the recipes that each tuner writes."""
+
+
+def load_records(path: Path) -> RecordFile:
+    """Read a record file of any tuner; nothing in it is executed.
+
+    Raises:
+        InputError: the file is missing, damaged, of another format or inconsistent.
+    """
+    try:
+        return load_records_of_forms(path, FORMS.values())
+    except InputError:
+        refuse_ansor(path)  # an old log may have a name like that of a record file
+        raise
+
+
+def records_of(
+    folder: Path, workload: Workload, gpu: str | None = None, tuner: TunerName | None = None
+) -> RecordFile:
+    """Return the records in ``folder`` that serve ``workload``, under its name.
+
+    Args:
+        folder: a folder of record files, or of one folder of them per GPU model.
+        workload: what is to be computed.
+        gpu: the model of the GPU that will compute it; records for this model are preferred.
+        tuner: the tuner that wrote the records. None stands for the usual tuner of this workload
+            or, if it has no records, another one.
+
+    Raises:
+        UnavailableError: there are none.
+        InputError: the file cannot be used or is for another shape.
+    """
+    usual = usual_tuner(workload) if tuner is None else tuner
+    try:
+        path = find_records(folder, workload, gpu, FORMS[usual].variant)
+    except UnavailableError:
+        for other in FORMS.keys() - {usual} if tuner is None else ():
+            with suppress(UnavailableError):
+                path = find_records(folder, workload, gpu, FORMS[other].variant)
+                break
+        else:
+            raise
+    file = load_records(path)
+    if file.workload.signature != workload.signature:
+        there, asked = file.workload.name, workload.name
+        if there == asked:
+            there, asked = file.workload.signature, workload.signature
+        raise InputError(
+            f"The record file {path} contains kernels of {there} instead of {asked}: restore the "
+            "original file."
+        )
+    return replace(file, workload=workload)
+
+
+def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
+    """Return the record files in ``folder`` that a tuner wrote, by their paths.
+
+    Raises:
+        InputError: a file is damaged, of another format or inconsistent.
+    """
+    files = {path: load_records(path) for path in sorted(folder.glob("*.json"))}
+    return {path: file for path, file in files.items() if file.form == FORMS[tuner]}
+
+
+def kernels_of(
+    file: RecordFile, ranks: Sequence[int], store: KernelStore | None = None
+) -> list[Kernel]:
+    """Return the kernels of these ranks of a record file, in that order.
+
+    Args:
+        file: the record file, of any tuner.
+        ranks: the ranks, all in the file.
+        store: makes the kernels of TVM's records; None makes a store for this call.
+
+    Raises:
+        InputError: there is no such rank; or TVM is needed and missing, or crashes on a record.
+        KernelFault: a record does not apply to its workload or cannot be lowered.
+    """
+    if file.form == FORMS[TEMPLATE]:
+        return [recorded_kernel(file, rank) for rank in ranks]
+    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+
+    if store is not None:
+        return list(store.kernels(file, ranks))
+    with KernelStore() as own:
+        return list(own.kernels(file, ranks))
+
+
+class Spaces:
+    """Makes the search spaces of workloads, with one store of kernels; a context manager."""
+
+    def __init__(self) -> None:
+        self._store: KernelStore | None = None
+        self._stack = ExitStack()
+
+    def check(self, tuner: TunerName) -> None:
+        """Check that a tuner can be used.
+
+        Raises:
+            InputError: it needs TVM, which is not installed or is of an unsupported version.
+        """
+        if tuner == TVM:
+            from pytest_gpuenergy.tuners.tvm.requirements import check_tvm
+
+            check_tvm()
+
+    def of(
+        self, tuner: TunerName, device: Device, search: SearchSettings
+    ) -> Callable[[Workload], SearchSpace]:
+        """Return a function that makes a tuner's search space of a workload.
+
+        Args:
+            tuner: the tuner's name.
+            device: the device on which candidates run.
+            search: how TVM searches.
+        """
+        if tuner == TEMPLATE:
+            return lambda workload: _template_space(workload, device)
+        from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+        from pytest_gpuenergy.tuners.tvm.tvm_space import TvmSpace
+
+        if self._store is None:
+            self._store = self._stack.enter_context(KernelStore(search.threads))
+        store = self._store
+        return lambda workload: TvmSpace(workload, device, store, search)
+
+    def __enter__(self) -> Spaces:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _template_space(workload: Workload, device: Device) -> SearchSpace:
+    """Return the search space of our templates for a workload.
+
+    Raises:
+        InputError: there are no templates for it, or none for this device.
+    """
+    from pytest_gpuenergy.tuners.conv.conv_templates import ConvSpace
+    from pytest_gpuenergy.tuners.gemm.gemm_space import GemmSpace
+    from pytest_gpuenergy.workloads import Conv2d
+
+    if isinstance(workload, Conv2d):
+        return ConvSpace(workload, device)
+    return GemmSpace(workload, device)

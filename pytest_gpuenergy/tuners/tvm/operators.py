@@ -1,0 +1,300 @@
+"""Operators: what TVM needs for each kind of workload.
+
+An operator has the computation, our forms of it, and the workload's names in logs. TVM is imported
+inside the functions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuners.tvm.product_forms import (
+    GemmForm,
+    ProductSizes,
+    apply_form,
+    as_gemm,
+    forms_of,
+    gemm_forms,
+    index_map,
+)
+from pytest_gpuenergy.tuners.tvm.requirements import import_tvm
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Conv2d, Gemm, Workload
+
+LARGEST_SIZE = 10**9
+"""The largest size of a convolution that is read; the FLOPs of such sizes fit into a float."""
+
+_CONV2D_SIZE = r"[0-9]{1,9}"
+_STRIDE = rf"({_CONV2D_SIZE}|\({_CONV2D_SIZE}, ?{_CONV2D_SIZE}\))"
+# File names have N_1_H_272_..._strides_1_padding_1, or ..._strides_(1, 1)_padding_(1, 1).
+_CONV2D_LABEL = re.compile(
+    "_".join(f"{name}_({_CONV2D_SIZE})" for name in ("N", "H", "W", "CO", "CI", "KH", "KW"))
+    + f"_strides_{_STRIDE}_padding_{_STRIDE}"
+    + f"(?:_dilation_({_CONV2D_SIZE}))?(?:_groups_({_CONV2D_SIZE}))?(?![0-9])"
+)
+# Functions whose nine arguments are in the order of Conv2d's sizes.
+_CONV2D_FUNCTIONS = ("conv2d", "conv2d_layer")
+
+
+class Conv2dOperator:
+    """The operator of the kind ``conv2d``."""
+
+    formless = "it is grouped or has one output position"
+
+    def module(self, workload: Workload) -> Any:
+        """Return TOPI's convolution, so that records of other MetaSchedule searches apply.
+
+        Its function is ``main(data, weight, output)``.
+        """
+        assert isinstance(workload, Conv2d)
+        tvm = import_tvm()
+        te, topi = tvm.te, tvm.topi
+        shape = workload.shape
+        data, weight = (te.placeholder(t.shape, t.dtype, t.name) for t in workload.inputs)
+        # With one group this equals `topi.nn.conv2d_nchw`, including the name of its block.
+        output = topi.nn.group_conv2d_nchw(
+            data, weight, shape.strides, shape.padding, shape.dilation, shape.groups, "float32"
+        )
+        return tvm.IRModule({"main": te.create_prim_func([data, weight, output])})
+
+    def forms(self, workload: Workload) -> Sequence[Callable[[Any], None]]:
+        """Return the forms of the convolution as a matrix product; see `product_forms`."""
+        assert isinstance(workload, Conv2d)
+        shape = workload.shape
+        return [partial(as_gemm, shape=shape, form=form) for form in gemm_forms(shape)]
+
+    def from_log_name(self, name: str) -> Conv2d | None:
+        """Read the sizes in a file's name; return None if it contains none."""
+        match = _CONV2D_LABEL.search(name)
+        if match is None:
+            return None
+        *sizes, dilation, groups = match.groups()
+        if dilation or groups:  # written only if they are not 1
+            sizes += [dilation or "1", groups or "1"]
+        return _conv2d([[int(n) for n in size.strip("()").split(",")] for size in sizes])
+
+    def from_log_key(self, key: Sequence[Any]) -> Conv2d | None:
+        """Read a function's name and its nine arguments; return None for another function."""
+        function, *arguments = key
+        if function not in _CONV2D_FUNCTIONS or len(arguments) != 9:
+            return None
+        return _conv2d([part if type(part) is list else [part] for part in arguments])
+
+    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+        """Return the FLOPs for tensors in NCHW; stride and padding are not needed."""
+        if [len(shape) for shape in shapes] != [4, 4, 4]:
+            return None
+        (n, ci, _, _), (co, group_ci, kh, kw), (out_n, out_co, oh, ow) = shapes
+        sizes = (n, co, oh, ow, group_ci, kh, kw)
+        if min(sizes) < 1 or (n, co) != (out_n, out_co) or ci % group_ci:
+            return None
+        return 2 * math.prod(sizes)
+
+
+def _conv2d(arguments: Sequence[Sequence[object]]) -> Conv2d | None:
+    """Make a convolution from numbers, each possibly given as a pair of equal numbers."""
+    numbers = []
+    for values in arguments:
+        if len(values) not in (1, 2) or values[0] != values[-1]:
+            return None
+        number = values[0]
+        if type(number) is not int or number > LARGEST_SIZE:
+            return None
+        numbers.append(number)
+    try:
+        return Conv2d.of("conv2d", *numbers)
+    except InputError:
+        return None
+
+
+_A, _B = range(2)
+"""The positions of the operands among what the product reads."""
+
+_MODES = ("float32", "float16", "bfloat16")
+"""The modes in which CUDA cores compute."""
+
+_LONGEST_WHOLE = 64  # of sums that need no padding: their operands fit into shared memory
+_STEP = 8
+
+_GEMM_SIZE = r"[1-9][0-9]{0,8}"
+# In file names: gemm_M_512_N_256_K_640_layout_nn_mode_float32, as in `Gemm.signature`.
+_GEMM_LABEL = re.compile(
+    rf"gemm_M_({_GEMM_SIZE})_N_({_GEMM_SIZE})_K_({_GEMM_SIZE})_layout_({'|'.join(LAYOUTS)})"
+    rf"_mode_({'|'.join(MODES)})(?:_lda_({_GEMM_SIZE}))?(?:_ldb_({_GEMM_SIZE}))?(?![0-9a-z])"
+)
+# Functions of TVM's auto-scheduler whose arguments are sizes, with the positions of M, N and K. One
+# is in its tests, the other, after whose sizes a type may follow, in its tutorial.
+_GEMM_FUNCTIONS = {"matmul_auto_scheduler_test": (0, 1, 2), "matmul": (0, 2, 1)}
+
+
+class GemmOperator:
+    """The operator of the kind ``gemm``."""
+
+    formless = "TVM has none"
+
+    def module(self, workload: Workload) -> Any:
+        """Return the product in float32; products of half precision are accumulated in float32.
+
+        Its function is ``main(A, B, C)``.
+
+        Raises:
+            UnavailableError: the mode needs tensor cores.
+        """
+        gemm = _checked(workload)
+        tvm = import_tvm()
+        te = tvm.te
+        a, b = (te.placeholder(t.shape, t.dtype, t.name) for t in gemm.inputs)
+        k = te.reduce_axis((0, gemm.K), "k")
+
+        def product(i: Any, j: Any) -> Any:
+            factors = a[i, k] if gemm.layout == "nn" else a[k, i], b[k, j]
+            left, right = (factor.astype("float32") for factor in factors)
+            return te.sum(left * right, axis=k)
+
+        c = te.compute((gemm.M, gemm.N), product, name=_main(gemm))
+        if gemm.dtype != "float32":
+            sums = c
+            c = te.compute((gemm.M, gemm.N), lambda i, j: sums[i, j].astype(gemm.dtype), name="C")
+        return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+
+    def forms(self, workload: Workload) -> Sequence[Callable[[Any], None]]:
+        """Return the forms of the product in padded tiles; see `product_forms`."""
+        gemm = _checked(workload)
+        sizes = sizes_of(gemm)
+        return [partial(apply_gemm_form, gemm=gemm, form=form) for form in forms_of(sizes)]
+
+    def from_log_name(self, name: str) -> Gemm | None:
+        """Read the signature of a product in a file's name; return None if it has none."""
+        match = _GEMM_LABEL.search(name)
+        if match is None:
+            return None
+        m, n, k, layout, mode, lda, ldb = match.groups()
+        sizes = [int(size or 0) for size in (m, n, k, lda, ldb)]
+        return _gemm(sizes[:3], layout=layout, mode=mode, lda=sizes[3], ldb=sizes[4])
+
+    def from_log_key(self, key: Sequence[Any]) -> Gemm | None:
+        """Read a function's name and its arguments; return None for another function."""
+        function, *arguments = key
+        if arguments[3:] == ["float32"]:
+            arguments = arguments[:3]
+        if not isinstance(function, str) or function not in _GEMM_FUNCTIONS or len(arguments) != 3:
+            return None
+        return _gemm([arguments[position] for position in _GEMM_FUNCTIONS[function]])
+
+    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+        """Return the FLOPs for the shapes of A, B and C; rows of A and B may have padding."""
+        if [len(shape) for shape in shapes] != [2, 2, 2]:
+            return None
+        (rows_of_a, lda), (k, ldb), (m, n) = shapes
+        fits = (rows_of_a == m and lda >= k) or (rows_of_a == k and lda >= m)
+        if min(m, n, k) < 1 or ldb < n or not fits:
+            return None
+        return 2 * m * n * k
+
+
+def sizes_of(gemm: Gemm) -> ProductSizes:
+    """The sizes of a product; long sums without a useful divisor are padded."""
+    divisors = [d for d in range(1, _LONGEST_WHOLE + 1) if gemm.K % d == 0]
+    step = 1 if gemm.K <= _LONGEST_WHOLE or divisors[-1] >= _STEP else _STEP
+    return ProductSizes(gemm.M, gemm.N, gemm.K, step)
+
+
+def apply_gemm_form(schedule: Any, gemm: Gemm, form: GemmForm) -> None:
+    """Compute the product of ``schedule`` as ``form`` says.
+
+    In tiles of an operand that dimension is the fastest which is so in memory.
+    """
+    block = schedule.get_sblock(_main(gemm))
+    for kind, number, turned in (
+        ("read", _A, gemm.layout == "nt"),
+        ("read", _B, True),
+        ("write", 0, False),
+    ):
+        copy = schedule.reindex(block, (kind, number))  # its indices in the order of the loops
+        if turned:
+            turn = index_map(2, lambda *axes: axes[::-1])
+            schedule.transform_layout(block, (kind, number), turn)
+            schedule.transform_block_layout(copy, turn)
+    apply_form(schedule, block, sizes_of(gemm), form, deep=[_A] if gemm.layout == "nn" else [])
+
+
+def _main(gemm: Gemm) -> str:
+    """The name of the block that adds up; in half precision another one rounds its sums."""
+    return "C" if gemm.dtype == "float32" else "sums"
+
+
+def _checked(workload: Workload) -> Gemm:
+    assert isinstance(workload, Gemm)
+    if workload.mode not in _MODES:
+        raise UnavailableError(
+            f"{workload.name} cannot be tuned with TVM, which has no schedules in mode "
+            f"{workload.mode}: choose mode {', '.join(_MODES[:-1])} or {_MODES[-1]}."
+        )
+    return workload
+
+
+def _gemm(sizes: Sequence[object], **rest: Any) -> Gemm | None:
+    try:
+        return Gemm("gemm", *sizes, **rest)  # type: ignore[arg-type]  # it checks them all
+    except InputError:
+        return None
+
+
+Rewrite = Callable[[Any], None]
+"""Rewrites a schedule of the computation into one of its forms, in place."""
+
+
+class TvmOperator(Protocol):
+    """What TVM needs for one kind of workload.
+
+    Attributes:
+        formless: why a workload of this kind may have no forms.
+    """
+
+    @property
+    def formless(self) -> str: ...
+
+    def module(self, workload: Workload) -> Any:
+        """Return the computation: an IRModule whose ``main`` takes the workload's tensors.
+
+        Raises:
+            UnavailableError: TVM has no schedules of it.
+        """
+
+    def forms(self, workload: Workload) -> Sequence[Rewrite]:
+        """Return other ways to compute it, which respect the limits of a GPU.
+
+        Raises:
+            UnavailableError: TVM has no schedules of it.
+        """
+
+    def from_log_name(self, name: str) -> Workload | None:
+        """Return the workload whose sizes are in a log's file name; None if there are none."""
+
+    def from_log_key(self, key: Sequence[Any]) -> Workload | None:
+        """Return the workload whose sizes are in a workload key of TVM; None if there are none."""
+
+    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+        """Return the FLOPs for tensors of these shapes; None for shapes of another kind."""
+
+
+OPERATORS: Mapping[str, TvmOperator] = {"conv2d": Conv2dOperator(), "gemm": GemmOperator()}
+"""The operators by `Workload.kind`."""
+
+
+def operator_of(workload: Workload) -> TvmOperator:
+    """Return the operator of a workload.
+
+    Raises:
+        InputError: TVM does not know its kind.
+    """
+    if workload.kind not in OPERATORS:
+        raise InputError(
+            f"{workload.name} is of the kind {workload.kind}, which cannot be tuned with TVM: "
+            f"choose a workload of the kind {' or '.join(OPERATORS)}."
+        )
+    return OPERATORS[workload.kind]

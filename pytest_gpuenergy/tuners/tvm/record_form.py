@@ -1,0 +1,368 @@
+"""The form of a MetaSchedule record, ``[trace, run_secs, target, args_info]``. This needs no TVM.
+
+TVM copies names from a trace into the CUDA text: a thread axis ``threadIdx.x + ([]{...}())`` would
+be a program. Only the instructions, attributes and annotations are accepted that TVM's rules for
+CUDA and `product_forms` write; TVM never sees others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_gpuenergy.support import FormError, positive, shown, typed
+from pytest_gpuenergy.tuners.tvm.tvm_graph import is_index_map
+
+FAILED_S = 1e9
+"""A run time from which on a trial counts as failed (MetaSchedule writes 1e10)."""
+
+
+def check_record(content: object) -> list[Any]:
+    """Return ``content`` if it is a MetaSchedule record of a search for CUDA and nothing else.
+
+    TVM receives only records that pass this check.
+
+    Raises:
+        FormError: names what is wrong.
+    """
+    parts = check_form(content)
+    (instructions, decisions), _, target, _ = parts
+    check_trace(instructions, decisions)
+    check_target(target)
+    return parts
+
+
+def check_form(content: object) -> list[Any]:
+    """Return ``content`` if it has the form of a MetaSchedule record of any search.
+
+    Raises:
+        FormError: names what is wrong.
+    """
+    parts = typed(content, list, "the record")
+    if len(parts) != 4:
+        raise FormError(f"the record has {len(parts)} parts instead of 4")
+    trace, run_secs, target, args_info = parts
+    trace = typed(trace, list, "the trace")
+    if len(trace) != 2 or any(type(part) is not list for part in trace):
+        raise FormError("the trace is not a pair of instructions and decisions")
+    for number, instruction in enumerate(trace[0]):
+        if type(instruction) is not list or len(instruction) != 4:
+            raise FormError(f"instruction {number} of the trace is {shown(instruction)}")
+    if not typed(run_secs, list, "run_secs"):
+        raise FormError("run_secs is empty")
+    for seconds in run_secs:
+        positive(seconds, "a run time")
+    if type(target) not in (dict, str):
+        raise FormError(f"the target is {shown(target)}")
+    for argument in typed(args_info, list, "args_info"):
+        tensor_of(argument)
+    return parts
+
+
+def is_failed(run_secs: Sequence[float]) -> bool:
+    """Return whether these are the times of a trial that failed."""
+    return max(run_secs) >= FAILED_S
+
+
+def tensor_of(argument: object) -> tuple[str, tuple[int, ...]]:
+    """Return the type and shape of an entry of ``args_info``.
+
+    Raises:
+        FormError: it is not a tensor.
+    """
+    parts = typed(argument, list, "an argument")
+    if len(parts) != 3 or parts[0] != "TENSOR":
+        raise FormError(f"an argument is {shown(argument)} instead of a tensor")
+    sizes = typed(parts[2], list, "a tensor's shape")
+    shape = tuple(typed(size, int, "a tensor's size") for size in sizes)
+    return typed(parts[1], str, "a tensor's type"), shape
+
+
+def compact(value: object) -> str:
+    """Return a JSON value as text without blanks."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+_LARGEST = (1 << 31) - 1
+_MOST_KEYS = 16
+
+_Check = Callable[[Any], bool]
+
+
+def check_target(target: object) -> None:
+    """Check that ``target`` describes a CUDA GPU and contains nothing else.
+
+    Raises:
+        FormError: names what is wrong.
+    """
+    if isinstance(target, str):
+        if not _TAG(target):
+            raise FormError(f"the target is {shown(target)} instead of a GPU's, such as 'cuda'")
+        return
+    if type(target) is not dict:
+        raise FormError(f"the target is {shown(target)}")
+    _check_members({k: v for k, v in target.items() if k != "host"}, "the target", _GPU)
+    if "host" in target:
+        _check_members(target["host"], "the target's host", _HOST)
+
+
+def _check_members(value: object, what: str, known: dict[str, _Check]) -> None:
+    if type(value) is not dict:
+        raise FormError(f"{what} is {shown(value)}")
+    for key, part in value.items():
+        if key not in known:
+            raise FormError(f"{what} has {shown(key)}, which no search for CUDA writes")
+        if not known[key](part):
+            raise FormError(f"{what} has {shown(part)} as {key!r}")
+
+
+def _matching(pattern: str) -> _Check:
+    compiled = re.compile(pattern, re.ASCII)
+    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 < value <= _LARGEST
+
+
+_TAG = _matching(r"cuda|nvidia/[a-z0-9-]{1,64}")
+_WORD = _matching(r"[\w.+-]{0,64}")
+
+
+def _are_words(value: object) -> bool:
+    return type(value) is list and len(value) <= _MOST_KEYS and all(map(_WORD, value))
+
+
+_HOST: dict[str, _Check] = {
+    "kind": _matching("llvm|c"),
+    "keys": _are_words,
+    "tag": _WORD,
+    "mtriple": _WORD,
+    "mcpu": _WORD,
+}
+_GPU: dict[str, _Check] = {
+    "kind": _matching("cuda"),
+    "arch": _matching(r"sm_\d{2,3}[af]?"),
+    "keys": _are_words,
+    "tag": _matching(r"(?:nvidia/[a-z0-9-]{1,64})?"),
+    **dict.fromkeys(
+        (
+            "l2_cache_size_bytes",
+            "max_num_threads",
+            "max_shared_memory_per_block",
+            "max_threads_per_block",
+            "registers_per_block",
+            "thread_warp_size",
+        ),
+        _is_size,
+    ),
+}
+
+
+THREAD_AXES = (
+    *(f"{name}.{axis}" for name in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"),
+    "vthread",
+)
+SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
+
+_MOST_INSTRUCTIONS = 4096
+"""The most instructions of a trace; searches of convolutions write about a hundred."""
+_MOST_ITEMS = 64
+_MOST_UNROLLED = 4096
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The values allowed in one place: a name for them, and a test for one."""
+
+    what: str
+    fits: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """The forms of an instruction's operands; ``rest`` is the form of inputs after ``inputs``."""
+
+    inputs: tuple[_Form, ...] = ()
+    attributes: tuple[_Form, ...] = ()
+    rest: _Form | None = None
+    decision: _Form | None = None
+
+
+def check_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> None:
+    """Check that a trace has only known instructions, with attributes and decisions of their types.
+
+    Raises:
+        FormError: names what is wrong, and the instruction (from 0).
+    """
+    if len(instructions) > _MOST_INSTRUCTIONS:
+        raise FormError(
+            f"the trace has {len(instructions)} instructions; at most {_MOST_INSTRUCTIONS} are "
+            "accepted"
+        )
+    for number, instruction in enumerate(instructions):
+        try:
+            _check_instruction(*instruction)
+        except FormError as error:
+            raise FormError(f"instruction {number} of the trace {error}") from None
+    if len(decisions) > len(instructions):
+        raise FormError("the trace has more decisions than instructions")
+    for decision in decisions:
+        _check_decision(decision, instructions)
+
+
+def _check_instruction(name: object, inputs: object, attributes: object, outputs: object) -> None:
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise FormError(f"is of the kind {shown(name)}, which no search for CUDA writes")
+    if name == "Annotate":
+        kind = _annotation(attributes)
+    for what, values, forms, rest in (
+        ("input", inputs, kind.inputs, kind.rest),
+        ("attribute", attributes, kind.attributes, None),
+        ("output", outputs, (), _VARIABLE),
+    ):
+        try:
+            _check_values(what, values, forms, rest)
+        except FormError as error:
+            raise FormError(f"({name}) has {error}") from None
+
+
+def _check_values(what: str, values: object, forms: tuple[_Form, ...], rest: _Form | None) -> None:
+    if type(values) is not list or len(values) > _MOST_ITEMS:
+        raise FormError(f"{shown(values)} as its {what}s")
+    if rest is not None:
+        forms += (rest,) * (len(values) - len(forms))
+    if len(values) != len(forms):
+        raise FormError(f"{len(values)} {what}s instead of {len(forms)}")
+    for value, form in zip(values, forms, strict=True):
+        if not form.fits(value):
+            raise FormError(f"the {what} {shown(value)} instead of {form.what}")
+
+
+def _annotation(attributes: object) -> _Kind:
+    """Return the forms of the operands of ``Annotate``, which depend on the annotation."""
+    key = attributes[0] if isinstance(attributes, list) and attributes else None
+    value = _ANNOTATIONS.get(key, _NUMBER) if isinstance(key, str) else _NUMBER
+    return _Kind((_PLACE, value), (_KEY,))
+
+
+def _check_decision(decision: object, instructions: Sequence[Any]) -> None:
+    if type(decision) is not list or len(decision) != 2 or type(decision[0]) is not int:
+        raise FormError(f"a decision of the trace is {shown(decision)}")
+    number, value = decision
+    if not 0 <= number < len(instructions):
+        raise FormError(f"the trace decides instruction {number} of {len(instructions)}")
+    name = instructions[number][0]
+    form = _KINDS[name].decision
+    if form is None or not form.fits(value):
+        wanted = "none" if form is None else form.what
+        raise FormError(
+            f"instruction {number} of the trace ({name}) has the decision {shown(value)} instead "
+            f"of {wanted}"
+        )
+
+
+def _text(what: str, pattern: str) -> _Form:
+    compiled = re.compile(pattern, re.ASCII)
+    return _Form(what, lambda v: isinstance(v, str) and compiled.fullmatch(v) is not None)
+
+
+def _one_of(what: str, choices: Sequence[str]) -> _Form:
+    known = frozenset(choices)
+    return _Form(f"{what} ({', '.join(choices)})", lambda v: isinstance(v, str) and v in known)
+
+
+def _integer(what: str, least: int, most: int = _LARGEST) -> _Form:
+    return _Form(what, lambda v: type(v) is int and least <= v <= most)
+
+
+def _either(what: str, *forms: _Form) -> _Form:
+    return _Form(what, lambda v: any(form.fits(v) for form in forms))
+
+
+def _list_of(what: str, form: _Form) -> _Form:
+    return _Form(
+        what, lambda v: type(v) is list and len(v) <= _MOST_ITEMS and all(map(form.fits, v))
+    )
+
+
+_BLOCK = _text("a block", r"b\d{1,6}")
+_LOOP = _text("a loop", r"l\d{1,6}")
+_PLACE = _text("a block or a loop", r"[bl]\d{1,6}")
+_SAMPLED = _text("a sampled number", r"v\d{1,6}")
+_VARIABLE = _text("a variable", r"[blv]\d{1,6}")
+_NAME = _text("a name", r"[A-Za-z_][\w.]{0,127}")
+_INDEX = _integer("an index", 0, _MOST_ITEMS)
+_POSITION = _integer("a position", -_MOST_ITEMS, _MOST_ITEMS)
+_SIZE = _integer("a size", 0)
+_FLAG = _Form("a flag", lambda v: type(v) is bool or (type(v) is int and v in (0, 1)))
+_PROBABILITY = _Form("a probability", lambda v: type(v) in (int, float) and 0 <= v <= 1)
+_NOTHING = _Form("null", lambda v: v is None)
+_MAP = _Form("a map of indices", lambda v: isinstance(v, str) and is_index_map(v))
+_AXIS = _one_of("a thread axis", THREAD_AXES)
+_SCOPE = _one_of("a storage scope", SCOPES)
+_FACTOR = _either("a factor", _SAMPLED, _SIZE, _text("None", "None"))
+_SIZES = _list_of("a list of sizes", _SIZE)
+_NUMBER = _either("a number", _SAMPLED, _SIZE)
+_STAGES = _list_of("a list of stages", _integer("a stage", 0, _MOST_ITEMS))
+
+_ANNOTATIONS = {
+    "meta_schedule.cooperative_fetch": _NUMBER,
+    "meta_schedule.thread_extent_high_inclusive": _NUMBER,
+    "meta_schedule.thread_extent_low_inclusive": _NUMBER,
+    "meta_schedule.tiling_structure": _text("the letters of tiles", r'"[SR]{1,16}"'),
+    "meta_schedule.unroll_explicit": _NUMBER,
+    "meta_schedule.unroll_implicit": _NUMBER,
+    "pragma_auto_unroll_max_step": _integer("a number of steps", 0, _MOST_UNROLLED),
+    "pragma_unroll_explicit": _FLAG,
+    "software_pipeline_async_stages": _STAGES,
+    "software_pipeline_order": _STAGES,
+    "software_pipeline_stage": _STAGES,
+}
+_KEY = _one_of("an annotation", tuple(_ANNOTATIONS))
+
+_OF_BLOCK = _Kind((_BLOCK,))
+_OF_LOOP = _Kind((_LOOP,))
+_OF_LOOPS = _Kind((_LOOP,), rest=_LOOP)
+_CACHE = _Kind((_BLOCK, _list_of("a list of blocks", _BLOCK)), (_INDEX, _SCOPE))
+_MOVE = _Kind((_BLOCK, _LOOP), (_FLAG, _POSITION))
+
+_KINDS = {
+    "AddUnitLoop": _Kind((_PLACE,)),
+    "Annotate": _Kind(),  # see _annotation
+    "Bind": _Kind((_LOOP,), (_AXIS,)),
+    "CacheRead": _CACHE,
+    "CacheWrite": _CACHE,
+    "ComputeAt": _MOVE,
+    "ComputeInline": _OF_BLOCK,
+    "DecomposeReduction": _Kind((_BLOCK, _LOOP)),
+    "EnterPostproc": _Kind(),
+    "Fuse": _Kind((_LOOP,), (_FLAG,), rest=_LOOP),
+    "GetChildBlocks": _OF_BLOCK,
+    "GetConsumers": _OF_BLOCK,
+    "GetLoops": _OF_BLOCK,
+    "GetProducers": _OF_BLOCK,
+    "GetSBlock": _Kind((), (_NAME, _NAME)),
+    "PadEinsum": _Kind((_BLOCK,), (_SIZES,)),
+    "RFactor": _Kind((_LOOP,), (_POSITION,)),
+    "ReIndex": _Kind((_BLOCK,), (_INDEX, _FLAG)),
+    "Reorder": _OF_LOOPS,
+    "ReverseComputeAt": _MOVE,
+    "ReverseComputeInline": _OF_BLOCK,
+    "SampleCategorical": _Kind(
+        (), (_SIZES, _list_of("a list of probabilities", _PROBABILITY)), decision=_INDEX
+    ),
+    "SamplePerfectTile": _Kind((_LOOP,), (_INDEX, _SIZE), decision=_SIZES),
+    "SetScope": _Kind((_BLOCK,), (_INDEX, _SCOPE)),
+    "Split": _Kind((_LOOP,), (_FLAG, _FLAG), rest=_FACTOR),
+    "StorageAlign": _Kind((_BLOCK,), (_INDEX, _POSITION, _SIZE, _SIZE)),
+    "TransformBlockLayout": _Kind((_BLOCK,), (_MAP,)),
+    "TransformLayout": _Kind((_BLOCK, _MAP), (_INDEX, _FLAG, _NOTHING, _FLAG)),
+    "Unannotate": _Kind((_PLACE,), (_KEY,)),
+    "Unroll": _OF_LOOP,
+    "Vectorize": _OF_LOOP,
+}

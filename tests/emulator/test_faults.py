@@ -1,0 +1,413 @@
+"""Faults on demand: what NVML, launches and measurements make of them, and which are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pynvml
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+
+from pytest_gpuenergy.emulator import (
+    ALIASES,
+    DEFAULT_PROFILE,
+    ERRORS,
+    EVENTS,
+    PROFILES,
+    CardState,
+    Demand,
+    EmulatedNvml,
+    Fault,
+    Load,
+    Owner,
+    VirtualRepeater,
+    parse_faults,
+)
+from pytest_gpuenergy.support import GpuEnergyError, InputError
+
+CALLS = {
+    "power_limit": lambda nvml, handle: nvml.nvmlDeviceSetPowerManagementLimit(handle, 300_000),
+    "clock_lock": lambda nvml, handle: nvml.nvmlDeviceSetGpuLockedClocks(handle, 1500, 1500),
+    "clock_reset": lambda nvml, handle: nvml.nvmlDeviceResetGpuLockedClocks(handle),
+    "energy": lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle),
+    "power": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle),
+    "samples": lambda nvml, handle: nvml.nvmlDeviceGetSamples(handle, 0, 0),
+    "fields": lambda nvml, handle: nvml.nvmlDeviceGetFieldValues(handle, [186]),
+    "temperature": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(handle, 0),
+    "processes": lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
+    "init": lambda nvml, _handle: nvml.nvmlInit(),
+}
+
+
+class Card:
+    """One emulated card with its NVML and a load."""
+
+    def __init__(self) -> None:
+        self.state = CardState(DEFAULT_PROFILE)
+        self.nvml = EmulatedNvml([self.state])
+        self.nvml.nvmlInit()
+        self.handle = self.nvml.nvmlDeviceGetHandleByIndex(0)
+
+    def inject(self, what: str, value: object = True) -> str:
+        return self.state.inject(Fault.of(what, value))
+
+    def load(self) -> None:
+        with self.state.change() as card:
+            card.start(Load(Owner.me(), Demand(20e-6, 420.0)))
+
+    def sleep(self, seconds: float) -> None:
+        self.state.spend(round(seconds * 1e9))
+
+    def runs(self) -> float:
+        """Return the number of runs of the load so far."""
+        card = self.state.spend(0)
+        assert card.load is not None
+        return card.load.runs_at(card.now_ns)
+
+    def energy_mj(self) -> int:
+        return int(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
+
+    def reasons(self) -> int:
+        return int(self.nvml.nvmlDeviceGetCurrentClocksEventReasons(self.handle))
+
+
+@pytest.fixture
+def card() -> Card:
+    return Card()
+
+
+def test_every_alias_is_tried_here() -> None:
+    assert CALLS.keys() == ALIASES.keys()
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_named_function_fails_and_recovers_when_the_fault_is_withdrawn(
+    card: Card, what: str
+) -> None:
+    identity = card.inject(what, "no_permission")
+    with pytest.raises(pynvml.NVMLError_NoPermission):
+        CALLS[what](card.nvml, card.handle)
+    card.state.withdraw(identity)
+    CALLS[what](card.nvml, card.handle)
+
+
+@pytest.mark.parametrize(("name", "constant"), ERRORS.items())
+def test_every_error_is_the_one_of_pynvml(card: Card, name: str, constant: str) -> None:
+    card.inject("nvmlDeviceGetName", name)
+    with pytest.raises(pynvml.NVMLError) as raised:
+        card.nvml.nvmlDeviceGetName(card.handle)
+    assert raised.value.value == getattr(pynvml, constant)
+
+
+def test_an_error_waits_for_its_calls(card: Card) -> None:
+    card.inject("power", {"error": "unknown", "after_calls": 2})
+    for _ in range(2):
+        card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+    for _ in range(2):
+        with pytest.raises(pynvml.NVMLError_Unknown):
+            card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+
+
+def test_an_error_waits_for_its_time_and_ends(card: Card) -> None:
+    card.inject("power", {"error": "unknown", "after_s": 1.0, "lasts_s": 2.0})
+    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+    card.sleep(1.1)
+    with pytest.raises(pynvml.NVMLError_Unknown):
+        card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+    card.sleep(2.0)
+    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+
+
+def test_a_lost_gpu_answers_nothing(card: Card) -> None:
+    card.inject("any", "gpu_is_lost")
+    for what, call in CALLS.items():
+        if what != "init":
+            with pytest.raises(pynvml.NVMLError_GpuIsLost):
+                call(card.nvml, card.handle)
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        card.nvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def test_a_refused_limit_is_not_set(card: Card) -> None:
+    card.inject("power_limit", "no_permission")
+    with pytest.raises(pynvml.NVMLError_NoPermission):
+        card.nvml.nvmlDeviceSetPowerManagementLimit(card.handle, 300_000)
+    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 700_000
+
+
+def test_a_driver_mismatch_shows_at_init(card: Card) -> None:
+    card.inject("driver_mismatch")
+    with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
+        card.nvml.nvmlInit()
+
+
+def test_a_counter_that_is_reset_begins_at_zero(card: Card) -> None:
+    card.load()
+    card.inject("counter_reset", {"after_s": 1.0})
+    before_mj = card.energy_mj()
+    card.sleep(0.8)
+    assert card.energy_mj() > before_mj
+    card.sleep(1.0)
+    assert 0 < card.energy_mj() < 420_000
+    assert card.energy_mj() < before_mj + 420_000
+
+
+def test_a_stuck_counter_stands_still_and_jumps_when_it_recovers(card: Card) -> None:
+    card.load()
+    card.inject("counter_stuck", {"after_s": 0.5, "lasts_s": 3.0})
+    card.sleep(1.0)
+    stuck_mj = card.energy_mj()
+    card.sleep(2.0)
+    assert card.energy_mj() == stuck_mj
+    card.sleep(2.0)
+    assert card.energy_mj() > stuck_mj + 1_000_000
+
+
+def test_a_missing_field_has_a_return_code(card: Card) -> None:
+    card.inject("field_missing", {"field": 186})
+    missing, there = card.nvml.nvmlDeviceGetFieldValues(card.handle, [186, 185])
+    assert missing.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert there.nvmlReturn == pynvml.NVML_SUCCESS
+
+
+def test_somebody_else_changes_the_limit(card: Card) -> None:
+    card.load()
+    card.inject("limit_changed", {"power_w": 300, "after_s": 1.0})
+    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 700_000
+    card.sleep(2.5)
+    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 300_000
+    assert card.nvml.nvmlDeviceGetPowerUsage(card.handle) <= 300_000
+
+
+def test_the_enforced_limit_can_be_lower_than_the_requested(card: Card) -> None:
+    card.load()
+    card.inject("enforced_limit", {"power_w": 250})
+    card.nvml.nvmlDeviceSetPowerManagementLimit(card.handle, 400_000)
+    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 400_000
+    assert card.nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle) == 250_000
+    card.sleep(1.5)
+    assert card.nvml.nvmlDeviceGetPowerUsage(card.handle) <= 250_000
+
+
+@pytest.mark.parametrize(("what", "bits"), [("thermal_throttle", 0x20), ("power_brake", 0x88)])
+def test_protection_lowers_the_clock_and_gives_its_reason(card: Card, what: str, bits: int) -> None:
+    card.load()
+    free_mhz = card.nvml.nvmlDeviceGetClockInfo(card.handle, pynvml.NVML_CLOCK_SM)
+    card.inject(what, {"after_s": 0.5, "lasts_s": 1.0})
+    assert card.reasons() == 0
+    card.sleep(0.8)
+    assert card.reasons() == bits
+    assert card.nvml.nvmlDeviceGetClockInfo(card.handle, pynvml.NVML_CLOCK_SM) < 0.75 * free_mhz
+    card.sleep(1.0)
+    assert card.reasons() == 0
+
+
+def test_a_card_can_become_slower_without_a_word(card: Card) -> None:
+    card.load()
+    card.inject("slower", {"percent": 25, "after_s": 1.0, "lasts_s": 1.0})
+    runs = []
+    for _ in range(4):
+        before = card.runs()
+        card.sleep(0.5)
+        runs.append(card.runs() - before)
+        assert card.reasons() == 0
+    assert runs[2] == pytest.approx(runs[0] / 1.25, rel=0.01)
+    card.sleep(0.1)
+    before = card.runs()
+    card.sleep(0.5)
+    assert card.runs() - before == pytest.approx(runs[0], rel=0.01)
+
+
+def test_a_foreign_process_appears_and_draws_power(card: Card) -> None:
+    card.inject("foreign_process", {"pid": 4711, "power_w": 120, "after_s": 1.0})
+    assert card.nvml.nvmlDeviceGetComputeRunningProcesses(card.handle) == []
+    card.sleep(2.5)
+    processes = card.nvml.nvmlDeviceGetComputeRunningProcesses(card.handle)
+    assert [process.pid for process in processes] == [4711]
+    assert card.nvml.nvmlDeviceGetPowerUsage(card.handle) == pytest.approx(218_000, rel=0.02)
+
+
+def test_mig_can_be_on(card: Card) -> None:
+    card.inject("mig")
+    assert card.nvml.nvmlDeviceGetMigMode(card.handle) == [1, 1]
+
+
+def test_faults_can_be_cleared_together(card: Card) -> None:
+    card.inject("power", "unknown")
+    card.inject("mig")
+    card.state.clear_faults()
+    assert card.nvml.nvmlDeviceGetMigMode(card.handle) == [0, 0]
+    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+
+
+def test_another_process_meets_the_fault_too(card: Card) -> None:
+    card.inject("power", "unknown")
+    code = (
+        "from pytest_gpuenergy.emulator import EmulatedNvml\n"
+        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE\n"
+        "from pytest_gpuenergy.emulator import CardState\n"
+        "nvml = EmulatedNvml([CardState(DEFAULT_PROFILE)]); nvml.nvmlInit()\n"
+        "handle = nvml.nvmlDeviceGetHandleByIndex(0)\n"
+        "try: nvml.nvmlDeviceGetPowerUsage(handle)\n"
+        "except nvml.NVMLError_Unknown: print('struck')\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout == "struck\n", answer.stderr
+
+
+def test_a_fault_ends_with_the_process_that_injected_it(card: Card) -> None:
+    code = (
+        "from pytest_gpuenergy.emulator import Fault\n"
+        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE\n"
+        "from pytest_gpuenergy.emulator import CardState\n"
+        "CardState(DEFAULT_PROFILE).inject(Fault.of('power', 'unknown'))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+    assert card.state.spend(0).faults == []
+
+
+def test_the_variable_takes_several_faults_of_a_kind() -> None:
+    faults = parse_faults(
+        '{"power_limit": "no_permission", "mig": true,'
+        ' "foreign_process": [{"pid": 1}, {"pid": 2, "after_s": 3}]}'
+    )
+    assert faults == (
+        Fault("error", "nvmlDeviceSetPowerManagementLimit", "no_permission"),
+        Fault("mig"),
+        Fault("foreign_process", pid=1),
+        Fault("foreign_process", pid=2, after_s=3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "GPUENERGY_EMULATED_FAULTS is not JSON"),
+        ("[]", "must be a JSON object of faults"),
+        ("[" * 100_000, "GPUENERGY_EMULATED_FAULTS is not JSON"),
+        ('{"slower": {"percent": NaN}}', "must be a number from 0 to 100000"),
+        ('{"powerlimit": "unknown"}', "no fault 'powerlimit': choose an NVML function's name or"),
+        ('{"power": "sunspots"}', "no error 'sunspots' for the fault 'power': choose one of"),
+        ('{"power": true}', "the fault 'power' needs the option 'error'"),
+        ('{"power": 5}', "takes an error's name, true or an object, not 5"),
+        ('{"power": {"error": 5}}', "option 'error' of the fault 'power' must be a name"),
+        ('{"mig": {"until": 5}}', "no option 'until': choose from after_calls"),
+        ('{"mig": {"error": "unknown"}}', "takes neither error nor after_calls"),
+        ('{"mig": {"after_s": -1}}', "must be a number from 0 to 1000000000"),
+        ('{"mig": {"after_s": true}}', "must be a number from 0 to 1000000000"),
+        ('{"field_missing": true}', "needs the option 'field'"),
+        ('{"foreign_process": {"pid": 1.5}}', "must be a whole number from 0 to 2147483647"),
+        ('{"limit_changed": {"power_w": 0.9}}', "must be a number from 1 to 50000"),
+        ('{"foreign_process": {"pid": 1, "power_w": 50001}}', "must be a number from 0 to 50000"),
+    ],
+)
+def test_what_is_not_understood_is_told(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_faults(text)
+    assert message.lower() in str(error.value).lower()
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_faults_or_an_input_error(text: str) -> None:
+    with contextlib.suppress(InputError):
+        assert isinstance(parse_faults(text), tuple)
+
+
+def test_this_process_is_the_owner(card: Card) -> None:
+    card.inject("mig")
+    assert [active.owner.pid for active in card.state.spend(0).faults] == [os.getpid()]
+
+
+LONG = "x" * 70_000
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {LONG: True},
+        {LONG: "no_permission"},
+        {"power_limit": LONG},
+        {"power_limit": [[LONG]]},
+        {"slower": {LONG: 1}},
+        {"slower": {"percent": LONG}},
+        {LONG: {"after_s": "soon"}},
+    ],
+)
+def test_a_name_of_any_length_fits_the_message(faults: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_faults(json.dumps(faults))
+    assert len(str(caught.value)) < 1000
+
+
+NUMBERS = st.one_of(
+    st.integers(-1, 10**30),
+    st.floats(allow_nan=True),
+    st.sampled_from([0, 0.5, 1, 1.0, 699.9, 5e4, 6e4, 1e5, 9e8, 1e9, 2**31 - 1, 2**31, 2**62]),
+)
+OPTIONS = ("after_s", "lasts_s", "power_w", "percent", "pid", "field", "after_calls")
+LONG_RUN = Demand(2.0, 600.0, 0.3, 0.3)
+SHORT_RUN = Demand(1e-4, 600.0, 0.3, 0.3)
+FOREIGN = "foreign_process"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    profile=st.sampled_from(sorted(PROFILES)),
+    demand=st.sampled_from([LONG_RUN, SHORT_RUN]),
+    what=st.sampled_from(sorted([*EVENTS, "power", "energy"])),
+    options=st.dictionaries(st.sampled_from(OPTIONS), NUMBERS, max_size=3),
+)
+@example("h200", SHORT_RUN, FOREIGN, {"pid": 1, "power_w": 5e4})
+@example("h200", SHORT_RUN, FOREIGN, {"pid": 2**31 - 1, "power_w": 6e4})
+@example("v100", SHORT_RUN, FOREIGN, {"pid": 10**30})
+@example("h200", SHORT_RUN, "limit_changed", {"power_w": 0.5})
+@example("h200", SHORT_RUN, "limit_changed", {"power_w": 1})
+@example("h200", SHORT_RUN, "limit_changed", {"power_w": 5e4})
+@example("h200", LONG_RUN, "enforced_limit", {"power_w": 1})
+@example("h200", LONG_RUN, "slower", {"percent": 1e5})
+def test_a_number_is_refused_or_the_card_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    profile: str,
+    demand: Demand,
+    what: str,
+    options: dict[str, Any],
+) -> None:
+    monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
+    named = {**options, **({} if what in EVENTS else {"error": "unknown"})}
+    try:
+        fault = Fault.of(what, named)
+    except InputError as error:
+        refused = str(error)
+    else:
+        refused = ""
+    assert "\n" not in refused
+    if refused:
+        return
+    card = CardState(PROFILES[profile])
+    identity = card.inject(fault)
+    repeater = VirtualRepeater(card, demand, 1e7, 1)
+    with contextlib.suppress(GpuEnergyError):
+        repeater.start()
+        card.spend(3_000_000_000)
+        repeater.abandon()
+    again = CardState(PROFILES[profile])  # reads the file: a damaged one would be a warning
+    drawn_w = again.spend(0).energy.power_mw / 1000
+    assert 0 < drawn_w <= PROFILES[profile].max_limit_w
+    again.withdraw(identity)
+
+
+def test_a_greedy_process_heats_the_card_no_more_than_its_limit_allows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
+    card = CardState(PROFILES["h200"])
+    identity = card.inject(Fault.of(FOREIGN, {"pid": 1, "power_w": 5e4}))
+    assert 40 < card.spend(300_000_000_000).temperature_c < 100
+    card.withdraw(identity)

@@ -1,0 +1,321 @@
+"""Kernels that really run on the host: verified, relaunched, and measured in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import job_of
+
+from pytest_gpuenergy.devices import Arena
+from pytest_gpuenergy.emulator import (
+    EmulatedDevice,
+    HostKernel,
+    HostRunner,
+)
+from pytest_gpuenergy.energy import EnergyMeter
+from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify_on_device
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+pytestmark = pytest.mark.slow
+SIZE = 16_384
+SCALE = {"a": Scalar("a", "float32", 2.0)}
+SCALED = """
+extern "C" __global__ void scaled(float* y, const float* x, float a) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  y[i] = a * x[i];
+}
+"""
+RACING = """
+extern "C" __global__ void scaled(float* y, const float* x, float a) {
+  __shared__ float t[256];
+  t[threadIdx.x] = x[blockIdx.x * 256 + threadIdx.x];
+  y[blockIdx.x * 256 + threadIdx.x] = a * t[255 - threadIdx.x];
+}
+"""
+
+
+def kernel(source: str) -> Kernel:
+    return Kernel(source, (Launch("scaled", (64, 1, 1), (256, 1, 1), ("y", "x", "a")),))
+
+
+@pytest.fixture
+def arenas(tmp_path: Path) -> dict[str, Arena]:
+    x, y = (Tensor(n, (SIZE,), "float32", r) for n, r in (("x", "input"), ("y", "output")))
+    values = np.arange(SIZE, dtype=np.float32)
+    return {"x": Arena.create(tmp_path / "x", x, values), "y": Arena.create(tmp_path / "y", y)}
+
+
+@pytest.fixture
+def gpu() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def test_a_kernel_is_computed_and_measured(gpu: EmulatedDevice, arenas: dict[str, Arena]) -> None:
+    gpu.run_once(job_of(kernel(SCALED), SCALE), arenas)
+    np.testing.assert_array_equal(arenas["y"].value(), 2 * np.arange(SIZE, dtype=np.float32))
+    with gpu.repeat(job_of(kernel(SCALED), SCALE), arenas) as repeater:
+        reading = EnergyMeter(gpu).measure(repeater)
+    assert reading.power_w > 0.95 * gpu.profile.idle_w
+    assert reading.energy_mj.value == pytest.approx(
+        reading.power_w * reading.time_ms.value, rel=0.01
+    )
+
+
+def test_a_race_is_found_before_the_first_run(
+    gpu: EmulatedDevice, arenas: dict[str, Arena]
+) -> None:
+    with pytest.raises(KernelFault) as fault:
+        gpu.run_once(job_of(kernel(RACING), SCALE), arenas)
+    assert fault.value.outcome == "correctness"
+
+
+WORKLOAD = Contract(
+    "scaled",
+    (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (SIZE,), "float32", "output")),
+    lambda inputs: {"y": 2 * inputs["x"]},
+    values=tuple(SCALE.values()),
+)
+COUNTS = "int calls = ++launches[i]; "
+
+
+def counting(condition: str) -> Kernel:
+    """Return a kernel that does not write its output where the condition holds."""
+    body = f"{COUNTS} if ({condition}) return; y[i] ="
+    return kernel(f"__device__ int launches[{SIZE}];{SCALED.replace('y[i] =', body)}")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["calls > 3", "calls > 20", "calls > 3 && i == 99", "calls > 3 && isfinite(y[i])"],
+)
+def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, condition: str) -> None:
+    with pytest.raises(KernelFault, match=r"wrong|leaves another") as fault:
+        verify_on_device(gpu, counting(condition), WORKLOAD)
+    assert fault.value.outcome == "correctness"
+
+
+SLOWLY = "float v = a * x[i]; for (int k = 0; k < 150; ++k) v = __fadd_rn(v, 0.0f); y[i] = v;"
+"""A launch takes several times as long as `little_affordable` affords."""
+LATER = ("calls > 2", "isfinite(y[i])", "isfinite(y[b])", "y[b] == a * x[b]")
+TOGETHER = "if (i < 0) atomicAdd(&launches[0], 1); "
+
+
+@pytest.fixture
+def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a launch count as slow from a tenth of the usual time on."""
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.host_kernel._AFFORDABLE_S", 0.0025)
+
+
+@pytest.mark.usefixtures("little_affordable")
+@pytest.mark.parametrize(
+    ("condition", "more"),
+    [
+        *((skips, "") for skips in (*LATER, "calls > 2 && i == 99")),
+        (LATER[0], TOGETHER),
+        *(pytest.param(skips, TOGETHER, marks=pytest.mark.thorough) for skips in LATER[1:]),
+    ],
+)
+def test_slow_kernels_are_launched_again_too(
+    gpu: EmulatedDevice, condition: str, more: str
+) -> None:
+    body = f"{COUNTS} {more} int b = blockIdx.x * 256; bool skips = {condition}; __syncthreads();"
+    text = SCALED.replace("y[i] = a * x[i];", f"{body} if (skips) return; {SLOWLY}")
+    with pytest.raises(KernelFault, match="wrong") as fault:
+        verify_on_device(gpu, kernel(f"__device__ int launches[{SIZE}];{text}"), WORKLOAD)
+    assert fault.value.outcome == "correctness"
+
+
+@pytest.mark.usefixtures("little_affordable")
+@pytest.mark.parametrize("more", ["", TOGETHER])
+def test_slow_kernels_that_stay_right_pass(gpu: EmulatedDevice, more: str) -> None:
+    body = f"{COUNTS} {more} {SLOWLY}"
+    text = f"__device__ int launches[{SIZE}];" + SCALED.replace("y[i] = a * x[i];", body)
+    assert verify_on_device(gpu, kernel(text), WORKLOAD).max_relative_error == 0.0
+
+
+def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu: EmulatedDevice) -> None:
+    with pytest.raises(KernelFault, match=r"never written|wrong \(seed 1\)"):
+        verify_on_device(gpu, counting("calls > 1"), WORKLOAD)
+
+
+def test_a_kernel_that_counts_and_stays_right_passes(gpu: EmulatedDevice) -> None:
+    correctness = verify_on_device(gpu, counting("calls < 0"), WORKLOAD)
+    assert correctness.max_relative_error == 0.0
+    assert correctness.seeds[:-1] == SEEDS
+
+
+def test_text_that_does_not_compile_cannot_be_repeated(
+    gpu: EmulatedDevice, arenas: dict[str, Arena]
+) -> None:
+    broken = kernel(SCALED.replace("y[i]", "z[i]"))
+    with (
+        pytest.raises(KernelFault) as fault,
+        gpu.repeat(job_of(broken, SCALE), arenas),
+    ):
+        pass
+    assert fault.value.outcome == "compile"
+
+
+LOOP = """
+__global__ void copy(const float* x, float* y, int n) {
+  for (int i = threadIdx.x; i < n; i += 32) y[i] = x[i];
+}
+"""
+
+
+def test_one_kernel_takes_longer_where_a_scalar_gives_it_more_to_do(gpu: EmulatedDevice) -> None:
+    times_ms = []
+    for count in (64, 8192):
+        workload = Contract(
+            "copy",
+            (Tensor("x", (8192,), "float32", "input"), Tensor("y", (8192,), "float32", "output")),
+            lambda inputs: {"y": inputs["x"]},
+            values=(Scalar("n", "int32", count),),
+        )
+        looping = Kernel(LOOP, (Launch("copy", (1, 1, 1), (32, 1, 1), ("x", "y", "n")),))
+        with arenas_for(workload, 0) as arenas:
+            times_ms.append(measure_time_ms(gpu, quick_job(looping, workload), arenas))
+    assert times_ms[1] > 2 * times_ms[0]
+
+
+COUNTS_OF_BLOCKS = "__shared__ int s; if (!t) s = launches[b]++; __syncthreads();"
+DECLARED = "__device__ int launches[128];"
+SLOW = "float v = 0; for (int k = 0; k < 1000; ++k) v += x[i] * k;"
+Make = Callable[..., tuple[Kernel, dict[str, Arena]]]
+
+
+def relaunch(runner: HostRunner, kernel: Kernel, arenas: dict[str, Arena]) -> list[int]:
+    outputs = [arena for arena in arenas.values() if arena.tensor.role == "output"]
+    with ExitStack() as stack:
+        host = HostKernel(
+            lambda: None,
+            lambda: runner.open(kernel, arenas, {}, timeout_s=20.0),
+            stack,
+            outputs,
+            divisible=True,
+        )
+        for turn in range(3):
+            host.run(order_seed=turn)
+        for arena in outputs:
+            arena.fill()
+        return list(host.relaunch(once=False))
+
+
+@pytest.mark.parametrize("skips", ["s % {0} == {1}", "b == 3 && s % {0} == {1}"])
+@pytest.mark.parametrize("period", [7, 32])
+def test_a_launch_that_is_skipped_now_and_then(
+    runner: HostRunner, small_kernel: Make, period: int, skips: str
+) -> None:
+    skip = skips.format(period, period - 1)
+    body = f"{COUNTS_OF_BLOCKS} if ({skip}) return; y[i] = 2 * x[i];"
+    with pytest.raises(KernelFault, match=r"wrong in launch \d+ of those that were repeated: y\["):
+        relaunch(runner, *small_kernel(body, 128, 16, before=DECLARED))
+
+
+def test_a_slow_kernel_that_skips_a_launch(runner: HostRunner, small_kernel: Make) -> None:
+    body = f"{COUNTS_OF_BLOCKS} {SLOW} if (s % 31 == 30) return; y[i] = v;"
+    with pytest.raises(KernelFault, match="wrong in launch"):
+        relaunch(runner, *small_kernel(body, 128, 128, before=DECLARED))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[i] = 2 * x[i];",
+        SLOW + "y[i] = v;",
+        "y[i] = (launches + 64 * (s & 1))[b % 64] >= 0 ? x[i] : 0;",
+    ],
+)
+def test_launches_that_leave_the_same(runner: HostRunner, small_kernel: Make, body: str) -> None:
+    assert relaunch(runner, *small_kernel(f"{COUNTS_OF_BLOCKS} {body}", 128, 64, before=DECLARED))
+
+
+@pytest.fixture(scope="module")
+def device(host_cache: Path) -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(runner=HostRunner(host_cache, jobs=2)) as emulated:
+        yield emulated
+
+
+def doubled(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"y": 2 * inputs["x"], "z": inputs["x"] + 1}
+
+
+def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
+    """Verify a kernel of 2 x and x + 1 that also runs ``body`` on each element ``v``."""
+    source = f"""__global__ void k(const float* x, float* y, float* z) {{
+      __shared__ float s[256];
+      int i = blockIdx.x * 256 + threadIdx.x, n = {size};
+      s[threadIdx.x] = 0;
+      if (i >= n) return;
+      float v = x[i];
+      {body}
+      y[i] = 2 * v; z[i] = x[i] + 1; }}"""
+    launch = Launch("k", (-(-size // 256), 1, 1), (256, 1, 1), ("x", "y", "z"))
+    tensors = (
+        Tensor("x", (size,), "float32", "input"),
+        *(Tensor(name, (size,), "float32", "output") for name in "yz"),
+    )
+    return verify_on_device(
+        device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled)
+    )
+
+
+RARE = {
+    "a read past the end": ("if (v > 50.f) if (x[n + (int)v] > 1e30f) v = 0;", "reads x"),
+    "the element after the last": ("if (v > 50.f) if (x[n] > 1e30f) v = 0;", "reads x"),
+    "the element before the first": ("if (v < -50.f) if (x[-1] > 1e30f) v = 0;", "reads x"),
+    "an index that is negative": ("if (v > 50.f) if (x[-(int)v] > 1e30f) v = 0;", "reads x"),
+    "a read of an output": ("if (v > 50.f) if (y[n + 3] > 1e30f) v = 0;", "reads y"),
+    "a write past the end": ("if (v > 50.f) y[n] = v;", "(writes|wrote) y|end of y"),
+    "shared memory": ("if (v > 50.f) if (s[206 + (int)v] > 1e30f) v = 0;", "reads s"),
+    "a pointer to another tensor": (
+        "if (v > 50.f) v = (x + (1 << 26))[i] > 1e30f ? 0 : v;",
+        "reads (x|address)",
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [1000, 4096, 5003])
+@pytest.mark.parametrize("name", RARE)
+def test_an_access_that_rare_inputs_make_is_found(
+    device: EmulatedDevice, name: str, size: int
+) -> None:
+    body, told = RARE[name]
+    with pytest.raises(KernelFault, match=told):
+        verified(device, size, body)
+
+
+@pytest.mark.parametrize("size", [1000, 4096, 5003])
+def test_a_kernel_that_checks_its_index_passes(device: EmulatedDevice, size: int) -> None:
+    body = "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;"
+    assert verified(device, size, body).max_relative_error < 1e-6
+
+
+LITTLE_BEFORE = ("the element before the first", "an index that is negative")
+"""Seen only in tensors of whole pages, if accesses are too many to check."""
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        (n, more)
+        for n in list(RARE)[:6]
+        for more in (0, 16, 1008)
+        if not (more and n in LITTLE_BEFORE)
+    ],
+)
+def test_an_access_in_a_run_with_too_many_for_a_check_is_found(
+    device: EmulatedDevice, name: str, more: int
+) -> None:
+    body, told = RARE[name]
+    with pytest.raises(KernelFault, match=told):
+        verified(device, (3 << 20) + more, body)

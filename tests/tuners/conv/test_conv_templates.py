@@ -1,0 +1,202 @@
+"""The templates for convolutions in groups are right for any geometry and parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
+
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import (
+    ConvParameters,
+    DepthwiseParameters,
+    GroupedParameters,
+    rank_conv_kernels,
+)
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import Conv2d
+
+H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, *, depthwise: bool) -> Conv2d:
+    """Any geometry: sizes that tiles do not divide, strides, dilation, padding beyond windows."""
+    groups, more = draw(st.integers(1, 5)), st.integers(1, 3)
+    in_group, out_group = 1 if depthwise else draw(st.integers(1, 6)), draw(more)
+    size, taps = st.integers(1, 14), st.sampled_from([1, 2, 3, 5])
+    sizes = (
+        *(draw(st.integers(1, 2)), draw(size), draw(size), groups * out_group, groups * in_group),
+        *(draw(taps), draw(taps), draw(more), draw(st.integers(0, 4)), draw(more), groups),
+    )
+    try:
+        return Conv2d.of("c", *sizes)
+    except InputError:  # the window does not fit the padded input
+        assume(False)
+        raise
+
+
+def tiles() -> dict[str, st.SearchStrategy[int]]:
+    return {
+        "rows": st.integers(1, 4),
+        "columns": st.sampled_from([1, 2, 3, 4, 8]),
+        "threads_x": st.integers(1, 4),
+        "threads_y": st.integers(1, 4),
+        "threads_z": st.integers(1, 4),
+    }
+
+
+@pytest.mark.slow
+@DRAWN
+@given(
+    convolutions(depthwise=True),
+    st.builds(DepthwiseParameters, **tiles(), read_first=st.booleans()),
+)
+def test_depthwise_is_right_for_any_geometry(
+    device: EmulatedDevice, conv: Conv2d, chosen: DepthwiseParameters
+) -> None:
+    assert verify_on_device(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
+
+
+@pytest.mark.slow
+@DRAWN
+@given(
+    convolutions(depthwise=False),
+    st.builds(
+        GroupedParameters,
+        **tiles(),
+        channels=st.sampled_from([1, 2, 3, 4, 8]),
+        depth=st.integers(1, 4),
+    ),
+)
+def test_grouped_is_right_for_any_geometry(
+    device: EmulatedDevice, conv: Conv2d, chosen: GroupedParameters
+) -> None:
+    assert verify_on_device(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((1, 13, 16, 6, 6, 3, 3, 1, 1, 1, 6), id="vectors"),
+        pytest.param((1, 14, 14, 8, 4, 3, 3, 2, 0, 1, 4), id="multiplier-2-no-padding"),
+        pytest.param((1, 15, 12, 5, 5, 3, 3, 3, 2, 2, 5), id="stride-3-dilation-2"),
+        pytest.param((3, 1, 1, 7, 7, 3, 3, 1, 1, 1, 7), id="images-of-1x1"),
+        pytest.param((1, 9, 8, 12, 8, 3, 3, 1, 1, 1, 4), id="grouped"),
+    ],
+)
+def test_what_the_search_begins_with_is_right(
+    device: EmulatedDevice, sizes: tuple[int, ...]
+) -> None:
+    conv = Conv2d.of("c", *sizes)
+    assert (
+        verify_on_device(
+            device, rank_conv_kernels(conv, H100)[0].kernel(conv), conv
+        ).max_relative_error
+        < 1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "groups", "right", "wrong"),
+    [
+        (DepthwiseParameters(), 3, "top + row >= 0", "true"),
+        (GroupedParameters(channels=2), 1, "first > 0) __sync", "first < 0) __sync"),
+    ],
+)
+def test_a_missing_condition_is_found(
+    device: EmulatedDevice, chosen: ConvParameters, groups: int, right: str, wrong: str
+) -> None:
+    conv = Conv2d.of("c", 1, 5, 5, 6, 9 if groups == 1 else groups, 3, 3, 1, 1, 1, groups)
+    kernel = chosen.kernel(conv)
+    assert right in kernel.source
+    with pytest.raises(KernelFault):
+        verify_on_device(
+            device, type(kernel)(kernel.source.replace(right, wrong), kernel.launches), conv
+        )
+
+
+MOBILENET = [
+    (112, 112, 32, 1),
+    (112, 112, 64, 2),
+    (14, 14, 512, 1),
+    (7, 7, 1024, 1),
+]
+
+
+@pytest.mark.parametrize(("height", "width", "channels", "stride"), MOBILENET)
+def test_the_search_begins_with_blocks_for_all_multiprocessors(
+    height: int, width: int, channels: int, stride: int
+) -> None:
+    conv = Conv2d.of("c", 1, height, width, channels, channels, 3, 3, stride, 1, 1, channels)
+    offered = rank_conv_kernels(conv, H100)
+    assert all(one.resident(conv, H100) > 0 for one in offered)
+    for one in offered[:16]:
+        warps = one.blocks(conv) * one.warps
+        assert H100.multiprocessors <= 2 * one.blocks(conv)
+        assert warps >= 2 * H100.multiprocessors
+
+
+def test_a_depthwise_convolution_gets_the_template_that_does_less() -> None:
+    conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 64)
+    assert {type(one) for one in rank_conv_kernels(conv, H100)} == {DepthwiseParameters}
+    conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 16)
+    assert {type(one) for one in rank_conv_kernels(conv, H100)} == {GroupedParameters}
+
+
+@given(convolutions(depthwise=False), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_every_convolution_has_parameters(conv: Conv2d, small: bool) -> None:
+    card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
+    first = rank_conv_kernels(conv, card)[0]
+    assert first.kernel(conv).launches[0].grid == first.grid(conv)
+
+
+def test_a_window_that_is_too_large_is_told() -> None:
+    conv = Conv2d.of("c", 1, 40, 40, 4, 4, 31, 31, 1, 15, 1, 4)
+    with pytest.raises(InputError, match=r"window of 31 x 31, .* with --tuner tvm"):
+        rank_conv_kernels(conv, H100)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: DepthwiseParameters(threads_x=64, threads_y=32),
+            "64 x 32 x 1 threads is too large",
+        ),
+        (lambda: DepthwiseParameters(threads_x=1, threads_z=65), "64 along Z"),
+        (lambda: DepthwiseParameters(rows=0), "needs rows to be a whole number from 1"),
+        (
+            lambda: DepthwiseParameters().kernel(Conv2d.of("c", 1, 9, 9, 4, 4, 3, 3, 1, 1, 1, 2)),
+            "one input channel in each group, and c has 2",
+        ),
+        (
+            lambda: DepthwiseParameters(rows=999, columns=99).kernel(
+                Conv2d.of("c", 1, 9, 9, 4, 4, 3, 3, 1, 1, 1, 4)
+            ),
+            "A tile of 999 x 99 is too large for c",
+        ),
+        (
+            lambda: GroupedParameters(channels=512, depth=9).kernel(
+                Conv2d.of("c", 1, 9, 9, 512, 9, 3, 3, 1, 1)
+            ),
+            "choose a smaller depth for c",
+        ),
+        (
+            lambda: DepthwiseParameters(threads_y=1).kernel(
+                Conv2d.of("c", 1, 70_000, 2, 1, 1, 1, 1, 1, 0)
+            ),
+            "c has too many tiles in a plane",
+        ),
+    ],
+)
+def test_parameters_without_a_kernel_are_told(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()

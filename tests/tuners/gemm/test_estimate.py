@@ -1,0 +1,127 @@
+"""The estimate offers parameters that fit the card, and knows what cannot be fast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import GemmParameters, SimtParameters, rank_gemm_kernels
+from pytest_gpuenergy.tuning import CardResources, card_resources
+from pytest_gpuenergy.workloads import Gemm
+
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+V100 = CardResources(70, 80, 64, 2048, 96 << 10, 96 << 10)
+LARGE = Gemm("g", 4096, 4096, 4096)
+
+
+@pytest.fixture(scope="module")
+def offered() -> list[GemmParameters]:
+    """What is offered for the large product."""
+    return rank_gemm_kernels(LARGE, H200)
+
+
+@settings(max_examples=3)
+@given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
+def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: CardResources) -> None:
+    gemm = Gemm("g", *sizes)
+    for chosen in rank_gemm_kernels(gemm, card)[:50]:
+        assert chosen.shared_bytes(gemm) <= card.shared_bytes_of_block
+        assert chosen.threads <= 1024
+        assert chosen.registers(gemm) * chosen.threads <= 1 << 16
+        assert chosen.asynchronous is (card.capability >= 80)
+
+
+def test_the_most_promising_come_first(offered: list[GemmParameters]) -> None:
+    cycles = [one.cycles(LARGE, H200) for one in offered]
+    assert cycles == sorted(cycles)
+    assert len(cycles) > 1000
+
+
+def test_more_blocks_than_a_parameter_can_be_are_not_offered() -> None:
+    large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
+    assert max(one.blocks for one in rank_gemm_kernels(large, H200)) <= 1 << 20
+
+
+def test_no_estimate_is_below_the_peak(offered: list[GemmParameters]) -> None:
+    least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
+    assert all(one.cycles(LARGE, H200) >= least for one in offered)
+
+
+def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
+    small, deep = Gemm("g", 512, 256, 640), Gemm("g", 64, 64, 8192)
+    first = rank_gemm_kernels(small, H200)[0]
+    assert isinstance(first, SimtParameters)
+    assert first.slices > 1
+    assert rank_gemm_kernels(deep, H200)[0].shares_tiles(deep)
+
+
+@pytest.mark.parametrize(
+    "n", [2048, *(pytest.param(n, marks=pytest.mark.thorough) for n in (4096, 8192))]
+)
+def test_large_products_have_large_tiles(n: int) -> None:
+    first = rank_gemm_kernels(Gemm("g", n, n, n), H200)[0]
+    assert first.tile_m * first.tile_n >= 128 * 128
+
+
+def test_large_products_take_longer_where_more_is_loaded() -> None:
+    large = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
+    small = replace(large, tile_m=64, tile_n=64)
+    assert small.cycles(LARGE, H200) > 1.01 * large.cycles(LARGE, H200)
+
+
+def test_slices_are_worth_while_only_where_warps_are_missing() -> None:
+    chosen = SimtParameters(tile_m=64, tile_n=128, tile_k=32, thread_m=8, thread_n=8)
+    sliced = replace(chosen, slices=2)
+    few, many = Gemm("g", 1024, 1024, 1024), Gemm("g", 8192, 8192, 1024)
+    assert sliced.cycles(few, H200) < chosen.cycles(few, H200)
+    assert sliced.cycles(many, H200) > chosen.cycles(many, H200)
+
+
+def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers() -> None:
+    rows = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
+    columns = replace(rows, transpose_a=8)
+    assert columns.cycles(LARGE, H200) < rows.cycles(LARGE, H200)
+    assert columns.cycles(LARGE, V100) > rows.cycles(LARGE, V100)  # issues one every other cycle
+
+
+def test_an_a_that_is_stored_by_columns_is_not_transposed() -> None:
+    offered = rank_gemm_kernels(Gemm("g", 512, 512, 512, "nt"), H200)
+    assert not any(isinstance(one, SimtParameters) and one.transpose_a for one in offered)
+    stored = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
+    product = Gemm("g", 300, 200, 100, "nt")
+    assert replace(stored, transpose_a=8).cycles(product, H200) == stored.cycles(product, H200)
+
+
+def test_a_wave_of_one_block_more_takes_another_turn() -> None:
+    chosen = SimtParameters(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, stages=3)
+    full, more = (Gemm("g", 128 * tiles, 128, 4096) for tiles in (132 * 8, 132 * 8 + 1))
+    assert chosen.cycles(more, H200) > 1.05 * chosen.cycles(full, H200)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_resources_of_emulated_cards_are_known(profile: Any) -> None:
+    with EmulatedDevice(profile) as device:
+        if profile.architecture == "sm_60":
+            with pytest.raises(InputError, match="do not know the resources of"):
+                card_resources(device)
+            return
+        card = card_resources(device)
+        assert card.multiprocessors == profile.sm_count
+        assert card.shared_bytes_of_block == profile.shared_per_block
+
+
+def test_a_card_that_is_too_small_is_told() -> None:
+    with pytest.raises(InputError, match="No parameters of the template fit g on this GPU"):
+        rank_gemm_kernels(LARGE, replace(H200, shared_bytes_of_block=100))
+
+
+def test_an_unknown_architecture_is_told() -> None:
+    device: Any = SimpleNamespace(name="NVIDIA X", architecture="sm_999")
+    with pytest.raises(InputError, match=r"of NVIDIA X \(sm_999\): choose a GPU of sm_70"):
+        card_resources(device)

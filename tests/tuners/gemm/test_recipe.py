@@ -1,0 +1,85 @@
+"""Recipes of templates: what is stored is read again, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from pytest_gpuenergy.support import FormError, InputError
+from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters
+from pytest_gpuenergy.workloads import CASES, Gemm
+
+GEMM = Gemm("g", 64, 64, 64)
+PARAMETERS = SimtParameters(blocks=7, asynchronous=False)
+STORED = {"template": "simt", "parameters": PARAMETERS.numbers, "time_ms": 0.5}
+
+
+@given(st.sampled_from([4, 8, 16]), st.integers(0, 1 << 20), st.booleans(), st.floats(1e-4, 1e4))
+def test_what_is_stored_is_read_again(
+    thread_m: int, blocks: int, asynchronous: bool, time_ms: float
+) -> None:
+    chosen = SimtParameters(tile_m=128, thread_m=thread_m, blocks=blocks, asynchronous=asynchronous)
+    stored = GEMM_FORM.with_time(GEMM_FORM.recipe(chosen), time_ms)
+    assert GEMM_FORM.parameters(stored) == chosen
+    assert GEMM_FORM.time_ms(stored) == time_ms
+    assert GEMM_FORM.identity(stored) == GEMM_FORM.recipe(chosen)
+    assert GEMM_FORM.check(json.loads(stored), GEMM) == stored
+
+
+def changed(**parameters: Any) -> dict[str, Any]:
+    return {**STORED, "parameters": {**PARAMETERS.numbers, **parameters}}
+
+
+def without(name: str) -> dict[str, Any]:
+    kept = {key: value for key, value in PARAMETERS.numbers.items() if key != name}
+    return {**STORED, "parameters": kept}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (7, "the recipe is an integer instead of an object"),
+        ({**STORED, "template": "none"}, "the template is 'none' instead of simt"),
+        ({**STORED, "more": 1}, "more"),
+        (changed(tile_m=-64), "needs tile_m to be a whole number from 1 to 1048576, not -64"),
+        (changed(tile_m=10**9), "not 1000000000"),
+        (changed(tile_m=65), "cannot be divided among warps"),
+        (changed(asynchronous=2), "needs asynchronous to be 0 or 1"),
+        (changed(warps=2), "does not take 'warps'"),
+        (without("stages"), "needs stages"),
+        ({**STORED, "time_ms": None}, "the time is None"),
+        ({**STORED, "time_ms": -1.0}, "the time is -1.0"),
+    ],
+)
+def test_anything_else_is_refused(value: object, message: str) -> None:
+    with pytest.raises(FormError, match=message):
+        GEMM_FORM.check(value, GEMM)
+
+
+@pytest.mark.parametrize("added", ["slices", "transpose_a"])
+def test_a_recipe_of_a_version_without_a_parameter_has_its_first_value(added: str) -> None:
+    assert GEMM_FORM.parameters(json.dumps(without(added))) == PARAMETERS
+
+
+@pytest.mark.parametrize("workload", [CASES["case1"], Gemm("h", 64, 64, 64, mode="float16")])
+def test_a_recipe_for_what_the_template_does_not_compute_is_refused(workload: Any) -> None:
+    with pytest.raises(FormError, match=f"does not compute {workload.name}"):
+        GEMM_FORM.check(STORED, workload)
+
+
+def test_a_trial_that_ran_has_a_time() -> None:
+    failed = GEMM_FORM.recipe(PARAMETERS)
+    GEMM_FORM.check_stored(failed, ran=False)
+    with pytest.raises(FormError, match="its time is missing"):
+        GEMM_FORM.check_stored(failed, ran=True)
+
+
+def test_a_damaged_line_is_told(tmp_path: Path) -> None:
+    path = tmp_path / GEMM_FORM.file_name
+    path.write_text(json.dumps(STORED) + "\n{\n")
+    with pytest.raises(InputError, match=r"Line 2 of .*parameters.jsonl cannot be used"):
+        GEMM_FORM.read(path)

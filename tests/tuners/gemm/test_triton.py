@@ -1,0 +1,96 @@
+"""The candidates of the contender ``triton``; the text of their kernel runs on NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from host_triton import host_triton
+from hypothesis import given, strategies as st
+
+from pytest_gpuenergy.devices.cuda.binders import _triton_function
+from pytest_gpuenergy.kernels import TritonKernel
+from pytest_gpuenergy.support import UnavailableError
+from pytest_gpuenergy.tuners import TRITON_CONFIGURATIONS, triton_candidates
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import Gemm
+
+SMALL_CARD = CardResources(90, 1, 128, 2048, 228 << 10, 227 << 10)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+
+
+def product(kernel: TritonKernel, gemm: Gemm, inputs: Any) -> Any:
+    c = np.full((gemm.M, gemm.N), np.nan, inputs["A"].dtype)
+    function = _triton_function(kernel.source, kernel.function)
+    function[kernel.grid](
+        *(array.reshape(-1) for array in (inputs["A"], inputs["B"], c)),
+        **kernel.constants,
+        num_warps=kernel.num_warps,
+        num_stages=kernel.num_stages,
+    )
+    return c
+
+
+sizes = st.integers(1, 150)
+more = st.integers(0, 5)
+
+
+@given(
+    st.tuples(sizes, sizes, sizes),
+    st.sampled_from(["nn", "nt"]),
+    st.sampled_from(["float32", "3xtf32", "float16"]),
+    st.tuples(more, more),
+    st.data(),
+)
+def test_each_candidate_is_right_for_all_sizes(
+    mnk: tuple[int, int, int],
+    layout: Any,
+    mode: Any,
+    between: tuple[int, int],
+    data: st.DataObject,
+) -> None:
+    m, n, k = mnk
+    lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
+    gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
+    inputs = {name: array.copy() for name, array in gemm.make_inputs(0).items()}
+    inputs["A"][:, gemm.row_of_a :] = np.nan  # what lies between rows
+    inputs["B"][:, n:] = np.nan
+    kernel = data.draw(st.sampled_from(triton_candidates(gemm, SMALL_CARD)))
+    with host_triton():
+        found = product(kernel, gemm, inputs)
+    expected = gemm.reference(inputs)["C"]
+    bound = gemm.error_bound.max_relative * np.abs(expected).max()
+    assert np.abs(found - expected).max() <= bound
+
+
+@pytest.mark.parametrize("mode", TRITON_CONFIGURATIONS)
+def test_no_candidate_is_listed_twice(mode: Any) -> None:
+    found = triton_candidates(Gemm("g", 4096, 4096, 4096, "nt", mode), H200)
+    assert len({one.digest for one in found}) == len(found) == len(TRITON_CONFIGURATIONS[mode])
+
+
+@pytest.mark.parametrize(
+    ("mode", "precision"),
+    [
+        ("float32", "ieee"),
+        ("3xtf32", "tf32x3"),
+        ("tf32", "tf32"),
+    ],
+)
+def test_each_mode_has_its_precision(mode: Any, precision: str) -> None:
+    found = triton_candidates(Gemm("g", 64, 64, 64, mode=mode), H200)
+    assert {one.constants["precision"] for one in found} == {precision}
+
+
+def test_a_program_computes_several_tiles_where_there_are_more_than_the_card_holds() -> None:
+    (first, *_) = triton_candidates(Gemm("g", 4096, 4096, 8), H200)
+    assert first.grid == (132, 1, 1)
+    (first, *_) = triton_candidates(Gemm("g", 129, 128, 8), H200)
+    assert first.grid == (2, 1, 1)
+
+
+def test_there_are_none_for_an_old_card() -> None:
+    old = CardResources(75, 40, 64, 1024, 64 << 10, 64 << 10)
+    with pytest.raises(UnavailableError, match="sm_80 or later, and this one is of sm_75"):
+        triton_candidates(Gemm("g", 8, 8, 8), old)

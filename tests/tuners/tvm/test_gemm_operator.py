@@ -1,0 +1,244 @@
+"""Matrix products in TVM: their computation, its forms, and a search of few trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from points import each_once
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.support import InputError, Worker
+from pytest_gpuenergy.tuners import (
+    SPACES,
+    GemmForm,
+    GemmOperator,
+    KernelStore,
+    forms_of,
+    load_database,
+    load_records,
+    require_space,
+    sizes_of,
+)
+from pytest_gpuenergy.tuning import file_name, find_records
+from pytest_gpuenergy.workloads import Gemm
+
+OPERATOR = GemmOperator()
+MODES = ("float32", "float16", "bfloat16")
+SHARED_FLOATS = 48 * 1024 // 4
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+@st.composite
+def products(draw: st.DrawFn, most: int = 5000) -> Gemm:
+    size, more = st.integers(1, most), st.integers(0, 5)
+    m, n, k = draw(size), draw(size), draw(size)
+    layout, mode = draw(st.sampled_from(["nn", "nt"])), draw(st.sampled_from(MODES))
+    bare = Gemm("g", m, n, k, layout, mode)  # type: ignore[arg-type]
+    return Gemm("g", m, n, k, bare.layout, bare.mode, bare.row_of_a + draw(more), n + draw(more))
+
+
+@given(products())
+def test_flops_follow_from_the_tensors(gemm: Gemm) -> None:
+    assert OPERATOR.flops_of([tensor.shape for tensor in gemm.tensors]) == gemm.flops
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(4, 5), (5, 6)],
+        [(4, 5), (5, 6), (4, 6), (6,)],
+        [(4, 5), (6, 6), (4, 6)],  # K = 6 does not fit into rows of 5
+        [(4, 5), (5, 6), (4, 7)],
+        [(4, 0), (0, 6), (4, 6)],
+        [(1, 4, 5), (1, 5, 6), (1, 4, 6)],
+    ],
+)
+def test_other_tensors_are_of_no_product(shapes: list[tuple[int, ...]]) -> None:
+    assert OPERATOR.flops_of(shapes) is None
+
+
+@given(products())
+def test_a_record_file_is_recognized_by_its_name(gemm: Gemm) -> None:
+    found = OPERATOR.from_log_name(file_name(gemm))
+    assert found is not None
+    assert found.signature == gemm.signature
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "matmul.json",
+        "gemm_M_0_N_256_K_640_layout_nn_mode_float32.json",
+        "gemm_M_512_N_256_K_640_layout_tt_mode_float32.json",
+        "gemm_M_512_N_256_K_640_layout_nn_mode_float32_lda_5.json",
+        "gemm_M_512_N_256_K_640_layout_nn_mode_float32x.json",
+        "gemm_M_999999999_N_999999999_K_1_layout_nn_mode_float32.json",
+    ],
+)
+def test_another_name_has_no_product(name: str) -> None:
+    assert OPERATOR.from_log_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "sizes"),
+    [
+        (["matmul_auto_scheduler_test", 512, 256, 640], (512, 256, 640)),
+        (["matmul", 512, 640, 256, "float32"], (512, 256, 640)),
+        (["matmul", 512, 640, 256], (512, 256, 640)),
+    ],
+)
+def test_a_function_of_tvm_has_the_sizes_of_its_arguments(
+    key: list[Any], sizes: tuple[int, ...]
+) -> None:
+    found = OPERATOR.from_log_key(key)
+    assert found is not None
+    assert sizes == (found.M, found.N, found.K)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ["conv2d", 1, 2, 3],
+        ["matmul", 1, 2],
+        ["matmul", 1, 2, "3"],
+        ["matmul", 1, 2, 0],
+        ["matmul", 1, 2, 3, "float16"],
+        [["matmul"], 1, 2, 3],
+        ["matmul", True, 2, 3],
+    ],
+)
+def test_another_function_has_no_product(key: list[Any]) -> None:
+    assert OPERATOR.from_log_key(key) is None
+
+
+@given(products(most=300))
+def test_forms_waste_little_and_split_evenly(gemm: Gemm) -> None:
+    sizes = sizes_of(gemm)
+    forms = forms_of(sizes)
+    assert len(set(forms)) == len(forms) > 0
+    assert sizes.depth <= sizes.padded_depth < sizes.depth + 8
+    wastes = [
+        math.prod(
+            -(-size // tile) * tile for size, tile in zip(sizes.outputs, form.tile, strict=True)
+        )
+        / (gemm.M * gemm.N)
+        for form in forms
+    ]
+    assert max(wastes) <= max(1.35, min(wastes) + 1e-9)
+    for form in forms:
+        assert 1 <= form.most_depth * sum(form.tile) * (1 + form.pipelined) <= SHARED_FLOATS
+        assert sizes.padded_depth % form.parts == 0
+
+
+@given(st.integers(1, 5000))
+def test_a_long_sum_has_parts_of_useful_length(k: int) -> None:
+    depth = sizes_of(Gemm("g", 64, 64, k)).padded_depth
+    assert depth <= 64 or any(depth % part == 0 for part in range(8, 65))
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("mode", ["tf32", "3xtf32"])
+def test_a_mode_of_tensor_cores_is_refused_before_a_search(space: Any, mode: Any) -> None:
+    with pytest.raises(InputError, match=f"no schedules in mode {mode}: choose mode float32"):
+        require_space(Gemm("g", 64, 64, 64, mode=mode), space, "sm_90a")
+
+
+def test_bfloat16_is_refused_on_a_gpu_without_it() -> None:
+    gemm = Gemm("g", 64, 64, 64, mode="bfloat16")
+    require_space(gemm, "all", "sm_80")
+    with pytest.raises(InputError, match="from sm_80 on and it is of sm_75: choose float16"):
+        require_space(gemm, "all", "sm_75")
+
+
+@pytest.mark.tvm
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(products())
+def test_the_computation_takes_the_tensors(child: Worker, gemm: Gemm) -> None:
+    found = child.call("parameters", gemm, timeout_s=60)
+    shapes = [(shape, dtype) for _, shape, dtype in found]
+    assert shapes == [(tensor.shape, tensor.dtype) for tensor in gemm.tensors]
+    assert [name for name, *_ in found] == ["A", "B", "C"]
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    ("space", "m", "n", "k"),
+    each_once(SPACES, [(1, 1, 1), (7, 13, 5), (31, 1, 131), (64, 64, 256)]),
+)
+def test_every_size_has_schedules(child: Worker, space: Any, m: int, n: int, k: int) -> None:
+    gemm = Gemm("g", m, n, k)
+    traces = child.call("traces", gemm, space, timeout_s=120)
+    ours = [trace for trace in traces if "reindex" in trace]
+    assert len(ours) == (0 if space == "direct" else len(forms_of(sizes_of(gemm))))
+    assert bool(len(traces) - len(ours)) == (space != "gemm")
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@settings(
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(products(most=70), st.data())
+def test_every_form_of_any_product_is_right(
+    child: Worker, device: EmulatedDevice, gemm: Gemm, data: st.DataObject
+) -> None:
+    form = data.draw(st.sampled_from(forms_of(sizes_of(gemm))))
+    seed = data.draw(st.integers(1, 1000))
+    verify_on_device(device, child.call("lower_form", gemm, form, seed, timeout_s=120), gemm)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "layout"), each_once(MODES, ["nn", "nt"]))
+def test_sums_in_parts_of_a_padded_product_are_right(
+    child: Worker, device: EmulatedDevice, layout: Any, mode: Any
+) -> None:
+    gemm = Gemm("g", 33, 65, 131, layout, mode, lda=140, ldb=70)
+    form = GemmForm((4, 16), (4, 2), parts=2, pipelined=True)
+    kernel = child.call("lower_form", gemm, form, timeout_s=120)
+    assert len(kernel.launches) == 2
+    verify_on_device(device, kernel, gemm)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_a_search_is_kept_listed_and_read_back(
+    tmp_path: Path, device: EmulatedDevice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gemm = Gemm("gemm_40x24x70_nt_bfloat16", 40, 24, 70, "nt", "bfloat16")
+    command = [sys.executable, "-m", "pytest_gpuenergy.cli"]
+    shape = "gemm:M=40 N=24 K=70 layout=nt mode=bfloat16"
+    tvm = ["--tuner", "tvm"]
+    few = ["--trials", "4", "--keep", "2", "--no-energy", "--threads", "1"]
+    where = ["--out", str(tmp_path), "--gpu-device", "emulated"]
+    subprocess.run(
+        [*command, "tune", "--shape", shape, *tvm, *few, *where], check=True, timeout=240
+    )
+    path = find_records(tmp_path, gemm)
+    assert path.name == file_name(gemm)
+    capsys.readouterr()
+    assert main(["kernels", "list", "--records", str(tmp_path), "--json"]) == 0
+    assert [one["rank"] for one in json.loads(capsys.readouterr().out)] == [1, 2]
+    database = load_database(tmp_path / gemm.name / "raw")
+    with KernelStore() as store:
+        kernel = store.kernel(load_records(path), 1)
+        stored = store.database_kernel(database, database.valid[0])
+    assert verify_on_device(device, kernel, gemm).max_relative_error < 1e-2
+    assert verify_on_device(device, stored, gemm).max_relative_error < 1e-2
