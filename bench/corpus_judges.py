@@ -17,7 +17,7 @@ import numpy as np
 from corpus_child import MARK, command, kernel_of, workload_of
 from entries import Entry
 
-from pytest_gpuenergy.devices import Arena, Binary, CompilerPool, Device
+from pytest_gpuenergy.devices import Arena, Binary, Device, NvrtcCompilers
 from pytest_gpuenergy.emulator import HostRunner
 from pytest_gpuenergy.engine import arenas_of, verify_on_device
 from pytest_gpuenergy.kernels import Job
@@ -142,8 +142,8 @@ class Judges:
         return self._host.open(job.kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
     @cached_property
-    def _compilers(self) -> CompilerPool:
-        return CompilerPool(self._device.architecture, cache_dir("cubin"), processes=1)
+    def _compilers(self) -> NvrtcCompilers:
+        return NvrtcCompilers(self._device.architecture, cache_dir("cubin"), processes=1)
 
     def _sanitizer(self, entry: Entry) -> Judgement:
         """Run once under each tool of compute-sanitizer, on ordinary inputs."""

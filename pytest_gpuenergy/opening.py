@@ -1,4 +1,4 @@
-"""Opens the device that ``--gpu-device`` names."""
+"""Chooses and opens the device that ``--gpu-device`` names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytest_gpuenergy.devices import (
     NvmlGpu,
     cuda_uuids,
     find_gpus,
+    gpu_name,
     load_nvml,
-    name_of,
     nvml_uuids,
     visible_gpus,
 )
@@ -29,17 +29,22 @@ _CHOICES = "auto, an index such as 0, a UUID such as GPU-..., or emulated[:PROFI
 
 @dataclass(frozen=True)
 class EmulatedSpec:
-    """``emulated:PROFILExN``."""
+    """The emulated GPUs that ``emulated:PROFILExN`` names.
+
+    Attributes:
+        profile: the name of the profile.
+        count: the number of GPUs.
+    """
 
     profile: str
     count: int
 
 
 def check_spec(spec: str) -> EmulatedSpec | None:
-    """The emulated GPU that ``spec`` names; None if it names a real one.
+    """Return the emulated GPUs that ``spec`` names, or None if it names a real GPU.
 
     Raises:
-        InputError: it is not understood, or asks for an unknown profile.
+        InputError: ``spec`` is not understood, or names an unknown profile.
     """
     match = _EMULATED.fullmatch(spec)
     if match is None:
@@ -63,12 +68,12 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
 
     Args:
         spec: the value of ``--gpu-device``; ``auto`` takes the first usable NVIDIA GPU, or the
-            emulated one if there is none.
-        index: which of the GPUs visible to CUDA (for ``auto``) or of ``emulated:...xN`` to open; a
-            pytest-xdist worker passes its number. Wraps around after the last GPU.
+            emulated GPU if there is none.
+        index: the number of the GPU among those visible to CUDA (for ``auto``) or those of
+            ``emulated:...xN``, which wraps around; a pytest-xdist worker passes its own number.
 
     Raises:
-        InputError: there is no such device; no other is chosen in its place.
+        InputError: there is no such device, and no other is chosen in its place.
         DeviceError: the device exists but cannot be used.
     """
     emulated = check_spec(spec)
@@ -95,7 +100,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
 
 
 def _whole(device: Device) -> Device:
-    """Return ``device`` unless it is in MIG mode; then close and refuse it."""
+    """Return ``device``; if it is in MIG mode, close it and raise DeviceError."""
     try:
         mode, _ = device.nvml.nvmlDeviceGetMigMode(device.handle)
     except device.nvml.NVMLError:
@@ -110,7 +115,7 @@ def _whole(device: Device) -> Device:
 
 
 def count_gpus(spec: str = "auto") -> int:
-    """How many GPUs `open_device` offers before ``index`` wraps around.
+    """Return how many GPUs `open_device` offers before ``index`` wraps around.
 
     Raises:
         InputError: ``spec`` is not understood.
@@ -123,12 +128,12 @@ def count_gpus(spec: str = "auto") -> int:
     try:
         return max(1, len(find_gpus()[1]))
     except DeviceError:
-        return 1  # the emulated one
+        return 1  # the emulated GPU
 
 
 @contextmanager
 def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
-    """The GPU that ``spec`` names, only for its power limit: neither CuPy nor CUDA is needed.
+    """Open the GPU that ``spec`` names for its power limit only, without CuPy and CUDA.
 
     ``spec`` is interpreted as by `open_device`: an index is CUDA's, subject to
     ``CUDA_VISIBLE_DEVICES``, and the GPU is looked up in NVML by its UUID.
@@ -153,7 +158,7 @@ def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
 
 
 def open_emulated(uuid: str) -> Device | None:
-    """The emulated GPU with this UUID; None if there is none."""
+    """Return the emulated GPU with this UUID; None if there is none."""
     from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 
     for profile in PROFILES.values():
@@ -164,7 +169,7 @@ def open_emulated(uuid: str) -> Device | None:
 
 
 def open_recorded(uuid: str) -> AbstractContextManager[Gpu]:
-    """The GPU with this UUID, real or emulated, whether visible to CUDA or not.
+    """Return the GPU with this UUID, real or emulated, whether visible to CUDA or not.
 
     Raises:
         DeviceError: NVML does not work, or does not know the GPU.
@@ -173,7 +178,7 @@ def open_recorded(uuid: str) -> AbstractContextManager[Gpu]:
 
 
 def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
-    """The real GPU with this UUID.
+    """Return the real GPU with this UUID.
 
     Raises:
         DeviceError: NVML does not know it.
@@ -182,7 +187,7 @@ def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
 
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        return NvmlGpu(nvml, handle, name_of(nvml, handle), uuid, HostClock())
+        return NvmlGpu(nvml, handle, gpu_name(nvml, handle), uuid, HostClock())
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
 
@@ -195,7 +200,7 @@ def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
 
 
 def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
-    """Position of the GPU that ``spec`` names; for ``auto``, that of worker ``index``."""
+    """Return position of the GPU that ``spec`` names; for ``auto``, that of worker ``index``."""
     if spec == "auto":
         return index % len(uuids)
     if spec.isdecimal():

@@ -23,7 +23,7 @@ from searched import read_searches
 
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search import Edge, Experience, GraphNode, SearchParameters
+from pytest_gpuenergy.search import Experience, GraphEdge, GraphNode, SearchParameters
 from pytest_gpuenergy.support import InputError
 
 _RESAMPLES = 4000
@@ -37,7 +37,9 @@ def expected(pairs: Sequence[Pair], *, by_move: bool) -> list[Pair]:
     found = []
     for pair in pairs:
         label = f"{pair.move} {pair.what}"
-        edge = Edge(label, label, pair.expected, label, 0.0, family=pair.move if by_move else "")
+        edge = GraphEdge(
+            label, label, pair.expected, label, 0.0, family=pair.move if by_move else ""
+        )
         gained = max(-_LARGEST, min(_LARGEST, pair.found))
         found.append(Pair(gained, experience.gain(edge), 0.0))
         experience.observe([(GraphNode(0), edge, GraphNode(1, own=pair.found))])

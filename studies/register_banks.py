@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pytest_gpuenergy.devices import Compiler, sass_of
+from pytest_gpuenergy.devices import NvrtcCompiler, sass_listing
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters, load_records
@@ -123,7 +123,7 @@ def bank_cycles(instructions: Sequence[str]) -> int:
 
 def rows(folder: Path, layout: str, architecture: str) -> Iterator[str]:
     """Those of the table, by size."""
-    compiler = Compiler()
+    compiler = NvrtcCompiler()
     found = [
         (file, file.workload) for file in map(load_records, sorted(folder.glob("gemm_*.json")))
     ]
@@ -153,7 +153,7 @@ def sass(compiler: Any, kernel: Kernel, architecture: str) -> str:
     with TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(code)
-        listing = sass_of(cubin)
+        listing = sass_listing(cubin)
     if listing is None:
         raise UnavailableError(
             "nvdisasm is not on the PATH, or cannot read the machine code: install the package "

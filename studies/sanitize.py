@@ -36,7 +36,7 @@ from pathlib import Path
 from sanitizer_child import MARK, command, first_blocks
 from sanitizer_results import TOOLS, Check, Outcome, Results, Tool, read_results
 
-from pytest_gpuenergy.devices import Binary, CompilerPool
+from pytest_gpuenergy.devices import Binary, NvrtcCompilers
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir, termination_as_interrupt
@@ -127,7 +127,7 @@ def prepare(files: Mapping[str, Path], wanted: Wanted, processes: int) -> Prepar
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(KernelStore(processes))
         pool = stack.enter_context(
-            contextlib.closing(CompilerPool(architecture, cache_dir("cubin")))
+            contextlib.closing(NvrtcCompilers(architecture, cache_dir("cubin")))
         )
         threads = stack.enter_context(ThreadPoolExecutor(processes))
         kernels = threads.map(lambda one: store.kernel(one[1], one[2]), ranks)

@@ -24,9 +24,9 @@ from pytest_gpuenergy.search import (
     SPEC_JSON,
     STATE_JSON,
     VARIANTS,
-    Identity,
     KernelSpec,
     Result,
+    SearchIdentity,
     State,
     check_spec,
     read_control,
@@ -77,7 +77,7 @@ class Searched(Struct, frozen=True, kw_only=True):
     """
 
     spec: KernelSpec
-    identity: Identity
+    identity: SearchIdentity
     variants: tuple[Variant, ...]
 
 

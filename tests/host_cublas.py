@@ -1,4 +1,4 @@
-"""As much of nvmath's cuBLASLt as the worker uses, computing on the host's memory."""
+"""The part of nvmath's cuBLASLt that the worker uses, computing on the host's memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESULT = np.dtype(
 )
 TYPES = {0: ("float32", 4), 2: ("float16", 2), 14: ("bfloat16", 2)}
 ON_TENSOR_CORES = 100
-"""Algorithms from this number on say that they use them."""
+"""The number from which algorithms say that they use tensor cores."""
 
 ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
 Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
@@ -39,7 +39,7 @@ Operation = IntEnum("Operation", ["TRANSB"])
 
 
 class CublasError(Exception):
-    """A status of cuBLASLt's."""
+    """A status of cuBLASLt."""
 
 
 class Results(np.ndarray[Any, Any]):
@@ -77,7 +77,7 @@ class HostCublas:
 
     @property
     def module(self) -> Any:
-        """As ``nvmath.bindings.cublasLt``."""
+        """The stand-in for ``nvmath.bindings.cublasLt``."""
         shape = IntEnum("Shape", {"SHAPE_AUTO": 0, "SHAPE_2x1x1": 3})
         return SimpleNamespace(
             cuBLASLtError=CublasError,
@@ -191,7 +191,7 @@ def number_at(algorithm: int) -> int:
 
 @contextmanager
 def host_cublas(*offered: tuple[int, int]) -> Iterator[HostCublas]:
-    """A process whose nvmath is this."""
+    """Within the context, replace nvmath by this stand-in."""
     host = HostCublas(list(offered))
     bindings = SimpleNamespace(
         cublasLt=host.module, cublas=SimpleNamespace(ComputeType=ComputeType)
@@ -200,8 +200,8 @@ def host_cublas(*offered: tuple[int, int]) -> Iterator[HostCublas]:
         patch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=bindings))
         patch.setitem(sys.modules, "nvmath.bindings", bindings)
         patch.setitem(sys.modules, "nvmath.bindings.cublas", bindings.cublas)
-        cublas.plan_of.cache_clear()
+        cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()
         yield host
-        cublas.plan_of.cache_clear()
+        cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()

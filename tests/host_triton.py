@@ -1,4 +1,4 @@
-"""As much of Triton as our kernels use, on NumPy arrays: one program after another."""
+"""The part of Triton that our kernels use, on NumPy arrays: one program after another."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ LANGUAGE = SimpleNamespace(
 
 @contextmanager
 def host_triton() -> Iterator[None]:
-    """A process whose Triton is this."""
+    """Within the context, replace Triton by this stand-in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "triton", SimpleNamespace(jit=Jit, language=LANGUAGE))
         patch.setitem(sys.modules, "triton.language", LANGUAGE)

@@ -1,4 +1,4 @@
-"""Stands in for NVIDIA's driver libraries: two of C, which the real binding loads in a child."""
+"""Stand-ins for NVIDIA's driver libraries, written in C, which the real binding loads."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def value_with(driver: Path, code: str, **stub: str) -> Any:
     """
     lines = (
         "import json",
-        "from pytest_gpuenergy.devices.discovery import find_gpus",
+        "from pytest_gpuenergy.devices import find_gpus",
         "from pytest_gpuenergy.opening import nvml_gpu",
         "nvml, gpus = find_gpus()",
         "gpu = nvml_gpu(nvml, gpus[0].uuid)",

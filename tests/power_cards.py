@@ -10,13 +10,13 @@ from pytest_gpuenergy.devices import GuardedNvml, NvmlGpu
 from pytest_gpuenergy.emulator import EmulatedDevice
 
 PRIOR_MW = 450_000
-"""Neither the default nor the greatest limit, so that only the prior one is right."""
+"""The prior limit, which is neither the default nor the greatest limit."""
 DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
 _CHILD = """
 import os, signal
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control import Lease
+from pytest_gpuenergy.control import Setpoint
 device = open_device("emulated")
 lease = Lease(device)
 """
@@ -29,7 +29,7 @@ def as_real(device: EmulatedDevice) -> NvmlGpu:
 
 
 def write(device: EmulatedDevice | NvmlGpu, limit_mw: int) -> None:
-    """Set a limit behind everybody's back."""
+    """Set a limit as another program would."""
     nvml = device.nvml
     if isinstance(nvml, GuardedNvml):
         nvml = nvml._module

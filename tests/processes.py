@@ -32,8 +32,8 @@ def said_through(fifo: Path, within_s: float = 120.0) -> str:
 
 KILLED_UNDER_A_CAP = """
 import os, signal
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control import Lease
+from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.opening import open_device
 
 Lease(open_device("emulated")).set(Setpoint(200.0))

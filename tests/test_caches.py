@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import CompilerPool
+from pytest_gpuenergy.devices import NvrtcCompilers
 from pytest_gpuenergy.engine import cached_reference, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.opening import open_device
@@ -64,7 +64,7 @@ def test_a_reference_is_computed() -> None:
 def test_machine_code_that_cannot_be_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = CompilerPool("sm_90", tmp_path / "missing")
+    pool = NvrtcCompilers("sm_90", tmp_path / "missing")
     monkeypatch.setattr(
         pool, "_call", lambda method, *_: "13.0" if method == "version" else (b"", {"f": "f"})
     )

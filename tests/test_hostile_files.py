@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from report_fixtures import a_run
 
-from pytest_gpuenergy.kernels import Kernel, Launch, load_kernel, plan_of
+from pytest_gpuenergy.kernels import Kernel, Launch, launch_plan, load_kernel
 from pytest_gpuenergy.replay import read_list, read_power
 from pytest_gpuenergy.report import Report, load_report, write_json
 from pytest_gpuenergy.support import GpuEnergyError
@@ -93,7 +93,7 @@ def documents(record_file: RecordFile, tmp_path: Path) -> dict[str, Any]:
     write_json(Report(run, ()), tmp_path / "report.json")
     return {
         "records": json.loads((tmp_path / "records.json").read_text()),
-        "plan": plan_of(kernel, "f.cu"),
+        "plan": launch_plan(kernel, "f.cu"),
         "report": json.loads((tmp_path / "report.json").read_text()),
     }
 

@@ -1,4 +1,4 @@
-// What lies beside workspaces and shared memory; compare devices/guards.py.
+// What lies beside workspaces and shared memory; compare devices/arena.py.
 #include <algorithm>
 #include <cstring>
 

@@ -19,9 +19,9 @@ from pytest_gpuenergy.gate import (
     Judgement,
     Looks,
     Verdict,
+    bonferroni_tail,
     decide,
-    doubts_of_flags,
-    tail_of,
+    flag_doubts,
     widened,
 )
 from pytest_gpuenergy.kernels import Job
@@ -101,7 +101,7 @@ class Turns:
             return False
         doubts = self.doubts()
         for metric, limit in settings.limits.items():
-            change = looks.interval(self._log_ratios(metric), tail=tail_of(comparisons))
+            change = looks.interval(self._log_ratios(metric), tail=bonferroni_tail(comparisons))
             point = Estimate(change.value, change.value, change.value)
             if decide(widened(point, doubts, metric), limit) is Verdict.AMBIGUOUS:
                 continue
@@ -114,7 +114,7 @@ class Turns:
     def doubts(self, flags: Sequence[str] = ()) -> tuple[Doubt, ...]:
         """Return the doubts for the flags of all readings, and for ``flags``."""
         found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
-        return doubts_of_flags(sorted({*found, *flags}))
+        return flag_doubts(sorted({*found, *flags}))
 
     def log_figures(self, metric: Metric) -> tuple[list[float], list[float]]:
         """Return the logarithms of the figures of both versions, one for each round."""
@@ -136,7 +136,7 @@ class Turns:
         doubts: tuple[Doubt, ...],
     ) -> Judgement:
         base, head = self.log_figures(metric)
-        change = looks.interval(self._log_ratios(metric), tail=tail_of(comparisons))
+        change = looks.interval(self._log_ratios(metric), tail=bonferroni_tail(comparisons))
         return Judgement(
             exhibit.draft.identity,
             metric,

@@ -12,13 +12,13 @@ from .advice_views import (
 )
 from .field import (
     Field as Field,
-    of_model as of_model,
-    one_model as one_model,
+    select_model as select_model,
+    single_model as single_model,
 )
 from .plans import (
-    Candidate as Candidate,
+    ChosenPlan as ChosenPlan,
     Moments as Moments,
-    Option as Option,
+    PlanOption as PlanOption,
     log_change as log_change,
 )
 from .solve import (

@@ -8,9 +8,9 @@ from math import log
 
 from pytest_gpuenergy.advice.field import Field, listed
 from pytest_gpuenergy.advice.plans import (
-    Candidate,
-    Option,
+    ChosenPlan,
     Plan,
+    PlanOption,
     cost_of,
     figure_of,
     log_change,
@@ -77,7 +77,7 @@ class Setting:
     """
 
     setpoint: str
-    candidate: Candidate
+    candidate: ChosenPlan
     solution: Solution
 
     @property
@@ -92,7 +92,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Change:
+class PlanChange:
     """ln(new / baseline) of a metric; ``interval`` is None where figures have none."""
 
     metric: Metric
@@ -121,7 +121,7 @@ class Advice:
     best: Setting
     baseline: Setting
     tied: tuple[str, ...]
-    changes: Mapping[Metric, Change]
+    changes: Mapping[Metric, PlanChange]
     settings: tuple[Setting, ...]
     too_slow: tuple[str, ...]
     edges: tuple[str, ...]
@@ -157,7 +157,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
             found.append(_setting(field, name, goal, solution))
     best = min(found, key=lambda one: figure_of(one.cost, goal.metric))
     tied = _tied(best, found, goal.metric)
-    chosen = Candidate(best.plan, best.candidate.rivals, len(tied))
+    chosen = ChosenPlan(best.plan, best.candidate.rivals, len(tied))
     return Advice(
         tuple(field.workloads),
         goal,
@@ -171,7 +171,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
     )
 
 
-def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Change] | None:
+def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, PlanChange] | None:
     """Return the changes if each workload had a setpoint of its own, chosen for the sums of all.
 
     None where none is fast enough.
@@ -186,11 +186,11 @@ def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Cha
     return changes(base.candidate, _candidate(pooled, goal, solution))
 
 
-def changes(base: Candidate, new: Candidate) -> dict[Metric, Change]:
+def changes(base: ChosenPlan, new: ChosenPlan) -> dict[Metric, PlanChange]:
     """Return the change of each metric from one plan to another."""
     costs = cost_of(base.plan), cost_of(new.plan)
     return {
-        metric: Change(
+        metric: PlanChange(
             metric,
             log(figure_of(costs[1], metric) / figure_of(costs[0], metric)),
             log_change(base, new, metric),
@@ -199,7 +199,7 @@ def changes(base: Candidate, new: Candidate) -> dict[Metric, Change]:
     }
 
 
-def _costs(layers: Sequence[Sequence[Option]]) -> list[list[Cost]]:
+def _costs(layers: Sequence[Sequence[PlanOption]]) -> list[list[Cost]]:
     return [[option.cost for option in layer] for layer in layers]
 
 
@@ -207,10 +207,12 @@ def _setting(field: Field, setpoint: str, goal: Goal, solution: Solution) -> Set
     return Setting(setpoint, _candidate(field.layers(setpoint), goal, solution), solution)
 
 
-def _candidate(layers: Sequence[Sequence[Option]], goal: Goal, solution: Solution) -> Candidate:
+def _candidate(
+    layers: Sequence[Sequence[PlanOption]], goal: Goal, solution: Solution
+) -> ChosenPlan:
     plan = [layer[place] for layer, place in zip(layers, solution.choice, strict=True)]
     prices = goal.prices(total(_costs(layers), solution.choice))
-    return Candidate(
+    return ChosenPlan(
         plan,
         [rivals(chosen, layer, prices) for chosen, layer in zip(plan, layers, strict=True)],
     )
@@ -300,7 +302,7 @@ class Outcome:
     goal: Goal
     weights: Mapping[str, float]
     whole: Advice | None
-    apart: Mapping[Metric, Change] | None
+    apart: Mapping[Metric, PlanChange] | None
     each: tuple[Advice, ...]
     sentences: tuple[str, ...]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_gpuenergy.advice.advice import Advice, Change, Outcome, Setting
+from pytest_gpuenergy.advice.advice import Advice, Outcome, PlanChange, Setting
 from pytest_gpuenergy.advice.field import listed
-from pytest_gpuenergy.advice.plans import Option, cost_of, sum_of
+from pytest_gpuenergy.advice.plans import PlanOption, cost_of, sum_of
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
 from pytest_gpuenergy.report import (
     energy,
@@ -137,7 +137,7 @@ def _sums(setting: Setting) -> str:
     return ", ".join(f"{value}{ends}" for value, ends in zip(values, spreads, strict=True))
 
 
-def _change_words(change: Change) -> str:
+def _change_words(change: PlanChange) -> str:
     words = signed_percent(change.value)
     if change.interval is not None and change.interval.low == change.interval.high == 0:
         return "0 %"  # the same kernels at the same setpoint
@@ -175,7 +175,7 @@ def _kernel_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _kernel_words(rivals: Sequence[Option]) -> str:
+def _kernel_words(rivals: Sequence[PlanOption]) -> str:
     """Return the kernel, with those that may be as good within noise."""
     first, *others = dict.fromkeys(option.row.kernel.label for option in rivals)
     if not others:
@@ -251,7 +251,7 @@ def _ends(found: Estimate | None) -> list[float] | None:
     return None if found is None else [found.low, found.high]
 
 
-def _changes(changes: Mapping[Metric, Change]) -> dict[str, Any]:
+def _changes(changes: Mapping[Metric, PlanChange]) -> dict[str, Any]:
     return {
         metric: {
             "change": math.expm1(one.value),
@@ -262,7 +262,7 @@ def _changes(changes: Mapping[Metric, Change]) -> dict[str, Any]:
     }
 
 
-def _kernel(option: Option, rivals: Sequence[Option]) -> dict[str, Any]:
+def _kernel(option: PlanOption, rivals: Sequence[PlanOption]) -> dict[str, Any]:
     row = option.row
     return {
         "workload": row.workload.name,

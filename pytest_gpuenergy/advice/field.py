@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.advice.plans import Option
+from pytest_gpuenergy.advice.plans import PlanOption
 from pytest_gpuenergy.record import Measurement, setpoint_order, setpoints
 from pytest_gpuenergy.report import Report, Subjects, by_model
 from pytest_gpuenergy.support import InputError, emulated_mark
@@ -30,7 +30,7 @@ class Field:
         shared: names that stand for several workloads, which are told apart (`Subjects`).
     """
 
-    options: Mapping[str, Mapping[str, Sequence[Option]]]
+    options: Mapping[str, Mapping[str, Sequence[PlanOption]]]
     workloads: Mapping[str, float]
     left_out: Mapping[str, int]
     gpu_name: str
@@ -45,7 +45,7 @@ class Field:
             InputError: none is without flags, they are of several GPU models, or a workload of
                 ``weights`` is not among them.
         """
-        model = one_model(report)
+        model = single_model(report)
         subjects = Subjects(report.measurements)
         rows = [
             replace(m, workload=replace(m.workload, name=subjects.name(m)))
@@ -66,16 +66,16 @@ class Field:
                 f"are {listed(list(names))}."
             )
         workloads = {name: weights.get(name, 1.0) for name in names}
-        options: dict[str, dict[str, list[Option]]] = {name: {} for name in setpoints(usable)}
+        options: dict[str, dict[str, list[PlanOption]]] = {name: {} for name in setpoints(usable)}
         for m in usable:
             name = m.workload.name
-            options[m.cap].setdefault(name, []).append(Option(m, workloads[name]))
+            options[m.cap].setdefault(name, []).append(PlanOption(m, workloads[name]))
         return cls(options, workloads, left_out, model.gpu_name, model.emulated, subjects.shared)
 
     def only(self, workload: str) -> Field:
         """Return the field of one workload alone, which runs once."""
         options = {
-            setpoint: {workload: [Option(one.row) for one in found[workload]]}
+            setpoint: {workload: [PlanOption(one.row) for one in found[workload]]}
             for setpoint, found in self.options.items()
             if workload in found
         }
@@ -94,7 +94,7 @@ class Field:
         """Return one of the measurements at a setpoint."""
         return next(iter(self.options[setpoint].values()))[0].row
 
-    def layers(self, setpoint: str) -> list[Sequence[Option]]:
+    def layers(self, setpoint: str) -> list[Sequence[PlanOption]]:
         """Return the options of each workload at a complete setpoint."""
         return [self.options[setpoint][name] for name in self.workloads]
 
@@ -147,8 +147,8 @@ class Model(NamedTuple):
         return f"{self.gpu_name}{emulated_mark(self.emulated)}"
 
 
-def of_model(reports: Sequence[Report], name: str) -> list[Report]:
-    """What reports have of the GPU model that ``name`` is part of; those without any are left out.
+def select_model(reports: Sequence[Report], name: str) -> list[Report]:
+    """Return the parts of reports that are of the GPU model whose name contains ``name``.
 
     Raises:
         InputError: none or several are called so.
@@ -167,7 +167,7 @@ def of_model(reports: Sequence[Report], name: str) -> list[Report]:
     return parts[found[0]]
 
 
-def one_model(*reports: Report) -> Model:
+def single_model(*reports: Report) -> Model:
     """Return the GPU model of all measurements.
 
     Raises:

@@ -27,7 +27,7 @@ TAIL = 0.025
 
 
 @dataclass(frozen=True)
-class Option:
+class PlanOption:
     """A kernel of a workload at a setpoint.
 
     Attributes:
@@ -51,7 +51,7 @@ class Option:
         return Errors.of(self.row)
 
 
-Plan = Sequence[Option]
+Plan = Sequence[PlanOption]
 """An option for each workload."""
 
 
@@ -116,7 +116,7 @@ class Errors:
         return self.own.combined(weights) + self.shared.combined(weights)
 
 
-Weights = Callable[[Option], Cost]
+Weights = Callable[[PlanOption], Cost]
 """By how much the logarithm of a figure changes with the errors of an option."""
 
 
@@ -124,7 +124,7 @@ def gradient(plan: Plan, metric: Metric) -> Weights:
     """Return a function that gives each option's shares of time and energy in a plan's sums."""
     whole = cost_of(plan)
 
-    def weights(option: Option) -> Cost:
+    def weights(option: PlanOption) -> Cost:
         time, energy = option.cost
         return Cost(
             0.0 if metric is Metric.ENERGY else time / whole.time,
@@ -135,7 +135,7 @@ def gradient(plan: Plan, metric: Metric) -> Weights:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ChosenPlan:
     """A plan that was chosen, and by how much its figures may be too low because it was.
 
     Attributes:
@@ -145,7 +145,7 @@ class Candidate:
     """
 
     plan: Plan
-    rivals: Sequence[Sequence[Option]]
+    rivals: Sequence[Sequence[PlanOption]]
     chosen_from: int = 1
 
     def optimism(self, metric: Metric) -> float:
@@ -156,14 +156,17 @@ class Candidate:
         not chosen. Layers add up, because each is chosen for being low.
         """
         weights = gradient(self.plan, metric)
-        found = [_sd(option, weights) for option in self.plan]
+        found = [
+            0.0 if option.errors is None else math.sqrt(option.errors.variance(weights(option)))
+            for option in self.plan
+        ]
         by_kernels = sum(
             largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, found, strict=True)
         )
         return by_kernels + largest_of(self.chosen_from) * math.hypot(*found)
 
 
-def sum_of(candidate: Candidate, metric: Metric) -> Estimate | None:
+def sum_of(candidate: ChosenPlan, metric: Metric) -> Estimate | None:
     """Return a sum with its 95 % interval; None where a figure has no usable interval.
 
     The errors are those of `log_change`; the upper end allows for the choice (`optimism`).
@@ -178,7 +181,7 @@ def sum_of(candidate: Candidate, metric: Metric) -> Estimate | None:
 
 
 def log_change(
-    base: Candidate, new: Candidate, metric: Metric, tail: float = TAIL
+    base: ChosenPlan, new: ChosenPlan, metric: Metric, tail: float = TAIL
 ) -> Estimate | None:
     """ln(new / base) of the sums, with an interval; None where a figure has no usable one.
 
@@ -190,7 +193,7 @@ def log_change(
     value = math.log(figure_of(cost_of(new.plan), metric) / figure_of(cost_of(base.plan), metric))
     if {option.row.node_id for option in base.plan} == {option.row.node_id for option in new.plan}:
         return Estimate(value, value, value)
-    net: dict[int, tuple[Option, Cost]] = {}
+    net: dict[int, tuple[PlanOption, Cost]] = {}
     for side, sign in ((new.plan, 1.0), (base.plan, -1.0)):
         weights = gradient(side, metric)
         for option in side:
@@ -207,7 +210,7 @@ def log_change(
     return Estimate(value, limited(low), limited(high))
 
 
-def _around(value: float, net: Collection[tuple[Option, Cost]], tail: float) -> Estimate | None:
+def _around(value: float, net: Collection[tuple[PlanOption, Cost]], tail: float) -> Estimate | None:
     """``value`` with the errors of options, each with its net weight; None if one has none."""
     own: list[tuple[float, float]] = []
     shared = _board_variance(net)
@@ -221,7 +224,9 @@ def _around(value: float, net: Collection[tuple[Option, Cost]], tail: float) -> 
     return around(value, variance, welch(own, variance), tail)
 
 
-def rivals(chosen: Option, options: Iterable[Option], prices: Sequence[Cost]) -> list[Option]:
+def rivals(
+    chosen: PlanOption, options: Iterable[PlanOption], prices: Sequence[Cost]
+) -> list[PlanOption]:
     """Return the options of a layer that may be as good as the one chosen, which is first.
 
     Args:
@@ -242,7 +247,7 @@ def rivals(chosen: Option, options: Iterable[Option], prices: Sequence[Cost]) ->
     ]
 
 
-def _certainly_worse(other: Option, chosen: Option, price: Cost, tail: float) -> bool:
+def _certainly_worse(other: PlanOption, chosen: PlanOption, price: Cost, tail: float) -> bool:
     here, there = _priced(chosen, price), _priced(other, price)
     if there[0] <= here[0]:
         return False
@@ -261,14 +266,14 @@ def _certainly_worse(other: Option, chosen: Option, price: Cost, tail: float) ->
     return change.low > 0
 
 
-def _priced(option: Option, price: Cost) -> tuple[float, Cost]:
+def _priced(option: PlanOption, price: Cost) -> tuple[float, Cost]:
     """Return what an option costs, and the shares of time and energy in it."""
     time, energy = option.cost.time * price.time, option.cost.energy * price.energy
     whole = time + energy
     return whole, Cost(time / whole, energy / whole)
 
 
-def _board_variance(net: Iterable[tuple[Option, Cost]]) -> float:
+def _board_variance(net: Iterable[tuple[PlanOption, Cost]]) -> float:
     """Return the variance between boards of one model, with the net weight of each board."""
     boards: Mapping[str | None, list[Cost]] = defaultdict(list)
     for option, weight in net:
@@ -280,8 +285,3 @@ def _board_variance(net: Iterable[tuple[Option, Cost]]) -> float:
         + (sum(one.energy for one in found) * OTHER_BOARD_SD[Metric.ENERGY]) ** 2
         for found in boards.values()
     )
-
-
-def _sd(option: Option, weights: Weights) -> float:
-    errors = option.errors
-    return 0.0 if errors is None else math.sqrt(errors.variance(weights(option)))

@@ -112,7 +112,7 @@ def least_energy(layers: Sequence[Layer], most_time: float = inf) -> Solution | 
     return Solution(known, True, total(layers, known).energy)
 
 
-class _State(NamedTuple):
+class _PartialChoice(NamedTuple):
     cost: Cost
     choice: Choice
 
@@ -127,7 +127,7 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
     rest_time = _rests([min(one.time for one in layer) for layer in layers])
     best, exact = _filled(layers, within, most_time), True
     most_priced = total(layers, best).energy + rate * most_time
-    states = [_State(Cost(0.0, 0.0), ())]
+    states = [_PartialChoice(Cost(0.0, 0.0), ())]
     for number, layer in enumerate(layers):
         found = []
         for cost, choice in states:
@@ -135,7 +135,7 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
                 time, energy = cost.time + layer[place].time, cost.energy + layer[place].energy
                 price = energy + rate * time + rest_priced[number]
                 if time + rest_time[number] <= most_time and price < most_priced:
-                    found.append(_State(Cost(time, energy), (*choice, place)))
+                    found.append(_PartialChoice(Cost(time, energy), (*choice, place)))
         states = _undominated(found)
         if len(states) > MOST_STATES:
             states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
@@ -167,8 +167,8 @@ def _rests(values: Sequence[float]) -> list[float]:
     return [sum(values[place + 1 :]) for place in range(len(values))]
 
 
-def _undominated(states: list[_State]) -> list[_State]:
-    kept: list[_State] = []
+def _undominated(states: list[_PartialChoice]) -> list[_PartialChoice]:
+    kept: list[_PartialChoice] = []
     for state in sorted(states):
         if not kept or state.cost.energy < kept[-1].cost.energy:
             kept.append(state)

@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
     """Advise, write or print; 1 if no setpoint has all workloads."""
     from pytest_gpuenergy.advice import advise_on, json_document, markdown, terminal
     from pytest_gpuenergy.commands.runs import check_outputs
-    from pytest_gpuenergy.workloads import network, words_of
+    from pytest_gpuenergy.workloads import network, split_words
 
     goal = _goal(arguments)
     weights = _weights(arguments.weights)
@@ -93,7 +93,7 @@ def run(arguments: Namespace) -> int:
     report = _chosen(arguments)
     expected = [
         workload.name
-        for word in words_of(arguments.network)
+        for word in split_words(arguments.network)
         for workload in network(word, Path.cwd())
     ]
     outcome = advise_on(
@@ -107,18 +107,18 @@ def _chosen(arguments: Namespace) -> Report:
     """The runs, merged; only the GPU model and the workloads that are named."""
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.advice import of_model, one_model
+    from pytest_gpuenergy.advice import select_model, single_model
     from pytest_gpuenergy.commands.runs import find_runs
     from pytest_gpuenergy.commands.selection import select
     from pytest_gpuenergy.report import load_report, merge
 
     reports = [load_report(path) for path in find_runs(arguments.runs)]
     if arguments.gpu is not None:
-        reports = of_model(reports, arguments.gpu)
+        reports = select_model(reports, arguments.gpu)
     try:
         report = merge(reports)
     except ReportInputError:
-        one_model(*reports)  # or says what to do
+        single_model(*reports)  # or says what to do
         raise
     found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
     return replace(report, measurements=found)
@@ -139,12 +139,12 @@ def _goal(arguments: Namespace) -> Goal:
 
 
 def _weights(texts: Sequence[str]) -> dict[str, float]:
-    from pytest_gpuenergy.workloads import words_of
+    from pytest_gpuenergy.workloads import split_words
 
     found: dict[str, float] = {}
-    if texts and not words_of(texts):
+    if texts and not split_words(texts):
         raise InputError("--weights is empty: give names with numbers, or leave it out.")
-    for word in words_of(texts):
+    for word in split_words(texts):
         name, _, times = word.rpartition("=")
         try:
             value = float(times)

@@ -176,12 +176,12 @@ def _check_xgboost() -> Check:
 
 
 def _check_nvcc() -> Check:
-    from pytest_gpuenergy.devices import find_nvcc, version_of
+    from pytest_gpuenergy.devices import find_nvcc, nvcc_version
 
     nvcc = find_nvcc()
     if nvcc is None:
         return Check("nvcc", "note", "not on the PATH: only exports and CUTLASS need it")
-    version = version_of(nvcc)
+    version = nvcc_version(nvcc)
     if not version:
         return Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
     return Check("nvcc", "ok", f"{version} ({nvcc})")

@@ -39,7 +39,7 @@ class Check:
 
 def check_gpus() -> Iterator[Check]:
     """The driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
-    from pytest_gpuenergy.devices import load_nvml, text
+    from pytest_gpuenergy.devices import load_nvml, printable_text
 
     try:
         nvml = load_nvml()
@@ -47,7 +47,7 @@ def check_gpus() -> Iterator[Check]:
         yield _no_nvml(error)
         return
     try:
-        version = text(nvml.nvmlSystemGetDriverVersion())
+        version = printable_text(nvml.nvmlSystemGetDriverVersion())
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         yield Check("driver", "broken", f"NVML fails: {error}", "check that nvidia-smi works")
@@ -57,7 +57,7 @@ def check_gpus() -> Iterator[Check]:
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found[text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
+            found[printable_text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
         except nvml.NVMLError as error:
             yield _silent(f"GPU {index}", error)
     yield _cuda_agrees(list(found))
@@ -67,10 +67,10 @@ def check_gpus() -> Iterator[Check]:
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
     """One GPU: its energy, limits and who may set them, persistence, MIG, processes, leftovers."""
-    from pytest_gpuenergy.devices import name_of
+    from pytest_gpuenergy.devices import gpu_name
 
     try:
-        name = name_of(nvml, handle)
+        name = gpu_name(nvml, handle)
     except nvml.NVMLError as error:
         yield _silent(label, error)
         return
@@ -188,14 +188,14 @@ def _as_gpu(nvml: Any, handle: Any, model: str, uuid: str) -> Gpu:
 
 
 def _energy(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.devices import absence
+    from pytest_gpuenergy.devices import unavailable_errors
     from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
 
     name, nvml = f"{label} energy", gpu.nvml
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
         return Check(name, "ok", "it has an energy counter")
-    except absence(nvml) as error:
+    except unavailable_errors(nvml) as error:
         reason = str(error)
     except nvml.NVMLError as error:
         found = f"its energy counter cannot be read: {error}"

@@ -109,15 +109,15 @@ def choose_cases(
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, words_of
+    from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, split_words
 
     if not cases and not networks:
         return list(files)
     check_named(cases, networks)
     chosen: list[RecordFile] = []
-    for word in dict.fromkeys(words_of(cases)):
+    for word in dict.fromkeys(split_words(cases)):
         chosen += _of_group(files, word, [*CASES]) if word == ALL else _of_word(files, word)
-    for word in dict.fromkeys(words_of(networks)):
+    for word in dict.fromkeys(split_words(networks)):
         names = [workload.name for workload in network(word, Path.cwd())]
         chosen += _of_group(files, word, names)
     return _united(chosen)

@@ -127,7 +127,7 @@ def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.kernels import plan_of
+    from pytest_gpuenergy.kernels import launch_plan
     from pytest_gpuenergy.tuners import kernels_of
 
     word = arguments.case
@@ -140,7 +140,7 @@ def _show(arguments: Namespace) -> int:
         )
     rank = file.records[0].rank if arguments.rank is None else file.record(arguments.rank).rank
     kernel = kernels_of(file, [rank])[0]
-    plan = plan_of(kernel, f"kernel{rank:02d}.cu")
+    plan = launch_plan(kernel, f"kernel{rank:02d}.cu")
     if arguments.json:
         print_json({**plan, "source_text": kernel.source})
         return 0

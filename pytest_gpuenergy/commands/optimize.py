@@ -34,7 +34,7 @@ from pytest_gpuenergy.support import InputError, emulated_mark
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.search import Endpoint, Gain, KernelSpec, SearchState
+    from pytest_gpuenergy.search import Endpoint, KernelSpec, SearchState, VariantGain
 
 _BUILDS = 50
 
@@ -203,10 +203,10 @@ def _search_one(
     from pytest_gpuenergy.commands.optimize_gpus import evaluator_of
     from pytest_gpuenergy.engine import git_revision_of, run_info
     from pytest_gpuenergy.record import Metric
-    from pytest_gpuenergy.search import KernelFolder, Options, Search, identity_of
+    from pytest_gpuenergy.search import KernelFolder, Search, SearchOptions, identity_of
     from pytest_gpuenergy.support import new_run_id
 
-    options = Options(
+    options = SearchOptions(
         arguments.budget_builds, arguments.gpus, arguments.powercap, arguments.smclock
     )
     words = {name: str(value) for name, value in vars(options).items()}
@@ -284,7 +284,7 @@ def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str
     yield f"  {outdir / 'kernels' / f'_{spec.name}' / 'best'}"
 
 
-def _gain(gain: Gain) -> str:
+def _gain(gain: VariantGain) -> str:
     if gain.message:
         return f"{gain.id}: {gain.message}"
     parts = [

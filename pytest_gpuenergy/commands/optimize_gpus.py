@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.search import Evaluator, KernelSpec
 
 _OPTION = "--gpus"
-_FACTORY = "pytest_gpuenergy.search.running.evaluators:GpuProcess"
+_FACTORY = "pytest_gpuenergy.search.running.evaluators:SearchGpuProcess"
 
 
 def claim_gpus(stack: ExitStack, gpus: str, settings: Settings) -> ClaimedGpus:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.search import (
         GraphExplorer,
-        Identity,
         KernelFolder,
         KernelSpec,
         LlmMoves,
+        SearchIdentity,
         SearchParameters,
     )
 
@@ -96,7 +96,7 @@ def strategy_for(
     arguments: Namespace,
     spec: KernelSpec,
     devices: Sequence[Device],
-    identity: Identity,
+    identity: SearchIdentity,
     folder: KernelFolder,
     llm: LlmMoves | None,
 ) -> Strategy:

@@ -213,14 +213,14 @@ def _asked_cap(gpu: Gpu, arguments: Namespace) -> Setpoint:
         cap_table,
         project_tables,
         read_limits,
-        resolve_one,
+        resolve_cap,
     )
 
     if arguments.cap is None:
         return CURRENT
     limits = read_limits(gpu)
     table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-    return resolve_one(arguments.cap, table, limits, said="powercap set")
+    return resolve_cap(arguments.cap, table, limits, context="powercap set")
 
 
 def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
@@ -228,7 +228,7 @@ def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
 
     if arguments.smclock is None:
         return None
-    return resolve_clock(arguments.smclock, supported_clocks(gpu), said="--smclock")
+    return resolve_clock(arguments.smclock, supported_clocks(gpu), context="--smclock")
 
 
 def _restore(arguments: Namespace) -> int:

@@ -68,10 +68,10 @@ def product_kernels(
     from pytest_gpuenergy.kernels import Kernel, RankedKernel
     from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore
     from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.workloads import measured_products, search_words_said
+    from pytest_gpuenergy.workloads import measured_products, search_options_notice
 
     products = measured_products(sizes)
-    if said := search_words_said(sizes):
+    if said := search_options_notice(sizes):
         tell(said)
     name = contender or USUAL_CONTENDER
     check_contender(name)

@@ -96,13 +96,13 @@ def _page(
     arguments: Namespace,
 ) -> str:
     """The HTML page, with the verdicts on a baseline and the trend over earlier runs, if named."""
-    from pytest_gpuenergy.gate import GateSettings, trend_values, verdicts_of
+    from pytest_gpuenergy.gate import GateSettings, page_verdicts, trend_values
     from pytest_gpuenergy.report import html_page
 
     baseline = verdicts = trend = None
     if arguments.baseline is not None:
         (baseline,) = load_runs(find_runs([arguments.baseline]))
-        verdicts = verdicts_of(baseline, report, GateSettings())
+        verdicts = page_verdicts(baseline, report, GateSettings())
     if arguments.trend is not None:
         earlier = arguments.trend and load_runs(find_runs(arguments.trend))
         by_id = {one.run.run_id: one for one in [*(earlier or runs_of_project(Path.cwd())), *runs]}

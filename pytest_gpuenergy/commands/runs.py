@@ -93,16 +93,16 @@ def check_outputs(
     Raises:
         InputError: one would.
     """
-    from pytest_gpuenergy.report import Target, check_targets, files_read, is_legacy, outputs_in
+    from pytest_gpuenergy.report import ViewTarget, check_targets, files_read, is_legacy, outputs_in
     from pytest_gpuenergy.search import files_of
 
     targets = [
-        Target(f"--{name}", Path(path))
+        ViewTarget(f"--{name}", Path(path))
         for name, path in outputs.items()
         if path is not None and path != "-"
     ]
     targets += [
-        Target(f"--{name}", path, folder=True)
+        ViewTarget(f"--{name}", path, folder=True)
         for name, path in (folders or {}).items()
         if path is not None
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import is_named
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, numbered_case, words_of
+from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, numbered_case, split_words
 
 _MOST_NAMES = 12
 
@@ -35,10 +35,10 @@ def select(
     check_named(cases, networks)
     chosen: set[int] = set()
     whole = [text for text in cases if any(is_named(m, text.strip()) for m in measurements)]
-    words = [*whole, *words_of([text for text in cases if text not in whole])]
+    words = [*whole, *split_words([text for text in cases if text not in whole])]
     for word in words:
         chosen |= _found(measurements, _of_word(word.strip()), word)
-    for word in words_of(networks):
+    for word in split_words(networks):
         names = {workload.name for workload in network(word, root)}
         chosen |= _found(measurements, _among(names), word)
     return tuple(m for i, m in enumerate(measurements) if i in chosen)

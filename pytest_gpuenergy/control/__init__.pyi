@@ -2,11 +2,11 @@ from .cap_tables import (
     NamedSetpoints as NamedSetpoints,
     cap_table as cap_table,
     cap_words as cap_words,
-    one_setpoint as one_setpoint,
     project_tables as project_tables,
-    resolve_one as resolve_one,
+    resolve_cap as resolve_cap,
     resolve_setpoints as resolve_setpoints,
     resolve_words as resolve_words,
+    single_setpoint as single_setpoint,
 )
 from .lease import (
     Lease as Lease,
@@ -50,8 +50,8 @@ from .sudo import (
     clocks_line as clocks_line,
     digit_patterns as digit_patterns,
     find_sudo as find_sudo,
+    limit_rule as limit_rule,
     own_name as own_name,
-    rule as rule,
     safe_program as safe_program,
     sudoers_line as sudoers_line,
 )

@@ -1,4 +1,4 @@
-"""The cap tables of GPUs, and the setpoints that ``--powercap`` and ``--smclock`` stand for."""
+"""The cap tables of GPUs, and the setpoints that ``--powercap`` and ``--smclock`` name."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ CAP_TABLES_W: dict[str, tuple[float, ...]] = {
     "A30": (100, 120, 140, 160, 165),
     "A100": (100, 200, 300, 400, 450),
 }
-"""By the GPU's name; any other GPU gets five values spaced evenly over its own constraints."""
+"""Caps by the GPU's name; any other GPU gets five caps spaced evenly over its own constraints."""
 
 STEPS = 5
+"""The number of caps in the table of a GPU that has no table of its own."""
 
 _WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", re.ASCII)
 _WORD = re.compile(rf"current|all|[0-9]+|{_WATTS.pattern}", re.ASCII)
@@ -36,12 +37,12 @@ _DIGITS = 20  # Python refuses to convert numbers of thousands of digits
 
 @dataclass(frozen=True)
 class NamedSetpoints:
-    """What ``--powercap`` and ``--smclock`` name on one card: each cap with each clock.
+    """The setpoints that ``--powercap`` and ``--smclock`` name on one card: each cap at each clock.
 
     Attributes:
-        words: each word of ``--powercap`` with its setpoints, and each of ``--smclock``, after the
-            option's name.
-        table_w: the card's cap table, if a cap is from it; otherwise empty.
+        words: the setpoints of each word of ``--powercap``, and of each word of ``--smclock`` with
+            the option's name in front.
+        table_w: the card's cap table if a cap is from it; otherwise empty.
     """
 
     words: Mapping[str, Sequence[Setpoint]]
@@ -49,10 +50,10 @@ class NamedSetpoints:
 
     @classmethod
     def of(cls, gpu: Gpu, text: str, root: Path, smclock: str = CURRENT_CLOCKS) -> NamedSetpoints:
-        """From the options' values; see `resolve_setpoints` and `resolve_clocks`.
+        """Resolve the options' values; see `resolve_setpoints` and `resolve_clocks`.
 
         Args:
-            gpu: the card; it is not read for ``current``.
+            gpu: the card, which is not read for ``current``.
             text: the value of ``--powercap``.
             root: the project's folder; cap tables defined there take precedence.
             smclock: the value of ``--smclock``.
@@ -73,33 +74,32 @@ class NamedSetpoints:
         any_cap: bool = True,
         any_clock: bool = True,
     ) -> NamedSetpoints:
-        """Also the setpoints that ``labels`` name, such as ``300W`` and ``450W-1500MHz``.
+        """Add the setpoints that ``labels`` name, such as ``300W`` and ``450W-1500MHz``.
 
-        Those that this card cannot be set to are left out; they may be parameters of others.
+        Setpoints that this card cannot be set to are left out; they may belong to other cards.
 
         Args:
             gpu: the card.
-            labels: of setpoints.
-            root: see `of`.
-            any_cap: whether their power caps need not be among those of these setpoints.
-            any_clock: the same of their clocks.
+            labels: the labels of setpoints.
+            root: the project's folder, see `of`.
+            any_cap: whether to add power caps that are not among those of these setpoints.
+            any_clock: whether to add clocks that are not among those of these setpoints.
         """
         found = self
-        caps = {one.power_limit_w for one in self.setpoints}
-        clocks = {one.sm_clock_mhz for one in self.setpoints}
+        caps = {setpoint.power_limit_w for setpoint in self.setpoints}
+        clocks = {setpoint.sm_clock_mhz for setpoint in self.setpoints}
         for label in labels:
             cap, clock = _parts(label)
             try:
                 named = self.of(gpu, cap, root, clock)
             except (InputError, DeviceError):
                 continue  # pytest will say that there is no such item
-            (one,) = named.setpoints
-            known = one.label in [setpoint.label for setpoint in found.setpoints]
-            fits = (any_cap or one.power_limit_w in caps) and (
-                any_clock or one.sm_clock_mhz in clocks
+            (setpoint,) = named.setpoints
+            fits = (any_cap or setpoint.power_limit_w in caps) and (
+                any_clock or setpoint.sm_clock_mhz in clocks
             )
-            if fits and not known:
-                words = {**found.words, label: [one]}
+            if fits and not found.words_for(setpoint):
+                words = {**found.words, label: [setpoint]}
                 found = NamedSetpoints(words, found.table_w or named.table_w)
         return found
 
@@ -110,7 +110,7 @@ class NamedSetpoints:
         limits = read_limits(gpu)
         table = cap_table(gpu.name, limits, project_tables(root))
         words = resolve_words(text, table, limits)
-        from_table = any(one.index for group in words.values() for one in group)
+        from_table = any(setpoint.index for group in words.values() for setpoint in group)
         return cls(words, table if from_table else ())
 
     def _at_clocks(self, gpu: Gpu, smclock: str) -> NamedSetpoints:
@@ -134,29 +134,32 @@ class NamedSetpoints:
         return distinct(self.words)
 
     def left_out(self, setpoint: Setpoint) -> bool:
-        """Whether it is not expected to be set: ``all`` names those caps that this board takes."""
+        """Return whether to leave out an unavailable setpoint, which only ``all`` has named."""
         if setpoint.unavailable is None:
             return False
         caps = [word for word in self.words_for(setpoint) if not word.startswith("--smclock ")]
         return caps == ["all"]
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
-        """The words that name ``setpoint``."""
-        named = self.words.items()
-        return [word for word, group in named if setpoint.label in (one.label for one in group)]
+        """Return the words that name ``setpoint``."""
+        return [
+            word
+            for word, group in self.words.items()
+            if any(named.label == setpoint.label for named in group)
+        ]
 
 
-def one_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
-    """The only setpoint that the options of a search name; see `NamedSetpoints.of`.
+def single_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
+    """Return the only setpoint that the options of a search name; see `NamedSetpoints.of`.
 
     Raises:
-        InputError: it is not one, or not understood.
+        InputError: the options name several setpoints, or are not understood.
         DeviceError: the card has no power management, or no choice of clocks.
     """
     found = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
     if len(found) == 1:
         return found[0]
-    if len({one.power_limit_w for one in found}) > 1:
+    if len({setpoint.power_limit_w for setpoint in found}) > 1:
         raise InputError(
             f"--powercap {powercap}: a search runs under a single power limit; give one, or "
             "current."
@@ -167,7 +170,7 @@ def one_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
 def cap_table(
     name: str, limits: PowerLimits, own: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[float, ...]:
-    """The caps of the GPU called ``name``, lowest first, in W.
+    """Return the caps of the GPU called ``name``, lowest first, in W.
 
     ``own`` holds the tables of the user's project, which take precedence over ours.
     """
@@ -182,28 +185,29 @@ def cap_table(
 
 
 def cap_words(text: str) -> list[str]:
-    """The words of ``--powercap``; blanks around the commas are allowed.
+    """Return the words of ``--powercap``; blanks around the commas are allowed.
 
     Raises:
-        InputError: there are none, or one is not understood, whatever the card.
+        InputError: there is no word, or a word is not valid for any card.
     """
     return listed_words(
         text,
         "--powercap",
         "power cap",
         "1,300W, all or current",
-        known=_WORD,
+        pattern=_WORD,
         forms="indices such as 1, watts such as 300W",
     )
 
 
 def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
-    """The setpoints that ``--powercap`` asks for, in the order given, without duplicates.
+    """Return the setpoints that ``--powercap`` names, in the order given, without duplicates.
 
     Args:
-        text: comma-separated; ``1``..``5`` (index into the table), ``300W``, ``all``, ``current``.
-        table: caps in W, lowest first.
-        limits: the card's constraints. Table values outside them are kept, marked unavailable.
+        text: the words, separated by commas: ``1``..``5`` (index into the table), ``300W``,
+            ``all``, ``current``.
+        table: the caps in W, lowest first.
+        limits: the card's constraints. Caps of the table outside them are marked unavailable.
 
     Raises:
         InputError: a word is not understood, or a cap given in W is outside the constraints.
@@ -214,48 +218,51 @@ def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) ->
 def resolve_words(
     text: str, table: Sequence[float], limits: PowerLimits
 ) -> dict[str, list[Setpoint]]:
-    """The setpoints that each word of ``--powercap`` asks for; see `resolve_setpoints`."""
+    """Return the setpoints that each word of ``--powercap`` names; see `resolve_setpoints`."""
     return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
 
 
-def resolve_one(text: str, table: Sequence[float], limits: PowerLimits, *, said: str) -> Setpoint:
-    """The limit that one word names: a word of ``--powercap``, or watts without their unit.
+def resolve_cap(
+    text: str, table: Sequence[float], limits: PowerLimits, *, context: str
+) -> Setpoint:
+    """Return the setpoint that a word of ``--powercap``, or a number of watts, names.
 
     Args:
-        text: such as ``3``, ``300W`` or ``300``. A number up to the length of the table is an
-            index: no GPU can be limited to so few watts.
-        table: caps in W, lowest first.
+        text: the word, such as ``3``, ``300W`` or ``300``. A number up to the length of the table
+            is an index: no GPU can be limited to so few watts.
+        table: the caps in W, lowest first.
         limits: the card's constraints.
-        said: what the user wrote before the word, for messages.
+        context: the option or command before the word, for messages.
 
     Raises:
-        InputError: it is not understood, names no single limit, or is outside the constraints.
+        InputError: the word is not understood, names no single limit, or its limit is outside the
+            constraints.
     """
     word = text.strip()
     match = _WATTS.fullmatch(word if word[-1:] in ("w", "W") else f"{word}W")
     if match is None:
         raise InputError(
-            f"{said} {text!r} is not understood: give an index (1 to {len(table)}) or watts such "
-            "as 300W."
+            f"{context} {text!r} is not understood: give an index (1 to {len(table)}) or watts "
+            "such as 300W."
         )
     if not (match[1] == word and word.isdecimal() and 1 <= int(word) <= len(table)):
-        return _in_watts(f"{said} {word}", float(match[1]), table, limits)
+        return _in_watts(f"{context} {word}", float(match[1]), table, limits)
     setpoint = _from_table(int(word), table, limits)
     if setpoint.unavailable:
-        raise InputError(f"{said} {word}: {setpoint.unavailable}.")
+        raise InputError(f"{context} {word}: {setpoint.unavailable}.")
     return setpoint
 
 
 def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
-    """The setpoints of all words, each once, in the order given."""
+    """Return the setpoints of all words, each once, in the order given."""
     found: dict[str, Setpoint] = {}
-    for setpoint in (one for group in named.values() for one in group):
+    for setpoint in (setpoint for group in named.values() for setpoint in group):
         found.setdefault(setpoint.label, setpoint)
     return list(found.values())
 
 
 def _parts(label: str) -> tuple[str, str]:
-    """The words of ``--powercap`` and ``--smclock`` for a setpoint's label."""
+    """Return the words of ``--powercap`` and ``--smclock`` for a setpoint's label."""
     *caps, last = label.split("-")
     if last.endswith("MHz"):
         return (caps[0] if caps else "current"), last
@@ -271,16 +278,17 @@ def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> lis
     if match is None:
         if len(word) < _DIGITS and 1 <= int(word) <= len(table):
             return [_from_table(int(word), table, limits)]
+        caps = ", ".join(f"{watts:g} W" for watts in table)
         raise InputError(
-            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} "
-            f"({_listed(table)}); write {word}W for watts."
+            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} ({caps}); write "
+            f"{word}W for watts."
         )
     return [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
 
 
-def _in_watts(said: str, watts: float, table: Sequence[float], limits: PowerLimits) -> Setpoint:
+def _in_watts(context: str, watts: float, table: Sequence[float], limits: PowerLimits) -> Setpoint:
     if not limits.min_w <= watts <= limits.max_w:
-        raise InputError(f"{said}: this GPU accepts {limits.min_w:g} W to {limits.max_w:g} W.")
+        raise InputError(f"{context}: this GPU accepts {limits.min_w:g} W to {limits.max_w:g} W.")
     return Setpoint(watts, index=table.index(watts) + 1 if watts in table else None)
 
 
@@ -297,7 +305,9 @@ def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> Setp
 
 
 def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
-    """Cap tables in W, from ``[tool.gpuenergy.powercaps]`` in the pyproject.toml above ``root``.
+    """Return the cap tables, in W, from ``[tool.gpuenergy.powercaps]`` in pyproject.toml.
+
+    The file is the first found in ``root`` and the folders above it.
 
     For example ``"NVIDIA L4" = [40, 50, 60, 65, 72]``.
 
@@ -316,7 +326,3 @@ def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
                 f"not {table!r}."
             )
     return {name: tuple(map(float, table)) for name, table in tables.items()}
-
-
-def _listed(table: Sequence[float]) -> str:
-    return ", ".join(f"{watts:g} W" for watts in table)

@@ -1,7 +1,7 @@
-"""The SM clocks of a lease: locked and unlocked.
+"""The SM clocks of a lease: locks and unlocks them.
 
-NVML reports no lock, so a lock cannot be read back: what a card was locked to before is unknown,
-what is restored is the default, and each lock is written anew, because it may have been lost.
+NVML does not report a lock. What a card was locked to before is therefore unknown, the default is
+restored, and each lock is written again, because it may have been lost.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ class ClockLease:
 
     Args:
         gpu: the card, whose lock the caller holds.
-        ledger: of the lease.
-        writer: gives the writer of its settings.
-        before_lock: called before the first lock of a card that we have not locked; raises
-            SetpointError if it must not be locked.
+        ledger: the ledger of the lease.
+        writer: a function that returns the writer of the card's settings.
+        before_lock: see `Lease`.
         kept: see `Lease`.
     """
 
@@ -64,7 +63,7 @@ class ClockLease:
                 self.restore()
             return
         self.check(clock_mhz)
-        self.refuse_if_theirs()
+        self.refuse_foreign_lock()
         before_mhz = self._ledger.sm_clock_mhz
         with uninterrupted():
             self._ledger.note(sm_clock_mhz=clock_mhz)
@@ -82,17 +81,17 @@ class ClockLease:
         """
         if self._ledger.sm_clock_mhz is not None:
             with uninterrupted():
-                put_back_clocks(self._gpu, self._writer, kept=self._kept)
+                restore_clocks(self._gpu, self._writer, kept=self._kept)
                 self._ledger.restored("sm_clock_mhz")
 
-    def refuse_if_theirs(self) -> None:
-        """Look, once, whether the clocks may be locked.
+    def refuse_foreign_lock(self) -> None:
+        """Check, once, that nobody else has locked the clocks.
 
         Raises:
             SetpointError: somebody else seems to have locked them.
         """
         if self._refused is not None:
-            raise type(self._refused)(str(self._refused))  # do not look again
+            raise type(self._refused)(str(self._refused))  # do not check again
         ours = self._ledger.sm_clock_mhz is not None or _kept_mhz(self._gpu) is not None
         if not (ours or self._may_lock):
             try:
@@ -103,16 +102,16 @@ class ClockLease:
         self._may_lock = True
 
 
-def put_back_clocks(gpu: Gpu, writer: Callable[[], SettingsWriter], *, kept: bool) -> None:
-    """Unlock the clocks, or lock them to what ``gpuenergy powercap set`` has set.
+def restore_clocks(gpu: Gpu, writer: Callable[[], SettingsWriter], *, kept: bool) -> None:
+    """Unlock the clocks, or lock them again as ``gpuenergy powercap set`` has locked them.
 
     Args:
         gpu: the card.
-        writer: gives the writer of its settings.
-        kept: whether it is the lock of ``gpuenergy powercap set`` that is undone.
+        writer: a function that returns the writer of the card's settings.
+        kept: whether to undo the lock of ``gpuenergy powercap set`` itself.
 
     Raises:
-        SetpointError: it fails.
+        SetpointError: the clocks cannot be restored.
     """
     clock_mhz = None if kept else _kept_mhz(gpu)
     try:
@@ -128,8 +127,8 @@ def put_back_clocks(gpu: Gpu, writer: Callable[[], SettingsWriter], *, kept: boo
         ) from None
 
 
-def told_of_clocks(gpu: Gpu, *, kept: bool) -> str:
-    """A sentence that says what `put_back_clocks` has done."""
+def clocks_restored_message(gpu: Gpu, *, kept: bool) -> str:
+    """Return a sentence that says what `restore_clocks` has done."""
     clock_mhz = None if kept else _kept_mhz(gpu)
     if clock_mhz is None:
         return f"The SM clocks of {gpu.name} are unlocked, which is the default."

@@ -1,9 +1,9 @@
-"""Changes a card's settings temporarily, and restores the prior ones whatever happens.
+"""Changes a card's settings temporarily, and restores the prior settings whatever happens.
 
-What is to be restored is saved on disk before the first write. It is restored when the lease ends
+The prior settings are saved on disk before the first write. They are restored when the lease ends
 or, if this process dies first, at the start of the next run. A power limit that somebody else has
-changed in the meantime is theirs and is left alone. Nobody can read what clocks are locked to: what
-is restored of them is the default.
+changed in the meantime is left alone. The clocks are restored to their default, because nobody can
+read what they are locked to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.clock_lease import ClockLease, put_back_clocks, told_of_clocks
+from pytest_gpuenergy.control.clock_lease import ClockLease, clocks_restored_message, restore_clocks
 from pytest_gpuenergy.control.lease_record import (
     LeaseRecord,
     Ledger,
@@ -22,7 +22,7 @@ from pytest_gpuenergy.control.lease_record import (
     leftover,
     run_uuids,
 )
-from pytest_gpuenergy.control.power_lease import PowerLease, put_back_limit, told_of_limit
+from pytest_gpuenergy.control.power_lease import PowerLease, limit_restored_message, restore_limit
 from pytest_gpuenergy.control.setpoint import Setpoint, enforced_setpoint, present_limit_mw
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices import Gpu, gpu_lock
@@ -33,20 +33,21 @@ from pytest_gpuenergy.support import DeviceError, SetpointError, uninterrupted
 class Lease:
     """The right to change one card's settings, until `restore`.
 
-    Constructing it restores any settings that an earlier run left changed on this card.
+    The constructor restores any settings that an earlier run has left changed on this card.
 
     Args:
         gpu: the card, whose lock the caller holds.
-        writer: writes its settings; chosen at the first write if not given.
-        kept: continue what ``gpuenergy powercap set`` did, and outlive this process as well.
-        before_lock: called before the clocks of a card that we have not locked are locked for the
-            first time; raises SetpointError if they must not be.
+        writer: the writer of its settings; chosen at the first write if not given.
+        kept: whether to continue what ``gpuenergy powercap set`` did, so that the settings outlive
+            this process.
+        before_lock: a function that is called before the first lock of clocks that we have not
+            locked before; it raises SetpointError if they must not be locked.
 
     Attributes:
         restored: a sentence about the settings restored after an earlier run, or None.
 
     Raises:
-        SetpointError: those settings cannot be restored.
+        SetpointError: the settings of the earlier run cannot be restored.
     """
 
     def __init__(
@@ -61,9 +62,9 @@ class Lease:
         self._writer = writer
         self._refused: SetpointError | None = None
         self.restored = restore_leftover(gpu, writer)
-        ledger = Ledger(_taken_over(gpu, kept=kept))
-        self._power = PowerLease(gpu, ledger, self._chosen, kept=kept)
-        self._clocks = ClockLease(gpu, ledger, self._chosen, before_lock, kept=kept)
+        ledger = Ledger(_initial_record(gpu, kept=kept))
+        self._power = PowerLease(gpu, ledger, self._chosen_writer, kept=kept)
+        self._clocks = ClockLease(gpu, ledger, self._chosen_writer, before_lock, kept=kept)
 
     def check(self, setpoint: Setpoint) -> None:
         """Check, without writing and as far as possible, that `set` would succeed.
@@ -81,7 +82,7 @@ class Lease:
         """Request ``setpoint`` from the card and return what the card enforces.
 
         A setting that the setpoint leaves unspecified is restored if this lease has changed it, and
-        not written otherwise. What is kept is not restored.
+        not written otherwise. Settings that are kept are not restored.
 
         Raises:
             SetpointError: the setpoint cannot be applied.
@@ -92,19 +93,19 @@ class Lease:
         return enforced_setpoint(self._gpu)
 
     def refuse_foreign_lock(self) -> None:
-        """Look, once, whether the clocks may be locked, before the first lock does so.
+        """Check that nobody else has locked the clocks; done once, at the latest by the first lock.
 
         Raises:
             SetpointError: somebody else seems to have locked them.
         """
-        self._clocks.refuse_if_theirs()
+        self._clocks.refuse_foreign_lock()
 
     def judge(self) -> tuple[str, ...]:
-        """Validity flags for what has been measured since `set`.
+        """Return validity flags for what has been measured since `set`.
 
-        ``enforced_limit_lower``: the card enforced less than was requested.
-        ``power_limit_changed``: the limit has changed. ``power_limit_unknown``: the card no longer
-        reports it. Whether a lock of the clocks held shows only in what was measured.
+        ``enforced_limit_lower`` means that the card enforced less than was requested,
+        ``power_limit_changed`` that the limit has changed, and ``power_limit_unknown`` that the
+        card no longer reports it. Whether the clocks stayed locked shows only in the measurement.
         """
         return self._power.judge()
 
@@ -114,10 +115,10 @@ class Lease:
         Raises:
             SetpointError: they cannot be restored; the record remains for the next run.
         """
-        _each(self._power.restore, self._clocks.restore)
+        _run_all(self._power.restore, self._clocks.restore)
 
-    def _chosen(self) -> SettingsWriter:
-        """The writer.
+    def _chosen_writer(self) -> SettingsWriter:
+        """Return the writer, which is chosen at the first call.
 
         Raises:
             SetpointError: there is none, so nothing must be changed.
@@ -142,23 +143,23 @@ def restore_leftover(gpu: Gpu, writer: SettingsWriter | None = None) -> str | No
     Raises:
         SetpointError: it cannot be restored.
     """
-    return _put_back(gpu, leftover(gpu.uuid, locked=True), writer)
+    return _restore_record(gpu, leftover(gpu.uuid, locked=True), writer)
 
 
 def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
-    """As `restore_leftover`, for what ``gpuenergy powercap set`` did to ``gpu``."""
-    return _put_back(gpu, kept_record(gpu.uuid), writer)
+    """Restore what ``gpuenergy powercap set`` changed on ``gpu``, like `restore_leftover`."""
+    return _restore_record(gpu, kept_record(gpu.uuid), writer)
 
 
-def _taken_over(gpu: Gpu, *, kept: bool) -> LeaseRecord:
-    """What a lease starts with: what was kept so far, if it continues that."""
+def _initial_record(gpu: Gpu, *, kept: bool) -> LeaseRecord:
+    """Return the first record of a lease: that of the kept settings, if it continues them."""
     own = LeaseRecord.of_this_process(gpu.uuid, kept=kept)
     record = kept_record(gpu.uuid) if kept else None
     if record is None:
         return own
     change = record.power_limit_mw
     if change is not None and present_limit_mw(gpu) not in change.ours:
-        change = None  # the present limit is the prior one
+        change = None  # somebody has set the limit since: it is now the prior limit
     return replace(own, power_limit_mw=change, sm_clock_mhz=record.sm_clock_mhz)
 
 
@@ -167,34 +168,36 @@ def _refuse_unavailable(setpoint: Setpoint) -> None:
         raise SetpointError(f"Power cap {setpoint.label} is skipped: {setpoint.unavailable}.")
 
 
-def _put_back(gpu: Gpu, record: LeaseRecord | None, writer: SettingsWriter | None) -> str | None:
-    """Restore the settings of a record; the record of what cannot be restored remains."""
+def _restore_record(
+    gpu: Gpu, record: LeaseRecord | None, writer: SettingsWriter | None
+) -> str | None:
+    """Restore the settings of a record, which remains on disk for those that cannot be restored."""
     if record is None:
         return None
-    ledger, said = Ledger(record), list[str]()
+    ledger, messages = Ledger(record), list[str]()
 
     def choose() -> SettingsWriter:
         return writer or choose_writer(gpu)
 
     def limit() -> None:
         if (change := record.power_limit_mw) is not None:
-            found_mw = put_back_limit(gpu, change, choose)
+            found_mw = restore_limit(gpu, change, choose)
             ledger.restored("power_limit_mw")
-            said.append(told_of_limit(gpu, change, found_mw))
+            messages.append(limit_restored_message(gpu, change, found_mw))
 
     def clocks() -> None:
         if record.sm_clock_mhz is not None:
-            put_back_clocks(gpu, choose, kept=record.kept)
+            restore_clocks(gpu, choose, kept=record.kept)
             ledger.restored("sm_clock_mhz")
-            said.append(told_of_clocks(gpu, kept=record.kept))
+            messages.append(clocks_restored_message(gpu, kept=record.kept))
 
     with uninterrupted():
-        _each(limit, clocks)
-    return " ".join(said)
+        _run_all(limit, clocks)
+    return " ".join(messages)
 
 
-def _each(*steps: Callable[[], None]) -> None:
-    """Take all steps, and then raise the first error."""
+def _run_all(*steps: Callable[[], None]) -> None:
+    """Run all steps, and then raise the first error."""
     problems = list[SetpointError]()
     for step in steps:
         try:
@@ -206,16 +209,16 @@ def _each(*steps: Callable[[], None]) -> None:
 
 
 def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
-    """Restore what earlier runs left changed, except on GPUs in use: their runs restore it first.
+    """Restore what earlier runs left changed, except on GPUs in use, whose runs restore it.
 
     Args:
         like: a GPU of the kind to restore, real or emulated.
-        but: UUID of a GPU to leave alone.
+        but: the UUID of a GPU to leave alone.
 
     Returns:
         For each GPU, a sentence that says what was done, or why it could not be done.
     """
-    said: list[str] = []
+    messages: list[str] = []
     for uuid in run_uuids():
         with contextlib.ExitStack() as stack:
             try:
@@ -226,26 +229,26 @@ def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:
             except DeviceError:  # in use, or no longer there
                 continue
             try:
-                said += filter(None, [restore_leftover(gpu)])
+                messages += filter(None, [restore_leftover(gpu)])
             except SetpointError as error:
-                said.append(str(error))
-    return said
+                messages.append(str(error))
+    return messages
 
 
 def restore_dead_runs() -> list[str]:
-    """Restore what runs whose process has ended left changed, on any GPU, real or emulated.
+    """Restore what runs that have ended left changed, on any GPU, real or emulated.
 
     Returns:
         For each GPU, a sentence that says what was done, or why it could not be done.
     """
-    said: list[str] = []
+    messages: list[str] = []
     for uuid in dead_run_uuids():
         try:
             with open_recorded(uuid) as gpu, gpu_lock(gpu, wait_s=0):
-                said += filter(None, [restore_leftover(gpu)])
+                messages += filter(None, [restore_leftover(gpu)])
         except DeviceError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def _opened(uuid: str, like: Gpu, stack: contextlib.ExitStack) -> Gpu | None:

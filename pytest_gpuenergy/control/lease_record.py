@@ -1,4 +1,4 @@
-"""Records on disk of changes to a card's settings: enough to restore the prior ones."""
+"""Records on disk of changes to a card's settings, from which the prior settings are restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from pytest_gpuenergy.support import (
 )
 
 _LARGEST_BYTES = 1 << 16
-_Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can report
+_Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]
+"""The values that NVML can report."""
 _UNREADABLE = (
     "The record {} of a card's settings cannot be read: set the card's limit by hand (nvidia-smi "
     "-pl W), unlock its clocks (nvidia-smi -rgc) and delete that file."
@@ -38,8 +39,11 @@ _UNREADABLE = (
 class Change(Struct, frozen=True):
     """A change of one setting, in the unit of its field in `LeaseRecord`.
 
-    ``before`` is the value just before ``written`` was written: a process that dies in between
-    leaves either one. Once the write is known to have succeeded, both are the card's value.
+    Attributes:
+        prior: the value to restore.
+        before: the value just before ``written`` was written. A process that dies in between leaves
+            either value; once the write is known to have succeeded, both are the card's value.
+        written: the value that was written.
     """
 
     prior: _Reported
@@ -48,18 +52,21 @@ class Change(Struct, frozen=True):
 
     @property
     def ours(self) -> set[int]:
-        """Values that may have been set by us."""
+        """The values that we may have set."""
         return {self.before, self.written} - {self.prior}
 
 
 class LeaseRecord(Struct, frozen=True, omit_defaults=True):
-    """Which settings of a card were changed, one field each, and by which process.
+    """The settings of a card that a process has changed.
 
-    ``sm_clock_mhz`` is the clock to which the SMs were or may have been locked. It has no prior
-    value: NVML reports none, and what is restored is the default, unlocked clocks.
-
-    Process IDs are reused, so ``started`` (clock ticks since boot) identifies the process as well.
-    ``kept`` marks settings made by ``gpuenergy powercap set``, which outlive their process.
+    Attributes:
+        uuid: the UUID of the card.
+        pid: the ID of the process.
+        started: when the process started, in clock ticks since boot: process IDs are reused.
+        power_limit_mw: the change of the power limit, or None.
+        sm_clock_mhz: the clock to which the SMs are or may be locked, or None. It has no prior
+            value, because NVML reports no lock: the default, unlocked clocks, is restored.
+        kept: whether ``gpuenergy powercap set`` made the settings, which outlive their process.
     """
 
     uuid: str
@@ -81,7 +88,7 @@ class LeaseRecord(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of_this_process(cls, uuid: str, *, kept: bool) -> LeaseRecord:
-        """The record of a process that has changed nothing yet."""
+        """Return the record of a process that has changed nothing yet."""
         pid = os.getpid()
         return cls(uuid, pid, start_ticks(pid) or 0, kept=kept)
 
@@ -115,7 +122,7 @@ class LeaseRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class _Form(Struct, frozen=True):
-    """The fields read from a record; its path gives the card and the kind."""
+    """The fields that are read from a record's file, whose path tells the card and the kind."""
 
     pid: int
     started: int
@@ -124,7 +131,7 @@ class _Form(Struct, frozen=True):
 
 
 class _EarlyForm(Struct, frozen=True):
-    """A record written by a version that knew no setting but the power limit."""
+    """A record by an early version, which changed the power limit only."""
 
     prior_mw: _Reported
     before_mw: _Reported
@@ -143,12 +150,12 @@ _MEMBERS = {*LeaseRecord.__struct_fields__, *_EarlyForm.__struct_fields__}
 
 
 def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
-    """The record that an earlier run left for this card.
+    """Return the record that an earlier run left for this card.
 
     Args:
-        uuid: the card's.
-        locked: whether the caller holds the card's lock, so that no run can be in progress. Without
-            it, a run counts as over once its process has ended.
+        uuid: the UUID of the card.
+        locked: whether the caller holds the card's lock, so that no run can be in progress.
+            Otherwise a run counts as over once its process has ended.
 
     Raises:
         SetpointError: there is a record that cannot be read.
@@ -160,7 +167,7 @@ def leftover(uuid: str, *, locked: bool = False) -> LeaseRecord | None:
 
 
 def kept_record(uuid: str) -> LeaseRecord | None:
-    """The record of what ``gpuenergy powercap set`` has done to this card.
+    """Return the record of what ``gpuenergy powercap set`` has done to this card.
 
     Raises:
         SetpointError: there is a record that cannot be read.
@@ -169,9 +176,9 @@ def kept_record(uuid: str) -> LeaseRecord | None:
 
 
 def locked_mhz(uuid: str) -> int | None:
-    """The clock to which a run or ``gpuenergy powercap set`` has locked this card, if any.
+    """Return the clock to which a run or ``gpuenergy powercap set`` has locked this card, if any.
 
-    NVML cannot be asked. A record that cannot be read counts as none.
+    NVML does not report it. A record that cannot be read is ignored.
     """
     for kept in (False, True):
         with contextlib.suppress(SetpointError):
@@ -182,22 +189,22 @@ def locked_mhz(uuid: str) -> int | None:
 
 
 def recorded_uuids() -> list[str]:
-    """UUIDs of cards that have a record, including those of living processes."""
+    """Return the UUIDs of cards that have a record, including those of living processes."""
     return sorted({path.name.partition(".")[0] for path in state_dir("leases").glob("*.json")})
 
 
 def run_uuids() -> list[str]:
-    """UUIDs of cards that have a record of a run, readable or not; locks show if it is over."""
+    """Return the UUIDs of cards with a record of a run, readable or not, which may be running."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, partial(leftover, locked=True))]
 
 
 def dead_run_uuids() -> list[str]:
-    """UUIDs of cards that have a record of a run whose process has ended."""
+    """Return the UUIDs of cards that have a record of a run whose process has ended."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover)]
 
 
 def restorable_uuids() -> list[str]:
-    """UUIDs of cards that have a record which belongs to no living process."""
+    """Return the UUIDs of cards that have a record which belongs to no living process."""
     return [uuid for uuid in recorded_uuids() if _is_of(uuid, leftover, kept_record)]
 
 
@@ -239,35 +246,31 @@ def _path(uuid: str, kept: bool) -> Path:
 
 
 class Ledger:
-    """The record of one lease: on disk before a write, removed when nothing is left to restore.
+    """Keeps the record of one lease on disk: saved before a write, removed when all is restored.
 
     Args:
-        record: what has been changed so far.
+        record: the changes so far.
     """
 
     def __init__(self, record: LeaseRecord) -> None:
         self._record = record
 
     @property
-    def record(self) -> LeaseRecord:
-        """What has been changed so far."""
-        return self._record
-
-    @property
     def power_limit_mw(self) -> Change | None:
-        """The change of the power limit, if there is one."""
+        """The change of the power limit, or None."""
         return self._record.power_limit_mw
 
     @property
     def sm_clock_mhz(self) -> int | None:
-        """The clock to which the SMs are locked, if they are."""
+        """The clock to which the SMs are locked, or None."""
         return self._record.sm_clock_mhz
 
     def note(self, **changes: Any) -> None:
         """Change fields of the record, on disk first.
 
         Raises:
-            SetpointError: it cannot be written, so no setting must be; or not removed.
+            SetpointError: the record cannot be written, so no setting must be written either; or it
+                cannot be removed.
         """
         record = replace(self._record, **changes)
         if record.empty:
@@ -278,7 +281,7 @@ class Ledger:
             self._record = record
 
     def restored(self, name: str) -> None:
-        """Note that the setting of this field is restored.
+        """Record that the setting of a field has been restored.
 
         Raises:
             SetpointError: nothing is left to restore, but the record cannot be removed.
@@ -289,7 +292,7 @@ class Ledger:
             self.amend(**{name: None})
 
     def amend(self, **changes: Any) -> None:
-        """As `note`, where the record that is already on disk will do if it cannot be written."""
+        """Change fields of the record; keep the record on disk if the new one cannot be written."""
         with contextlib.suppress(SetpointError):
             self.note(**changes)
         self._record = replace(self._record, **changes)

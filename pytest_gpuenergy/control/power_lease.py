@@ -1,4 +1,4 @@
-"""The power limit of a lease: set, judged and restored."""
+"""The power limit of a lease: sets, judges and restores it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices import Gpu
 from pytest_gpuenergy.support import SetpointError, uninterrupted
 
 SETTLE_S = 0.5
-"""How long the enforced limit may take to follow the requested one."""
+"""How long the enforced limit may take to follow the requested limit."""
 
 _POLL_S = 0.05
 
@@ -22,8 +22,8 @@ class PowerLease:
 
     Args:
         gpu: the card, whose lock the caller holds.
-        ledger: of the lease.
-        writer: gives the writer of its settings.
+        ledger: the ledger of the lease.
+        writer: a function that returns the writer of the card's settings.
         kept: see `Lease`.
     """
 
@@ -47,10 +47,10 @@ class PowerLease:
         """
         limit_mw, present_mw = round(limit_w * 1e3), present_limit_mw(self._gpu)
         if self._ledger.power_limit_mw is not None or limit_mw != present_mw:
-            self._writer_for(self._prior_mw(present_mw), limit_mw)
+            self._checked_writer(self._prior_mw(present_mw), limit_mw)
 
     def set(self, limit_w: float | None) -> None:
-        """Request a limit from the card; None restores the prior one if this lease has changed it.
+        """Request a limit from the card; None restores the prior limit if this lease changed it.
 
         Raises:
             SetpointError: the limit cannot be set.
@@ -60,7 +60,7 @@ class PowerLease:
             if not self._kept:
                 self.restore()
             self._enforced_w = enforced_limit_w(self._gpu)
-            with contextlib.suppress(SetpointError):  # a change cannot be noticed then
+            with contextlib.suppress(SetpointError):  # then a change of the limit goes unnoticed
                 self._held_mw = present_limit_mw(self._gpu)
             return
         limit_mw = round(limit_w * 1e3)
@@ -69,7 +69,7 @@ class PowerLease:
         self._asked_mw = self._held_mw = limit_mw
 
     def judge(self) -> tuple[str, ...]:
-        """Validity flags for what has been measured since `set`; see `Lease.judge`."""
+        """Return validity flags for what has been measured since `set`; see `Lease.judge`."""
         if self._held_mw is None:
             return ()
         try:
@@ -95,7 +95,7 @@ class PowerLease:
         change = self._ledger.power_limit_mw
         if change is not None:
             with uninterrupted():
-                present_mw = put_back_limit(self._gpu, change, self._writer)
+                present_mw = restore_limit(self._gpu, change, self._writer)
                 self._ledger.restored("power_limit_mw")
             if present_mw not in change.ours | {change.prior}:
                 self._theirs_mw = present_mw
@@ -108,12 +108,12 @@ class PowerLease:
         gpu, previous = self._gpu, self._ledger.power_limit_mw
         present_mw = present_limit_mw(gpu)
         if previous is None and present_mw == limit_mw:
-            if self._kept:  # somebody has set this limit since: it is now the prior one
+            if self._kept:  # somebody has set this limit since: it is now the prior limit
                 self._ledger.note(power_limit_mw=None)
             return
         self._refuse_if_theirs(present_mw)
         prior_mw = self._prior_mw(present_mw)
-        writer = self._writer_for(prior_mw, limit_mw)
+        writer = self._checked_writer(prior_mw, limit_mw)
         with uninterrupted():
             self._ledger.note(power_limit_mw=Change(prior_mw, present_mw, limit_mw))
             try:
@@ -122,7 +122,7 @@ class PowerLease:
                 self._take_back(present_mw, previous)
                 raise
         got_mw = present_limit_mw(gpu)
-        # The limit before this write is no longer ours: if it is found later, somebody else set it.
+        # The limit before this write is no longer ours: if it returns, somebody else has set it.
         self._ledger.amend(power_limit_mw=Change(prior_mw, got_mw, got_mw))
         if got_mw != limit_mw:
             raise SetpointError(
@@ -141,8 +141,8 @@ class PowerLease:
                 f"{theirs_mw / 1e3:g} W: end the other program, or use --powercap current."
             )
 
-    def _writer_for(self, prior_mw: int, limit_mw: int) -> SettingsWriter:
-        """A writer that can set this limit and restore the prior one.
+    def _checked_writer(self, prior_mw: int, limit_mw: int) -> SettingsWriter:
+        """Return a writer that can set this limit and restore the prior limit.
 
         Raises:
             SetpointError: there is none, so nothing must be changed.
@@ -173,11 +173,11 @@ class PowerLease:
             gpu.clock.sleep_s(_POLL_S)
 
 
-def put_back_limit(gpu: Gpu, change: Change, writer: Callable[[], SettingsWriter]) -> int:
-    """Restore the prior limit if the present one is ours; return the limit found, in mW.
+def restore_limit(gpu: Gpu, change: Change, writer: Callable[[], SettingsWriter]) -> int:
+    """Restore the prior limit if the present limit is ours; return the limit found, in mW.
 
     Raises:
-        SetpointError: it cannot be restored.
+        SetpointError: the limit cannot be restored.
     """
     try:
         present_mw = present_limit_mw(gpu)
@@ -193,8 +193,8 @@ def put_back_limit(gpu: Gpu, change: Change, writer: Callable[[], SettingsWriter
     return present_mw
 
 
-def told_of_limit(gpu: Gpu, change: Change, found_mw: int) -> str:
-    """A sentence that says what `put_back_limit` has done."""
+def limit_restored_message(gpu: Gpu, change: Change, found_mw: int) -> str:
+    """Return a sentence that says what `restore_limit` has done."""
     if found_mw in change.ours | {change.prior}:
         return f"The power limit of {gpu.name} is back at {change.prior / 1e3:g} W."
     return (

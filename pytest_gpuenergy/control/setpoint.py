@@ -1,4 +1,4 @@
-"""What a card is set to, as one value: requested, enforced or restored."""
+"""The settings of a card as one value, and the power limits that the card reports."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Setpoint:
     card does not report the setting.
 
     Attributes:
-        power_limit_w: the power limit.
-        sm_clock_mhz: the frequency to which the SM clock is locked.
-        index: position of the power limit in the GPU's cap table, 1 = lowest; None if it is not in
-            the table.
-        unavailable: why this card cannot be set to it; None if it can.
+        power_limit_w: the power limit in watts.
+        sm_clock_mhz: the frequency to which the SM clocks are locked.
+        index: the position of the power limit in the GPU's cap table, 1 = lowest; None if it is not
+            in the table.
+        unavailable: a clause that says why this card cannot be set to it; None if it can.
     """
 
     power_limit_w: float | None = None
@@ -38,7 +38,7 @@ class Setpoint:
 
     @classmethod
     def asked_for(cls, measurement: Measurement) -> Setpoint:
-        """The setpoint requested when ``measurement`` was made."""
+        """Return the setpoint requested when ``measurement`` was made."""
         return cls(
             measurement.power_limit_w,
             sm_clock_mhz=measurement.sm_clock_mhz,
@@ -47,14 +47,14 @@ class Setpoint:
 
     @classmethod
     def enforced_for(cls, measurement: Measurement) -> Setpoint:
-        """The setpoint enforced when ``measurement`` was made."""
+        """Return the setpoint enforced when ``measurement`` was made."""
         return cls(
             measurement.enforced_power_limit_w, sm_clock_mhz=measurement.locked_sm_clock_max_mhz
         )
 
     @property
     def label(self) -> str:
-        """As in item ids: ``300W``, ``1500MHz``, ``300W-1500MHz``, or ``current``."""
+        """The label in item ids: ``300W``, ``1500MHz``, ``300W-1500MHz``, or ``current``."""
         parts = []
         if self.power_limit_w is not None:
             parts.append(f"{self.power_limit_w:g}W")
@@ -64,12 +64,12 @@ class Setpoint:
 
     @property
     def folder(self) -> str:
-        """As in the classic CSV tree, see `setpoint_folder`."""
+        """The folder in the classic CSV tree, see `setpoint_folder`."""
         return setpoint_folder(self.label, self.index)
 
     @property
     def order(self) -> tuple[float, float]:
-        """Sort key: by power limit, then by clock; unchanged first, then from the lowest."""
+        """The sort key: by power limit, then by clock; unchanged first, then from the lowest."""
         return (
             -inf if self.power_limit_w is None else self.power_limit_w,
             -inf if self.sm_clock_mhz is None else self.sm_clock_mhz,
@@ -77,10 +77,10 @@ class Setpoint:
 
 
 CURRENT = Setpoint()
-"""Leaves the card as it is."""
+"""The setpoint that leaves the card as it is."""
 
 UNKNOWN = Setpoint()
-"""What is enforced by a card that does not report it."""
+"""The enforced setpoint of a card that does not report its settings."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class PowerLimits:
 
 
 def read_limits(device: Gpu) -> PowerLimits:
-    """The card's constraints and present limit.
+    """Return the card's constraints and present limit.
 
     Raises:
         DeviceError: the card has no power management.
@@ -110,7 +110,7 @@ def read_limits(device: Gpu) -> PowerLimits:
 
 
 def present_limit_mw(gpu: Gpu) -> int:
-    """The power limit last requested from the card, by anybody, in mW.
+    """Return the power limit last requested from the card, by anybody, in mW.
 
     Raises:
         SetpointError: the card does not report it.
@@ -125,7 +125,7 @@ def present_limit_mw(gpu: Gpu) -> int:
 
 
 def enforced_limit_w(gpu: Gpu) -> float | None:
-    """The power limit that the card enforces now; None if it does not report it."""
+    """Return the power limit that the card enforces now; None if it does not report it."""
     try:
         return float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3
     except gpu.nvml.NVMLError:
@@ -133,8 +133,8 @@ def enforced_limit_w(gpu: Gpu) -> float | None:
 
 
 def enforced_setpoint(gpu: Gpu) -> Setpoint:
-    """What the card enforces now; the power limit may be lower than the requested one.
+    """Return what the card enforces now; the power limit may be lower than the requested limit.
 
-    A lock of the clocks is the one that we have set: NVML reports none.
+    The lock of the clocks is taken from our record, because NVML does not report it.
     """
     return Setpoint(enforced_limit_w(gpu), sm_clock_mhz=locked_mhz(gpu.uuid))

@@ -1,4 +1,4 @@
-"""The SM clocks to which a card can be locked, and those that the words of ``--smclock`` name."""
+"""The SM clocks to which a card can be locked, and the meaning of the words of ``--smclock``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pytest_gpuenergy.support import DeviceError, InputError, SetpointError
 
 
 def listed_words(
-    text: str, option: str, noun: str, examples: str, *, known: re.Pattern[str], forms: str
+    text: str, option: str, noun: str, examples: str, *, pattern: re.Pattern[str], forms: str
 ) -> list[str]:
-    """The words of an option's list; blanks around the commas are allowed.
+    """Return the words of an option's comma-separated list; blanks around commas are allowed.
 
     Args:
-        text: the option's value.
-        option: its name.
-        noun: what a word stands for.
-        examples: of words.
-        known: what matches a word that may name something on some card.
-        forms: what such words look like.
+        text: the value of the option.
+        option: the name of the option.
+        noun: the thing that a word stands for.
+        examples: examples of words, for the message.
+        pattern: the pattern that a word matches if it is valid for some card.
+        forms: the forms that a word may have, for the message.
 
     Raises:
-        InputError: there are none, or one is not understood.
+        InputError: there is no word, or a word does not match.
     """
     words = [word.strip() for word in text.split(",")]
     if not any(words):  # such as an unset variable of a CI job
@@ -31,7 +31,7 @@ def listed_words(
             f"{option} {text!r} names no {noun}: give a list such as {examples}, or leave it out."
         )
     for word in words:
-        if known.fullmatch(word) is None:
+        if pattern.fullmatch(word) is None:
             raise InputError(
                 f"{option} {word!r} is not understood: give a list of {forms}, all, or current."
             )
@@ -49,7 +49,7 @@ _WORD = re.compile(rf"current|all|(?i:{_MEGAHERTZ.pattern})", re.ASCII)
 
 
 def supported_clocks(gpu: Gpu) -> tuple[int, ...]:
-    """The SM clocks in MHz that the card supports with its fastest memory clock, ascending.
+    """Return the SM clocks in MHz that the card supports with its fastest memory clock, ascending.
 
     Raises:
         DeviceError: the card does not report them, so its clocks cannot be locked.
@@ -70,27 +70,27 @@ def supported_clocks(gpu: Gpu) -> tuple[int, ...]:
 
 
 def clock_words(text: str) -> list[str]:
-    """The words of ``--smclock``; blanks around the commas are allowed.
+    """Return the words of ``--smclock``; blanks around the commas are allowed.
 
     Raises:
-        InputError: there are none, or one is not understood, whatever the card.
+        InputError: there is no word, or a word is not valid for any card.
     """
     return listed_words(
         text,
         "--smclock",
         "clock",
         "1500MHz, all or current",
-        known=_WORD,
+        pattern=_WORD,
         forms="megahertz such as 1500MHz",
     )
 
 
 def resolve_clocks(text: str, clocks: Sequence[int]) -> dict[str, list[int | None]]:
-    """The clocks in MHz that each word of ``--smclock`` asks for; None leaves them as they are.
+    """Return the clocks in MHz that each word of ``--smclock`` names; None for ``current``.
 
     Args:
-        text: comma-separated; ``1500MHz``, ``all``, ``current``.
-        clocks: those that the card supports, ascending.
+        text: the words, separated by commas: ``1500MHz``, ``all``, ``current``.
+        clocks: the clocks that the card supports, ascending.
 
     Raises:
         InputError: a word is not understood, or the card does not support a clock.
@@ -98,31 +98,31 @@ def resolve_clocks(text: str, clocks: Sequence[int]) -> dict[str, list[int | Non
     return {word: _resolve_word(word, clocks) for word in clock_words(text)}
 
 
-def resolve_clock(text: str, clocks: Sequence[int], *, said: str) -> int:
-    """The clock that one word names, in MHz; the unit may be left out.
+def resolve_clock(text: str, clocks: Sequence[int], *, context: str) -> int:
+    """Return the clock in MHz that a single word names; the unit may be left out.
 
     Args:
-        text: such as ``1500MHz`` or ``1500``.
-        clocks: those that the card supports, ascending.
-        said: what the user wrote before the word, for messages.
+        text: the word, such as ``1500MHz`` or ``1500``.
+        clocks: the clocks that the card supports, ascending.
+        context: the option or command before the word, for messages.
 
     Raises:
-        InputError: it is not understood, or the card does not support it.
+        InputError: the word is not understood, or the card does not support the clock.
     """
     word = text.strip()
     match = _MEGAHERTZ.fullmatch(f"{word}MHz" if word.isdecimal() else word)
     if match is None:
-        raise InputError(f"{said} {text!r} is not understood: give megahertz such as 1500MHz.")
+        raise InputError(f"{context} {text!r} is not understood: give megahertz such as 1500MHz.")
     if problem := _problem(int(match[1]), clocks):
-        raise InputError(f"{said} {word}: {problem}.")
+        raise InputError(f"{context} {word}: {problem}.")
     return int(match[1])
 
 
 def even_steps(clocks: Sequence[int]) -> list[int]:
-    """Five supported clocks, as evenly spaced as they are; all of them if there are fewer.
+    """Return five supported clocks, spaced as evenly as possible; all of them if there are fewer.
 
     Args:
-        clocks: those that the card supports, ascending.
+        clocks: the clocks that the card supports, ascending.
     """
     if len(clocks) <= STEPS:
         return [*clocks]
@@ -133,10 +133,10 @@ def even_steps(clocks: Sequence[int]) -> list[int]:
 
 
 def refuse_unsupported(gpu: Gpu, clock_mhz: int) -> None:
-    """Refuse a clock that the card does not support: NVML would silently take another one.
+    """Refuse a clock that the card does not support: NVML would silently choose another clock.
 
     Raises:
-        SetpointError: it does not.
+        SetpointError: the card does not support the clock.
     """
     try:
         problem = _problem(clock_mhz, supported_clocks(gpu))
@@ -151,11 +151,11 @@ def _resolve_word(word: str, clocks: Sequence[int]) -> list[int | None]:
         return [None]
     if word == "all":
         return [*even_steps(clocks)]
-    return [resolve_clock(word, clocks, said="--smclock")]
+    return [resolve_clock(word, clocks, context="--smclock")]
 
 
 def _problem(clock_mhz: int, clocks: Sequence[int]) -> str:
-    """Why a card cannot be locked to a clock, as a clause with the nearest two; empty if it can."""
+    """Return a clause that says why a card cannot be locked to a clock, or an empty string."""
     if clock_mhz in clocks:
         return ""
     nearest = sorted(sorted(clocks, key=lambda mhz: abs(mhz - clock_mhz))[:2])

@@ -1,7 +1,11 @@
-"""Sets limits and clocks through narrow sudoers rules: ``nvidia-smi -i UUID -pl WATTS``, no more.
+"""Sets limits and clocks through narrow sudo rules, and writes these rules.
 
-``sudo -n -l`` with the exact command reports whether the rule exists. sudo is always called with
-``-n``, so that it never prompts.
+A rule allows one user ``nvidia-smi -i UUID -pl WATTS`` and nothing more. ``sudo -n -l`` with the
+exact command reports whether the rule exists. sudo is always called with ``-n``, so that it never
+prompts.
+
+A rule must not let its user run something else as root. The user is therefore that of the process's
+ID, not of ``LOGNAME``, and the program is one that only root can change, wherever ``PATH`` leads.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ _TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
 
 
 class SudoWriter:
-    """Has ``sudo -n nvidia-smi`` write the limit, in whole watts, or lock and unlock the clocks."""
+    """Runs ``sudo -n nvidia-smi`` to set the limit, in whole watts, and to lock the clocks."""
 
     def __init__(self, gpu: Gpu, sudo: str, nvidia_smi: str) -> None:
         self._gpu = gpu
@@ -46,7 +50,11 @@ class SudoWriter:
             self._check(command, "smclock")
 
     def check_clock_unlock(self) -> None:
-        """As `check_clock_lock`, but that clocks could be unlocked."""
+        """Check, without writing, that clocks could be unlocked.
+
+        Raises:
+            SetpointError: they could not.
+        """
         self._check(self._unlock_command(), "smclock")
 
     def lock_clocks(self, clock_mhz: int) -> None:
@@ -69,9 +77,9 @@ class SudoWriter:
         deny_writes()
         done = _run([self._sudo, "-n", *command])
         if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split())[:200] or "without a reason"
+            reason = " ".join((done.stderr or done.stdout).split())[:200] or "without a reason"
             raise SettingRefusedError(
-                f"sudo {' '.join(command)} failed ({said}): run gpuenergy doctor, or use "
+                f"sudo {' '.join(command)} failed ({reason}): run gpuenergy doctor, or use "
                 f"--{option} current."
             )
 
@@ -91,7 +99,10 @@ class SudoWriter:
 
 
 def find_sudo(gpu: Gpu) -> SudoWriter | str:
-    """A writer through sudo if that lets this user restore the limit, or the clocks; or why not."""
+    """Return a writer through sudo, or a clause that says why it is not allowed.
+
+    It is returned if this user may restore the present limit or unlock the clocks.
+    """
     sudo, nvidia_smi = shutil.which("sudo"), _nvidia_smi()
     if sudo is None or nvidia_smi is None:
         return f"no {'nvidia-smi' if sudo else 'sudo'} on the PATH"
@@ -110,7 +121,7 @@ def find_sudo(gpu: Gpu) -> SudoWriter | str:
 
 
 def _nvidia_smi() -> str | None:
-    """The program for which ``gpuenergy doctor`` gives a rule, else the first on the PATH."""
+    """Return the program that ``gpuenergy doctor`` puts in the rule, or the first on the PATH."""
     try:
         return safe_program("nvidia-smi")
     except SetpointError:
@@ -133,46 +144,56 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         raise SetpointError(f"{' '.join(command)} does not work: {error}.") from None
 
 
-# Others could be taken for an alias (in capitals), a group (%), or for several words.
+# Other names could be read as an alias (in capitals), a group (%), or several words.
 _PLAIN_USER = re.compile("[a-z_][a-z0-9_-]{0,63}")
 _PLAIN_PATH = re.compile("/[A-Za-z0-9/._+-]+")
 _PLAIN_UUID = re.compile("[A-Za-z0-9-]+")
 
 
 def sudoers_line(uuid: str, limits: PowerLimits) -> str:
-    """The rule for ``visudo``: this user, this GPU, whole watts within its constraints.
+    """Return the rule for ``visudo``: this user, this GPU, whole watts within its constraints.
 
     Raises:
-        SetpointError: there is none that would be safe.
+        SetpointError: no such rule would be safe.
     """
-    return rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
+    return limit_rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
 
 
 def clocks_line(uuid: str, clocks_mhz: Sequence[int]) -> str:
-    """The rule for ``visudo``: this user, this GPU, locking to whole megahertz, and unlocking.
+    """Return the rule for ``visudo``: this user, this GPU, locking and unlocking its clocks.
 
     Args:
-        uuid: the GPU's.
-        clocks_mhz: the clocks that it supports, ascending.
+        uuid: the UUID of the GPU.
+        clocks_mhz: the clocks that the GPU supports, ascending.
 
     Raises:
-        SetpointError: there is none that would be safe.
+        SetpointError: no such rule would be safe.
     """
     return clock_rule(own_name(), safe_program("nvidia-smi"), uuid, clocks_mhz)
 
 
-def rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
-    """The rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
+def limit_rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
+    """Return the rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
 
     Raises:
-        SetpointError: the UUID is not one.
+        SetpointError: ``uuid`` is not a GPU's UUID.
     """
     patterns = digit_patterns(-int(-limits.min_w // 1), int(limits.max_w))
     return _rule(user, uuid, [limit_command(program, uuid, pattern) for pattern in patterns])
 
 
 def clock_rule(user: str, program: str, uuid: str, clocks_mhz: Sequence[int]) -> str:
-    """As `rule`, for locking the SM clocks within the range of ``clocks_mhz``, and unlocking."""
+    """Return the rule that lets ``user`` lock and unlock the SM clocks of the GPU ``uuid``.
+
+    Args:
+        user: the user.
+        program: the path of nvidia-smi.
+        uuid: the UUID of the GPU.
+        clocks_mhz: the clocks that the GPU supports, ascending; the rule allows their range.
+
+    Raises:
+        SetpointError: ``uuid`` is not a GPU's UUID.
+    """
     patterns = digit_patterns(clocks_mhz[0], clocks_mhz[-1])
     locks = [lock_command(program, uuid, pattern) for pattern in patterns]
     return _rule(user, uuid, [*locks, unlock_command(program, uuid)])
@@ -185,7 +206,7 @@ def _rule(user: str, uuid: str, commands: Sequence[Sequence[str]]) -> str:
 
 
 def own_name() -> str:
-    """The user of this process as sudoers(5) writes it: its name, or ``#`` and its ID.
+    """Return the user of this process as sudoers(5) writes it: its name, or ``#`` and its ID.
 
     The ID is used where the name has a meaning of its own in sudoers or belongs to another ID too.
 
@@ -202,13 +223,13 @@ def own_name() -> str:
 
 
 def safe_program(name: str) -> str:
-    """The path of the first program ``name`` on the PATH that only root can change.
+    """Return the path of the first program ``name`` on the PATH that only root can change.
 
     The program, and every folder and link on the way to it, must belong to root and not be writable
     for its group or for others.
 
     Raises:
-        SetpointError: there is none; the message says why the first one is none.
+        SetpointError: there is no such program; the message says why the first one is not safe.
     """
     problems = []
     for folder in os.get_exec_path():
@@ -223,7 +244,7 @@ def safe_program(name: str) -> str:
 
 
 def _problem_of(path: Path) -> str | None:
-    """A clause that says why a rule for the program ``path`` would let others be root."""
+    """Return a clause that says why a rule for the program ``path`` would let others be root."""
     if not path.is_absolute() or ".." in path.parts or not _PLAIN_PATH.fullmatch(str(path)):
         return "its path is not a plain absolute one"
     try:
@@ -234,9 +255,9 @@ def _problem_of(path: Path) -> str | None:
 
 
 def digit_patterns(lowest: int, highest: int) -> list[str]:
-    """Shell patterns that together match exactly the whole numbers from ``lowest`` to ``highest``.
+    """Return shell patterns that match exactly the whole numbers from ``lowest`` to ``highest``.
 
-    Only digits and ranges of digits: a ``*`` in sudoers would match further arguments as well.
+    They consist of digits and ranges of digits: a ``*`` in sudoers would also match arguments.
     """
     patterns = []
     for length in range(len(str(lowest)), len(str(highest)) + 1):
@@ -265,15 +286,15 @@ def _of_one_length(first: str, last: str) -> list[str]:
 
 
 def limit_command(nvidia_smi: str, uuid: str, watts: str) -> list[str]:
-    """The command that sets the limit of a GPU, whose index may change at a reboot."""
+    """Return the command that sets the limit of a GPU, whose index may change at a reboot."""
     return [nvidia_smi, "-i", uuid, "-pl", watts]
 
 
 def lock_command(nvidia_smi: str, uuid: str, megahertz: str) -> list[str]:
-    """The command that locks the SM clocks of a GPU to one value."""
+    """Return the command that locks the SM clocks of a GPU to one value."""
     return [nvidia_smi, "-i", uuid, "-lgc", megahertz]
 
 
 def unlock_command(nvidia_smi: str, uuid: str) -> list[str]:
-    """The command that unlocks them."""
+    """Return the command that unlocks the SM clocks of a GPU."""
     return [nvidia_smi, "-i", uuid, "-rgc"]

@@ -1,4 +1,4 @@
-"""Ways to write a GPU's settings: from this process, through zeusd, or with a sudo rule."""
+"""The ways to write a GPU's settings: from this process, through zeusd, or with a sudo rule."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.sudo import find_sudo
+from pytest_gpuenergy.control.zeusd import find_zeusd
 from pytest_gpuenergy.devices import Gpu, deny_writes
 from pytest_gpuenergy.support import SetpointError, SettingRefusedError
 
+_CAP_SYS_ADMIN = 21
+"""The bit of the capability in capabilities(7), which the driver requires in containers too."""
+_ALL_IDS = 0xFFFFFFFF
+_REFUSALS = (
+    "NVMLError_FunctionNotFound",
+    "NVMLError_InvalidArgument",
+    "NVMLError_NoPermission",
+    "NVMLError_NotSupported",
+)
+
 
 class SettingsWriter(Protocol):
-    """Writes the settings of one GPU; those of a real one only if the environment permits it."""
+    """Writes the settings of one GPU; those of a real GPU only if the environment permits it."""
 
     @property
     def name(self) -> str:
-        """As the header and ``gpuenergy doctor`` show it."""
+        """The name that the header and ``gpuenergy doctor`` show."""
 
     def check_power_limit(self, limit_mw: int) -> None:
-        """Check, without writing and as far as possible, that this limit could be written.
+        """Check, without writing and as far as possible, that a limit could be written.
 
         Raises:
             SetpointError: it could not.
@@ -41,7 +53,7 @@ class SettingsWriter(Protocol):
         """
 
     def lock_clocks(self, clock_mhz: int) -> None:
-        """Lock the SM clocks to one that the card supports, in MHz.
+        """Lock the SM clocks to a clock in MHz that the card supports.
 
         Raises:
             SettingRefusedError: it was refused.
@@ -49,7 +61,7 @@ class SettingsWriter(Protocol):
         """
 
     def unlock_clocks(self) -> None:
-        """Set the SM clocks to their default, which is unlocked.
+        """Unlock the SM clocks, which is their default.
 
         Raises:
             SettingRefusedError: it was refused.
@@ -58,7 +70,7 @@ class SettingsWriter(Protocol):
 
 
 def check_setpoint(writer: SettingsWriter, setpoint: Setpoint) -> None:
-    """Check, without writing, that ``writer`` could write all of ``setpoint``.
+    """Check, without writing, that ``writer`` could write all settings of ``setpoint``.
 
     Raises:
         SetpointError: it could not.
@@ -70,20 +82,19 @@ def check_setpoint(writer: SettingsWriter, setpoint: Setpoint) -> None:
 
 
 def choose_writer(gpu: Gpu) -> SettingsWriter:
-    """The first of NVML, zeusd and sudo that may write the settings of ``gpu``. Writes nothing.
+    """Return the first of NVML, zeusd and sudo that may write the settings of ``gpu``.
+
+    Nothing is written.
 
     Raises:
-        WritesDeniedError: the environment forbids it; none of them is tried.
-        SetpointError: none of them may. The message says what to do.
+        WritesDeniedError: the environment forbids writes; none of the three is tried.
+        SetpointError: none of them may write. The message says what to do.
     """
     if gpu.emulated:
         return NvmlWriter(gpu)  # its permissions are emulated too
     deny_writes()
     if may_change_settings():
         return NvmlWriter(gpu)
-    from pytest_gpuenergy.control.sudo import find_sudo
-    from pytest_gpuenergy.control.zeusd import find_zeusd
-
     reasons = []
     for found in (find(gpu) for find in (find_zeusd, find_sudo)):
         if not isinstance(found, str):
@@ -96,21 +107,11 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
     )
 
 
-_CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver requires it, in containers too
-_ALL_IDS = 0xFFFFFFFF
-_REFUSALS = (
-    "NVMLError_FunctionNotFound",
-    "NVMLError_InvalidArgument",
-    "NVMLError_NoPermission",
-    "NVMLError_NotSupported",
-)
-
-
 class NvmlWriter:
-    """Writes directly, which requires the capability SYS_ADMIN.
+    """Writes through NVML from this process, which requires the capability SYS_ADMIN.
 
     Only functions whose return code pynvml checks are called: its
-    ``nvmlDeviceSetPowerManagementLimit_v2`` reports success whatever NVML answers.
+    ``nvmlDeviceSetPowerManagementLimit_v2`` reports success whatever NVML returns.
     """
 
     name = "NVML"
@@ -119,7 +120,7 @@ class NvmlWriter:
         self._gpu = gpu
 
     def check_power_limit(self, limit_mw: int) -> None:
-        """Does nothing: NVML cannot be asked beforehand."""
+        """Do nothing: NVML cannot be asked beforehand."""
 
     def write_power_limit(self, limit_mw: int) -> None:
         gpu, nvml = self._gpu, self._gpu.nvml
@@ -132,7 +133,7 @@ class NvmlWriter:
             ) from None
 
     def check_clock_lock(self, clock_mhz: int) -> None:
-        """Does nothing: NVML cannot be asked beforehand."""
+        """Do nothing: NVML cannot be asked beforehand."""
 
     def lock_clocks(self, clock_mhz: int) -> None:
         self._set_clocks(
@@ -154,7 +155,7 @@ class NvmlWriter:
 
 
 def may_change_settings(proc: Path = Path("/proc/self")) -> bool:
-    """Whether this process has SYS_ADMIN in the initial user namespace, as the driver requires."""
+    """Return whether this process has SYS_ADMIN in the initial user namespace."""
     try:
         lines = (proc / "status").read_text().splitlines()
         (effective,) = (line.split()[1] for line in lines if line.startswith("CapEff:"))
@@ -170,7 +171,7 @@ def may_change_settings(proc: Path = Path("/proc/self")) -> bool:
 
 
 def _kind(error: Exception) -> type[SetpointError]:
-    """Of an error after which the card is known to be as before, or of any other."""
+    """Return SettingRefusedError if the card is known to be as before, else SetpointError."""
     return SettingRefusedError if type(error).__name__ in _REFUSALS else SetpointError
 
 

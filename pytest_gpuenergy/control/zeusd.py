@@ -1,4 +1,4 @@
-"""Sets limits and clocks through zeusd, the Zeus daemon that does so for users who are not root.
+"""Sets limits and clocks through zeusd, the Zeus daemon that sets them for users who are not root.
 
 Its interface is HTTP over a Unix socket (https://ml.energy/zeus/zeusd/, version 0.3 and later):
 ``GET /discover`` lists its GPUs, and
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from pytest_gpuenergy.devices import Gpu, deny_writes, text
+from pytest_gpuenergy.devices import Gpu, deny_writes, printable_text
 from pytest_gpuenergy.support import (
     InputError,
     SetpointError,
@@ -33,7 +33,7 @@ from pytest_gpuenergy.support import (
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
-"""Where zeusd listens by default, newest version first."""
+"""The sockets on which zeusd listens by default, newest version first."""
 
 _TIMEOUT_S = 10.0
 _LARGEST_BYTES = 1 << 20
@@ -44,7 +44,13 @@ _OK, _FAILED = 200, 500
 
 
 class ZeusdWriter:
-    """Asks the daemon at a socket to write settings of the GPU it knows by ``gpu_id``."""
+    """Asks the daemon at a socket to write the settings of a GPU.
+
+    Args:
+        gpu: the GPU.
+        path: the path of the socket.
+        gpu_id: the daemon's number of the GPU.
+    """
 
     def __init__(self, gpu: Gpu, path: Path, gpu_id: int) -> None:
         self._gpu = gpu
@@ -56,7 +62,7 @@ class ZeusdWriter:
         return f"zeusd ({self._path})"
 
     def check_power_limit(self, limit_mw: int) -> None:
-        """Does nothing: zeusd cannot be asked beforehand."""
+        """Do nothing: zeusd cannot be asked beforehand."""
 
     def write_power_limit(self, limit_mw: int) -> None:
         self._write(
@@ -66,7 +72,7 @@ class ZeusdWriter:
         )
 
     def check_clock_lock(self, clock_mhz: int) -> None:
-        """Does nothing: zeusd cannot be asked beforehand."""
+        """Do nothing: zeusd cannot be asked beforehand."""
 
     def lock_clocks(self, clock_mhz: int) -> None:
         self._write(
@@ -85,8 +91,8 @@ class ZeusdWriter:
         kind: type[SetpointError] = SettingRefusedError
         try:
             status, answer = _ask(self._path, "POST", f"/gpu/{route}?{query}")
-            problem = None if status == _OK else f"HTTP {status}: {_said(answer)}"
-            if status >= _FAILED:  # as NVML may have, after it was asked
+            problem = None if status == _OK else f"HTTP {status}: {_error_message(answer)}"
+            if status >= _FAILED:  # NVML may have failed after it was called
                 kind = SetpointError
         except _NoAnswerError as error:
             problem, kind = str(error), SetpointError
@@ -98,7 +104,7 @@ class ZeusdWriter:
 
 
 def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
-    """A writer through this machine's zeusd if that controls ``gpu``; otherwise why it does not."""
+    """Return a writer through this machine's zeusd, or a clause that says why it cannot be used."""
     stated = os.environ.get(SOCKET_VARIABLE)
     paths = [Path(path) for path in ([stated] if stated else SOCKETS)]
     try:
@@ -137,7 +143,7 @@ def pci_key(address: str) -> tuple[int, int, int]:
     """Domain, bus and device of a PCI address, such as ``0000:18:00.0`` or ``00000000:18:00.0``.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is not a PCI address.
     """
     match = re.fullmatch(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.[0-7]", address)
     if match is None:
@@ -146,11 +152,11 @@ def pci_key(address: str) -> tuple[int, int, int]:
 
 
 def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
-    """The daemon's number for ``gpu``; None if it cannot be determined."""
+    """Return the daemon's number of ``gpu``, or None if it cannot be determined."""
     nvml = gpu.nvml
     try:
         if "gpus" in found:
-            here = pci_key(text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
+            here = pci_key(printable_text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
             for entry in found["gpus"]:
                 if pci_key(entry["pci_address"]) == here:
                     return typed(entry["id"], int, "id")
@@ -163,7 +169,7 @@ def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
 
 
 def _scopes(path: Path) -> list[str]:
-    """The scopes of our token."""
+    """Return the scopes that the daemon grants our token."""
     status, answer = _ask(path, "GET", "/auth/whoami")
     try:
         return [str(scope) for scope in parse(answer)["scopes"]] if status == _OK else []
@@ -187,7 +193,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
-    """Status and body of the daemon's response, which is bounded in total time and in size."""
+    """Return the status and body of the daemon's response, limited in total time and in size."""
     token = os.environ.get(TOKEN_VARIABLE)
     connection = _Connection(path)
     late = threading.Event()
@@ -197,7 +203,7 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
         with contextlib.suppress(OSError):
             connection.sock.shutdown(socket.SHUT_RDWR)
 
-    # A socket's timeout is per read: a daemon that drips would keep us for ever.
+    # A socket's timeout is per read, so a daemon that sends byte by byte could block us for ever.
     timer = threading.Timer(_TIMEOUT_S, give_up)
     timer.daemon = True
     try:
@@ -208,7 +214,10 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
         answer = connection.getresponse()
         content = answer.read(_LARGEST_BYTES + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise _NoAnswerError(_reason(error, late=late.is_set())) from None
+        if late.is_set() or isinstance(error, TimeoutError):
+            raise _NoAnswerError(_LATE) from None
+        reason = " ".join((str(error) or type(error).__name__).split())
+        raise _NoAnswerError(reason[:_LONGEST_REASON]) from None
     finally:
         timer.cancel()
         connection.close()
@@ -219,17 +228,11 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
     return answer.status, content.decode(errors="replace")
 
 
-def _reason(error: Exception, *, late: bool) -> str:
-    if late or isinstance(error, TimeoutError):
-        return _LATE
-    return " ".join((str(error) or type(error).__name__).split())[:_LONGEST_REASON]
-
-
-def _said(answer: str) -> str:
-    """The daemon's message: the errors in ``{"errors": {"0": ...}}``, or else the whole text."""
+def _error_message(answer: str) -> str:
+    """Return the daemon's message: the ``errors`` of its JSON, or else the whole text."""
     try:
         errors = parse(answer)["errors"]
-        said = "; ".join(str(error) for error in errors.values())
+        message = "; ".join(str(error) for error in errors.values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        said = answer
-    return " ".join(said.split())[:_LONGEST_REASON] or "without a reason"
+        message = answer
+    return " ".join(message.split())[:_LONGEST_REASON] or "without a reason"

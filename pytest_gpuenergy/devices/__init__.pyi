@@ -8,24 +8,24 @@ from .arena import (
     HostArrays as HostArrays,
     Memory as Memory,
     arena_bytes as arena_bytes,
-    written as written,
+    changed_guard_bytes as changed_guard_bytes,
 )
 from .buffer_sets import (
     MAX_PLACEMENTS as MAX_PLACEMENTS,
     MAX_SETS as MAX_SETS,
     PAGE_BYTES as PAGE_BYTES,
-    pieces as pieces,
     placements as placements,
     pool_bytes as pool_bytes,
-    scattered as scattered,
+    scattered_offsets as scattered_offsets,
+    set_layout as set_layout,
     sets_needed as sets_needed,
 )
 from .cuda._compat import PlainReductions as PlainReductions
 from .cuda.arrays import CupyArrays as CupyArrays, can_open as can_open
-from .cuda.binders import encoded as encoded
+from .cuda.binders import encoded_map as encoded_map
 from .cuda.clock_notes import LEAST_SPAN_NS as LEAST_SPAN_NS, clock_samples as clock_samples
 from .cuda.compiler_pools import CompilerPools as CompilerPools, TritonCompilers as TritonCompilers
-from .cuda.compilers import Binary as Binary, specific as specific
+from .cuda.compilers import Binary as Binary, specific_architecture as specific_architecture
 from .cuda.cuda_device import CudaDevice as CudaDevice, HostClock as HostClock
 from .cuda.driver import (
     end_persistence as end_persistence,
@@ -42,17 +42,17 @@ from .cuda.graphs import (
 )
 from .cuda.machine_code import (
     cubins_in as cubins_in,
-    sass_of as sass_of,
+    sass_listing as sass_listing,
     tensor_core_instructions as tensor_core_instructions,
     variable_bytes as variable_bytes,
 )
 from .cuda.nvcc import (
-    ProgramCompilers as ProgramCompilers,
+    NvccCompilers as NvccCompilers,
     find_nvcc as find_nvcc,
-    target_of as target_of,
-    version_of as version_of,
+    nvcc_target as nvcc_target,
+    nvcc_version as nvcc_version,
 )
-from .cuda.nvrtc import Compiler as Compiler, CompilerPool as CompilerPool
+from .cuda.nvrtc import NvrtcCompiler as NvrtcCompiler, NvrtcCompilers as NvrtcCompilers
 from .cuda.runner import CudaRunner as CudaRunner
 from .device import (
     CLOCK_SPAN_S as CLOCK_SPAN_S,
@@ -83,9 +83,9 @@ from .nvml import (
     NEEDED as NEEDED,
     WRITES_VARIABLE as WRITES_VARIABLE,
     GuardedNvml as GuardedNvml,
-    absence as absence,
     deny_writes as deny_writes,
+    gpu_name as gpu_name,
     load_nvml as load_nvml,
-    name_of as name_of,
-    text as text,
+    printable_text as printable_text,
+    unavailable_errors as unavailable_errors,
 )

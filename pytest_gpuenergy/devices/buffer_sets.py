@@ -1,4 +1,4 @@
-"""Where in a GPU's memory to place the sets of buffers through which a measurement rotates."""
+"""How many sets of buffers a measurement rotates through, and where in memory each is placed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,32 @@ import numpy as np
 from pytest_gpuenergy.support import KernelFault
 
 MAX_SETS = 8192
-"""Each set of buffers is a node of the replayed CUDA graph."""
+"""The largest number of sets, each of which adds a node to the replayed CUDA graph."""
 
-# The other sets fill the L2 twice before a set is used again: replacement is not exactly LRU.
 _FILLS = 2
+"""How many times the other sets fill the L2 before a set is used again; replacement is not LRU."""
+
+MAX_PLACEMENTS = 12
+"""The largest number of places in memory over which the time of a kernel is averaged."""
+_PLACED_BYTES = 256 << 20
+"""The total size of the sets beyond which more places make no difference."""
+
+PAGE_BYTES = 2 << 20
+"""The page size of a GPU's memory."""
+_ALIGNMENT = 512
+"""The alignment of the driver's allocations."""
+_WIDEST_BYTES = 3 << 30
+"""The largest size of the memory in which sets are scattered, beyond what they occupy."""
+_SHARE = 4
+"""The divisor of the free memory, of which at most this part is taken for it."""
 
 
 def sets_needed(set_bytes: int, l2_bytes: int) -> int:
-    """How many sets of buffers to rotate through so that none is in the L2 when it is used again.
+    """Return how many sets of buffers keep each set out of the L2 cache until its next use.
 
     Args:
-        set_bytes: size of all buffers of one launch.
-        l2_bytes: size of the L2 cache.
+        set_bytes: the size of all buffers of one launch.
+        l2_bytes: the size of the L2 cache.
 
     Raises:
         KernelFault: the buffers are so small that more than `MAX_SETS` would be needed.
@@ -36,37 +50,27 @@ def sets_needed(set_bytes: int, l2_bytes: int) -> int:
     return sets
 
 
-MAX_PLACEMENTS = 12
-_PLACED_BYTES = 256 << 20
-
-PAGE_BYTES = 2 << 20
-"""Page size of a GPU's memory."""
-_ALIGNMENT = 512  # of the driver's allocations
-_WIDEST_BYTES = 3 << 30
-_SHARE = 4
-
-
 def placements(set_bytes: int) -> int:
-    """How many sets of buffers to use so that the result does not depend on where one lies.
+    """Return how many sets of buffers make the result independent of their place in memory.
 
     The time of a short kernel whose buffers fit in the L2 cache varies by up to several percent
     with their place in memory. Buffers of hundreds of MiB cover so many places that one set is
     enough.
 
     Args:
-        set_bytes: size of all buffers of one launch.
+        set_bytes: the size of all buffers of one launch.
     """
     return max(1, min(MAX_PLACEMENTS, _PLACED_BYTES // max(1, set_bytes)))
 
 
-def pieces(sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """The layout of a set: for each piece of memory, the buffers in it and their byte offsets.
+def set_layout(sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the layout of a set: the byte offset of each buffer, by piece of memory.
 
     As in the driver's allocations, each buffer of at least half a page starts on a page of its own,
-    and smaller ones follow one another.
+    and smaller buffers follow one another.
 
     Args:
-        sizes: of the buffers, in bytes.
+        sizes: the sizes of the buffers in bytes.
     """
     large = [{name: 0} for name, size in sizes.items() if size >= PAGE_BYTES // 2]
     small: dict[str, int] = {}
@@ -79,11 +83,13 @@ def pieces(sizes: Mapping[str, int]) -> list[dict[str, int]]:
 
 
 def pool_bytes(sizes: Sequence[int], free_bytes: int) -> int:
-    """Size of the pool in which to scatter pieces: up to 3 GiB more than they need, in whole pages.
+    """Return the size of the memory pool in which to scatter pieces, in whole pages.
+
+    It is up to 3 GiB larger than the pieces.
 
     Args:
-        sizes: of the pieces, in bytes.
-        free_bytes: free memory of the GPU; beyond what the pieces need, at most a quarter is taken.
+        sizes: the sizes of the pieces in bytes.
+        free_bytes: the GPU's free memory, of which at most a quarter is added to the pieces' size.
     """
     if not sizes:
         return 0
@@ -92,16 +98,16 @@ def pool_bytes(sizes: Sequence[int], free_bytes: int) -> int:
     return needed + more // PAGE_BYTES * PAGE_BYTES
 
 
-def scattered(sizes: Sequence[int], pool: int, draw: np.random.Generator) -> list[int]:
-    """Random byte offsets for pieces in a pool of memory, each on its own pages.
+def scattered_offsets(sizes: Sequence[int], pool: int, draw: np.random.Generator) -> list[int]:
+    """Return random byte offsets for pieces in a pool of memory, each on its own pages.
 
     The driver gives successive processes the same few places, and different ones to a process with
     a different history of allocations. Random places sample all of them.
 
     Args:
-        sizes: of the pieces, in bytes.
-        pool: its size in bytes; at least the pages of all pieces.
-        draw: source of randomness.
+        sizes: the sizes of the pieces in bytes.
+        pool: the size of the pool in bytes, at least that of the pages of all pieces.
+        draw: the source of randomness.
     """
     unused = pool // PAGE_BYTES - sum(map(_pages, sizes))
     before = np.sort(draw.integers(0, unused, len(sizes), endpoint=True))

@@ -1,4 +1,7 @@
-"""What every device can do. Times are in seconds of the device's clock (virtual if emulated)."""
+"""The interface of a GPU, and the records it returns.
+
+Times are seconds of the device's clock, which is virtual on the emulated GPU.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract
 
-# It waits for some 20 us.
+# A launch lasts about 20 us.
 _LIGHT = """extern "C" __global__ void light_load() {
   long long begin = clock64();
   while (clock64() - begin < 40000) {}
@@ -42,12 +45,12 @@ CLOCK_SPAN_S = 0.05
 
 @dataclass(frozen=True)
 class ClockSamples:
-    """The mean clock of an SM over spans of about `CLOCK_SPAN_S`, by its own cycle counter.
+    """The mean clock of an SM over spans of about `CLOCK_SPAN_S`, from the SM's cycle counter.
 
     Attributes:
-        begin_s: shape (n,), device clock.
-        end_s: shape (n,), device clock, ascending.
-        mhz: shape (n,), cycles over microseconds of each span.
+        begin_s: the start of each span on the device's clock, shape (n,).
+        end_s: the end of each span on the device's clock, ascending, shape (n,).
+        mhz: the cycles per microsecond in each span, shape (n,).
     """
 
     begin_s: npt.NDArray[np.float64]
@@ -60,12 +63,12 @@ class Timeline:
     """Progress of back-to-back launches, with one entry for each finished batch.
 
     Attributes:
-        time_s: shape (n,), device clock, ascending.
-        launches: shape (n,), launches finished by then, counted from the start.
-        busy_s: shape (n,), GPU time of those launches by the device's own timer.
-        placements: number of buffer sets, each at its own place in memory; successive batches
+        time_s: the end of each batch on the device's clock, ascending, shape (n,).
+        launches: the number of launches finished by then, shape (n,).
+        busy_s: the GPU time of those launches by the device's own timer, shape (n,).
+        placements: the number of buffer sets, each at its own place in memory; successive batches
             rotate through them.
-        clocks: of an SM meanwhile; None where it is unknown.
+        clocks: the clock of an SM during the launches; None if it is unknown.
     """
 
     time_s: npt.NDArray[np.float64]
@@ -80,11 +83,11 @@ class Launches:
     """Launches made one by one from the host, rather than back to back.
 
     Attributes:
-        count: number of launches.
-        begin_s: device clock before the first.
-        end_s: device clock when the last had finished.
-        gpu_s: time from before the first launch to after the last by the GPU's own timer,
-            including time that the GPU waited for the host.
+        count: the number of launches.
+        begin_s: the time before the first launch on the device's clock.
+        end_s: the time after the last launch on the device's clock.
+        gpu_s: the time from the first launch to the end of the last by the GPU's own timer,
+            including the time that the GPU waited for the host.
     """
 
     count: int
@@ -97,7 +100,7 @@ class Clock(Protocol):
     """The clock shared by NVML readings and timelines."""
 
     def now_s(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the time in seconds since some fixed moment."""
 
     def sleep_s(self, duration_s: float) -> None:
         """Let ``duration_s`` pass (virtual time on the emulated GPU)."""
@@ -119,7 +122,7 @@ class Repeater(Protocol):
     def launch(self, count: int) -> Launches:
         """Launch ``count`` times from the host, one after another, and wait for the last.
 
-        This is how programs without a CUDA graph run. Not allowed between `start` and `stop`.
+        Programs without a CUDA graph run this way. Not allowed between `start` and `stop`.
 
         Raises:
             KernelFault: a launch failed or hung.
@@ -133,13 +136,13 @@ class Relaunching(Protocol):
         """Launch again as before, in the same process and on the same buffers.
 
         All outputs are first overwritten with the present contents of the arenas; inputs,
-        workspaces and device variables stay as the launches so far have left them. Every set of
-        buffers that has been used takes part. When the GPU has finished, the contents of the first
-        set are written to the arenas, and then those of each other set that may differ from it.
+        workspaces and device variables keep what the launches so far have left in them. Every set
+        of buffers that has been used is launched on. When the GPU has finished, the contents of the
+        first set are written to the arenas, and then those of each other set that may differ.
 
         Args:
-            once: launch a few times, overwrite the outputs, and launch a single time directly
-                after that, so that no later launch can make up for what that one leaves out.
+            once: launch a few times, overwrite the outputs, and directly after that launch a single
+                time, so that no later launch can make up for work that this launch skips.
 
         Yields:
             The number of launches so far, each time the arenas have been written. Nothing if there
@@ -190,7 +193,7 @@ class Device(ABC):
     clock: Clock
 
     def refusal(self, kernel: AnyKernel) -> str | None:  # noqa: ARG002 -- for those that refuse
-        """Why this device cannot run kernels like this one, as a sentence; None if it can."""
+        """Return a sentence that says why this device cannot run a kernel, or None if it can."""
         return None
 
     @abstractmethod
@@ -206,11 +209,11 @@ class Device(ABC):
         """
 
     def prepare_job(self, job: Job) -> None:
-        """As `prepare`, for a kernel that is compiled for types and scalars, too."""
+        """Start compiling a job's kernel, also one that is compiled for types and scalars."""
         self.prepare([job.kernel])
 
     def compile_job(self, job: Job) -> None:
-        """As `compile`; a fault may also be raised where the job runs.
+        """Wait until a job's kernel is compiled; a fault may also be raised where the job runs.
 
         Raises:
             KernelFault: it does not compile.
@@ -221,9 +224,9 @@ class Device(ABC):
         self,
         job: Job,  # noqa: ARG002 -- for devices that can look
     ) -> frozenset[str]:
-        """Names of the instructions for tensor cores in the machine code of a job's kernel.
+        """Return the names of the tensor-core instructions in the machine code of a job's kernel.
 
-        None are known of library calls.
+        The set is empty for library calls, whose machine code is not examined.
 
         Raises:
             KernelFault: the kernel does not compile.
@@ -234,7 +237,7 @@ class Device(ABC):
         self,
         kernel: AnyKernel,  # noqa: ARG002 -- for devices that can look
     ) -> int:
-        """Bytes of variables in the machine code of a kernel that outlive a launch, where known.
+        """Return the bytes of a kernel's device variables, which outlive a launch; 0 if unknown.
 
         Raises:
             KernelFault: the kernel does not compile.
@@ -245,7 +248,7 @@ class Device(ABC):
         self,
         kernel: AnyKernel,  # noqa: ARG002 -- for devices whose compiler gives some
     ) -> Mapping[str, str]:
-        """What the compiler made of a kernel as text, where it gives that: ``ptx``, ``sass``.
+        """Return the compiler's listings of a kernel by name, ``ptx`` and ``sass``, if available.
 
         Raises:
             KernelFault: the kernel does not compile.
@@ -257,11 +260,11 @@ class Device(ABC):
         call: LibraryCall,
         io: IoContract,  # noqa: ARG002 -- for devices that can ask the library
     ) -> tuple[LibraryCall, ...]:
-        """The ways to make a call that its library offers, the most promising first.
+        """Return the algorithms that a library offers for a call, the most promising first.
 
         Args:
-            call: leaves the choice to the library.
-            io: the tensors that it takes.
+            call: the call, which leaves the choice of the algorithm to the library.
+            io: the tensors that the call takes.
 
         Raises:
             KernelFault: the library cannot make the call here.
@@ -304,10 +307,10 @@ class Device(ABC):
         job: Job,  # noqa: ARG002 -- a real card is no model, whatever the kernel
         arenas: Mapping[str, Arena],  # noqa: ARG002 -- as above
     ) -> str | None:
-        """Return why times and energies of a kernel may not be compared, as a clause.
+        """Return a clause that says why a kernel's time and energy may not be compared, or None.
 
-        An emulated GPU has them from a model, which was compared with a real card for some kinds
-        of kernels only. None if they may be compared, as those of a real card may.
+        An emulated GPU computes them with a model that was validated on a real card for some kinds
+        of kernels only. On a real card they may always be compared.
 
         Raises:
             KernelFault: the kernel does not compile, is refused, or races.
@@ -315,7 +318,7 @@ class Device(ABC):
         return None
 
     def light_load(self) -> AbstractContextManager[Repeater]:
-        """Work on one SM that takes little power, to see the clock that the card runs at.
+        """Run a light load on one SM, which shows the clock of the card at little power.
 
         Raises:
             KernelFault: it does not compile or cannot be launched.
@@ -323,47 +326,46 @@ class Device(ABC):
         return self.repeat(_LIGHT_JOB, {})
 
     def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
-        """Let the next kernel run in a process in which no other one has run.
+        """Run the next kernel in a new process.
 
-        An emulated GPU has one for each kernel anyway.
+        An emulated GPU starts a process for each kernel anyway.
 
         Args:
-            modules: Python modules that the kernel needs: imported when this returns, and ahead of
-                time for the one after it.
+            modules: the Python modules that the kernel needs. They have been imported when this
+                returns, and are imported ahead of time for the next call.
         """
         return
 
     def twin(self) -> AbstractContextManager[Device]:
-        """A device whose figures do not depend on what this one has run, where there can be one.
+        """Return a device whose figures do not depend on what this device has run, if possible.
 
-        An emulated GPU has one. On a real one there is only the card itself, which must be used as
-        it is.
+        An emulated GPU returns a copy of itself; a real GPU can only return itself.
         """
         return nullcontext(self)
 
     @property
     def arrays(self) -> DeviceArrays | None:
-        """For large references; None where this process cannot or should not compute there."""
+        """The device's arrays, for large references; None if this process should not use them."""
         return None
 
     def make_current(self) -> None:  # noqa: B027 -- where a process has only this one
-        """Have what this process launches itself, such as callables, run on this GPU."""
+        """Make this GPU the current one, on which callables in this process launch."""
 
     def misplaced(
         self,
         arguments: Iterable[object],  # noqa: ARG002 -- for machines with several GPUs
     ) -> str | None:
-        """Why a callable with these arguments would run elsewhere; None if it would not."""
+        """Return why a callable with these arguments would run on another GPU, or None."""
         return None
 
     @property
     def processes(self) -> frozenset[int]:
-        """IDs of our processes that have a context on the device."""
+        """The IDs of our processes that have a context on the device."""
         return frozenset({os.getpid()})
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
-        """Driver, runtime and compiler versions, for the report."""
+        """Return the versions of the driver, the runtime and the compilers, for the report."""
 
     @abstractmethod
     def close(self) -> None:
@@ -392,4 +394,4 @@ class NvmlGpu:
 
 
 Gpu = Device | NvmlGpu
-"""Anything with a power limit."""
+"""Any GPU whose power limit can be read and set."""

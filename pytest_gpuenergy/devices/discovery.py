@@ -1,4 +1,11 @@
-"""Finds the NVIDIA GPUs visible to both the CUDA driver library and NVML, without CuPy."""
+"""Finds the NVIDIA GPUs that the CUDA driver library and NVML both see, without CuPy.
+
+The CUDA driver library decides which GPUs ``CUDA_VISIBLE_DEVICES`` makes visible, and in which
+order. `visible_gpus` explains its decision, and stands in for it where it is missing. It follows
+the CUDA programming guide, "CUDA Environment Variables", and for what the guide leaves open
+(repetitions, mixed kinds of entries) what PyTorch found out about the driver
+(``torch/cuda/__init__.py``, ``_parse_visible_devices``).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, name_of, text
+from pytest_gpuenergy.devices.nvml import GuardedNvml, gpu_name, load_nvml, printable_text
 from pytest_gpuenergy.support import DeviceError, InputError
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -17,9 +24,12 @@ VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 @dataclass(frozen=True)
 class VisibleGpus:
-    """UUIDs of the GPUs visible to CUDA, device 0 first.
+    """The GPUs that are visible to CUDA.
 
-    ``remark`` says which part of the variable has no effect, or hides GPUs, and why; or None.
+    Attributes:
+        uuids: the UUIDs of the GPUs, device 0 first.
+        remark: a clause that says which part of the variable has no effect or hides GPUs, and why;
+            or None.
     """
 
     uuids: tuple[str, ...]
@@ -27,14 +37,14 @@ class VisibleGpus:
 
 
 def visible_gpus(environment: Mapping[str, str], gpus: Sequence[tuple[str, str]]) -> VisibleGpus:
-    """The GPUs that the environment makes visible to CUDA.
+    """Return the GPUs that the environment makes visible to CUDA.
 
     Args:
-        environment: where the variables are looked up.
-        gpus: UUID and name of every GPU in NVML's order, which is that of the PCI addresses.
+        environment: the environment variables.
+        gpus: the UUID and name of every GPU in NVML's order, which is that of the PCI addresses.
 
     Raises:
-        InputError: CUDA puts the fastest GPU first, and only CUDA knows which one that is.
+        InputError: CUDA puts the fastest GPU first, and only CUDA knows which GPU that is.
     """
     value = environment.get(VISIBLE)
     if value is None:
@@ -52,12 +62,6 @@ def visible_gpus(environment: Mapping[str, str], gpus: Sequence[tuple[str, str]]
     else:
         numbers = [_leading_number(word) for word in words]
         ordered = _in_cudas_order(environment, gpus)
-    return _up_to_the_first_unknown(words, numbers, ordered)
-
-
-def _up_to_the_first_unknown(
-    words: Sequence[str], numbers: Sequence[int | None], ordered: Sequence[str]
-) -> VisibleGpus:
     seen: list[int] = []
     for word, number in zip(words, numbers, strict=True):
         if number is None or number >= len(ordered):
@@ -78,7 +82,7 @@ def _leading_number(word: str) -> int | None:
 
 
 def _by_uuid(word: str, gpus: Sequence[tuple[str, str]]) -> int | None:
-    """Position of the only GPU whose UUID starts with ``word``; None if there is not just one."""
+    """Return the position of the only GPU whose UUID starts with ``word``, or None."""
     if not word.startswith("GPU-"):
         return None
     found = [index for index, (uuid, _) in enumerate(gpus) if uuid.startswith(word)]
@@ -101,7 +105,14 @@ _CUDA_SUCCESS = 0
 
 @dataclass(frozen=True)
 class FoundGpu:
-    """A usable GPU; ``ordinal`` is CUDA's, subject to ``CUDA_VISIBLE_DEVICES``."""
+    """A usable GPU.
+
+    Attributes:
+        ordinal: CUDA's number of the GPU, subject to ``CUDA_VISIBLE_DEVICES``.
+        uuid: the UUID that NVML reports.
+        name: the name that NVML reports.
+        handle: NVML's handle of the GPU.
+    """
 
     ordinal: int
     uuid: str
@@ -110,7 +121,7 @@ class FoundGpu:
 
 
 def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
-    """NVML, and every GPU visible to CUDA, in CUDA's order.
+    """Return NVML and every GPU visible to CUDA, in CUDA's order.
 
     Raises:
         DeviceError: there is no driver, or NVML and CUDA disagree.
@@ -120,7 +131,7 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
     for ordinal, gpu in enumerate(cuda_uuids()):
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
-            name = name_of(nvml, handle)
+            name = gpu_name(nvml, handle)
         except nvml.NVMLError as error:
             raise DeviceError(_not_a_gpu(nvml, ordinal, gpu, error)) from None
         found.append(FoundGpu(ordinal, gpu, name, handle))
@@ -128,20 +139,23 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
 
 
 def nvml_uuids(nvml: GuardedNvml) -> list[tuple[str, str]]:
-    """UUID and name of every GPU visible to NVML, in NVML's order.
+    """Return the UUID and name of every GPU visible to NVML, in NVML's order.
 
     Raises:
         DeviceError: NVML fails.
     """
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return [(text(nvml.nvmlDeviceGetUUID(handle)), name_of(nvml, handle)) for handle in handles]
+        return [
+            (printable_text(nvml.nvmlDeviceGetUUID(handle)), gpu_name(nvml, handle))
+            for handle in handles
+        ]
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML fails ({error}): check the driver with nvidia-smi.") from None
 
 
 def cuda_uuids() -> list[str]:
-    """UUIDs of the GPUs visible to the CUDA driver library, in its order and NVML's format.
+    """Return the UUIDs of the GPUs visible to CUDA, in CUDA's order and NVML's format.
 
     Raises:
         DeviceError: the library is missing or cannot be initialized.
@@ -166,10 +180,10 @@ def cuda_uuids() -> list[str]:
 
 
 def has_context(ordinal: int) -> bool:
-    """Whether this process has a GPU's primary context, which CuPy and PyTorch create.
+    """Return whether this process has a GPU's primary context, which CuPy and PyTorch create.
 
     Args:
-        ordinal: CUDA's, of a GPU found by `find_gpus`.
+        ordinal: CUDA's number of a GPU found by `find_gpus`.
 
     Raises:
         DeviceError: the driver fails.
@@ -182,7 +196,7 @@ def has_context(ordinal: int) -> bool:
 
 
 def _not_a_gpu(nvml: GuardedNvml, ordinal: int, gpu: str, error: Exception) -> str:
-    """Why NVML has no GPU of this UUID; for a MIG instance, CUDA reports the instance's UUID."""
+    """Return why NVML has no GPU with this UUID, which may be that of a MIG instance."""
     try:
         nvml.nvmlDeviceGetHandleByUUID(gpu.replace("GPU-", "MIG-", 1).encode())
     except nvml.NVMLError:
@@ -205,7 +219,8 @@ def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
         name = ctypes.c_char_p()
         if hasattr(cuda, "cuGetErrorName"):
             cuda.cuGetErrorName(status, ctypes.byref(name))
-        said = name.value.decode(errors="replace") if name.value else f"error {status}"
+        description = name.value.decode(errors="replace") if name.value else f"error {status}"
         raise DeviceError(
-            f"{function} of the CUDA driver fails with {said}: check the driver with nvidia-smi."
+            f"{function} of the CUDA driver fails with {description}: check the driver with "
+            "nvidia-smi."
         )

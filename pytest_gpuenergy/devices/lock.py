@@ -1,9 +1,9 @@
-"""One user at a time on each GPU, across processes.
+"""Locks a GPU across processes, so that one of them uses it at a time.
 
 All users of a machine lock a real GPU in one shared folder, created by the first of them. It may
 belong to anyone, so nothing in it is trusted: links are not followed, and anything but a plain file
 with a single name is refused. The owner of the folder or of a file can deny the lock to others, but
-nothing more.
+can do no other harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOR_EVERYBODY = 0o1777
 _POLL_S = 0.1
 _NAMING_S = 1.0
-"""How long a process that has just taken the lock may need to write its identity."""
+"""How long a process may take to write its identity after it has taken the lock."""
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
 
 
 def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
-    """The lock file, open and locked."""
+    """Return the lock file, open and locked."""
     # The holder's group is only known once it has had time to write it.
     patience_s = max(wait_s, _NAMING_S) if group else wait_s
     deadline_s = time.monotonic() + patience_s
@@ -82,14 +82,14 @@ def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
 
 
 def _holder(descriptor: int) -> tuple[str, str]:
-    """ID and group of the process that holds the lock, as written in its file."""
+    """Return the ID and group of the process that holds the lock, as written in its file."""
     text = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
     number, _, group = text.partition(" ")
     return number if number.isascii() and number.isdecimal() else "?", group
 
 
 def _is_at(descriptor: int, folder: int, name: str) -> bool:
-    """Whether the open file is still the one called ``name``, which later processes will lock."""
+    """Return whether the open file is still called ``name``: later processes lock that name."""
     try:
         return os.path.samestat(
             os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -99,7 +99,7 @@ def _is_at(descriptor: int, folder: int, name: str) -> bool:
 
 
 def _path(device: Gpu) -> Path:
-    """All users of the machine share a real GPU; an emulated one belongs to its state folder."""
+    """Return the path of a GPU's lock: shared by all users, or in the emulated GPU's folder."""
     folder = state_dir("emulated") if device.emulated else MACHINE_FOLDER / _SHARED
     return folder / f"{device.uuid}.lock"
 

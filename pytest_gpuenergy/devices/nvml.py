@@ -1,4 +1,4 @@
-"""NVML through the module `pynvml`; calls that change a card obey the environment."""
+"""NVML through the module `pynvml`, with one policy for calls that change a card."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ read.
 """
 
 _ROOM = 512
-"""More samples than a card has been seen to keep."""
+"""More samples than any card was seen to keep."""
 
 _TRIES = 4
-"""How often the list of processes is requested again while it outgrows its buffer."""
+"""How many times the list of processes is requested again when it has outgrown its buffer."""
 
 _UNKNOWN = 999  # NVML_ERROR_UNKNOWN
 
 _NO_VALUE = (1 << 64) - 1
-"""What NVML reports as memory where the system does not tell it."""
+"""What NVML reports as a process's memory if the system does not tell."""
 
 _READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlDeviceIsolate...
 
@@ -64,29 +64,34 @@ class _Process(ctypes.Structure):
 
 
 class _Process2(_Process):
-    """The second version, which the third one of the function has, too."""
+    """The second version, also that of the third version of the function."""
 
     _fields_ = (("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint))
 
 
 @dataclass(frozen=True)
 class RunningProcess:
-    """A process with a CUDA context, with the names of pynvml; memory in bytes, if it is known."""
+    """A process with a CUDA context.
+
+    Attributes:
+        pid: the ID of the process.
+        usedGpuMemory: its memory on the GPU in bytes, or None if unknown.
+    """
 
     pid: int
     usedGpuMemory: int | None  # noqa: N815 -- NVML's name
 
 
 class GuardedNvml:
-    """`pynvml`, of which every function raises nothing but ``NVMLError`` and WritesDeniedError.
+    """The module `pynvml`, whose functions raise only ``NVMLError`` and WritesDeniedError.
 
     Calls that change a card obey ``GPUENERGY_CAP_WRITES``: if the environment forbids writes, such
     a call raises WritesDeniedError before it reaches NVML.
 
-    The binding itself raises more than NVML's errors: where it and the driver's library are of
-    different versions, or where text is not UTF-8. A function that either of them lacks raises
-    ``NVMLError_FunctionNotFound``; any other exception becomes ``NVMLError_Unknown``, and text
-    has replacement characters.
+    The module itself raises other errors if its version differs from that of the driver's library,
+    or if text is not UTF-8. Here, a function that either of them lacks raises
+    ``NVMLError_FunctionNotFound``, any other exception becomes ``NVMLError_Unknown``, and text gets
+    replacement characters.
 
     Only the module's functions, types and constants are accessible, not the underlying library.
     """
@@ -118,9 +123,9 @@ class GuardedNvml:
     def nvmlDeviceGetComputeRunningProcesses(  # noqa: N802 -- NVML's name
         self, handle: Any
     ) -> list[RunningProcess]:
-        """As in pynvml, by whichever version of the function the driver's library has.
+        """Return the processes with a CUDA context, by any version of the function.
 
-        pynvml takes the third version alone, which some drivers lack (reported with 535.98).
+        pynvml calls the third version only, which some drivers lack (reported with 535.98).
         """
         name, module = "nvmlDeviceGetComputeRunningProcesses", self._module
         if not hasattr(module, "_nvmlGetFunctionPointer"):
@@ -145,17 +150,17 @@ class GuardedNvml:
         if status:
             raise module.NVMLError(status)
         return [
-            RunningProcess(one.pid, None if one.used == _NO_VALUE else one.used)
-            for one in running[: count.value]
+            RunningProcess(process.pid, None if process.used == _NO_VALUE else process.used)
+            for process in running[: count.value]
         ]
 
     def nvmlDeviceGetSamples(  # noqa: N802 -- NVML's name
         self, handle: Any, sampling_type: int, last_seen_us: int
     ) -> tuple[int, list[Any]]:
-        """As in pynvml, with room for more samples than NVML has named.
+        """Return the samples since a time stamp, with room for more than NVML has announced.
 
-        pynvml's array has just as many. On an H200, processes that had read samples with it for
-        four minutes were aborted twice, with a damaged heap.
+        pynvml's array has room for the announced number only. On an H200, two processes that had
+        read samples through it for four minutes were aborted because of a damaged heap.
         """
         module = self._module
         if not hasattr(module, "_nvmlGetFunctionPointer"):
@@ -176,7 +181,7 @@ class GuardedNvml:
         return kind.value, samples[: count.value]
 
     def _find(self, function: str) -> Any:
-        """The function of the driver's library itself, which returns a status."""
+        """Return the driver library's own function, which returns a status."""
         try:
             return self._module._nvmlGetFunctionPointer(function)
         except Exception as error:
@@ -184,7 +189,7 @@ class GuardedNvml:
 
 
 def _as_nvmls(module: Any, function: str, error: Exception) -> Exception:
-    """An ``NVMLError`` for what a function of the binding has raised."""
+    """Return the ``NVMLError`` that stands for an exception of the module `pynvml`."""
     plain: type[Exception] = module.NVMLError
     missing = getattr(module, "NVMLError_FunctionNotFound", plain)
     lacks = (
@@ -194,26 +199,26 @@ def _as_nvmls(module: Any, function: str, error: Exception) -> Exception:
     )
     kind = missing if lacks else getattr(module, "NVMLError_Unknown", plain)
     if lacks:
-        said = f"this driver's NVML, or the module pynvml, lacks {function}"
+        message = f"this driver's NVML, or the module pynvml, lacks {function}"
     elif isinstance(error, plain):
         try:
             str(error)
         except UnicodeDecodeError as wrong:
-            kind, said = type(error), wrong.object.decode(errors="replace")
+            kind, message = type(error), wrong.object.decode(errors="replace")
         else:
             return error
     else:
-        said = f"{function} of the module pynvml fails with {type(error).__name__}: {error}"
+        message = f"{function} of the module pynvml fails with {type(error).__name__}: {error}"
     code = getattr(error, "value", _UNKNOWN)
-    found: Exception = type(kind.__name__, (kind,), {"__str__": lambda _: said})(code)
+    found: Exception = type(kind.__name__, (kind,), {"__str__": lambda _: message})(code)
     return found
 
 
-def absence(nvml: Any) -> tuple[type[Exception], ...]:
-    """Return the errors by which a reading or setting is missing, or not permitted.
+def unavailable_errors(nvml: Any) -> tuple[type[Exception], ...]:
+    """Return the errors which mean that a reading or setting is missing or not permitted.
 
     Args:
-        nvml: of a `Device`, real or emulated.
+        nvml: the NVML of a `Device`, real or emulated.
     """
     return (
         nvml.NVMLError_NotSupported,
@@ -232,7 +237,7 @@ def deny_writes() -> None:
 
 
 def load_nvml() -> GuardedNvml:
-    """The NVML library, initialized.
+    """Return the NVML library, initialized.
 
     Raises:
         DeviceError: the module is missing or too old, or there is no working NVIDIA driver.
@@ -258,16 +263,16 @@ def load_nvml() -> GuardedNvml:
     return nvml
 
 
-def text(value: str | bytes) -> str:
-    """A printable string from NVML; older versions of pynvml return bytes."""
+def printable_text(value: str | bytes) -> str:
+    """Return NVML's text as a printable string; older versions of pynvml return bytes."""
     decoded = value.decode(errors="replace") if isinstance(value, bytes) else value
-    return "".join(one if one.isprintable() else "\ufffd" for one in decoded).strip()
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in decoded).strip()
 
 
-def name_of(nvml: Any, handle: Any) -> str:
-    """The name of a card, which is not empty.
+def gpu_name(nvml: Any, handle: Any) -> str:
+    """Return the name of a card, which is not empty.
 
     Raises:
         NVMLError: the card does not respond.
     """
-    return text(nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"
+    return printable_text(nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"

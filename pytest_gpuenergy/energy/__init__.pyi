@@ -1,9 +1,9 @@
 from .clock_states import (
     LEAST_STEP as LEAST_STEP,
     clock_states as clock_states,
+    has_clock_step as has_clock_step,
     mean_clock_mhz as mean_clock_mhz,
-    stepped as stepped,
-    steps as steps,
+    step_indices as step_indices,
 )
 from .counter import EnergyCounter as EnergyCounter, regular_times_s as regular_times_s
 from .energy_source import CounterError as CounterError, Edge as Edge, EnergySource as EnergySource
@@ -23,8 +23,8 @@ from .reading import (
     Reading as Reading,
     cut_windows as cut_windows,
     estimate as estimate,
-    gains as gains,
     placement_variance as placement_variance,
+    settling_gains as settling_gains,
     variance_of_mean as variance_of_mean,
 )
 from .samples import (
@@ -41,18 +41,18 @@ from .sensors import (
     RESTRAINING_REASONS as RESTRAINING_REASONS,
     SW_POWER_CAP as SW_POWER_CAP,
     ProcessWatch as ProcessWatch,
-    answers as answers,
-    doubts as doubts,
+    condition_flags as condition_flags,
     power_by_samples_w as power_by_samples_w,
     processes_on as processes_on,
     read_conditions as read_conditions,
+    responds as responds,
 )
 from .steadiness import (
     PREHEAT_S as PREHEAT_S,
     MeterSettings as MeterSettings,
     Slope as Slope,
+    former_power_effect as former_power_effect,
     power_slope as power_slope,
-    unsettled as unsettled,
 )
 from .thermal import (
     Leakage as Leakage,

@@ -1,9 +1,9 @@
-"""What samples of the effective SM clock say about the trials of a measurement.
+"""Finds the states of a card, at which its SM clock stays, in samples of the effective clock.
 
-Where nothing limits it, the clock of some cards stays within 0.01 % for seconds or minutes and then
+If nothing limits it, the clock of some cards stays within 0.01 % for seconds or minutes and then
 steps within a second to another level, by 0.05 to 0.6 %; the power steps by about 1 % with it
 (``docs/notes/card-states.md``). Each level is a state of the card. Under a power cap that binds,
-the clock moves all the time, and there are no states.
+the clock varies all the time, and there are no states.
 """
 
 from __future__ import annotations
@@ -18,24 +18,31 @@ from pytest_gpuenergy.devices import ClockSamples
 from pytest_gpuenergy.record import ClockState
 
 LEAST_STEP = 4e-4
-"""A smaller relative change of the clock is not a step."""
+"""The smallest relative change of the clock that is a step."""
 
 LEAST_SHARE = 0.05
-"""A state that held for a smaller part of the trials changes their means by less than 0.1 %."""
+"""The smallest share of the trials for which a state counts; below it, a state changes their means
+by less than 0.1 %."""
 
 _LEAST_COVERED = 0.5
-_TRANSIENT_S = 0.3  # in which the clock rises from that of an idle card
+"""The smallest share of a time that samples must cover for a mean clock."""
+_TRANSIENT_S = 0.3
+"""The time in which the clock rises from that of an idle card."""
 _LEAST_SAMPLES = 6
-_SIDE = 3  # samples on either side of a step that are compared
-_SIGNIFICANT = 5.0  # standard deviations of such comparisons elsewhere
-_DISTINCT = 3.0  # standard deviations of the samples of a level
-_STEADY = 2.5e-4  # largest relative standard deviation of the samples of a level
+_SIDE = 3
+"""The number of samples on either side of a step that are compared."""
+_SIGNIFICANT = 5.0
+"""The size of a step in standard deviations of such comparisons elsewhere."""
+_DISTINCT = 3.0
+"""The size of a step in standard deviations of the samples of a level."""
+_STEADY = 2.5e-4
+"""The largest relative standard deviation of the samples of a level."""
 
 _Floats = npt.NDArray[np.float64]
 
 
 def mean_clock_mhz(samples: ClockSamples | None, begin_s: float, end_s: float) -> float | None:
-    """The mean clock from ``begin_s`` to ``end_s``.
+    """Return the mean clock from ``begin_s`` to ``end_s``.
 
     None if there are no samples, or if they cover less than half of that time.
     """
@@ -50,17 +57,17 @@ def mean_clock_mhz(samples: ClockSamples | None, begin_s: float, end_s: float) -
 def clock_states(
     samples: ClockSamples | None, start_s: float, begin_s: float, end_s: float
 ) -> tuple[ClockState, ...]:
-    """The states of the card during the heat-up and the trials, in order of appearance.
+    """Return the states of the card during the heat-up and the trials, in order of appearance.
 
     Args:
-        samples: of a run that nothing held back: no power cap and no slowdown.
-        start_s: when the run began.
-        begin_s: when the trials began.
-        end_s: when they ended.
+        samples: the samples of a run that no power cap and no slowdown has limited.
+        start_s: the start of the run.
+        begin_s: the start of the trials.
+        end_s: the end of the trials.
 
     Returns:
-        Nothing if there are too few samples, or if the clock moves other than in steps during the
-        trials.
+        The states; none if there are too few samples, or if the clock changes other than in steps
+        during the trials.
     """
     if samples is None:
         return ()
@@ -70,13 +77,15 @@ def clock_states(
     weights_s = _overlaps_s(samples, begin_s, end_s)[chosen]
     if len(logs) < _LEAST_SAMPLES or not weights_s.sum():
         return ()
-    cuts = steps(logs)
+    cuts = step_indices(logs)
     found: dict[float, float] = {}
     for level, part_s in zip(np.split(logs, cuts), np.split(weights_s, cuts), strict=True):
         middle, time_s = float(np.median(level)), float(part_s.sum())
         if _spread(level) <= _STEADY:
             # The card may have been in this state before.
-            same = next((one for one in found if abs(one - middle) < LEAST_STEP / 2), middle)
+            same = next(
+                (earlier for earlier in found if abs(earlier - middle) < LEAST_STEP / 2), middle
+            )
             found[same] = found.get(same, 0.0) + time_s
         elif time_s:
             return ()
@@ -87,28 +96,28 @@ def clock_states(
     )
 
 
-def stepped(states: Sequence[ClockState]) -> bool:
-    """Whether the card changed its state during the trials, for more than a moment."""
+def has_clock_step(states: Sequence[ClockState]) -> bool:
+    """Return whether the card changed its state during the trials, for more than a moment."""
     return sum(state.share >= LEAST_SHARE for state in states) > 1
 
 
-def steps(logs: _Floats) -> list[int]:
-    """Indices at which a new level begins.
+def step_indices(logs: _Floats) -> list[int]:
+    """Return the indices at which a new level begins.
 
-    The medians of three samples on either side are compared, less what a drift common to all of
-    them explains. A change counts that exceeds `LEAST_STEP` and five robust standard deviations of
-    all such changes, is the largest nearby, and separates levels by more than they scatter. So
-    noise, outliers, steady drifts and random walks have no steps.
+    The medians of three samples on either side are compared, after the common drift has been
+    subtracted. A change is a step if it exceeds `LEAST_STEP` and five robust standard deviations of
+    all such changes, is the largest nearby, and separates levels by more than they scatter. Noise,
+    outliers, steady drifts and random walks thus have no steps.
 
     Args:
-        logs: natural logarithms of successive clocks.
+        logs: the natural logarithms of successive clocks.
     """
     if len(logs) < _LEAST_SAMPLES:
         return []
     sides = np.median(
         np.lib.stride_tricks.sliding_window_view(np.pad(logs, 1, mode="edge"), _SIDE), axis=1
     )
-    changes = sides[_SIDE:] - sides[:-_SIDE]  # the first one is at index 2
+    changes = sides[_SIDE:] - sides[:-_SIDE]  # the first change is at index 2
     changes = np.abs(changes - np.median(changes))
     least = max(LEAST_STEP, _SIGNIFICANT * float(np.median(changes)) / 0.6745)
     cuts: list[int] = []
@@ -121,7 +130,7 @@ def steps(logs: _Floats) -> list[int]:
 
 
 def _distinct(logs: _Floats, cuts: list[int]) -> list[int]:
-    """The cuts without those whose two sides hardly differ."""
+    """Return the cuts whose two sides differ by more than they scatter."""
     while cuts:
         levels = np.split(logs, cuts)
         apart = [
@@ -137,9 +146,9 @@ def _distinct(logs: _Floats, cuts: list[int]) -> list[int]:
 
 
 def _moved(logs: _Floats, cut: int) -> int:
-    """The cut, or its neighbour if that divides the samples nearby better.
+    """Return the cut, or its neighbour if that divides the samples nearby better.
 
-    Medians of three place a cut no better than to one sample.
+    Medians of three samples place a cut only to within one sample.
     """
     near = logs[max(0, cut - _SIDE) : cut + _SIDE]
     middle = min(cut, _SIDE)
@@ -152,12 +161,12 @@ def _moved(logs: _Floats, cut: int) -> int:
 
 
 def _spread(values: _Floats) -> float:
-    """A standard deviation that a few outliers do not change."""
+    """Return a standard deviation that a few outliers do not change."""
     return float(np.median(np.abs(values - np.median(values)))) / 0.6745
 
 
 def _overlaps_s(samples: ClockSamples, begin_s: float, end_s: float) -> _Floats:
-    """How much of each sample's span lies between two moments: shape (n,)."""
+    """Return the part of each sample's span that lies between two moments, shape (n,)."""
     ends_s = np.minimum(samples.end_s, end_s) - np.maximum(samples.begin_s, begin_s)
     overlaps_s: _Floats = np.maximum(ends_s, 0.0)
     return overlaps_s

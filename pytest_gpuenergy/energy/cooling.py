@@ -1,12 +1,12 @@
-"""What the readings of a card's temperature say about how it is cooled, and what they leave open.
+"""Infers how a card is cooled from readings of its temperature, and how certain that is.
 
 For a given time constant of the heat sink, the temperature is linear in four parameters, and
-readings turn a normal distribution of these into another one. Several models, which differ in the
-time constant and in what is assumed of the heat sink's size at first, are kept side by side and
-weighed by the probability that they gave to the readings: Bayesian model averaging (J. A. Hoeting,
-D. Madigan, A. E. Raftery, C. T. Volinsky, "Bayesian model averaging: a tutorial", Statistical
-Science 14, 1999). Readings of a few seconds cannot tell a small heat sink from a large, slow one.
-The average says so where the most likely model alone would not.
+readings turn a normal distribution of these into another normal distribution. Several models, which
+differ in the time constant and in the size first assumed of the heat sink, are kept side by side
+and weighted by the probability that they gave to the readings: Bayesian model averaging (J. A.
+Hoeting, D. Madigan, A. E. Raftery, C. T. Volinsky, "Bayesian model averaging: a tutorial",
+Statistical Science 14, 1999). Readings of a few seconds cannot tell a small heat sink from a large,
+slow one. The average reflects this, which the most likely model alone would not.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import numpy.typing as npt
 _Floats = npt.NDArray[np.float64]
 
 DIE_S = 0.5
-"""Time constant of the die."""
+"""The time constant of the die."""
 _CONSTANTS_S = np.array([5.0, 8.0, 13.0, 22.0, 36.0, 60.0, 100.0])
-"""Time constants of the heat sink."""
+"""The time constants of the heat sink that are considered."""
 
 
 class _Kind(NamedTuple):
-    """What is assumed of a heat sink at first.
+    """A kind of heat sink, with the parameters that are assumed at first.
 
     Attributes:
-        usual_s: median of its time constant.
-        spread: standard deviation of the logarithm of that.
-        rise_k: by how much it warms under the greatest power seen.
-        rise_spread_k: standard deviation of that.
-        start_k: how far it is from rest when the first sample is taken.
-        start_spread_k: standard deviation of that.
+        usual_s: the median of the time constant.
+        spread: the standard deviation of the logarithm of the time constant.
+        rise_k: the rise of its temperature under the greatest power seen.
+        rise_spread_k: the standard deviation of ``rise_k``.
+        start_k: the distance of its temperature from rest at the first sample.
+        start_spread_k: the standard deviation of ``start_k``.
     """
 
     usual_s: float
@@ -52,21 +52,23 @@ _KINDS = (
     _Kind(14.0, 0.5, 13.0, 5.0, 0.0, 2.0),
     _Kind(14.0, 0.5, 13.0, 5.0, 7.0, 4.0),
 )
-"""Equally likely: cooled as the H200s of docs/notes/temperature.md are; as the H100s are, after a
-rest; and as these, still warm from what another process has run."""
-_AIR_K, _DIE_K = np.array([-25.0, 15.0]), np.array([20.0, 15.0])
-"""Mean and standard deviation, under the same power, of the temperature without power relative to
-that of the first sample, and of the rise through the die."""
+"""The kinds, which are equally likely: cooled like the H200s of docs/notes/temperature.md; like the
+H100s there, after a rest; and like these H100s, still warm from another process's load."""
+_AIR_K = np.array([-25.0, 15.0])
+"""The mean and standard deviation of the temperature without power, relative to the first sample,
+if the power before the first sample is the greatest seen."""
+_DIE_K = np.array([20.0, 15.0])
+"""The mean and standard deviation of the rise through the die under the greatest power seen."""
 _READING_K = 2.5
-"""Standard error that a reading of whole kelvins counts with: neighbouring ones err alike."""
+"""The standard error assigned to a reading in whole kelvins: neighbouring readings err alike."""
 
 SINK_S = np.tile(_CONSTANTS_S, len(_KINDS))
-"""Time constant of the heat sink in each model."""
+"""The time constant of the heat sink in each model."""
 _PARAMETERS = 4
 
 
 def _prior(kind: _Kind) -> _Floats:
-    """The probabilities of the time constants."""
+    """Return the probabilities of the time constants."""
     weights = np.exp(-0.5 * (np.log(_CONSTANTS_S / kind.usual_s) / kind.spread) ** 2)
     found: _Floats = weights / weights.sum()
     return found
@@ -77,12 +79,12 @@ _LOG_PRIOR = np.log(np.concatenate([_prior(kind) for kind in _KINDS]))
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known of the parameters: a normal distribution for each model.
+    """The distribution of the parameters given the readings: a normal distribution for each model.
 
     Attributes:
         weights: the probability of each model.
-        means: shape (models, 4).
-        covariances: shape (models, 4, 4).
+        means: the means of the parameters, shape (models, 4).
+        covariances: the covariances of the parameters, shape (models, 4, 4).
     """
 
     weights: _Floats
@@ -93,16 +95,16 @@ class Posterior:
     def points(self) -> _Floats:
         """Eight equally likely points for each model, of shape (models, 8, 4).
 
-        They have the distribution's mean and covariance, so moments of functions that are nearly
-        linear follow from them: the cubature rule of third degree (I. Arasaratnam, S. Haykin,
-        "Cubature Kalman filters", IEEE Transactions on Automatic Control 54, 2009).
+        They have the distribution's mean and covariance, so the moments of nearly linear functions
+        follow from them: the cubature rule of third degree (I. Arasaratnam, S. Haykin, "Cubature
+        Kalman filters", IEEE Transactions on Automatic Control 54, 2009).
         """
         axes = np.sqrt(_PARAMETERS) * np.swapaxes(np.linalg.cholesky(self.covariances), 1, 2)
         points: _Floats = self.means[:, np.newaxis] + np.concatenate([axes, -axes], axis=1)
         return points
 
     def mean(self, values: _Floats) -> float:
-        """The mean of a quantity with these values, of shape (models, 8), at the `points`."""
+        """Return the mean of a quantity from its values at the `points`, shape (models, 8)."""
         return float(self.weights @ values.mean(axis=1))
 
 
@@ -119,21 +121,21 @@ class Evidence:
 
     @classmethod
     def none(cls) -> Evidence:
-        """Before any reading."""
+        """Return the evidence before any reading."""
         models = len(SINK_S)
         return cls(np.zeros((models, _PARAMETERS, _PARAMETERS)), np.zeros((models, _PARAMETERS)))
 
     def times(self, factor: float) -> Evidence:
-        """Counting as ``factor`` of what it is."""
+        """Return the evidence with its weight multiplied by ``factor``."""
         return Evidence(factor * self.squares, factor * self.products)
 
     def plus(self, columns: _Floats, rises_c: _Floats, *, level_error_k: float) -> Evidence:
-        """With further readings, of successive samples.
+        """Return the evidence with further readings, of successive samples.
 
         Args:
-            columns: what each parameter is multiplied by, of shape (readings, models, 4).
+            columns: the coefficient of each parameter, shape (readings, models, 4).
             rises_c: the temperatures relative to that of the first sample.
-            level_error_k: standard deviation of an error that all of them share.
+            level_error_k: the standard deviation of an error that all readings share.
         """
         count = len(rises_c)
         if not count:
@@ -151,7 +153,12 @@ class Evidence:
         )
 
     def posterior(self, start_w: float, peak_w: float) -> Posterior:
-        """What is known, given the power before the first sample and the greatest one seen."""
+        """Return the distribution of the parameters.
+
+        Args:
+            start_w: the power before the first sample.
+            peak_w: the greatest power seen.
+        """
         usual, spread = _assumed(start_w, peak_w)
         precision = self.squares + np.einsum("ij,jk->ijk", spread**-2.0, np.eye(_PARAMETERS))
         right = self.products + usual / spread**2
@@ -169,7 +176,7 @@ class Evidence:
 
 
 def _assumed(start_w: float, peak_w: float) -> tuple[_Floats, _Floats]:
-    """Means and standard deviations of the parameters at first, each of shape (models, 4)."""
+    """Return the prior means and standard deviations of the parameters, each (models, 4)."""
     kinds = [
         [
             _AIR_K * (start_w / peak_w),

@@ -1,4 +1,4 @@
-"""NVML's energy counter, which advances in steps: when, and by how much."""
+"""NVML's energy counter, which advances in steps: finds when, and by how much."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ from pytest_gpuenergy.energy.energy_source import CounterError, Edge
 from pytest_gpuenergy.support import DeviceError
 
 _PATIENCE_S = 0.6
+"""How long to wait for a step before the counter counts as stopped."""
 _MARGIN_READS = 1.5
+"""How many read durations before a step is due the continuous reads begin."""
 _PROBE_S = 0.2
+"""The least time from which the period is determined."""
 
 _LEAST_SEEN = 10
 _LEAST_SEEN_S = 1.2
-"""The least number and time span of seen steps from which a schedule is inferred."""
+"""The least number and the least time span of seen steps from which a schedule is inferred."""
 _MOST_SEEN = 64
 _WIDEST = 1 / 5
-"""Of a period: if steps are seen less sharply, no schedule is used and each item awaits them."""
+"""The widest bracket around a step, as a fraction of a period, with which a schedule is used."""
 _MOST_DOUBT = 2 / 5
-"""Of a period: if a moment is less certain, its step may be confused with a neighbour."""
+"""The largest uncertainty of a step's time, as a fraction of a period: a step that is less certain
+may be confused with its neighbour."""
 _TRIES = 5
 _GUARD = 1 / 8
-"""Of a period, before and after a step: no reads there once the schedule is known."""
+"""The fraction of a period before and after a step without reads, once the schedule is known."""
 
 
 class EnergyCounter:
     """Finds the moments at which a device's energy counter advances, with as few reads as possible.
 
-    At first each step is awaited: by sleeping until just before it is due, and reading continuously
-    from then on. This shows when the step comes, but delays it: a step that falls into a read waits
+    At first it awaits each step: it sleeps until just before the step is due, and then reads
+    continuously. This shows when the step comes, but delays it: a step during a read waits
     milliseconds for the read to end, and includes the energy until then. Once the steps have proved
-    to be regular in time, the counter is only read half-way between two of them, starting with the
-    next `probe`. Each probe then awaits a single step, to check that the schedule still holds.
+    to be regular, the counter is read only half-way between two steps, from the next `probe` on.
+    Each probe then awaits a single step, to check that the schedule still holds.
     """
 
     name = "counter"
@@ -74,7 +78,7 @@ class EnergyCounter:
         return edge
 
     def next_edge(self, periods: int) -> Edge:
-        """The edge about ``periods`` update periods after the last one.
+        """Return the edge about ``periods`` update periods after the last one.
 
         Raises:
             CounterError: the counter does not move, or was reset.
@@ -84,22 +88,19 @@ class EnergyCounter:
         if self._schedule is not None:
             return self._between_steps(self._schedule, self._number + periods)
         edge = self._await_step(self._last.time_s + periods * self.period_s)
-        self.period_s = (edge.time_s - self._seen[0].time_s) / self._steps_seen()
+        steps = max(1, step_numbers(self._seen, self.period_s)[-1])
+        self.period_s = (edge.time_s - self._seen[0].time_s) / steps
         return edge
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
-        """See `EnergySource.times_s`; uses the schedule, or else a line through the ``edges``."""
+        """Return the times by the schedule, or else by a line; see `EnergySource.times_s`."""
         if (schedule := self._schedule) is None:
             return regular_times_s(edges, self.period_s, begin)
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
 
-    def _steps_seen(self) -> int:
-        """Number of steps from the first to the last that was seen."""
-        return max(1, step_numbers(self._seen, self.period_s)[-1])
-
     def _learned(self) -> Schedule | None:
-        """The line through the steps that were seen, if it is sharp enough to schedule reads."""
+        """Return the schedule of the seen steps, or None if it is not certain enough for reads."""
         if len(self._seen) < _LEAST_SEEN:
             return None
         if self._seen[-1].time_s - self._seen[0].time_s < _LEAST_SEEN_S:
@@ -107,12 +108,12 @@ class EnergyCounter:
         usual_s = median(edge.before_s - edge.after_s for edge in self._seen)
         if usual_s > _WIDEST * self.period_s:
             return None
-        # An edge seen by an unusually long read says little about the moment.
+        # An unusually long read says little about the moment of a step.
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
-        return schedule_of(clear, self.period_s)
+        return fitted_schedule(clear, self.period_s)
 
     def _on_schedule(self, schedule: Schedule) -> Edge | None:
-        """Await a step; None if it does not come when the ``schedule`` predicts."""
+        """Await a step; return None if it does not come when the ``schedule`` predicts."""
         number = schedule.number_at(self._clock.now_s()) + 1
         doubt_s = 3 * schedule.moment_error_s(number)
         if doubt_s > _MOST_DOUBT * schedule.period_s:
@@ -129,7 +130,7 @@ class EnergyCounter:
         return edge
 
     def _between_steps(self, schedule: Schedule, number: int) -> Edge:
-        """Read half-way between the step ``number``, or a later one, and the next step."""
+        """Read half-way between step ``number``, or a later step, and the step after it."""
         assert self._last is not None
         clock = self._clock
         for _ in range(_TRIES):
@@ -140,8 +141,8 @@ class EnergyCounter:
                 self._raise_reset()
             off_s = max(middle_s - begin_s, begin_s + self._read_s - middle_s)
             if off_s > (1 / 2 - _GUARD) * schedule.period_s:
-                # The host slept or read for too long: it is uncertain which step was read, and the
-                # step may have waited for the read.
+                # The host slept or read for too long: the read may belong to another step, and may
+                # have delayed it.
                 number = schedule.number_at(clock.now_s()) + 1
             elif energy_mj > self._last.energy_mj:
                 moment_s, error_s = schedule.moment_s(number), schedule.moment_error_s(number)
@@ -164,7 +165,7 @@ class EnergyCounter:
         return self._await_change()
 
     def _await_change(self, since_s: float | None = None) -> Edge:
-        """The next edge.
+        """Return the next edge.
 
         Raises:
             CounterError: there is none within `_PATIENCE_S` of ``since_s``, or of now without it.
@@ -191,7 +192,7 @@ class EnergyCounter:
                 )
 
     def _read(self) -> tuple[float, int]:
-        """When the read began, and the energy read, in mJ."""
+        """Return the time at which the read began, and the energy in mJ."""
         begin_s = self._clock.now_s()
         nvml = self._device.nvml
         try:
@@ -212,14 +213,16 @@ class EnergyCounter:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps at ``phase_s + k * period_s``, from a fit to seen steps.
+    """Steps at the times ``phase_s + k * period_s``, from a fit to seen steps.
 
     Attributes:
-        count: number of seen steps.
-        middle: mean of their ``k``.
-        spread: sum of the squared deviations of their ``k`` from that mean.
-        error_s: standard deviation of a seen step from the line.
-        bracket_s: widest bracket around the time of a seen step.
+        phase_s: the time of step 0.
+        period_s: the time between two steps.
+        count: the number of seen steps.
+        middle: the mean of their numbers ``k``.
+        spread: the sum of the squared deviations of their numbers from that mean.
+        error_s: the standard deviation of a seen step from the line.
+        bracket_s: the widest bracket around the time of a seen step.
     """
 
     phase_s: float
@@ -231,49 +234,49 @@ class Schedule:
     bracket_s: float
 
     def moment_s(self, number: int) -> float:
-        """When step ``number`` is due."""
+        """Return the time at which step ``number`` is due."""
         return self.phase_s + number * self.period_s
 
     def number_at(self, moment_s: float) -> int:
-        """The step due closest to ``moment_s``."""
+        """Return the number of the step that is due closest to ``moment_s``."""
         return round((moment_s - self.phase_s) / self.period_s)
 
     def moment_error_s(self, number: int) -> float:
-        """Standard error of `moment_s`."""
+        """Return the standard error of `moment_s`."""
         share = 1 / self.count + (number - self.middle) ** 2 / self.spread
         return self.error_s * math.sqrt(share)
 
     def times_s(self, numbers: Sequence[int]) -> list[float]:
-        """The times of these steps."""
+        """Return the times of the steps with these numbers."""
         return [self.moment_s(number) for number in numbers]
 
     def span_error_s(self, steps: int) -> float:
-        """Standard error of the time taken by this many steps."""
+        """Return the standard error of the time that a number of steps takes."""
         return self.error_s * steps / math.sqrt(self.spread)
 
 
 def regular_times_s(
     edges: Sequence[Edge], period_s: float, begin: int = 0
 ) -> tuple[list[float], float]:
-    """The edges' times, made precise by the regularity of the counter's updates.
+    """Return the edges' times, made precise by the regularity of the counter's updates.
 
-    A read takes milliseconds, so the time of a single edge is known to within one or two; all edges
-    lie on one line ``phase + k * period``, fitted here by least squares.
+    A read takes milliseconds, so the time of a single edge is known to within one or two
+    milliseconds; all edges lie on one line ``phase + k * period``, fitted here by least squares.
 
     Returns:
         The fitted times in seconds, and the standard error of the time from ``edges[begin]`` to the
-        last. If the edges do not lie on a line to within their own uncertainty, their midpoints are
-        returned instead.
+        last edge. The times are the midpoints instead if the edges are farther from a line than
+        their own uncertainty.
     """
-    if (line := schedule_of(edges, period_s)) is None:
+    if (line := fitted_schedule(edges, period_s)) is None:
         widths = [edge.before_s - edge.after_s for edge in edges]
         return [edge.time_s for edge in edges], float(np.mean(widths)) / math.sqrt(6)
     numbers = step_numbers(edges, period_s)
     return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
 
 
-def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
-    """A fit to successive edges; None if they are not on a line to within their uncertainty."""
+def fitted_schedule(edges: Sequence[Edge], period_s: float) -> Schedule | None:
+    """Return a fit to successive edges, or None if they are too far from a line."""
     numbers = np.array(step_numbers(edges, period_s))
     if len(edges) < 3 or (np.diff(numbers) < 1).any():
         return None
@@ -298,9 +301,9 @@ def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
 
 
 def step_numbers(edges: Sequence[Edge], period_s: float) -> list[int]:
-    """The number of each edge's step, counted from 0 at the first edge."""
+    """Return the number of each edge's step, counted from 0 at the first edge."""
     numbers = [0]
-    # From edge to edge: over many steps, an error of the period could add up to a whole one.
+    # From edge to edge: over many steps, an error of the period could add up to a whole period.
     for before, after in pairwise(edges):
         numbers.append(numbers[-1] + round((after.time_s - before.time_s) / period_s))
     return numbers

@@ -1,4 +1,4 @@
-"""What every source of energy readings offers."""
+"""The interface of a source of energy readings, and the edges it finds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_gpuenergy.support import DeviceError
 
 
 class CounterError(DeviceError):
-    """An energy source has stopped or run backwards; ``flag`` says which."""
+    """An energy source has stopped or run backwards; ``flag`` is the validity flag for it."""
 
     def __init__(self, flag: str, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class CounterError(DeviceError):
 
 @dataclass(frozen=True)
 class Edge:
-    """The energy reached ``energy_mj`` between ``after_s`` and ``before_s``."""
+    """The moment between ``after_s`` and ``before_s`` at which the energy reached ``energy_mj``."""
 
     after_s: float
     before_s: float
@@ -28,18 +28,18 @@ class Edge:
 
     @cached_property
     def time_s(self) -> float:
-        """Midpoint of the bracket around the moment."""
+        """The midpoint of the bracket around the moment."""
         return (self.after_s + self.before_s) / 2
 
 
 class EnergySource(Protocol):
-    """Energy since some moment, known at edges.
+    """A source of the energy since some moment, which is known at edges.
 
     Attributes:
-        name: as in records: ``counter``, ``instant power`` or ``average power``.
-        period_s: time between two edges; known after `probe`.
-        memory_s: how far back a reading reaches: sooner than this after a change of power, it still
-            includes power from before the change. Known after `probe`.
+        name: the name in records: ``counter``, ``instant power`` or ``average power``.
+        period_s: the time between two edges; known after `probe`.
+        memory_s: the time over which a reading is averaged: for so long after a change of power, it
+            still includes power from before the change. Known after `probe`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class EnergySource(Protocol):
     memory_s: float
 
     def probe(self) -> Edge:
-        """Determine the source's traits, just after a load has begun, and return an edge.
+        """Determine the period and memory, just after a load has begun, and return an edge.
 
         Raises:
             CounterError: the source has stopped or run backwards.
@@ -55,7 +55,7 @@ class EnergySource(Protocol):
         """
 
     def next_edge(self, periods: int) -> Edge:
-        """The edge about ``periods`` periods after the last one.
+        """Return the edge about ``periods`` periods after the last one.
 
         Raises:
             CounterError: the source has stopped or run backwards.
@@ -63,8 +63,9 @@ class EnergySource(Protocol):
         """
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
-        """The best estimates of the times of successive ``edges`` since the last `probe`.
+        """Return the best estimates of the times of successive ``edges`` since the last `probe`.
 
         Returns:
-            Times in seconds, and the standard error of the time from ``edges[begin]`` to the last.
+            The times in seconds, and the standard error of the time from ``edges[begin]`` to the
+            last edge.
         """

@@ -1,4 +1,4 @@
-"""Measures the time and the energy of a launch while a kernel runs back to back."""
+"""Measures the time and energy of a launch while a kernel runs back to back."""
 
 from __future__ import annotations
 
@@ -23,18 +23,30 @@ from pytest_gpuenergy.energy.steadiness import MeterSettings, PowerHistory, Stea
 from pytest_gpuenergy.energy.thermal import Sample, Settling, ThermalModel
 
 _PRESENT_S = 0.3
-"""In a heat-up, the time over which the present temperature is taken."""
+"""The time in a heat-up over which the present temperature is averaged."""
 _SPARE = 1.02
+"""The factor by which a measurement is longer than it needs to be for its number of launches."""
+
+LEAST_PAUSE_S = 5.0
+"""The shortest pause after which a card has cooled down."""
+SETTLED = 0.003
+"""The root mean square of the change of power still possible, as a fraction, at which the
+preheating ends."""
+_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
+"""The time until the remaining time is first announced, and between further announcements."""
+
+Announce = Callable[[float], object]
+"""A function that is called from time to time with the seconds that the preheating may last."""
 
 
 class EnergyMeter:
-    """Measures what a `Repeater` runs, on one device.
+    """Measures the time and energy of what a `Repeater` runs, on one device.
 
     Args:
-        device: runs the repeaters.
-        settings: how long to heat up and to measure.
-        source: where the joules come from; by default it is chosen at first use.
-        announce: see `Preheat`.
+        device: the device that runs the repeaters.
+        settings: the settings of the meter.
+        source: the source of the energy, by default chosen at its first use.
+        announce: a function that shows the time left, see `Preheat`.
     """
 
     def __init__(
@@ -54,7 +66,7 @@ class EnergyMeter:
 
     @property
     def source(self) -> EnergySource:
-        """Where the joules come from.
+        """The source of the energy.
 
         Raises:
             DeviceError: the card has no source of energy.
@@ -73,13 +85,14 @@ class EnergyMeter:
         """
         settings = self._settings
         reading = evaluate(self._observe(repeater, settings), self.source, settings)
-        while (launches := _launches(reading)) < settings.min_launches:
-            settings = self._longer(settings, _seconds(reading) / launches)
+        while (launches := sum(trial.launches for trial in reading.trials)) < settings.min_launches:
+            launch_s = sum(trial.seconds for trial in reading.trials) / launches
+            settings = self._longer(settings, launch_s)
             reading = evaluate(self._observe(repeater, settings), self.source, settings)
         return reading
 
     def _longer(self, settings: MeterSettings, launch_s: float) -> MeterSettings:
-        """Enough for the least number of launches, even if the card becomes a little faster."""
+        """Return settings for the least number of launches, even if the card gets a bit faster."""
         needed_s = _SPARE * settings.min_launches * launch_s + 2 * self.source.period_s
         least_s = max(needed_s, _SPARE * settings.min_measure_s)
         return replace(
@@ -140,7 +153,7 @@ class EnergyMeter:
         edges = [source.probe()]
         self._warmth.note(edges[0])
         stride = max(1, round(0.1 / source.period_s))
-        # A source that had to be probed first has kept the card under load for longer.
+        # If the source had to be probed first, the card was under load for longer.
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
         steady = preheated = False
         while not (steady and preheated):
@@ -166,7 +179,7 @@ class EnergyMeter:
         earlier = [warm[index] for index in steadiness.like_trials(warm)]
         edges, meanwhile = [warm[-1]], set()
         while (
-            len(edges) <= settings.min_trials  # which take long when the sensor's memory is long
+            len(edges) <= settings.min_trials  # which take long if the sensor's memory is long
             or edges[-1].time_s - edges[0].time_s < settings.max_measure_s
         ):
             edges.append(source.next_edge(steadiness.stride))
@@ -182,7 +195,7 @@ class EnergyMeter:
     def _precise(
         self, source: EnergySource, earlier: Sequence[Edge], edges: Sequence[Edge]
     ) -> bool:
-        """Whether the scatter of power between ``edges`` leaves a narrow interval."""
+        """Return whether the scatter of power between ``edges`` leaves a narrow interval."""
         both = [*earlier, *edges]
         times, _ = source.times_s(both)
         powers = (np.diff([edge.energy_mj for edge in both]) / np.diff(times)).tolist()
@@ -191,32 +204,12 @@ class EnergyMeter:
         return scatter.relative_half_width <= self._settings.relative_half_width
 
 
-def _launches(reading: Reading) -> float:
-    return sum(one.launches for one in reading.trials)
-
-
-def _seconds(reading: Reading) -> float:
-    return sum(one.seconds for one in reading.trials)
-
-
-LEAST_PAUSE_S = 5.0
-"""After a shorter pause a card is still warm."""
-SETTLED = 0.003
-"""The preheating ends when the power is not expected to change by more than this fraction, by its
-root mean square over all that the run so far leaves open."""
-_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
-"""When the time left is announced: at first, and how often from then on."""
-
-Announce = Callable[[float], object]
-"""Is told from time to time for how many seconds the preheating may go on."""
-
-
 class Preheat:
-    """The time that a card may be heated up beyond what each measurement needs.
+    """The time for which a card may be heated up beyond what each measurement needs.
 
     Args:
-        longest_s: in all; a pause of some seconds gives as many back.
-        announce: shows the time left.
+        longest_s: the total time; a pause of some seconds restores as many.
+        announce: a function that shows the time left.
     """
 
     def __init__(self, longest_s: float, announce: Announce) -> None:
@@ -227,12 +220,12 @@ class Preheat:
         self._told_s = 0.0
 
     def paused(self, pause_s: float) -> None:
-        """Take note of a pause before a run."""
+        """Account for a pause before a run."""
         if pause_s > LEAST_PAUSE_S:
             self._left_s = min(self._longest_s, self._left_s + pause_s)
 
     def goes_on(self, now_s: float, settling: Settling | None) -> bool:
-        """Whether to heat the card further at ``now_s``; when not, `end` was called."""
+        """Return whether to heat the card further at ``now_s``; if not, call `end`."""
         if self._since_s is None:
             self._since_s = now_s
             self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
@@ -255,11 +248,11 @@ class Preheat:
 class WarmthWatch:
     """Feeds a `ThermalModel` with the readings of one device.
 
-    It says nothing about a device that does not report its temperature or, between runs, its power.
+    It has no result for a device that does not report its temperature or, between runs, its power.
 
     Args:
-        device: whose temperature is read.
-        history: of its power.
+        device: the device whose temperature is read.
+        history: the history of the device's power.
     """
 
     def __init__(self, device: Device, history: PowerHistory) -> None:
@@ -300,27 +293,27 @@ class WarmthWatch:
                 self._so_far.append(sample)
 
     def readings_c(self, trials: int) -> list[int | None]:
-        """The temperatures at the ends of the last so many intervals between edges."""
+        """Return the temperatures at the ends of the last ``trials`` intervals between edges."""
         return self._readings_c[-trials:]
 
     def settling(self, trials: int, times_s: Sequence[float] = ()) -> Settling | None:
-        """Where the temperature is and will be; None if it is not known.
+        """Return the present and the settled temperature, or None if they are unknown.
 
         Args:
             trials: the number of intervals between edges, at the end, that are trials.
-            times_s: of the edges, if they are known better than each edge knows its own.
+            times_s: the times of the edges, if they are known more precisely than by each edge.
         """
         run = self._samples(times_s)
         return None if self._model is None or not run else self._model.settling(run, trials)
 
     def finish(self, times_s: Sequence[float]) -> None:
-        """End the run, and learn from it."""
+        """End the run, and add it to the model."""
         if self._model is not None and (run := self._samples(times_s)):
             self._model.add_run(run)
 
     def _samples(self, times_s: Sequence[float]) -> Sequence[Sample]:
-        """The run so far; empty if a part of it is not known."""
-        if not times_s:  # as after each edge
+        """Return the samples of the run so far; empty if a reading is missing."""
+        if not times_s:  # during the run
             return self._so_far or []
         samples = []
         for number in range(1, len(self._edges)):
@@ -331,7 +324,7 @@ class WarmthWatch:
         return samples
 
     def _sample(self, number: int, begin_s: float, end_s: float) -> Sample | None:
-        """What was read at edge ``number``, and since the one before it."""
+        """Return the sample between edge ``number`` and the edge before it, or None."""
         seconds = end_s - begin_s
         joules = (self._edges[number].energy_mj - self._edges[number - 1].energy_mj) / 1e3
         reading_c = self._readings_c[number]

@@ -1,4 +1,4 @@
-"""The card's power over time as a CSV file, for those who want to see the curve."""
+"""The power samples that a card takes by itself, and a CSV file of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import NamedTuple, TextIO
 
-from pytest_gpuenergy.devices import Device, absence
+from pytest_gpuenergy.devices import Device, unavailable_errors
 from pytest_gpuenergy.support import DeviceError, csv_text
 
 _EVERY_S = 1.0
+"""The time between two reads; a card keeps its samples for about two seconds."""
+_SAME_S = 1e-3
+"""The tolerance of an interval's end, which is shorter than the time between two samples."""
 
 
 class PowerSample(NamedTuple):
-    """One sample, with the time that the card's driver has given it."""
+    """A sample of the power, with its time by the card's driver."""
 
     stamp_us: int
     power_w: float
@@ -33,26 +36,26 @@ class CardSamples:
         self._newest_us = 0
 
     def new(self) -> list[PowerSample]:
-        """Those that have not been read yet, in order; none where the card keeps no samples.
+        """Return the samples that have not been read yet, in order; none if the card keeps none.
 
         Raises:
-            DeviceError: they cannot be read.
+            DeviceError: the samples cannot be read.
         """
         nvml = self._device.nvml
         try:
             _, samples = nvml.nvmlDeviceGetSamples(
                 self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, self._newest_us
             )
-        except (nvml.NVMLError_NotFound, *absence(nvml)):
+        except (nvml.NVMLError_NotFound, *unavailable_errors(nvml)):
             return []
         except nvml.NVMLError as error:
             raise DeviceError(
                 f"The power samples of {self._device.name} cannot be read: {error}."
             ) from None
         found = sorted(
-            PowerSample(int(one.timeStamp), one.sampleValue.uiVal / 1e3)
-            for one in samples
-            if one.timeStamp > self._newest_us
+            PowerSample(int(sample.timeStamp), sample.sampleValue.uiVal / 1e3)
+            for sample in samples
+            if sample.timeStamp > self._newest_us
         )
         if found:
             self._newest_us = found[-1].stamp_us
@@ -63,8 +66,8 @@ class CardSamples:
 def read_regularly(device: Device, read: Callable[[], object]) -> Iterator[None]:
     """Within the context, call ``read`` every second, before the card drops samples.
 
-    It is called in a thread of its own; not for an emulated card, whose time stands still unless it
-    is used.
+    It is called in a thread of its own; not at all for an emulated card, whose virtual time passes
+    only when it is used.
     """
     if device.emulated:
         yield
@@ -84,22 +87,19 @@ def read_regularly(device: Device, read: Callable[[], object]) -> Iterator[None]
         thread.join()
 
 
-_SAME_S = 1e-3  # its samples are further apart
-
-
 class PowerLog:
-    """Writes the power samples that the card takes by itself, as they come; a context manager.
+    """Writes the card's power samples to a CSV file as they come; a context manager.
 
-    The file has the columns ``timestamp``, in seconds since 1970 (on the emulated GPU, of its
-    virtual time), and ``power_w``. No energy is computed from it.
+    The file has the columns ``timestamp``, in seconds since 1970 (in virtual time on the emulated
+    GPU), and ``power_w``. No energy is computed from it.
 
     Args:
         device: the card, claimed by the caller.
-        path: of the file; overwritten.
-        interval_s: each row is the mean over so many seconds; None for all samples as they are.
+        path: the path of the file, which is overwritten.
+        interval_s: the number of seconds over which each row is the mean; None for all samples.
 
     Attributes:
-        problem: a sentence that says why the log has ended early, if it has.
+        problem: a sentence that says why the log has ended early, or None.
     """
 
     def __init__(self, device: Device, path: Path, interval_s: float | None = None) -> None:
@@ -133,8 +133,12 @@ class PowerLog:
         """Write the samples since the last call, unless there was a `problem`."""
         with self._lock, self._noting_problems():
             if self.problem is None:
-                for one in self._samples.new():
-                    self._add(one.stamp_us / 1e6, one.power_w)
+                longest_s = (self._interval_s or 0.0) - _SAME_S
+                for sample in self._samples.new():
+                    time_s = sample.stamp_us / 1e6
+                    if self._bin and time_s - self._bin[0][0] > longest_s:
+                        self._write()
+                    self._bin.append((time_s, sample.power_w))
 
     def __exit__(self, *_: object) -> None:
         """Write what is left and close the file."""
@@ -147,18 +151,13 @@ class PowerLog:
 
     @contextmanager
     def _noting_problems(self) -> Iterator[None]:
-        """A curve is not worth the measurements: what keeps it from being written is noted."""
+        """Note errors instead of raising them: the log must not cost the measurements."""
         try:
             yield
         except DeviceError as error:
             self.problem = str(error)
         except OSError as error:
             self.problem = f"{self._path} cannot be written ({error.strerror})."
-
-    def _add(self, time_s: float, power_w: float) -> None:
-        if self._bin and time_s - self._bin[0][0] > (self._interval_s or 0.0) - _SAME_S:
-            self._write()
-        self._bin.append((time_s, power_w))
 
     def _write(self) -> None:
         if self._bin and self._file is not None:

@@ -1,4 +1,4 @@
-"""From what was observed of one measurement to a `Reading`: trials, intervals and flags."""
+"""Evaluates the observation of one measurement: a `Reading` with intervals and validity flags."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_gpuenergy.devices import Timeline
-from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
+from pytest_gpuenergy.energy.clock_states import clock_states, has_clock_step, mean_clock_mhz
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.sensors import (
     RESTRAINING_REASONS,
     SW_POWER_CAP,
     Restraint,
     all_reasons,
-    doubts,
+    condition_flags,
 )
-from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness, unsettled
+from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness, former_power_effect
 from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
 from pytest_gpuenergy.support import NORMAL, student_t
@@ -28,29 +28,29 @@ from pytest_gpuenergy.support import NORMAL, student_t
 
 @dataclass(frozen=True)
 class Reading:
-    """Time, energy and energy-delay product of one launch, and the conditions they hold under.
+    """The time, energy and energy-delay product of one launch, and the conditions they hold under.
 
     Attributes:
-        time_ms: mean time of a launch.
-        energy_mj: mean energy of a launch on a card that has settled under the kernel.
-        edp_mj_ms: mean product of the two.
-        power_w: mean power of the settled card.
-        raw_energy_mj: mean energy of a launch at the temperature of the trials.
-        warm_trials: windows at the end of the heat-up; they count for the scatter only.
-        trials: the windows that the figures are the means of.
-        start: state of the card before the heat-up.
-        begin: state of the card before the trials.
-        end: state of the card after the trials.
-        flags: names of what makes the reading doubtful; empty when it is clean.
-        energy_source: name of the `EnergySource`.
-        settling: of the temperature; None if it is not known.
-        settling_error: relative standard error of the energy from the way of the temperature that
-            is still to go.
+        time_ms: the mean time of a launch.
+        energy_mj: the mean energy of a launch on a card that has settled under the kernel.
+        edp_mj_ms: the mean product of time and energy.
+        power_w: the mean power of the settled card.
+        raw_energy_mj: the mean energy of a launch at the temperature of the trials.
+        warm_trials: the windows at the end of the heat-up, which count for the scatter only.
+        trials: the windows whose means the figures are.
+        start: the state of the card before the heat-up.
+        begin: the state of the card before the trials.
+        end: the state of the card after the trials.
+        flags: the validity flags; empty if the reading is clean.
+        energy_source: the name of the `EnergySource`.
         heat_wall_s: the host's time until the trials began.
         event_reasons: NVML's clock-event reasons at any edge of the trials.
-        temperature_c: mean over the trials; None if the card does not report it.
-        effective_sm_clock_mhz: mean clock of an SM over the trials; None if it is unknown.
-        clock_states: of the card during heat-up and trials; empty where they are unknown.
+        temperature_c: the mean temperature over the trials; None if the card does not report it.
+        effective_sm_clock_mhz: the mean clock of an SM over the trials; None if it is unknown.
+        clock_states: the states of the card during heat-up and trials; empty if unknown.
+        settling: the settling of the temperature; None if it is unknown.
+        settling_error: the relative standard error of the energy from the temperature's remaining
+            change.
     """
 
     time_ms: Estimate
@@ -74,29 +74,29 @@ class Reading:
     settling_error: float = 0.0
 
     def estimate(self, metric: Metric) -> Estimate:
-        """The figure of ``metric`` with its interval."""
+        """Return the figure of ``metric`` with its interval."""
         found: Estimate = getattr(self, metric.field)
         return found
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What was observed of one measurement.
+    """The raw observation of one measurement.
 
     Attributes:
-        start_s: when the kernel began to repeat, by the device's clock.
-        before_w: mean power before that; None when it is unknown.
-        restrained: see `Steadiness`.
-        warm: edges of the heat-up, up to the first of ``edges``.
+        start_s: the start of the launches on the device's clock.
+        before_w: the mean power before the start; None if it is unknown.
+        restrained: whether the power limit has slowed the card in the heat-up.
+        warm: the edges of the heat-up, up to the first of ``edges``.
         edges: the edges between which the trials are.
-        timeline: of the kernel's launches.
-        samples_w: mean power over the trials by the card's power samples; None without samples.
-        settling: of the temperature; None if it is not known.
-        meanwhile: what restrained the card at the edges of the trials.
-        temperatures_c: readings at the ends of the trials.
-        start: state of the card before the heat-up.
-        begin: state of the card before the trials.
-        end: state of the card after the trials.
+        timeline: the timeline of the kernel's launches.
+        samples_w: the mean power over the trials by the card's power samples; None without samples.
+        settling: the settling of the temperature; None if it is unknown.
+        meanwhile: the restraints of the card at the edges of the trials.
+        temperatures_c: the temperatures at the ends of the trials.
+        start: the state of the card before the heat-up.
+        begin: the state of the card before the trials.
+        end: the state of the card after the trials.
         heat_wall_s: the host's time until the trials began.
     """
 
@@ -117,19 +117,24 @@ class Observation:
 
 
 def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -> Reading:
-    """The reading that follows from an observation.
+    """Return the reading that follows from an observation.
 
     Args:
-        seen: what was observed.
-        source: which its edges come from.
-        settings: which intervals and differences are small enough.
+        seen: the observation.
+        source: the source of its edges.
+        settings: the settings of the meter.
     """
     steadiness = Steadiness(source, settings, seen.start_s, seen.restrained)
     window = _window(seen, steadiness)
-    gain_of = gains(seen.settling, _headroom(seen, window.power_w))
+    gain_of = settling_gains(seen.settling, _headroom(seen, window.power_w))
     figures = _figures(seen, window, gain_of, settings)
     gain = gain_of[Metric.ENERGY]
-    states = _clock_states(seen, window)
+    restrained = _reasons(seen) & RESTRAINING_REASONS  # then the clock varies all the time
+    states = (
+        ()
+        if restrained
+        else clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
+    )
     flags = {
         "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
         "interval_wide": figures[Metric.ENERGY].relative_half_width
@@ -138,9 +143,9 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         "host_gaps": window.busy < settings.least_busy,
         "sources_disagree": seen.samples_w is not None
         and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
-        "clock_step": stepped(states),
+        "clock_step": has_clock_step(states),
         "power_limit_changed": len(set(_limits_mw(seen))) > 1,
-        **doubts(seen.begin, seen.end, seen.meanwhile),
+        **condition_flags(seen.begin, seen.end, seen.meanwhile),
     }
     return Reading(
         time_ms=figures[Metric.TIME],
@@ -169,7 +174,12 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
 class _Window:
     """The trials of one measurement and the time that they span.
 
-    ``error_s`` is the standard error of the length of that time.
+    Attributes:
+        warm_trials: the windows at the end of the heat-up.
+        trials: the trials.
+        begin_s: the start of the first trial.
+        end_s: the end of the last trial.
+        error_s: the standard error of the time between the two.
     """
 
     warm_trials: tuple[Window, ...]
@@ -188,12 +198,12 @@ class _Window:
 
     @property
     def energy_mj(self) -> float:
-        """Mean energy of a launch."""
+        """The mean energy of a launch."""
         return sum(trial.energy_mj for trial in self.trials) / len(self.trials)
 
     @property
     def busy(self) -> float:
-        """Fraction of the time in which the GPU was busy."""
+        """The fraction of the time in which the GPU was busy."""
         return sum(trial.busy_seconds for trial in self.trials) / self.length_s
 
 
@@ -210,7 +220,7 @@ def _window(seen: Observation, steadiness: Steadiness) -> _Window:
 
 
 def _headroom(seen: Observation, power_w: float) -> float:
-    """By which fraction the power can rise; infinite where there is no limit to see."""
+    """Return the fraction by which the power can rise; infinite if no limit is reported."""
     moments: list[Conditions | Restraint] = [seen.begin, seen.end, *seen.meanwhile]
     if all((moment.event_reasons or 0) & SW_POWER_CAP for moment in moments):
         return 0.0
@@ -222,9 +232,9 @@ def _figures(
     seen: Observation, window: _Window, gain_of: Mapping[Metric, Gain], settings: MeterSettings
 ) -> dict[Metric, Estimate]:
     middle_s = (window.begin_s + window.end_s) / 2
-    # The trials' scatter shows the errors at the window's ends only in part, so they are added in
-    # full. What is left of the former power counts as two standard deviations.
-    left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
+    # The scatter of the trials shows the errors at the window's ends only in part, so they are
+    # added in full. The remaining effect of the former power counts as two standard deviations.
+    left = former_power_effect(seen.before_w, window.power_w, middle_s - seen.start_s)
     shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2
     placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
     unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
@@ -241,14 +251,14 @@ def _figures(
 
 
 def _figure(window: _Window, metric: Metric, gain: Gain, unseen: float, wander: float) -> Estimate:
-    """The mean over the trials, whose interval also counts what they do not show.
+    """Return the mean over the trials, with an interval that includes errors they do not show.
 
     Args:
-        window: with the trials.
-        metric: which figure.
-        gain: from the trials' figures to those of the settled card.
-        unseen: relative variance from errors that the trials share.
-        wander: relative standard deviation of the item about the kernel's mean.
+        window: the window with the trials.
+        metric: the metric of the figure.
+        gain: the gain from the trials' figures to those of the settled card.
+        unseen: the relative variance from errors that the trials share.
+        wander: the relative standard deviation of the item about the kernel's mean.
     """
     before, own = (
         [gain.factor * getattr(trial, metric.field) for trial in trials]
@@ -264,18 +274,11 @@ def _figure(window: _Window, metric: Metric, gain: Gain, unseen: float, wander: 
     )
 
 
-def _clock_states(seen: Observation, window: _Window) -> tuple[ClockState, ...]:
-    """None where something holds the clock back, because it then moves anyway."""
-    if _reasons(seen) & RESTRAINING_REASONS:
-        return ()
-    return clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
-
-
 def _mean_temperature_c(seen: Observation) -> float | None:
-    """Over the trials; None if the card has not reported it."""
+    """Return the mean temperature over the trials, or None if the card has not reported it."""
     readings = [seen.begin.temperature_c, *seen.temperatures_c]
-    known = [reading for reading in readings if reading is not None]
-    return sum(known) / len(known) if known else None
+    reported = [reading for reading in readings if reading is not None]
+    return sum(reported) / len(reported) if reported else None
 
 
 def _reasons(seen: Observation) -> int:
@@ -288,14 +291,14 @@ def _limits_mw(seen: Observation) -> Iterator[int | None]:
 
 
 _SLOWED = 0.3
-"""A card at its power limit that gets warmer leaks more, has less power left for its work, and
-slows down: by so many per cent for a per cent of power. For a kernel that waits for the memory it
-is nothing; for one that computes and whose power grows with the square of its clock or more, up to
-0.5. One that computes showed 0.3 on an H100 (docs/notes/temperature.md)."""
+"""The per cent by which a card at its power limit slows down for a per cent of power: when it gets
+warmer, it leaks more and has less power left for its work. The value is 0 for a kernel that waits
+for the memory, and up to 0.5 for a kernel that computes and whose power grows with the square of
+the clock or more. A kernel that computes showed 0.3 on an H100 (docs/notes/temperature.md)."""
 
 
 class Gain(NamedTuple):
-    """By which factor a figure changes until the card has settled; ``error`` is relative."""
+    """The factor by which a figure changes until the card has settled; ``error`` is relative."""
 
     factor: float
     error: float
@@ -304,16 +307,16 @@ class Gain(NamedTuple):
 UNCHANGED = Gain(1.0, 0.0)
 
 
-def gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
-    """The gain of each metric.
+def settling_gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
+    """Return the gain of each metric.
 
     The power rises as far as the limit allows. How much longer a launch takes beyond that depends
-    on the kernel, and is counted as an error.
+    on the kernel, and counts as an error.
 
     Args:
-        settling: of the temperature; None if it is not known.
-        headroom: by which fraction the power can rise before it reaches its limit; with 0 it stays
-            there, also on a card that cools.
+        settling: the settling of the temperature; None if it is unknown.
+        headroom: the fraction by which the power can rise before it reaches its limit; with 0 it
+            stays at the limit, also on a card that cools.
     """
     if settling is None:
         return dict.fromkeys(Metric, UNCHANGED)
@@ -331,7 +334,7 @@ def gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
 def cut_windows(
     times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
 ) -> tuple[Window, ...]:
-    """The windows between successive edges, with the launches and GPU time within them."""
+    """Return the windows between successive edges, with the launches and GPU time within them."""
     launches = np.interp(times_s, timeline.time_s, timeline.launches)
     busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
     table = zip(
@@ -345,12 +348,12 @@ def cut_windows(
 
 
 def placement_variance(timeline: Timeline, begin_s: float, end_s: float) -> float:
-    """Relative variance of the mean time because only a sample of memory placements was measured.
+    """Return the relative variance of the mean time that comes from sampling memory placements.
 
     This is the squared standard error, relative to the mean, of the mean over
     `Timeline.placements`: the variance of their means divided by their number. Only batches that
-    ended after ``begin_s`` and no later than ``end_s`` count. 0 if fewer than two placements have
-    such batches.
+    ended after ``begin_s`` and no later than ``end_s`` count. The variance is 0 if fewer than two
+    placements have such batches.
     """
     inside = (timeline.time_s[1:] > begin_s) & (timeline.time_s[1:] <= end_s)
     turns = np.arange(len(inside)) % timeline.placements
@@ -373,22 +376,22 @@ def estimate(
     successive: bool = False,
     before: Sequence[float] = (),
 ) -> Estimate:
-    """Mean of ``values`` with its 95 % interval by Student's t.
+    """Return the mean of ``values`` with its 95 % interval by Student's t.
 
     The squares of the half widths from the estimated variances (Student's t) and from
     ``known_variance`` (normal) are added, which is exact if either is 0 and conservative otherwise.
 
     Args:
-        values: two or more.
-        extra_variance: variance of the mean from errors common to all values, which their scatter
-            does not show, estimated in the same measurement.
-        known_variance: the same, but known beforehand.
+        values: two or more values.
+        extra_variance: the variance of the mean from errors common to all values, which their
+            scatter does not show, estimated in the same measurement.
+        known_variance: the variance of the mean from such errors that is known beforehand.
         successive: whether the values are neighbours in time and depend on each other, see
             `variance_of_mean`; otherwise they are independent.
         before: see `variance_of_mean`.
 
     Raises:
-        ValueError: there are fewer than two values, or one is not finite.
+        ValueError: there are fewer than two values, or a value is not finite.
     """
     if len(values) < 2 or not all(map(math.isfinite, [*values, *before])):
         raise ValueError("an interval needs at least two finite values")
@@ -405,9 +408,9 @@ def estimate(
 
 
 def variance_of_mean(values: Sequence[float], before: Sequence[float] = ()) -> float:
-    """Variance of the mean of ``values``, which follow each other in time.
+    """Return the variance of the mean of ``values``, which follow each other in time.
 
-    Neighbouring windows share an edge, whose error makes one of them larger and the other smaller,
+    Neighbouring windows share an edge, whose error makes one window larger and the other smaller,
     and cancels in the sum. A slowly varying power has the opposite effect. The autocovariances c(l)
     reflect both; the variance of the mean of n values is
 
@@ -421,9 +424,9 @@ def variance_of_mean(values: Sequence[float], before: Sequence[float] = ()) -> f
     cause if all the scatter came from edges.
 
     Args:
-        values: two or more.
-        before: values of the same process from just before. They are not part of the mean, but
-            help to estimate the autocovariances.
+        values: two or more values.
+        before: values of the same process from just before, which are not part of the mean but help
+            to estimate the autocovariances.
     """
     series = [*before, *values]
     count, total = len(values), len(series)

@@ -13,28 +13,32 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from pytest_gpuenergy.devices import Device, Gpu, absence
+from pytest_gpuenergy.devices import Device, Gpu, unavailable_errors
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.energy_source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.support import DeviceError
 
 READINGS_PER_PERIOD = 2
-"""More than one, so that no sensor update is missed."""
+"""The number of readings in an update period: more than one, so that no update is missed."""
 
 _PROBE_S = 2.5
+"""How long the reading is watched to determine the period and the window."""
 _PROBE_STEP_S = 0.002
 _RISE_S = 1.0
-"""After this time plus the sensor's averaging window, the reading has begun to follow a load."""
-_SLOWEST_PERIOD_S = 0.1  # of the GPUs in the study above
+"""The time in which a reading begins to follow a load, besides the sensor's averaging window."""
+_SLOWEST_PERIOD_S = 0.1
+"""The longest period of the GPUs in the study above."""
 _LONGEST_WINDOW_S = 1.0
-_LEAST_STEP = 0.1  # a smaller relative change of power does not reveal the window
+_LEAST_STEP = 0.1
+"""The smallest relative change of power that reveals the window."""
 
 PowerReading = Callable[[Device], float | None]
+"""A function that returns the power in mW, or None if the card does not report it."""
 
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """How a power sensor behaves: every ``period_s`` it shows the mean over ``window_s``."""
+    """The traits of a power sensor, which every ``period_s`` shows the mean over ``window_s``."""
 
     period_s: float
     window_s: float
@@ -45,8 +49,8 @@ class PowerSamples:
 
     Args:
         device: the card.
-        name: of the reading, for records.
-        read: returns the power in mW, or None if the card does not report it.
+        name: the name of the reading, for records.
+        read: the function that reads the power.
     """
 
     def __init__(self, device: Device, name: str, read: PowerReading) -> None:
@@ -62,11 +66,11 @@ class PowerSamples:
         self.memory_s = _LONGEST_WINDOW_S
 
     def probe(self) -> Edge:
-        """An edge at the present moment; the first call watches the reading for 2.5 s before.
+        """Return an edge at the present moment; the first call first watches the reading for 2.5 s.
 
         Raises:
             CounterError: the reading did not change in that time.
-            DeviceError: it cannot be read.
+            DeviceError: the power cannot be read.
         """
         looked = self._traits is None
         if self._traits is None:
@@ -77,7 +81,7 @@ class PowerSamples:
         return self._edge()
 
     def next_edge(self, periods: int) -> Edge:
-        """The edge ``periods`` update periods after the last one.
+        """Return the edge ``periods`` update periods after the last one.
 
         Raises:
             CounterError: the reading does not change.
@@ -98,7 +102,7 @@ class PowerSamples:
         edges: Sequence[Edge],
         begin: int = 0,  # noqa: ARG002 -- all times are exact
     ) -> tuple[list[float], float]:
-        """See `EnergySource.times_s`; the times are exact."""
+        """Return the edges' times, which are exact; see `EnergySource.times_s`."""
         return [edge.time_s for edge in edges], 0.0
 
     def _edge(self) -> Edge:
@@ -115,7 +119,7 @@ class PowerSamples:
         return now_s, power_mw
 
     def _check_alive(self, now_s: float, *, changed: bool) -> None:
-        """Allow less time for the first change, when a load has just begun, than for later ones."""
+        """Check that the reading changes; allow less time when a load has just begun."""
         if changed:
             self._changed_s, self._has_changed = now_s, True
         still_s = now_s - self._changed_s
@@ -139,14 +143,14 @@ class PowerSamples:
 
 
 def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
-    """The traits of a sensor, from readings that begin with a load.
+    """Return the traits of a sensor, from readings that begin with a load.
 
     The period is the median time between changes. After a step of power, the mean over a window
     rises linearly, and reaches half the step after half the window. A trait that cannot be
     determined (nothing changes, or the step is small) gets the slowest value known.
 
     Args:
-        readings: time in s and power in mW, in close succession for at least two windows.
+        readings: the times in s and powers in mW, in close succession for at least two windows.
     """
     (begin_s, idle_mw), (end_s, _) = readings[0], readings[-1]
     changes_s = [later_s for (_, before), (later_s, after) in pairwise(readings) if before != after]
@@ -163,7 +167,7 @@ def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
 
 
 def instant_power_mw(device: Gpu) -> float | None:
-    """The instantaneous power in mW, NVML field 186; None if the card does not report it."""
+    """Return the instantaneous power in mW, NVML field 186; None if the card does not report it."""
     nvml = device.nvml
     try:
         (value,) = nvml.nvmlDeviceGetFieldValues(device.handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
@@ -173,7 +177,7 @@ def instant_power_mw(device: Gpu) -> float | None:
 
 
 def average_power_mw(device: Gpu) -> float | None:
-    """The power in mW, averaged by the card over up to 1 s; None if it does not report it."""
+    """Return the power in mW that the card averages over up to 1 s; None if it is not reported."""
     try:
         return float(device.nvml.nvmlDeviceGetPowerUsage(device.handle))
     except device.nvml.NVMLError:
@@ -181,9 +185,9 @@ def average_power_mw(device: Gpu) -> float | None:
 
 
 def choose_source(device: Device) -> EnergySource:
-    """The energy counter if there is one (from Volta on), otherwise the integral of the power.
+    """Return the energy counter if the card has one (from Volta on), else the integral of a power.
 
-    The instant power reading is preferred to the average: it averages over a shorter time.
+    The instant power is preferred to the average power, because its window is shorter.
 
     Raises:
         DeviceError: the card has no energy source, or does not respond.
@@ -192,7 +196,7 @@ def choose_source(device: Device) -> EnergySource:
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
         return EnergyCounter(device)
-    except absence(nvml):
+    except unavailable_errors(nvml):
         pass
     except nvml.NVMLError:
         return EnergyCounter(device)  # it exists; reading it again will show what is wrong

@@ -1,4 +1,4 @@
-"""The card's other readings: power samples, temperature, clocks, clock-event reasons."""
+"""The card's other readings: power samples, temperature, clocks, event reasons and processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpuenergy.devices import Device, absence
+from pytest_gpuenergy.devices import Device, unavailable_errors
 from pytest_gpuenergy.record import Conditions
 from pytest_gpuenergy.support import DeviceError
 
@@ -19,14 +19,14 @@ INVALIDATING_REASONS = {
     "hw_power_brake": 0x80,
 }
 RESTRAINING_REASONS = sum(INVALIDATING_REASONS.values()) | SW_POWER_CAP
-"""What lowers the clock continuously."""
+"""The clock-event reasons that lower the clock continuously."""
 
 DRIFT_K = 8
-"""A larger change of temperature during a measurement raises a flag."""
+"""The largest change of temperature during a measurement that raises no flag."""
 
 
 class Restraint(NamedTuple):
-    """What may hold the card back at one moment; None if the card does not report it."""
+    """The readings that show whether something slows the card; None if they are not reported."""
 
     event_reasons: int | None
     power_limit_mw: int | None
@@ -37,10 +37,10 @@ class Restraint(NamedTuple):
         return bool((self.event_reasons or 0) & SW_POWER_CAP)
 
 
-def doubts(
+def condition_flags(
     begin: Conditions, end: Conditions, meanwhile: Iterable[Restraint] = ()
 ) -> dict[str, bool]:
-    """Validity flags of a measurement that ran from ``begin`` to ``end``, by name."""
+    """Return the validity flags of a measurement that ran from ``begin`` to ``end``, by name."""
     reasons = all_reasons(begin, end, *meanwhile)
     flags = {name: bool(reasons & bit) for name, bit in INVALIDATING_REASONS.items()}
     begin_c, end_c = begin.temperature_c, end.temperature_c
@@ -51,7 +51,7 @@ def doubts(
 
 
 def all_reasons(*moments: Conditions | Restraint) -> int:
-    """The clock-event reasons of all moments combined."""
+    """Return the clock-event reasons of all moments combined."""
     found = 0
     for moment in moments:
         found |= moment.event_reasons or 0
@@ -59,7 +59,7 @@ def all_reasons(*moments: Conditions | Restraint) -> int:
 
 
 def read_conditions(device: Device) -> Conditions:
-    """The card's present temperature, clocks, clock-event reasons and power limit.
+    """Return the card's present temperature, clocks, clock-event reasons and power limit.
 
     Raises:
         DeviceError: the card does not respond.
@@ -76,7 +76,7 @@ def read_conditions(device: Device) -> Conditions:
 
 
 def read_temperature(device: Device) -> int | None:
-    """The GPU's temperature in degrees Celsius; None if the card does not report it.
+    """Return the GPU's temperature in degrees Celsius; None if the card does not report it.
 
     Raises:
         DeviceError: the card does not respond.
@@ -84,8 +84,8 @@ def read_temperature(device: Device) -> int | None:
     return _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
 
 
-def answers(device: Device) -> bool:
-    """Whether the card responds at all."""
+def responds(device: Device) -> bool:
+    """Return whether the card responds at all."""
     try:
         read_temperature(device)
     except DeviceError:
@@ -94,7 +94,7 @@ def answers(device: Device) -> bool:
 
 
 def read_restraint(device: Device) -> Restraint:
-    """What may hold the card back now.
+    """Return the present clock-event reasons and power limit.
 
     Raises:
         DeviceError: the card does not respond.
@@ -106,7 +106,7 @@ def read_restraint(device: Device) -> Restraint:
 
 
 def power_by_samples_w(device: Device, window_s: float) -> float | None:
-    """Mean in W of the card's own power samples over the last ``window_s``; None without samples.
+    """Return the mean power in W over the last ``window_s`` by the card's own samples, or None.
 
     The buffer holds about two seconds, so only the end of a longer window is covered.
     """
@@ -130,7 +130,7 @@ def _ask(device: Device, function: str, *arguments: object) -> int | None:
     nvml = device.nvml
     try:
         return int(getattr(nvml, function)(device.handle, *arguments))
-    except absence(nvml):
+    except unavailable_errors(nvml):
         return None
     except nvml.NVMLError as error:
         raise DeviceError(
@@ -142,7 +142,7 @@ _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
 
 
 def processes_on(device: Device) -> frozenset[int]:
-    """NVML's IDs of the processes with a CUDA context on the device; empty if it lists none."""
+    """Return NVML's IDs of the processes with a CUDA context on the device; empty if unknown."""
     nvml = device.nvml
     try:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
@@ -152,28 +152,28 @@ def processes_on(device: Device) -> frozenset[int]:
 
 
 class ProcessWatch:
-    """Notices other users of a card, from its creation on, which must precede the first kernel.
+    """Notices other users of a card. It must be created before the first kernel runs.
 
-    The driver reports the host's process IDs, which in a container differ from the IDs we see. In
-    that case, when some of our processes start to use the card and as many IDs appear on it, these
-    are assumed to be ours.
+    The driver reports the host's process IDs, which in a container differ from ours. In a
+    container, when some of our processes start to use the card and as many new IDs appear on it,
+    these are assumed to be ours.
 
     Args:
         device: the card.
-        same_numbers: whether the driver's process IDs are the same as ours; None: detect.
+        same_numbers: whether the driver's process IDs are the same as ours; None to detect it.
     """
 
     def __init__(self, device: Device, *, same_numbers: bool | None = None) -> None:
         self._device = device
         self._same_numbers = _in_initial_namespace() if same_numbers is None else same_numbers
         self._same_numbers = self._same_numbers or device.emulated
-        self._accounted: frozenset[int] = frozenset()  # of our processes, by our IDs
-        self._taken: frozenset[int] = frozenset()  # assumed to be these, by the driver's IDs
+        self._accounted: frozenset[int] = frozenset()  # our IDs of our processes on the card
+        self._taken: frozenset[int] = frozenset()  # the driver's IDs that are assumed to be these
         self._at_start: frozenset[int] = frozenset()
         self._at_start = self.strangers()
 
     def strangers(self) -> frozenset[int]:
-        """Processes on the card that are not ours. Call this while a kernel of ours is loaded."""
+        """Return the processes on the card that are not ours, while a kernel of ours is loaded."""
         ours, listed = self._device.processes, processes_on(self._device)
         others = listed - ours - {os.getpid()}
         if self._same_numbers or others != listed:

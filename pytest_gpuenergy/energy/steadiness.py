@@ -1,4 +1,4 @@
-"""Whether the power is steady during one run, judged by the edges of the energy source."""
+"""Judges whether the power of a card is steady, and holds the settings of the meter."""
 
 from __future__ import annotations
 
@@ -15,38 +15,46 @@ from pytest_gpuenergy.energy.sensors import power_by_samples_w
 from pytest_gpuenergy.record import WANDER, Metric
 
 SIGNIFICANT = 2.0
-"""A slope of more than this many standard errors counts as real."""
+"""The number of standard errors from which a slope counts as significant."""
 
 SETTLING_GAIN = 0.012
 SETTLING_S = 5.0
-"""How the effect of a card's former power decays: with t since the load began, it is
-``SETTLING_GAIN * |P_before / P - 1| * exp(-t / SETTLING_S)`` of the power.
+"""The effect of a card's former power, as a fraction of the power at time t after the load began:
+``SETTLING_GAIN * |P_before / P - 1| * exp(-t / SETTLING_S)``.
 
 On one H200, a kernel of 129 W after 14 s at 316 W drew 1.2 % too much about 1.8 s after its start;
-one of 419 W after idling drew 0.35 % too little at 1.3 s and 0.23 % too little at 2 s. The curve
-passes through the first of these and lies above the others.
+a kernel of 419 W after idling drew 0.35 % too little at 1.3 s and 0.23 % too little at 2 s. The
+curve passes through the first of these points and lies above the others.
 """
 
+PREHEAT_S = 5.0
+"""The default time by which measurements may be extended until the temperature has settled."""
 
 _HISTORY_S = 10.0
-_SAMPLES_S = 2.4  # what the card's own buffer of samples holds
+"""The time over which `PowerHistory` averages, if the counter was noted that long ago."""
+_SAMPLES_S = 2.4
+"""The time that the card's own buffer of samples covers."""
+_SPAN_S = 1.0
+"""The time at the end of the heat-up in which the power must be steady."""
+_TRANSIENT_S = 0.3
+"""The time after the start of a load in which the power is not considered."""
 
 
 @dataclass(frozen=True)
 class Slope:
-    """Change of power per second, as a fraction of the power, with its standard error."""
+    """The change of power per second, as a fraction of the power, with its standard error."""
 
     per_s: float
     error_per_s: float
 
     def exceeds(self, limit_per_s: float) -> bool:
-        """Whether the power changes by more than ``limit_per_s``, and significantly so."""
+        """Return whether the power changes by more than ``limit_per_s``, and significantly so."""
         least = max(limit_per_s, SIGNIFICANT * self.error_per_s)
         return abs(self.per_s) > least
 
 
 def power_slope(times_s: Sequence[float], energies_mj: Sequence[float]) -> Slope:
-    """The slope of power over a span, from the curvature of the energy.
+    """Return the slope of power over a span, from the curvature of the energy.
 
     A parabola is fitted by least squares to the energy at the edges. Comparing neighbouring powers
     would be less precise: nearly all of their scatter is error in the times of the edges, which a
@@ -72,7 +80,7 @@ class PowerHistory:
     """The mean power over the last seconds, whatever ran then.
 
     It covers about ten seconds if the energy counter was noted that long ago; otherwise, or without
-    a counter, the time span of the card's buffer of power samples.
+    a counter, it covers the time of the card's buffer of power samples.
     """
 
     def __init__(self, device: Device) -> None:
@@ -85,7 +93,7 @@ class PowerHistory:
             self._marks.append(mark)
 
     def mean_w(self) -> float | None:
-        """The mean power until now, in W; None if the card does not report it."""
+        """Return the mean power until now, in W; None if the card does not report it."""
         now = self._read() if self._marks else None
         if now is not None:
             now_s, energy_mj = now
@@ -97,7 +105,7 @@ class PowerHistory:
         return power_by_samples_w(self._device, _SAMPLES_S)
 
     def since_last_w(self) -> float | None:
-        """The mean power since the last `note`; without one, as `mean_w`."""
+        """Return the mean power since the last `note`; without a note, return `mean_w`."""
         now = self._read() if self._marks else None
         if now is None or now[0] <= self._marks[-1][0] or now[1] < self._marks[-1][1]:
             return self.mean_w()
@@ -113,55 +121,52 @@ class PowerHistory:
         return self._device.clock.now_s(), energy_mj
 
 
-def unsettled(before_w: float | None, power_w: float, since_s: float) -> float:
-    """How far the power may still be, as a fraction, from the value it settles at.
+def former_power_effect(before_w: float | None, power_w: float, since_s: float) -> float:
+    """Return how far the power may still be from its settled value, as a fraction.
 
     Args:
-        before_w: mean power over the seconds before the load began; None if unknown, for which the
-            result is 0.
-        power_w: under the load.
-        since_s: time since the load began.
+        before_w: the mean power over the seconds before the load began; if None, the result is 0.
+        power_w: the power under the load.
+        since_s: the time since the load began.
     """
     step = 0.0 if before_w is None else abs(before_w / power_w - 1)
     return SETTLING_GAIN * step * math.exp(-since_s / SETTLING_S)
 
 
-PREHEAT_S = 5.0
-"""By how much a measurement by itself may be longer until the temperature has settled."""
-
-
 @dataclass(frozen=True)
 class MeterSettings:
-    """How long to heat up and to measure.
+    """The settings of the meter: how long to heat up and to measure, and when to raise flags.
 
     Attributes:
-        warmup_s: least time under load before the first trial, to which the memory of the energy
-            source is added: the second over which the card averages its power.
-        warmup_max_s: the trials begin after this time even if the power is not steady.
-        restrained_warmup_s: least time under load before the first trial if the power limit holds
-            the card back, whose power and clock then swing for a while. If the power is not steady
-            by then, the heat-up goes on for a second more.
-        steady_slope_per_s: power that changes by less than this fraction per second is steady.
-        settled: the heat-up ends when what the card ran before accounts for no more than this
-            fraction of the power, see `unsettled`.
-        trial_s: length of one trial, rounded to whole updates of the energy source, and no
-            shorter than its memory.
-        min_trials: least number of trials.
-        min_measure_s: least time of all trials together.
-        max_measure_s: after this time and ``min_trials`` the trials end, however wide the interval.
-        min_launches: least number of launches in the trials of the result. Where there were fewer,
-            all is measured again for long enough.
-        relative_half_width: the trials end when their scatter leaves the energy's 95 % interval as
-            narrow as this, and the power is steady.
-        wander: by metric, the relative standard deviation of an item's figure about the kernel's
-            mean over many items, which the trials of one item cannot show.
-        sources_tolerance: relative difference allowed between counter and power samples.
-        corrected: whether figures are those of a settled card. Where two kernels are measured
-            alternately, their temperatures are alike, and the correction would only add noise.
-        settled_half_width: a relative half width of this from the temperature alone raises a flag.
-        preheat_s: for so long in all, the heat-ups of a meter may go on until the temperature has
-            settled.
-        least_busy: least fraction of the window in which the GPU must have been busy.
+        warmup_s: the least time under load before the first trial, without the memory of the energy
+            source (the second over which the card averages its power), which is added.
+        warmup_max_s: the time after which the trials begin even if the power is not steady.
+        restrained_warmup_s: the least time under load before the first trial if the power limit
+            slows the card, whose power and clock then swing for a while. If the power is not steady
+            by then, the heat-up is extended by a second.
+        steady_slope_per_s: the change of power per second, as a fraction, below which the power is
+            steady.
+        settled: the largest effect of the former power, as a fraction, with which the heat-up ends;
+            see `former_power_effect`.
+        trial_s: the length of one trial, which is rounded to whole updates of the energy source and
+            no shorter than its memory.
+        min_trials: the least number of trials.
+        min_measure_s: the least time of all trials together.
+        max_measure_s: the time after which the trials end, once there are ``min_trials``, whatever
+            the interval.
+        min_launches: the least number of launches in the trials. If there were fewer, the kernel is
+            measured again for long enough.
+        relative_half_width: the relative half width of the energy's 95 % interval, by the trials'
+            scatter, at which the trials end if the power is steady.
+        wander: for each metric, the relative standard deviation of an item's figure about the
+            kernel's mean over many items, which the trials of one item cannot show.
+        sources_tolerance: the largest relative difference between counter and power samples.
+        corrected: whether to correct figures to those of a settled card. Two kernels that are
+            measured alternately have the same temperature, and the correction would only add noise.
+        settled_half_width: the relative half width, from the temperature alone, that raises a flag.
+        preheat_s: the total time by which the heat-ups of a meter may be extended until the
+            temperature has settled.
+        least_busy: the least fraction of the window in which the GPU must have been busy.
     """
 
     warmup_s: float = 1.0
@@ -183,19 +188,15 @@ class MeterSettings:
     least_busy: float = 0.99
 
 
-_SPAN_S = 1.0
-_TRANSIENT_S = 0.3
-
-
 @dataclass(frozen=True)
 class Steadiness:
-    """Judges a run by its edges.
+    """Judges by its edges whether a run is steady.
 
     Attributes:
-        source: where the edges come from; already probed.
-        settings: which slopes and remainders are small enough.
-        start_s: when the run began, by the device's clock.
-        restrained: whether the power limit has held the card back in the heat-up.
+        source: the source of the edges, already probed.
+        settings: the settings of the meter.
+        start_s: the start of the run on the device's clock.
+        restrained: whether the power limit has slowed the card in the heat-up.
     """
 
     source: EnergySource
@@ -205,20 +206,23 @@ class Steadiness:
 
     @property
     def warmup_s(self) -> float:
-        """Least time under load before the first trial."""
+        """The least time under load before the first trial."""
         least_s = self.settings.warmup_s + self.source.memory_s
         return max(least_s, self.settings.restrained_warmup_s) if self.restrained else least_s
 
     @property
     def stride(self) -> int:
-        """Length of a trial, in updates of the energy source."""
+        """The length of a trial, in updates of the energy source."""
         length_s = max(self.settings.trial_s, self.source.memory_s)
         return max(1, round(length_s / self.source.period_s))
 
     def settled(self, warm: Sequence[Edge], before_w: float | None) -> bool:
-        """Whether the heat-up can end: the power is steady over its last second.
+        """Return whether the power is steady over the last second, so that the heat-up can end.
 
-        Of ``before_w``, the mean power before the run, so little may be left as the settings say.
+        Args:
+            warm: the edges of the heat-up.
+            before_w: the mean power before the run, whose effect must have decayed; None if
+                unknown.
         """
         begin_s = max(self.start_s + _TRANSIENT_S, warm[-1].time_s - _SPAN_S)
         span = [edge for edge in warm if edge.time_s >= begin_s]
@@ -226,20 +230,20 @@ class Steadiness:
             return False
         power_w = (span[-1].energy_mj - span[0].energy_mj) / 1e3
         power_w /= span[-1].time_s - span[0].time_s
-        far = unsettled(before_w, power_w, span[-1].time_s - self.start_s)
+        far = former_power_effect(before_w, power_w, span[-1].time_s - self.start_s)
         return far <= self.settings.settled and not slope.exceeds(self.settings.steady_slope_per_s)
 
     def drifts(self, edges: Sequence[Edge]) -> bool:
-        """Whether the power changes significantly after the heat-up; also if that is unknown."""
+        """Return whether the power changes significantly after the heat-up, or may do so."""
         settled_s = self.start_s + self.warmup_s - _SPAN_S / 2
         slope = self._slope([edge for edge in edges if edge.time_s >= settled_s])
         return slope is None or slope.exceeds(self.settings.steady_slope_per_s)
 
     def like_trials(self, warm: Sequence[Edge]) -> list[int]:
-        """Indices of the edges in the heat-up's last second that are a trial's length apart.
+        """Return indices of the edges in the heat-up's last second that are a trial's length apart.
 
-        The last edge of ``warm``, which is a trial's length after the last of these, is left out.
-        The windows between them show the scatter as the trials do.
+        The last edge of ``warm``, a trial's length after the last of these, is left out. The
+        windows between these edges show the same scatter as the trials.
         """
         begin_s = max(self.start_s + _TRANSIENT_S + self.source.memory_s, warm[-1].time_s - _SPAN_S)
         chosen = [len(warm) - 1]
@@ -252,7 +256,7 @@ class Steadiness:
         return chosen[:0:-1]
 
     def _slope(self, edges: Sequence[Edge]) -> Slope | None:
-        """The slope of power over ``edges``; None while there are too few of them."""
+        """Return the slope of power over ``edges``, or None if there are too few."""
         if len(edges) < 5 or edges[-1].energy_mj <= edges[0].energy_mj:
             return None
         times, _ = self.source.times_s(edges)

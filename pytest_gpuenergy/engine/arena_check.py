@@ -15,7 +15,7 @@ from pytest_gpuenergy.devices import (
     Bytes,
     HostArrays,
     Relaunching,
-    written,
+    changed_guard_bytes,
 )
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
 from pytest_gpuenergy.support import KernelFault
@@ -210,7 +210,7 @@ def _check_input(arena: Arena, before: Bytes) -> None:
 
 def _check_guards(arena: Arena) -> None:
     tensor = arena.tensor
-    changed = written(tensor.name, *arena.guards(), tensor.nbytes)
+    changed = changed_guard_bytes(tensor.name, *arena.guards(), tensor.nbytes)
     end = GUARD_BYTES + tensor.nbytes
     before, after = changed[changed < end], changed[changed >= end]
     for there, where in ((before, "before the start"), (after, "past the end")):

@@ -26,7 +26,7 @@ class Reference(Mapping[str, Values]):
         values: the outputs.
         conditions: of those that have one, see `Condition`.
         arrays: the device whose arrays both are; None if they are the host's.
-        terms: computes `terms_of` the outputs, given the size needed. It is called only if errors
+        terms: calls `estimate_terms` for the outputs with the size needed; called only if errors
             are too large otherwise.
     """
 
@@ -210,7 +210,7 @@ class _Judge:
         scale: of the output as a whole.
         condition: of the output.
         smallest: absolute error that underflow can cause.
-        terms: what each element's errors may be relative to in any case, see `terms_of`.
+        terms: what each element's errors may be relative to in any case, see `estimate_terms`.
     """
 
     bound: ErrorBound

@@ -30,14 +30,14 @@ from pytest_gpuenergy.workloads import (
     IoContract,
     Values,
     Workload,
-    conditions_of,
+    estimate_conditions,
+    estimate_scales,
+    estimate_terms,
     fits,
     is_floating,
     largest,
     least,
     repeated,
-    scales_of,
-    terms_of,
     unit_roundoff,
 )
 
@@ -212,7 +212,7 @@ def _computed(
             values = workload.reference(workload.widened(wide))
             tiny = _tiny(workload) if drawing.uniform else None
             if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
-                scales = scales_of(workload.reference, wide, values)
+                scales = estimate_scales(workload.reference, wide, values)
                 if drawing.uniform:
                     # Tiny inputs and zeros show what is added or divided by, not how results near 0
                     # are rounded: errors are relative to values near 1, as ordinary inputs give.
@@ -227,7 +227,7 @@ def _computed(
     values = workload.reference(workload.widened(wide))
     bounds = {t.name: workload.bound_of(t) for t in workload.outputs}
     judged = {t.name: bounds[t.name] for t in workload.outputs if workload.is_judged_by_element(t)}
-    conditions = conditions_of(workload.reference, wide, values, judged)
+    conditions = estimate_conditions(workload.reference, wide, values, judged)
     terms = _terms(workload, inputs, values, arrays)
     return Case(inputs, Reference(values, conditions, arrays, terms)), _ORDINARY
 
@@ -238,11 +238,11 @@ def _terms(
     right: Mapping[str, Values],
     arrays: DeviceArrays | None = None,
 ) -> Callable[[float], Mapping[str, Values]]:
-    """Return what computes `terms_of` a case's outputs."""
+    """Return what computes `estimate_terms` a case's outputs."""
 
     def compute(needed: float) -> Mapping[str, Values]:
         wide = workload.widened(_whole(workload, inputs, arrays))
-        return terms_of(
+        return estimate_terms(
             lambda some: workload.reference(workload.widened(some)), wide, right, needed
         )
 

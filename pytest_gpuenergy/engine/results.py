@@ -24,10 +24,10 @@ from pytest_gpuenergy.workloads import (
     ErrorBound,
     Values,
     Workload,
-    conditions_of,
+    estimate_conditions,
+    estimate_terms,
     is_untouched,
     likely_conditions,
-    terms_of,
     unit_roundoff,
 )
 
@@ -128,8 +128,8 @@ def expect(
     if not callable(reference):
         return Expected(Reference(arrays, likely_conditions(finite, bounds)), bounds)
     compute, inputs = _recomputed(reference, args)
-    conditions = conditions_of(compute, inputs, finite, bounds)
-    terms = partial(terms_of, compute, inputs, finite)
+    conditions = estimate_conditions(compute, inputs, finite, bounds)
+    terms = partial(estimate_terms, compute, inputs, finite)
     return Expected(Reference(arrays, conditions, terms=terms), bounds)
 
 

@@ -17,8 +17,8 @@ from pytest_gpuenergy.control import (
     Lease,
     Setpoint,
     SettingsWriter,
-    one_setpoint,
     restore_leftovers,
+    single_setpoint,
     supported_clocks,
 )
 from pytest_gpuenergy.devices import ClockSamples, Device, Gpu, gpu_lock
@@ -363,6 +363,6 @@ def claim(
     )
     for sentence in station.restored:
         tell(sentence)
-    setpoint = one_setpoint(device, settings.powercap, Path.cwd(), settings.smclock)
+    setpoint = single_setpoint(device, settings.powercap, Path.cwd(), settings.smclock)
     stack.enter_context(station.under(setpoint))
     return station

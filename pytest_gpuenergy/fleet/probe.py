@@ -21,7 +21,7 @@ from msgspec import Struct
 
 import pytest_gpuenergy
 from pytest_gpuenergy.control import choose_writer, read_limits
-from pytest_gpuenergy.devices import Gpu, absence, find_gpus, text
+from pytest_gpuenergy.devices import Gpu, find_gpus, printable_text, unavailable_errors
 from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
 from pytest_gpuenergy.opening import EmulatedSpec, check_spec, nvml_gpu
 from pytest_gpuenergy.support import (
@@ -193,7 +193,7 @@ def _emulated(spec: str, count: int) -> Iterator[ProbedGpu]:
 def _probed(gpu: Gpu, index: int, missing: str | None = None) -> ProbedGpu:
     nvml = gpu.nvml
     try:
-        driver = text(nvml.nvmlSystemGetDriverVersion())
+        driver = printable_text(nvml.nvmlSystemGetDriverVersion())
     except nvml.NVMLError as error:
         driver, missing = "", missing or f"its driver does not respond ({error})."
     limits: tuple[float, ...] = ()
@@ -224,7 +224,7 @@ def _why_not(gpu: Gpu) -> str | None:
         if others:
             numbers = ", ".join(map(str, sorted(others)[:3]))
             return f"process {numbers} is using it, whose energy would be counted too."
-        with suppress(*absence(nvml)):
+        with suppress(*unavailable_errors(nvml)):
             nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU)
     except nvml.NVMLError as error:
         return f"it does not respond ({error}): see nvidia-smi and dmesg."
@@ -234,7 +234,7 @@ def _why_not(gpu: Gpu) -> str | None:
 def _processes(nvml: Any, handle: Any) -> set[int]:
     try:
         return {int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except absence(nvml):
+    except unavailable_errors(nvml):
         return set()  # other users of the GPU are then noticed in its power
 
 

@@ -6,14 +6,6 @@ from .anchor_drift import (
 from .baseline_update import (
     update as update,
 )
-from .comparison import (
-    Baseline as Baseline,
-    Comparison as Comparison,
-    Identities as Identities,
-    Unmatched as Unmatched,
-    compare as compare,
-    shared_identities as shared_identities,
-)
 from .comparison_views import (
     BUDGET_VERDICTS as BUDGET_VERDICTS,
     SHOWN as SHOWN,
@@ -27,24 +19,32 @@ from .comparison_views import (
     loss as loss,
     markdown as markdown,
     missing_words as missing_words,
+    page_verdicts as page_verdicts,
     shift_lines as shift_lines,
     shift_problem as shift_problem,
     summary as summary,
     tally as tally,
     terminal as terminal,
     verdict_values as verdict_values,
-    verdicts_of as verdicts_of,
     wanted as wanted,
 )
 from .error_rates import (
     Looks as Looks,
     Tails as Tails,
+    bonferroni_tail as bonferroni_tail,
     count_comparisons as count_comparisons,
-    tail_of as tail_of,
 )
 from .gate_settings import (
     GateSettings as GateSettings,
     parse_percent as parse_percent,
+)
+from .run_comparison import (
+    Baseline as Baseline,
+    Comparison as Comparison,
+    Identities as Identities,
+    Unmatched as Unmatched,
+    compare as compare,
+    shared_identities as shared_identities,
 )
 from .run_history import (
     LEAST as LEAST,
@@ -61,9 +61,9 @@ from .verdict import (
     Judgement as Judgement,
     Verdict as Verdict,
     decide as decide,
-    doubts_of_flags as doubts_of_flags,
-    doubts_of_pair as doubts_of_pair,
     fails as fails,
+    flag_doubts as flag_doubts,
     judge_budget as judge_budget,
+    pair_doubts as pair_doubts,
     widened as widened,
 )

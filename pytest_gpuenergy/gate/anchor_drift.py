@@ -38,7 +38,10 @@ def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) ->
     """
     ratios = {metric: ratio_of(first, again, metric) for metric in METRICS}
     verdict: CheckVerdict = "good"
-    if any(ratio is not None and _is_drift(ratio) for ratio in ratios.values()):
+    found = [ratio for ratio in ratios.values() if ratio is not None]
+    if any(
+        not ratio.low <= 1 <= ratio.high and distance(ratio) > math.log1p(BOUND) for ratio in found
+    ):
         verdict = "drift"
     elif again.validity or None in ratios.values():
         verdict = "unsure"
@@ -94,11 +97,6 @@ def unchecked(
 def anchor_place(m: Measurement) -> tuple[str, float | None, int | None, str | None]:
     """Return what an anchor shares with the measurements it covers: setpoint, limits, and card."""
     return (m.cap, m.enforced_power_limit_w, m.locked_sm_clock_max_mhz, m.gpu_uuid)
-
-
-def _is_drift(ratio: Estimate) -> bool:
-    sure = not ratio.low <= 1 <= ratio.high
-    return sure and distance(ratio) > math.log1p(BOUND)
 
 
 def _temperature_c(m: Measurement) -> int | None:

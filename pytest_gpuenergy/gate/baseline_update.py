@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuenergy.gate.comparison import Unmatched
+from pytest_gpuenergy.gate.run_comparison import Unmatched
 from pytest_gpuenergy.record import Measurement, StationInfo
 from pytest_gpuenergy.report import Models, Report
 from pytest_gpuenergy.support import InputError

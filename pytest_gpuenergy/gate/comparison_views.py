@@ -15,8 +15,8 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from pytest_gpuenergy.gate.comparison import Comparison, Unmatched, compare
 from pytest_gpuenergy.gate.gate_settings import GateSettings
+from pytest_gpuenergy.gate.run_comparison import Comparison, Unmatched, compare
 from pytest_gpuenergy.gate.verdict import JudgedShift, Judgement, Verdict, fails
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.report import (
@@ -38,7 +38,7 @@ from pytest_gpuenergy.support import (
 
 
 def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:
-    """What unchanged kernels have in common, a line per place, and what is unusual about it."""
+    """Yield what unchanged kernels have in common, a line per place, and what is unusual."""
     places: dict[ShiftPlace, list[JudgedShift]] = {}
     for one in shifts:
         places.setdefault(one.shift.place, []).append(one)
@@ -184,7 +184,7 @@ def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
 
 
 def summary(comparison: Comparison) -> str:
-    """One line: the count of each verdict, the width of the intervals, the result, what is lost."""
+    """Return one line: verdicts counted, the width of the intervals, the result, what is lost."""
     verdicts = [judgement.verdict for judgement in comparison.judgements]
     unchanged = len(comparison.unchanged)
     parts = [tally(verdicts)] if verdicts or not unchanged else []
@@ -458,7 +458,7 @@ def _property(text: str) -> str:
 _ORDER = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
 
 
-def verdicts_of(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
+def page_verdicts(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
     """`verdict_values` of two reports, or the reason why there are none."""
     try:
         return verdict_values(compare(base, new, settings))

@@ -53,7 +53,7 @@ def count_comparisons(items: int, settings: GateSettings) -> int:
     return max(1, items * len(settings.limits))
 
 
-def tail_of(comparisons: int) -> float:
+def bonferroni_tail(comparisons: int) -> float:
     """Return the probability beyond each end of an interval.
 
     By Bonferroni's inequality, the chance of any false alarm among all verdicts is then at most

@@ -110,7 +110,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """A change of level between two runs.
 
     Attributes:
@@ -160,10 +160,10 @@ class Series:
         return tuple(point for point in self.points if not point.flags and point.value > 0)
 
     @cached_property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[LevelChange, ...]:
         """The changes of level that `change_points` finds in the logarithms."""
         return tuple(
-            Change(
+            LevelChange(
                 earlier[-1],
                 later[0],
                 median(point.value for point in earlier),
@@ -201,7 +201,7 @@ class Series:
 
 
 def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
-    """The series of all kernels whose label, such as ``case1-k01-300W``, contains all ``words``.
+    """Return the series of kernels whose label, such as ``case1-k01-300W``, contains all ``words``.
 
     Boards, real and emulated GPUs, and items of a run that share an identity have separate series.
     Legacy runs are ignored.
@@ -339,7 +339,7 @@ def _describe_point(point: Point, unit: str) -> str:
     return f"{words}  {', '.join(point.flags)}".rstrip()
 
 
-def _describe_change(change: Change) -> str:
+def _describe_change(change: LevelChange) -> str:
     last, first = change.last.run, change.first.run
     words = (
         f"{100 * change.relative:+.1f} % from run {first.run_id} on, revision "
@@ -360,7 +360,7 @@ def _percent(fraction: float) -> str:
 
 
 def trend_values(reports: Iterable[Report]) -> list[dict[str, Any]]:
-    """Figures of each kernel over runs on its board, oldest first, and where their level changed.
+    """Return the figures of each kernel over runs on its board, and where their level changed.
 
     A kernel that was measured once has no trend.
     """

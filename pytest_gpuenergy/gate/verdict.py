@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_gpuenergy.gate.error_rates import tail_of
+from pytest_gpuenergy.gate.error_rates import bonferroni_tail
 from pytest_gpuenergy.gate.gate_settings import GateSettings
 from pytest_gpuenergy.record import (
     WANDER,
@@ -99,8 +99,8 @@ def widened(change: Estimate, doubts: Iterable[Doubt], metric: Metric) -> Estima
     return Estimate(change.value, low, high)
 
 
-def doubts_of_flags(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
-    """One doubt for all ``flags`` of a side, with the factor of the worst; none without flags."""
+def flag_doubts(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
+    """Return one doubt for all ``flags`` of a side, with the factor of the worst, if any."""
     named = tuple(flags)
     if not named:
         return ()
@@ -108,11 +108,11 @@ def doubts_of_flags(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
     return (Doubt(f"flagged{when}: {', '.join(named)}", factor),)
 
 
-def doubts_of_pair(base: Measurement, new: Measurement, metric: Metric) -> tuple[Doubt, ...]:
+def pair_doubts(base: Measurement, new: Measurement, metric: Metric) -> tuple[Doubt, ...]:
     """Return what makes two measurements hard to compare."""
     found = [
-        *doubts_of_flags(base.validity, " in the baseline"),
-        *doubts_of_flags(new.validity, " now"),
+        *flag_doubts(base.validity, " in the baseline"),
+        *flag_doubts(new.validity, " now"),
     ]
     limits = (base.enforced_power_limit_w, new.enforced_power_limit_w)
     if limits[0] != limits[1]:
@@ -224,7 +224,7 @@ def judge_budget(
     WORSE when the whole interval, widened by flags, exceeds ``most`` by more than the fraction
     ``limit``, SAME when none of it does, AMBIGUOUS otherwise.
     """
-    doubts = doubts_of_flags(measurement.validity, " now")
+    doubts = flag_doubts(measurement.validity, " now")
     found, figure = sample(measurement, metric), measurement.figure(metric)
     change = None
     if found is None:
@@ -234,7 +234,7 @@ def judge_budget(
             found,
             most,
             session_sd=max(settings.sd(metric), WANDER[metric]),
-            tail=tail_of(comparisons),
+            tail=bonferroni_tail(comparisons),
         )
     possible = widened(change or point_ratio(most, figure), doubts, metric)
     bound = math.log1p(limit)
@@ -282,7 +282,7 @@ def judge(
     """
     before, now = sample(base, metric), sample(new, metric)
     values = (base.figure(metric), new.figure(metric))
-    change, others = None, doubts_of_pair(base, new, metric)
+    change, others = None, pair_doubts(base, new, metric)
     if before is None or now is None:
         shift = None
         which = "the baseline" if before is None else "the new run"

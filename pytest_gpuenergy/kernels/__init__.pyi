@@ -20,8 +20,8 @@ from .kernel_export import (
     write_export as write_export,
 )
 from .kernel_files import (
+    launch_plan as launch_plan,
     load_kernel as load_kernel,
-    plan_of as plan_of,
     read_kernel as read_kernel,
     read_plan as read_plan,
     write_kernel as write_kernel,
@@ -34,5 +34,5 @@ from .kernel_kinds import (
     LibraryCall as LibraryCall,
     TritonKernel as TritonKernel,
 )
-from .reachable import HOST_HEADER as HOST_HEADER, reachable as reachable
+from .needed_source import HOST_HEADER as HOST_HEADER, reachable as reachable
 from .tensor_map import MapType as MapType, TensorMap as TensorMap

@@ -99,7 +99,7 @@ class Launch:
 
 
 def is_entry(name: str) -> bool:
-    """Whether ``name`` is a function, or an instance of a template, and no other C++ text."""
+    """Return whether ``name`` is a function or an instance of a template, and no other text."""
     match = _ENTRY.fullmatch(name)
     if match is None:
         return False

@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.kernel_files import plan_of
+from pytest_gpuenergy.kernels.kernel_files import launch_plan
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support import (
     Cell,
@@ -196,7 +196,7 @@ def _plan(item: RankedKernel) -> dict[str, object]:
         "tensors": tensors,
         "flops": item.workload.flops,
     }
-    return {**plan_of(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
+    return {**launch_plan(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
 
 
 def _table(ranked: Sequence[RankedKernel]) -> str:
@@ -468,7 +468,7 @@ def write_export(content: Mapping[str, str], folder: Path) -> list[Path]:
 
 
 def _inside(folder: Path, name: str) -> Path | None:
-    """The path of a listed file; None if it would lead out of the folder, also through a link."""
+    """Return the path of a listed file; None if it or a link would lead out of the folder."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or parts[0] == "/" or "\0" in name:
         return None

@@ -28,7 +28,7 @@ from pytest_gpuenergy.kernels.kernel_kinds import (
     Option,
     TritonKernel,
 )
-from pytest_gpuenergy.kernels.reachable import HOST_HEADER
+from pytest_gpuenergy.kernels.needed_source import HOST_HEADER
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support import (
     FormError,
@@ -142,8 +142,8 @@ def load_kernel(
     return Kernel(source, (launch,), origin=origin)
 
 
-def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
-    """The launch plan of ``kernel``, as JSON values, for a source file called ``source_name``."""
+def launch_plan(kernel: Kernel, source_name: str) -> dict[str, Any]:
+    """Return the launch plan of ``kernel`` as JSON values, for a source file ``source_name``."""
     return {
         "schema_version": PLAN_VERSION,
         **kernel.content,
@@ -297,17 +297,17 @@ def workspace_of(found: StoredWorkspace) -> Tensor:
 _PLAN, _SOURCE = "kernel.json", "kernel.cu"
 
 
-class _Kind(Struct, frozen=True):
+class _StoredKind(Struct, frozen=True):
     kind: Kind = "cuda"
 
 
-class _Stored(Struct, frozen=True, kw_only=True):
+class _StoredKernel(Struct, frozen=True, kw_only=True):
     sha256: str
     workspaces: tuple[StoredWorkspace, ...]
     origin: Origin
 
 
-class _Triton(_Stored, frozen=True, kw_only=True):
+class _Triton(_StoredKernel, frozen=True, kw_only=True):
     source: str
     function: str
     grid: Dim3
@@ -317,7 +317,7 @@ class _Triton(_Stored, frozen=True, kw_only=True):
     num_stages: int
 
 
-class _Library(_Stored, frozen=True, kw_only=True):
+class _Library(_StoredKernel, frozen=True, kw_only=True):
     entry: str
     tensors: dict[str, str]
     options: dict[str, Option]
@@ -328,7 +328,7 @@ class _Headers(Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class _Program(_Stored, frozen=True, kw_only=True):
+class _Program(_StoredKernel, frozen=True, kw_only=True):
     source: str
     name: str
     arguments: tuple[str, ...]
@@ -348,7 +348,7 @@ def write_kernel(folder: Path, kernel: AnyKernel) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(kernel, Kernel):
         write_atomically(folder / _SOURCE, kernel.source)
-        content = plan_of(kernel, _SOURCE)
+        content = launch_plan(kernel, _SOURCE)
     else:
         content = {
             **kernel.content,
@@ -371,7 +371,7 @@ def read_kernel(folder: Path) -> AnyKernel:
     path = folder / _PLAN
     content = read_bytes(path, "kernel", _LARGEST_BYTES)
     try:
-        kind = decode(content, _Kind).kind
+        kind = decode(content, _StoredKind).kind
         if kind == "cuda":
             return read_plan(path)
         stored, kernel = _READERS[kind](content)
@@ -384,7 +384,7 @@ def read_kernel(folder: Path) -> AnyKernel:
     return kernel
 
 
-def _triton(content: bytes) -> tuple[_Stored, AnyKernel]:
+def _triton(content: bytes) -> tuple[_StoredKernel, AnyKernel]:
     stored = decode(content, _Triton)
     return stored, TritonKernel(
         stored.source,
@@ -399,7 +399,7 @@ def _triton(content: bytes) -> tuple[_Stored, AnyKernel]:
     )
 
 
-def _library(content: bytes) -> tuple[_Stored, AnyKernel]:
+def _library(content: bytes) -> tuple[_StoredKernel, AnyKernel]:
     stored = decode(content, _Library)
     return stored, LibraryCall(
         stored.entry,
@@ -410,7 +410,7 @@ def _library(content: bytes) -> tuple[_Stored, AnyKernel]:
     )
 
 
-def _program(content: bytes) -> tuple[_Stored, AnyKernel]:
+def _program(content: bytes) -> tuple[_StoredKernel, AnyKernel]:
     stored = decode(content, _Program)
     known = stored.headers
     return stored, CudaProgram(

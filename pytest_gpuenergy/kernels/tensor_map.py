@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
@@ -67,11 +66,6 @@ class TensorMap:
             for dim, stride in zip(self.dims[1:], self.strides_bytes, strict=True)
         )
         return self.dims[0] * self.itemsize + last
-
-    @property
-    def box_bytes(self) -> int:
-        """The number of bytes that a copy of one box adds to the count of a barrier."""
-        return math.prod(self.box) * self.itemsize
 
     def _problem(self) -> str | None:
         rank = len(self.dims)

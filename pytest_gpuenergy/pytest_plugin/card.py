@@ -15,7 +15,7 @@ from pytest_gpuenergy.control import (
     enforced_setpoint,
 )
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.energy import answers
+from pytest_gpuenergy.energy import responds
 from pytest_gpuenergy.engine import Station
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin.link import SET
@@ -141,7 +141,7 @@ class Card:
 
     def answers(self) -> bool:
         """Whether the card responds at all, as opposed to only rejecting a setpoint."""
-        return answers(self.device)
+        return responds(self.device)
 
     def judge_setpoint(self) -> tuple[str, ...]:
         """Validity flags for the settings under which an item was measured."""

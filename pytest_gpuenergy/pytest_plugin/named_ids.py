@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.report import HOME, RunFolder, ids_of, is_run
+from pytest_gpuenergy.report import HOME, RunFolder, is_run, shown_ids
 from pytest_gpuenergy.support import GpuEnergyError, is_folder
 
 _SETPOINT = re.compile(
@@ -68,7 +68,7 @@ def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]
     found = set()
     for m in measurements:
         item = by_id.get(m.node_id.casefold())
-        for word in {name.casefold() for name in ids_of(m)} & set(words) if item else ():
+        for word in {name.casefold() for name in shown_ids(m)} & set(words) if item else ():
             assert item is not None
             item.extra_keyword_matches.add(word)
             found.add(word)

@@ -16,7 +16,7 @@ from pytest_gpuenergy.record import VERIFIED
 from pytest_gpuenergy.report import (
     HOME,
     Report,
-    Target,
+    ViewTarget,
     anchor_lines,
     best_lines,
     board_lines,
@@ -47,7 +47,7 @@ def check_outputs(options: Options) -> None:
         ("html", options.html_path, False),
     )
     targets = [
-        Target(f"--gpuenergy-{name}", path, folder)
+        ViewTarget(f"--gpuenergy-{name}", path, folder)
         for name, path, folder in asked
         if path is not None
     ]

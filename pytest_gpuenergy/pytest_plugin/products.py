@@ -18,7 +18,7 @@ from pytest_gpuenergy.workloads import (
     measured_products,
     network,
     products_in,
-    search_words_said,
+    search_options_notice,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def pytest_report_collectionfinish(
     sizes = config.getoption("--gemm")
     if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    said = search_words_said(sizes) if gemm and sizes else None
+    said = search_options_notice(sizes) if gemm and sizes else None
     lines = [f"bench: {said}"] if said else []
     tuned = dict.fromkeys(
         (one["gemm_workload"], TUNED_BY[one["contender"]])

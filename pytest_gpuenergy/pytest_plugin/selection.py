@@ -20,7 +20,7 @@ from pytest_gpuenergy.pytest_plugin._compat import command_line, unmatched
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.option_table import either
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.report import ids_of
+from pytest_gpuenergy.report import shown_ids
 from pytest_gpuenergy.support import is_there
 
 COLLECTED = "gpuenergy_collected"
@@ -99,7 +99,7 @@ class Selection:
         function = item.partition("[")[0]
         marks = self._marks.get(function, [])
         if given.keyword:
-            names = [each.casefold() for each in (*ids_of(one), *marks)]
+            names = [each.casefold() for each in (*shown_ids(one), *marks)]
 
             def is_named(name: str, /, **_: object) -> bool:
                 return any(name.casefold() in each for each in names)

@@ -99,5 +99,5 @@ PEAKS: Mapping[str, Peaks] = {
 
 
 def peaks_of(gpu_name: str) -> Peaks | None:
-    """The peaks of a model by its name, with or without the vendor; None if they are unknown."""
+    """Return the peaks of a model by its name, with or without the vendor; None if unknown."""
     return PEAKS.get(gpu_name) or PEAKS.get(f"NVIDIA {gpu_name}")

@@ -62,7 +62,7 @@ class Sample:
         return cls(found.value, own / student_t(trials - 1), trials - 1, shared)
 
     def session_variance(self, session_sd: float) -> float:
-        """The variance between sessions, which is no less than that of the error known here."""
+        """Return the variance between sessions, no less than that of the shared error."""
         return max(session_sd, self.shared_error) ** 2
 
 
@@ -109,7 +109,7 @@ def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float)
 
 
 def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
-    """The mean of ln(new / base) over rounds that measured both sides, with Student's t interval.
+    """Return the mean of ln(new / base) over rounds that measured both sides, with an interval.
 
     Differences between sessions and boards affect both sides of a round equally and cancel.
 

@@ -42,9 +42,9 @@ from .analysis.run_changes import (
 from .analysis.subjects import (
     Subjects as Subjects,
     group as group,
-    ids_of as ids_of,
     is_named as is_named,
     ordered as ordered,
+    shown_ids as shown_ids,
     with_item_names as with_item_names,
 )
 from .html.html_page import (
@@ -109,10 +109,10 @@ from .views.other_formats import (
 )
 from .views.report_document import (
     DIALECT as DIALECT,
+    document_schema as document_schema,
     json_document as json_document,
     report_schema as report_schema,
     schema_document as schema_document,
-    schema_of as schema_of,
     standings as standings,
     write_json as write_json,
 )
@@ -145,7 +145,7 @@ from .views.vega import (
     vega_script as vega_script,
 )
 from .views.view_files import (
-    Target as Target,
+    ViewTarget as ViewTarget,
     check_targets as check_targets,
     check_writable as check_writable,
     updating as updating,

@@ -90,7 +90,7 @@ class Figures:
 
 
 def is_legacy(folder: Path) -> bool:
-    """Whether ``folder`` is a tree of text outputs, or part of one, rather than one of our runs."""
+    """Return whether ``folder`` is a tree of text outputs, or part of one, and not a run."""
     if not is_folder(folder) or is_run(folder):
         return False
     return bool(outputs_in(folder) or matching(folder, _OUTPUT))
@@ -151,14 +151,14 @@ def _listed(names: list[str]) -> str:
 
 
 def outputs_in(folder: Path) -> list[Path]:
-    """The outputs sorted by workload, power cap and kernel, with numbers in natural order."""
+    """Return the outputs sorted by workload, power cap and kernel, numbers in natural order."""
     found = (matching(folder.resolve(), pattern) for pattern in _PATTERNS)
     paths = next(filter(None, found), [])
     return sorted(paths, key=lambda path: [_natural(part) for part in path.parts[-3:]])
 
 
 def _text(name: str) -> str:
-    """A file name with undecodable bytes replaced, since no view could be written with them."""
+    """Return a file name with undecodable bytes replaced, which no view could contain."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 

@@ -22,7 +22,7 @@ from pytest_gpuenergy.support import NORMAL, ReportInputError
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One report from several runs on the same GPU model, or of what one run left on several hosts.
+    """Merge runs on the same GPU model, or what one run left on several hosts, into one report.
 
     Of an item measured more than once, the measurement of the latest run is kept; within a run, the
     latest measurement, with the flags it has got on any host.
@@ -354,7 +354,7 @@ def _merged(
 def _as_mean(
     windows: Iterable[Window], m: Measurement, time_ms: float, energy_mj: float
 ) -> Iterator[Window]:
-    """The windows of one run as if its figures were the means: their scatter is that of one run."""
+    """Yield the windows of one run, scaled as if its figures were the means."""
     longer = time_ms / figure_of(m, Metric.TIME)
     more = energy_mj / figure_of(m, Metric.ENERGY)
     for one in windows:

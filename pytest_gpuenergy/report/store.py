@@ -198,7 +198,7 @@ def is_run(folder: Path) -> bool:
 
 
 def is_raw(path: Path) -> bool:
-    """Whether ``path``, with links resolved, is a file in which a run stores its measurements."""
+    """Return whether ``path``, with links resolved, is a file of a run's measurements."""
     return path.name in _RAW and HOME in path.parts
 
 

@@ -27,8 +27,8 @@ from .moves.move import (
     Application as Application,
     Move as Move,
     Region as Region,
-    Rewrite as Rewrite,
     SourceMove as SourceMove,
+    TextChange as TextChange,
 )
 from .priors.bottlenecks import (
     CardModel as CardModel,
@@ -58,11 +58,11 @@ from .priors.tactics import (
     tactics_from as tactics_from,
     write_tactics as write_tactics,
 )
-from .priors.work import Work as Work
+from .priors.work import KernelWork as KernelWork
 from .running.evaluators import (
     Evaluator as Evaluator,
-    GpuProcess as GpuProcess,
     OwnProcess as OwnProcess,
+    SearchGpuProcess as SearchGpuProcess,
     Task as Task,
     TeamEvaluator as TeamEvaluator,
 )
@@ -86,7 +86,11 @@ from .running.ncu_profiler import (
     metrics as metrics,
     read_counters as read_counters,
 )
-from .running.search import Options as Options, Search as Search, identity_of as identity_of
+from .running.search import (
+    Search as Search,
+    SearchOptions as SearchOptions,
+    identity_of as identity_of,
+)
 from .running.search_record import (
     SearchRecord as SearchRecord,
     files_of as files_of,
@@ -96,14 +100,14 @@ from .running.search_record import (
     search_values as search_values,
 )
 from .running.search_state import (
-    Identity as Identity,
+    SearchIdentity as SearchIdentity,
     SearchState as SearchState,
     read_state as read_state,
 )
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.edits import Edit as Edit, edited as edited
-from .source.extraction import ExtractedKernel as ExtractedKernel, extract as extract
+from .source.kernel_extraction import ExtractedKernel as ExtractedKernel, extract as extract
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor
@@ -145,7 +149,7 @@ from .strategy.action_space import (
     Proposal as Proposal,
     Strategy as Strategy,
 )
-from .strategy.graph import Edge as Edge, GraphNode as GraphNode
+from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
     Experience as Experience,
     GraphStrategy as GraphStrategy,
@@ -172,10 +176,10 @@ from .trust.gain import (
 )
 from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
 from .trust.result import (
-    Gain as Gain,
     Limit as Limit,
-    Node as Node,
     Result as Result,
+    SearchNode as SearchNode,
+    VariantGain as VariantGain,
     limit_of as limit_of,
 )
 from .trust.state_evaluation import Bench as Bench

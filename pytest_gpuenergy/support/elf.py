@@ -39,7 +39,7 @@ def _headers(content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
         at, size, count, names_at = _TABLE.unpack_from(content)
         headers = [_SECTION.unpack_from(content, at + size * number) for number in range(count)]
         names = _content(content, headers[names_at])
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, OverflowError):
         return
     for header in headers:
         yield names[header[0] :].partition(b"\0")[0].decode(errors="replace"), header

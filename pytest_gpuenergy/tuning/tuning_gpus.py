@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from pytest_gpuenergy.devices import Arena, Device
-from pytest_gpuenergy.energy import answers
+from pytest_gpuenergy.energy import responds
 from pytest_gpuenergy.engine import (
     Evaluation,
     Station,
@@ -210,7 +210,7 @@ class TuningGpu:
         return self._arenas
 
     def _check_answers(self, fault: KernelFault) -> None:
-        if not answers(self._device):
+        if not responds(self._device):
             raise DeviceError(
                 f"{self._device.name} does not respond any more ({fault}): check it with "
                 "nvidia-smi, then continue with --resume."

@@ -26,11 +26,11 @@ from .matrix_products import (
     Layout as Layout,
     Mode as Mode,
     measured_products as measured_products,
-    name_of as name_of,
     parse_gemm as parse_gemm,
     parse_requests as parse_requests,
+    product_name as product_name,
     products_in as products_in,
-    search_words_said as search_words_said,
+    search_options_notice as search_options_notice,
 )
 from .number_types import (
     BFLOAT16 as BFLOAT16,
@@ -67,16 +67,16 @@ from .registry import (
     numbered_case as numbered_case,
     parse_shape as parse_shape,
     project_workloads as project_workloads,
+    split_words as split_words,
     to_parameters as to_parameters,
-    words_of as words_of,
 )
 from .sensitivity import (
     Condition as Condition,
     Values as Values,
-    conditions_of as conditions_of,
+    estimate_conditions as estimate_conditions,
+    estimate_scales as estimate_scales,
+    estimate_terms as estimate_terms,
     likely_conditions as likely_conditions,
-    scales_of as scales_of,
-    terms_of as terms_of,
 )
 from .workload import (
     IoContract as IoContract,

@@ -119,7 +119,7 @@ class ErrorBound:
 
 
 def accumulator_of(dtype: str) -> str:
-    """The type in which an output of type ``dtype`` is computed unless the workload says otherwise.
+    """Return the default type in which an output of type ``dtype`` is computed.
 
     float64 for float64, otherwise float32: tensor cores add products of half precision in float32
     (PTX ISA, ``mma`` with ``.f32`` accumulators), and so do libraries by default.

@@ -81,7 +81,7 @@ _TELLING = 64
 
 
 def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) -> Array:
-    """What is drawn of an array: its first rows if it has more than `DRAWN_ELEMENTS`, else all.
+    """Draw an array, or its first rows if it has more than `DRAWN_ELEMENTS`.
 
     A row is what the last indices run through, as many of them as make short rows. The rows drawn
     are a prime number, so that no kernel whose indices are off by a tile, by a power of two or by
@@ -99,7 +99,7 @@ def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) 
 
 
 def repeated(first: Array, shape: tuple[int, ...]) -> Array:
-    """The array of a `beginning`, wherever that is: its rows again and again, in another order.
+    """Return the array of a `beginning`: its rows again and again, each time in another order.
 
     Raises:
         ValueError: no array of this shape begins with ``first``.

@@ -259,7 +259,7 @@ def parse_requests(text: str) -> list[GemmRequest]:
 
 
 def measured_products(text: str) -> list[Gemm]:
-    """Return the matrix products that a text describes, each once; see `search_words_said`.
+    """Return the matrix products that a text describes, each once; see `search_options_notice`.
 
     Raises:
         InputError: as of `parse_requests`.
@@ -268,7 +268,7 @@ def measured_products(text: str) -> list[Gemm]:
     return list({product.name: product for product in layouts}.values())
 
 
-def search_words_said(text: str) -> str | None:
+def search_options_notice(text: str) -> str | None:
     """Where products are only measured: a sentence, if a text says how they are searched.
 
     Raises:
@@ -295,7 +295,7 @@ def parse_gemm(text: str) -> Gemm | None:
 
 
 def products_in(text: str) -> list[Gemm]:
-    """The matrix products whose names, see `name_of`, are in a text such as the id of an item."""
+    """Return the matrix products whose names are in a text such as the id of an item."""
     found: dict[str, Gemm] = {}
     for match in _NAME.finditer(text):
         m, n, k, layout, rest = match.groups()
@@ -312,7 +312,7 @@ def products_in(text: str) -> list[Gemm]:
     return [one for name, one in found.items() if name in text]
 
 
-def name_of(gemm: Gemm) -> str:
+def product_name(gemm: Gemm) -> str:
     """``gemm_512x256x640_nn``, with whatever else is not as usual."""
     parts = ["gemm", f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
@@ -352,7 +352,7 @@ def _request(text: str) -> GemmRequest:
         Gemm("", **sizes, **leading, **{**given, "layout": layout})  # type: ignore[arg-type]
         for layout in layouts  # it checks them all
     ]
-    named = tuple(workload.called(name_of(workload)) for workload in bare)
+    named = tuple(workload.called(product_name(workload)) for workload in bare)
     option = options.get("O")
     if option is not None and option & ~_IN_BACKGROUND not in _TUNERS:
         raise InputError(
@@ -415,7 +415,7 @@ class GemmKind:
     example = "M=512 N=256 K=640 layout=nt"
     networks: Mapping[str, tuple[Gemm, ...]] = {
         "gemm": tuple(
-            bare.called(name_of(bare))
+            bare.called(product_name(bare))
             for sizes in _BUNDLED_SIZES
             for layout in LAYOUTS
             for bare in [Gemm("", *sizes, layout)]
@@ -439,7 +439,7 @@ class GemmKind:
             raise InputError(f"gemm takes the three numbers M,N,K, not {len(sizes)} numbers.")
         m, n, k = sizes
         workload = Gemm(name, m, n, k)
-        return workload if name else workload.called(name_of(workload))
+        return workload if name else workload.called(product_name(workload))
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
         """From `Gemm.parameters`; all but the sizes may be missing."""

@@ -93,7 +93,7 @@ def rounded_to(values: npt.NDArray[np.float64], dtype: str) -> Array:
 
 
 def numbers(array: Array, dtype: str) -> Array:
-    """The numbers in an array of elements of type ``dtype``, those of bfloat16 as float32."""
+    """Return the numbers in an array of type ``dtype``; those of bfloat16 as float32."""
     if dtype != BFLOAT16:
         return array
     wide = array.astype(np.uint32)

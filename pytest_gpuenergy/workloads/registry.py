@@ -202,10 +202,10 @@ def choose_workloads(
     known = all_networks(root)
     by_name = _by_name(known)
     chosen: dict[str, Workload] = {}
-    for word in words_of(cases):
+    for word in split_words(cases):
         found = tuple(CASES.values()) if word == ALL else (_named(word, known),)
         chosen.update((workload.name, workload) for workload in found)
-    for word in words_of(networks):
+    for word in split_words(networks):
         chosen.update((workload.name, workload) for workload in _network(word, known))
     for text in shapes:
         workload = parse_shape(text)
@@ -283,7 +283,7 @@ def project_workloads(root: Path) -> tuple[Workload, ...]:
 
 
 def distinct_shapes(workloads: Iterable[Workload]) -> dict[Workload, tuple[Workload, ...]]:
-    """The first workload of each kind and shape, in order, with the others that compute the same.
+    """Return the first workload of each kind and shape, with the others that compute the same.
 
     Kernels tuned or recorded for the first one also serve the others.
     """
@@ -353,11 +353,11 @@ def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
         InputError: one is given, for example as an unset variable, and neither names anything.
     """
     given = (*cases, *networks)
-    if given and not words_of(given):
+    if given and not split_words(given):
         raise InputError("--case and --network name nothing: give names, or leave them out.")
 
 
-def words_of(lists: Sequence[str]) -> list[str]:
+def split_words(lists: Sequence[str]) -> list[str]:
     """Return the words of an option that may be repeated and may list several with commas."""
     return [word.strip() for words in lists for word in words.split(",") if word.strip()]
 

@@ -66,7 +66,7 @@ class Condition:
     exempt: float = 0.0
 
 
-def conditions_of(
+def estimate_conditions(
     compute: Compute,
     inputs: Mapping[str, Array],
     right: Mapping[str, Values],
@@ -116,7 +116,7 @@ def conditions_of(
     return found
 
 
-def scales_of(
+def estimate_scales(
     compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values]
 ) -> dict[str, Condition]:
     """Return the scale of each output as a whole, for inputs that may make it react strongly.
@@ -133,7 +133,7 @@ def scales_of(
     return {name: Condition(_largest_finite(found[name])) for name in right}
 
 
-def terms_of(
+def estimate_terms(
     compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values], needed: float
 ) -> dict[str, Values]:
     """Estimate the magnitude of the terms that cancel in each element, from the reference alone.
@@ -202,7 +202,7 @@ def terms_of(
 def likely_conditions(
     right: Mapping[str, Values], bounds: Mapping[str, ErrorBound]
 ) -> dict[str, Condition]:
-    """As `conditions_of`, where nobody can say what other inputs would give.
+    """As `estimate_conditions`, where nobody can say what other inputs would give.
 
     Most elements of an output of wide range are then expected to be about as accurate as they are
     large; some may be differences of large terms.
@@ -262,7 +262,7 @@ def _reactions(
     draws: int = _DRAWS,
     of_norm: bool = True,
 ) -> dict[str, Values]:
-    """The largest relative reaction of each element over several changes of a group of inputs."""
+    """Return the largest relative reaction of each element to several changes of inputs."""
     found: dict[str, Values] = {}
     changes = _changes({name: inputs[name] for name in group}, of_norm=of_norm)
     for changed in itertools.islice(changes, draws):

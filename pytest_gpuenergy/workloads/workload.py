@@ -302,7 +302,7 @@ class Workload(ABC):
         return self._whole(self.draw_inputs(seed, edges))
 
     def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
-        """What `make_inputs` or, with ``edges``, `make_edge_inputs` draw: each `beginning`."""
+        """Return the beginnings that `make_inputs` or, with ``edges``, `make_edge_inputs` draws."""
         if type(self).make_inputs is not Workload.make_inputs:
             return self.make_inputs(seed)
         return self._beginnings(seed, edges)
@@ -364,7 +364,7 @@ def _draw(
 
 
 def whole_flops(flops: object, whose: str) -> int:
-    """A number of operations as an int, from any real type: NumPy's and ``2e6`` are accepted.
+    """Return a number of operations as an int; NumPy's numbers and ``2e6`` are accepted.
 
     Raises:
         InputError: it is not a whole number, or negative or absurdly large.

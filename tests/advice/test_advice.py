@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.advice import (
     Advice,
-    Candidate,
+    ChosenPlan,
     Cost,
     Field,
     Goal,
     Moments,
-    Option,
     Outcome,
+    PlanOption,
     advise,
     advise_on,
     log_change,
@@ -142,7 +142,7 @@ def test_a_setpoint_that_lacks_a_workload_is_no_choice_for_all(
 
 def test_the_interval_of_one_workload_is_that_of_the_ratio(at_clock: Make) -> None:
     rows = [at_clock(1, 5), at_clock(1, 5, 1200, time_ms=0.55, energy_mj=80.0)]
-    base, new = (Candidate([Option(m)], [[Option(m)]]) for m in rows)
+    base, new = (ChosenPlan([PlanOption(m)], [[PlanOption(m)]]) for m in rows)
     for metric in Metric:
         found = log_change(base, new, metric)
         samples = [sample(m, metric) for m in rows]
@@ -158,10 +158,10 @@ def test_the_interval_of_one_workload_is_that_of_the_ratio(at_clock: Make) -> No
 def test_errors_of_many_layers_average_out(at_clock: Make) -> None:
     def width(count: int) -> float:
         plans = [
-            [Option(at_clock(1, 5, clock, workload=f"w{n}")) for n in range(count)]
+            [PlanOption(at_clock(1, 5, clock, workload=f"w{n}")) for n in range(count)]
             for clock in (None, 1200)
         ]
-        found = log_change(*(Candidate(p, [[one] for one in p]) for p in plans), Metric.ENERGY)
+        found = log_change(*(ChosenPlan(p, [[one] for one in p]) for p in plans), Metric.ENERGY)
         assert found is not None
         return found.high - found.low
 
@@ -280,7 +280,7 @@ class Laboratory:
         return replace(row, edp_mj_ms_ci95=Interval(edp * (1 - wide), edp * (1 + wide)))
 
     def true_change(self, advice: Advice, metric: Metric) -> float:
-        def figure(options: Sequence[Option]) -> float:
+        def figure(options: Sequence[PlanOption]) -> float:
             time, energy = (sum(self.true[o.row.node_id][i] for o in options) for i in (0, 1))
             return time * energy if metric is Metric.EDP else energy
 

@@ -10,6 +10,6 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 
 @pytest.fixture
 def card(device: EmulatedDevice) -> EmulatedDevice:
-    """A card with a limit of its owner's, and clocks that nobody has locked."""
+    """A card whose owner has set a limit, and whose clocks nobody has locked."""
     write(device, PRIOR_MW)
     return device

@@ -33,7 +33,7 @@ UNLOCKED = "The SM clocks of NVIDIA H200 are unlocked, which is the default."
 
 
 def lock_mhz(device: EmulatedDevice) -> int | None:
-    """What the card is locked to, which no NVML tells."""
+    """Return the clock to which the card is locked, which NVML does not report."""
     with device.state.change() as card:
         if card.lock_mhz is None:
             return None
@@ -239,7 +239,7 @@ def test_a_record_without_any_setting_is_refused(card: EmulatedDevice, own_folde
 
 
 class Guard:
-    """Refuses the card, and counts how often it is asked."""
+    """Refuses the card, and counts its calls."""
 
     def __init__(self, *, refuses: bool = True) -> None:
         self.asked, self.refuses = 0, refuses

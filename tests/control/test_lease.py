@@ -395,7 +395,7 @@ def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(
 
 
 class Unlucky(NvmlWriter):
-    """Something happens in the middle of each write, or right after it."""
+    """A writer that is interrupted in the middle of a write, or right after it."""
 
     def __init__(self, gpu: EmulatedDevice, number: int = 0, *, fails: bool = False) -> None:
         super().__init__(gpu)

@@ -75,12 +75,12 @@ def test_a_clock_is_taken_as_it_is_or_refused_with_the_nearest(
     clocks: tuple[int, ...], asked: int
 ) -> None:
     if asked in clocks:
-        assert resolve_clock(f"{asked}MHz", clocks, said="--smclock") == asked
+        assert resolve_clock(f"{asked}MHz", clocks, context="--smclock") == asked
         return
     nearest = min(abs(mhz - asked) for mhz in clocks)
     words = {f"{mhz}MHz" for mhz in clocks if abs(mhz - asked) == nearest}
     with pytest.raises(InputError) as raised:
-        resolve_clock(f"{asked}MHz", clocks, said="--smclock")
+        resolve_clock(f"{asked}MHz", clocks, context="--smclock")
     assert words & {*str(raised.value).split()}
 
 

@@ -21,7 +21,6 @@ from pytest_gpuenergy.control import (
     may_change_settings,
     recorded_uuids,
     restore_leftover,
-    sudo,
     writers,
 )
 from pytest_gpuenergy.devices import NvmlGpu
@@ -58,7 +57,7 @@ def test_a_privileged_process_writes_directly(
 def test_zeusd_comes_before_sudo(
     real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sudo, "find_sudo", lambda _: pytest.fail("sudo was asked"))
+    monkeypatch.setattr(writers, "find_sudo", lambda _: pytest.fail("sudo was asked"))
     assert choose_writer(real).name == f"zeusd ({zeusd.path})"
 
 
@@ -78,7 +77,7 @@ def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> No
 @pytest.mark.usefixtures("unprivileged")
 def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(sudo, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
+    monkeypatch.setattr(writers, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
     lease = Lease(real)
     for watts in (300.0, 400.0):
         with pytest.raises(SetpointError, match="There is no permission to change"):
@@ -148,7 +147,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
 ) -> None:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
     monkeypatch.setattr(writers, "may_change_settings", lambda: privileged)
-    monkeypatch.setattr(sudo, "find_sudo", lambda _: pytest.fail("sudo was asked"))
+    monkeypatch.setattr(writers, "find_sudo", lambda _: pytest.fail("sudo was asked"))
     with pytest.raises(WritesDeniedError):
         Lease(real).set(CAP)
     assert zeusd.requests == []
@@ -157,7 +156,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
 def test_a_leftover_is_restored_by_whoever_may(
     device: EmulatedDevice, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run that was killed was root's, the next start is not."""
+    """A killed run was root's, and the next start is not."""
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 1)
     Lease(device).set(CAP)
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 2)

@@ -18,14 +18,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 from power_cards import write
 
-from pytest_gpuenergy.devices import NvmlGpu, text
+from pytest_gpuenergy.devices import NvmlGpu, printable_text
 
 ROUTES = {
     "/gpu/set_power_limit": ("power_limit_mw",),
     "/gpu/set_gpu_locked_clocks": ("min_clock_mhz", "max_clock_mhz"),
     "/gpu/reset_gpu_locked_clocks": (),
 }
-"""What each takes besides the GPUs and whether to wait."""
+"""The parameters of each route, besides the GPUs and whether to wait."""
 
 
 class Zeusd:
@@ -132,5 +132,5 @@ class Zeusd:
 
 
 def _lspci(gpu: NvmlGpu) -> str:
-    """As ``lspci -D`` writes it; NVML has capitals and a longer domain."""
-    return text(gpu.nvml.nvmlDeviceGetPciInfo(gpu.handle).busId)[4:].lower()
+    """Return the PCI address as ``lspci -D`` writes it."""
+    return printable_text(gpu.nvml.nvmlDeviceGetPciInfo(gpu.handle).busId)[4:].lower()

@@ -58,7 +58,7 @@ def held_by_another(uuid: str = "GPU-1", group: str = "") -> subprocess.Popen[st
 
 
 def holder(own_folders: Path, uuid: str = "GPU-1") -> int:
-    """The process ID in a lock's file."""
+    """Return the process ID in a lock's file."""
     return int((own_folders / "emulated" / f"{uuid}.lock").read_text())
 
 
@@ -127,7 +127,7 @@ def test_an_emulated_gpu_is_shared_by_the_users_of_its_state(own_folders: Path) 
 
 @pytest.fixture
 def protected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of another user: nobody else may open them for writing."""
+    """Make files another user's: nobody else may open them for writing."""
     real_open: Callable[..., int] = os.open
 
     def refuse(path: Any, flags: int, *rest: Any, **options: Any) -> int:
@@ -152,7 +152,7 @@ def test_a_lock_that_another_user_made_is_shared(temporary: Path) -> None:
 
 
 def refused(reason: str = "") -> contextlib.AbstractContextManager[object]:
-    """The lock of a real GPU cannot be opened, which one sentence says."""
+    """Check that one sentence says why the lock of a real GPU cannot be opened."""
     return pytest.raises(
         DeviceError, match=rf"lock .* cannot be opened \(.*{reason}.*\): make its folder"
     )
@@ -165,7 +165,7 @@ def take_lock() -> None:
 
 @pytest.fixture
 def precious(temporary: Path) -> Path:
-    """A file in a folder, which others want to have changed."""
+    """A file in a folder that other users try to change."""
     path = temporary / "private" / "file"
     path.parent.mkdir(mode=0o700)
     path.write_text("kept")
@@ -275,7 +275,7 @@ def user(number: int) -> Iterator[None]:
 
 @pytest.fixture
 def for_everybody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine's folder for temporary files that other users can get at."""
+    """A machine's folder for temporary files that other users can enter."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o1777)
         monkeypatch.setattr(lock, "MACHINE_FOLDER", Path(folder))

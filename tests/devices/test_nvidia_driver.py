@@ -17,20 +17,21 @@ PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 IDS = "found = sorted(one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle))"
 READINGS = """
 from dataclasses import asdict
-from pytest_gpuenergy.control.sm_clocks import supported_clocks
-from pytest_gpuenergy.control.setpoint import enforced_limit_w, read_limits
+from pytest_gpuenergy.control import enforced_setpoint, read_limits, supported_clocks
+from pytest_gpuenergy.energy import (
+    CardSamples, choose_source, power_by_samples_w, processes_on, read_conditions
+)
 from pytest_gpuenergy.opening import nvml_gpu
-from pytest_gpuenergy.energy.power_log import CardSamples
-from pytest_gpuenergy.energy.sensors import processes_on
-from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.energy.sensors import power_by_samples_w, read_conditions
 from pytest_gpuenergy.commands.doctor_gpu import check_gpus
 from pytest_gpuenergy.fleet.probe import probe_host
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
+
+def enforced_limit(gpu):
+    return enforced_setpoint(gpu).power_limit_w
 
 def readings(gpu):
-    "Of the card, or the sentence that stands for one."
-    for read in (read_conditions, read_limits, supported_clocks, enforced_limit_w, processes_on,
+    "Yield each reading of the card, or the sentence of its error."
+    for read in (read_conditions, read_limits, supported_clocks, enforced_limit, processes_on,
                  lambda gpu: choose_source(gpu).name, lambda gpu: CardSamples(gpu).new(),
                  lambda gpu: power_by_samples_w(gpu, 1.0)):
         try:
@@ -41,7 +42,7 @@ def readings(gpu):
 EVERY = """
 import ctypes, json, os, sys, traceback
 import pynvml
-from pytest_gpuenergy.devices.nvml import load_nvml
+from pytest_gpuenergy.devices import load_nvml
 functions = sys.argv[1].split()
 for function in functions:
     if os.fork() == 0:
@@ -65,7 +66,7 @@ for function in functions:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete one."""
+    """Build a complete driver."""
     return build_driver(tmp_path_factory.mktemp("driver"))
 
 
@@ -181,7 +182,7 @@ def test_a_card_without_energy_is_refused_in_a_sentence(driver: Path) -> None:
 def test_a_gpu_that_is_lost_in_mid_run_is_told_in_a_sentence(driver: Path) -> None:
     code = """
 from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 source = choose_source(gpu)
 try:
     source.probe()
@@ -226,7 +227,7 @@ def test_libraries_in_part_are_told_in_a_sentence(
 
 @pytest.mark.slow
 def test_all_that_nvml_writes_has_room(tmp_path: Path) -> None:
-    """Under AddressSanitizer, which ends the process at a write beyond what Python allocated."""
+    """Run under AddressSanitizer, which ends the process at a write beyond allocated memory."""
     flags = ("-fsanitize=address", "-g")
     sanitizer = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
@@ -245,7 +246,7 @@ def test_all_that_nvml_writes_has_room(tmp_path: Path) -> None:
 
 
 def doctor(driver: Path, **stub: str) -> dict[str, str]:
-    """The doctor's checks of the GPUs, by name, each with its status."""
+    """Return the status of each of the doctor's checks of the GPUs, by name."""
     code = (
         "import json\n"
         "from pytest_gpuenergy.commands.doctor_gpu import check_gpus\n"

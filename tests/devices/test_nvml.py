@@ -10,12 +10,12 @@ import pynvml
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import NEEDED, GuardedNvml, load_nvml, text
+from pytest_gpuenergy.devices import NEEDED, GuardedNvml, load_nvml, printable_text
 from pytest_gpuenergy.support import DeviceError, WritesDeniedError
 
 
 class NvmlError(Exception):
-    """As `pynvml.NVMLError`."""
+    """The error of `pynvml`."""
 
 
 def fake(**changes: Any) -> SimpleNamespace:
@@ -86,7 +86,7 @@ later_words = st.from_regex(r"[A-Z][A-Za-z]{0,12}(_v[1-9])?", fullmatch=True)
 
 
 def recorded(name: str) -> tuple[GuardedNvml, list[tuple[object, ...]]]:
-    """A module with the function ``name``, and what that is called with."""
+    """Return a module with the function ``name``, and the list of its calls."""
     calls: list[tuple[object, ...]] = []
     return GuardedNvml(fake(**{name: lambda *given: calls.append(given)})), calls
 
@@ -191,7 +191,7 @@ def test_an_allowed_write_reaches_nvml_unchanged(
 
 @pytest.mark.parametrize("value", ["NVIDIA H200", b"NVIDIA H200"])
 def test_strings_of_old_and_new_modules(value: str | bytes) -> None:
-    assert text(value) == "NVIDIA H200"
+    assert printable_text(value) == "NVIDIA H200"
 
 
 def test_samples_that_come_late_have_room() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import CLOCK_SPAN_S, ClockSamples
-from pytest_gpuenergy.energy import LEAST_STEP, clock_states, stepped, steps
+from pytest_gpuenergy.energy import LEAST_STEP, clock_states, has_clock_step, step_indices
 
 BASE_MHZ = 1977.8
 TRIALS = 13
@@ -21,13 +21,13 @@ SIZES = st.floats(0.001, 0.006) | st.floats(-0.006, -0.001)
 
 
 def samples_of(factors: Floats) -> ClockSamples:
-    """Spans of 50 ms of a run that begins at 0."""
+    """Return samples over spans of 50 ms of a run that begins at 0."""
     edges_s = CLOCK_SPAN_S * np.arange(len(factors) + 1)
     return ClockSamples(edges_s[:-1], edges_s[1:], BASE_MHZ * factors)
 
 
 def states_of(factors: Floats) -> Any:
-    """The last `TRIALS` samples are of the trials."""
+    """Return the states of a run whose last `TRIALS` samples are of the trials."""
     samples = samples_of(factors)
     return clock_states(samples, 0.0, samples.begin_s[-TRIALS], samples.end_s[-1])
 
@@ -60,7 +60,7 @@ def test_a_step_within_the_trials_is_found(
     assert later.clock_mhz / before.clock_mhz == pytest.approx(1 + size, abs=1e-4)
     assert later.share == pytest.approx(after / TRIALS, abs=1.01 / TRIALS)
     assert before.share + later.share == pytest.approx(1)
-    assert stepped((before, later))
+    assert has_clock_step((before, later))
 
 
 @given(SEEDS, COUNTS, SIZES)
@@ -71,7 +71,7 @@ def test_a_step_within_the_heat_up_is_listed_and_no_more(
     factors[: count - TRIALS - 3] *= 1 + size
     before, later = states = states_of(factors)
     assert (before.share, later.share) == (0.0, 1.0)
-    assert not stepped(states)
+    assert not has_clock_step(states)
 
 
 @given(SEEDS)
@@ -98,27 +98,27 @@ def test_a_moment_at_the_beginning_of_the_trials_is_no_mixture(seed: int, size: 
     samples = samples_of(factors)
     states = clock_states(samples, 0.0, samples.end_s[39] - 0.02, samples.end_s[-1])
     assert [state.share for state in states] == pytest.approx([0.02, 0.98], abs=0.001)
-    assert not stepped(states)
+    assert not has_clock_step(states)
 
 
 @given(SEEDS, st.integers(14, 200), st.floats(-0.01, 0.01), st.floats(0, 2e-5))
 def test_a_steady_drift_has_no_steps(seed: int, count: int, total: float, relative: float) -> None:
     factors = noise(seed, count, relative) * (1 + total * np.linspace(0, 1, count))
-    assert steps(np.log(factors)) == []
-    assert not stepped(states_of(factors))
+    assert step_indices(np.log(factors)) == []
+    assert not has_clock_step(states_of(factors))
 
 
 @given(COUNTS, st.floats(5e-4, 0.02), st.floats(0.05, 1.5), st.floats(0, 6))
 def test_a_clock_that_swings_has_no_steps(
     count: int, size: float, pace: float, phase: float
 ) -> None:
-    assert steps(size * np.sin(pace * np.arange(count) + phase)) == []
+    assert step_indices(size * np.sin(pace * np.arange(count) + phase)) == []
 
 
 @pytest.mark.parametrize("relative", [2e-5, 1e-4, 3e-4, 1e-3, 5e-3])
 @pytest.mark.parametrize("make", [noise, walk])
 def test_a_restless_clock_is_hardly_ever_flagged(make: Any, relative: float) -> None:
-    flagged = sum(stepped(states_of(make(seed, 34, relative))) for seed in range(400))
+    flagged = sum(has_clock_step(states_of(make(seed, 34, relative))) for seed in range(400))
     assert flagged <= 4
 
 

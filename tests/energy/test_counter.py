@@ -18,7 +18,7 @@ from pytest_gpuenergy.support import DeviceError
 
 
 class NvmlError(Exception):
-    """As `pynvml.NVMLError`."""
+    """The error of `pynvml`."""
 
 
 @dataclass
@@ -274,12 +274,12 @@ class DelayingCard(Card):
 
 
 def item(counter: EnergyCounter, steps: int = 17, periods: int = 1) -> list[Edge]:
-    """The edges of one measurement."""
+    """Return the edges of one measurement."""
     return [counter.probe(), *(counter.next_edge(periods) for _ in range(steps))]
 
 
 def powers_w(counter: EnergyCounter, edges: list[Edge]) -> Any:
-    """Of all windows but those that begin or end with the edge that `probe` awaited."""
+    """Return the powers of all windows without an edge that `probe` awaited."""
     times_s, _ = counter.times_s(edges)
     return np.diff([edge.energy_mj for edge in edges][1:]) / 1e3 / np.diff(times_s[1:])
 

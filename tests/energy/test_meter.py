@@ -14,12 +14,15 @@ import pytest
 from pytest_gpuenergy.devices import Repeater, Timeline
 from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
 from pytest_gpuenergy.energy import (
+    LEAST_PAUSE_S,
     CounterError,
     Edge,
     EnergyCounter,
     EnergyMeter,
     MeterSettings,
+    Preheat,
     Reading,
+    Settling,
 )
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -29,7 +32,7 @@ Repeat = Callable[..., AbstractContextManager[Repeater]]
 
 @dataclass
 class Witness:
-    """A repeater that notes what really happened: the card's own joules and launches."""
+    """A repeater that records the card's own joules and launches."""
 
     inner: Repeater
     device: EmulatedDevice
@@ -186,7 +189,7 @@ def after(
     for_s: float = 14.0,
     settings: MeterSettings | None = None,
 ) -> Reading:
-    """A kernel of 129 W, measured right after one of ``before_w``."""
+    """Measure a kernel of 129 W right after a kernel of ``before_w``."""
     with repeat(0.02, before_w) as repeater:
         repeater.start()
         device.clock.sleep_s(for_s)
@@ -231,7 +234,7 @@ def test_what_is_left_of_a_hotter_kernel_is_part_of_the_interval(
 
 
 class RealEdges(EnergyCounter):
-    """Updates come early or late, as an H200's do, and the power rises for a while."""
+    """A counter whose updates come early or late, while the power rises."""
 
     def __init__(self, device: EmulatedDevice, power_w: float, rng: np.random.Generator) -> None:
         super().__init__(device)
@@ -482,7 +485,7 @@ def test_a_launch_that_fails_is_the_kernels_fault(device: EmulatedDevice, repeat
 
 @dataclass
 class Uneven:
-    """A repeater one of whose two sets of buffers is at a slower place."""
+    """A repeater with two sets of buffers, of which one is at a slower place."""
 
     inner: Repeater
     slower: float
@@ -533,3 +536,81 @@ def test_the_swings_at_the_beginning_are_no_doubt(device: EmulatedDevice, repeat
     reading, _ = measure(device, repeat(), SWINGING)
     assert "not_steady" not in reading.flags
     assert reading.power_w == pytest.approx(300.0, rel=0.03)  # still cold
+
+
+COLD = Settling(50.0, 60.0, 0.5, 0.4, 0.004, 0.001)
+SETTLED = Settling(60.0, 60.2, 0.5, 0.4, 0.004, 0.001)
+
+
+def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 100) -> int:
+    """Return how long the preheating goes on."""
+    for now_s in range(most_s):
+        if not preheat.goes_on(float(now_s), settling):
+            return now_s
+    return most_s
+
+
+def test_a_cold_card_is_heated_for_as_long_as_allowed() -> None:
+    assert seconds(Preheat(20.0, lambda _: None)) == 20
+
+
+def test_a_settled_card_is_not_heated() -> None:
+    assert seconds(Preheat(20.0, lambda _: None), SETTLED) == 0
+
+
+def test_a_card_that_may_yet_get_warmer_is_heated() -> None:
+    unknown = Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001)
+    assert seconds(Preheat(20.0, lambda _: None), unknown) == 20
+
+
+def test_an_error_that_heating_does_not_reduce_is_no_reason_to_heat() -> None:
+    inexact = Settling(60.0, 60.2, 3.0, 0.4, 0.004, 0.001)
+    assert seconds(Preheat(20.0, lambda _: None), inexact) == 0
+
+
+def test_a_card_without_a_temperature_is_not_heated() -> None:
+    assert seconds(Preheat(20.0, lambda _: None), None) == 0
+
+
+def test_zero_seconds_are_none() -> None:
+    assert seconds(Preheat(0.0, lambda _: None)) == 0
+
+
+def test_the_seconds_are_for_all_runs_together() -> None:
+    preheat = Preheat(20.0, lambda _: None)
+    assert [seconds(preheat), seconds(preheat)] == [20, 0]
+
+
+def test_a_pause_gives_its_seconds_back() -> None:
+    preheat = Preheat(20.0, lambda _: None)
+    seconds(preheat)
+    preheat.paused(12.0)
+    assert seconds(preheat) == 12
+
+
+def test_a_short_pause_gives_nothing_back() -> None:
+    preheat = Preheat(20.0, lambda _: None)
+    seconds(preheat)
+    preheat.paused(LEAST_PAUSE_S)
+    assert seconds(preheat) == 0
+
+
+def test_a_long_pause_gives_no_more_than_all() -> None:
+    preheat = Preheat(20.0, lambda _: None)
+    preheat.paused(1000.0)
+    assert seconds(preheat) == 20
+
+
+def test_the_time_left_is_announced_every_five_seconds() -> None:
+    told: list[float] = []
+    seconds(Preheat(12.0, told.append))
+    assert told == [11.0, 6.0, 1.0]
+
+
+def test_a_heating_up_of_less_than_a_second_is_not_announced() -> None:
+    told: list[float] = []
+    preheat = Preheat(12.0, told.append)
+    preheat.goes_on(0.0, COLD)
+    preheat.goes_on(0.9, COLD)
+    preheat.goes_on(1.0, SETTLED)
+    assert told == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.emulator import Demand, EmulatedDevice
-from pytest_gpuenergy.energy import PowerLog
+from pytest_gpuenergy.energy import CardSamples, PowerLog, power_log as card_samples, read_regularly
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -26,7 +29,7 @@ def rows(path: Path) -> list[tuple[float, float]]:
 
 
 def run(device: EmulatedDevice, log: PowerLog, seconds: int) -> None:
-    """Run something that draws 400 W."""
+    """Run a load that draws 400 W."""
     with device.play(Demand(1e-4, 400.0)) as repeater:
         repeater.start()
         for _ in range(seconds):
@@ -75,3 +78,28 @@ def test_samples_that_fail_later_do_not_end_what_is_measured(
     assert len(rows(tmp_path / "power.csv")) > 40
     assert log.problem is not None
     assert "cannot be read" in log.problem
+
+
+def test_each_sample_is_read_once() -> None:
+    with EmulatedDevice() as device:
+        device.clock.sleep_s(5.0)
+        samples = CardSamples(device)
+        assert len(samples.new()) == 119
+        assert samples.new() == []
+        device.clock.sleep_s(0.1)
+        assert len(samples.new()) == 5
+
+
+def test_a_real_card_is_read_on_and_on_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card_samples, "_EVERY_S", 1e-3)
+    card: Any = SimpleNamespace(emulated=False)
+    times, again = [], threading.Event()
+
+    def read() -> None:
+        times.append(0)
+        if len(times) > 2:
+            again.set()
+
+    with read_regularly(card, read):
+        assert again.wait(60.0)
+    assert all(thread.name != "power samples" for thread in threading.enumerate())

@@ -30,7 +30,7 @@ INSTANT = 186
 
 @pytest.fixture
 def open_card(runner: Runner) -> Iterator[Callable[..., EmulatedDevice]]:
-    """Opens an emulated card; ``faults`` are on it."""
+    """Return a function that opens an emulated card with ``faults``."""
     opened = []
 
     def make(profile: str, **faults: object) -> EmulatedDevice:

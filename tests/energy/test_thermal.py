@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy import Sample, Settling, ThermalModel
+from pytest_gpuenergy.energy import Leakage, Sample, Settling, ThermalModel, step_error
 
 STEP_S = 0.1
 
@@ -35,7 +35,7 @@ class Card:
         return self.air_c + self.die_k_per_w * die_w + self.sink_k_per_w * sink_w
 
     def step(self, settled_w: float, share: float = 1.0) -> Sample:
-        """A tenth of a second; ``share`` of the power heats the die."""
+        """Let a tenth of a second pass, in which ``share`` of the power heats the die."""
         heat_w = share * settled_w
         away_k = self.temperature_c(self.die_w, self.sink_w) - self.temperature_c(heat_w, heat_w)
         power_w = settled_w * (1 + self.per_k * away_k) * (1 + self.noise * self.rng.normal())
@@ -139,7 +139,7 @@ def test_a_settled_card_needs_no_correction() -> None:
 
 
 def test_a_few_seconds_do_not_exclude_that_the_temperature_rises_further() -> None:
-    """Cards of which seconds show almost the same, and minutes something else."""
+    """Cards that hardly differ within seconds may differ within minutes."""
     ends_k, settlings = [], []
     for sink_k_per_w, sink_s in ((0.001, 20.0), (0.008, 60.0)):
         card = Card(sink_k_per_w=sink_k_per_w, sink_s=sink_s)
@@ -163,7 +163,7 @@ def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: fl
 
 
 def test_what_takes_minutes_to_change_is_an_error_of_a_load_that_is_new() -> None:
-    """The same kernel, half a minute after a rest and some minutes later."""
+    """The same kernel runs half a minute after a rest and some minutes later."""
     card = Card()
     model = ThermalModel(card.rest())
     model.add_run(card.run(500.0, 30.0))
@@ -186,7 +186,7 @@ def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes() -> None:
 
 
 def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
-    """Another process has warmed the card, so that its heat sink is not seen to warm at first."""
+    """Another process has warmed the card, so its heat sink warms little at first."""
     rng = np.random.default_rng(3)
     held = []
     for sink_k in np.linspace(9, 17, 8):
@@ -210,3 +210,49 @@ def test_a_run_of_one_sample_gives_a_settling() -> None:
     settling = model.settling(card.run(450.0, 0.1), trials=8)
     assert math.isfinite(settling.gain)
     assert math.isfinite(settling.gain_error)
+
+
+@given(nearer=st.floats(0, 100), farther=st.floats(0, 100))
+def test_the_farther_a_temperature_the_less_is_known_of_the_steps_on_the_way(
+    nearer: float, farther: float
+) -> None:
+    nearer, farther = sorted((nearer, farther))
+    assert 0 <= step_error(nearer) <= step_error(farther)
+
+
+def test_at_the_present_temperature_there_is_no_step() -> None:
+    assert step_error(0.0) == 0.0
+
+
+@given(away_k=st.floats(0.1, 4))
+def test_the_error_is_that_of_a_staircase_of_unknown_phase(away_k: float) -> None:
+    step, spacing_k = 0.012, 8.0
+    starts_k = np.linspace(0, spacing_k, 4001)
+    crossed = np.floor((starts_k + away_k) / spacing_k)
+    error = np.std(step * (crossed - away_k / spacing_k))
+    assert step_error(away_k) == pytest.approx(error, rel=0.02)
+
+
+@given(to_go_k=st.floats(2, 10), error_k=st.floats(0.1, 5))
+def test_a_gain_counts_both_the_slope_and_the_steps(to_go_k: float, error_k: float) -> None:
+    steady, stepping = (
+        Settling(50.0, 50.0 + to_go_k, error_k, 0.0, per_k, 0.0) for per_k in (0.0, 0.004)
+    )
+    assert steady.gain_error > 0.9 * step_error(to_go_k - 0.3)
+    assert stepping.gain_error == pytest.approx(math.hypot(steady.gain_error, 0.004 * error_k))
+
+
+@given(per_k=st.floats(0.001, 0.008), drift=st.floats(-0.002, 0.002))
+def test_a_run_that_warms_the_card_by_far_shows_the_slope(per_k: float, drift: float) -> None:
+    temperatures_c = np.linspace(50, 65, 300)
+    powers_w = 500 * (1 + per_k * (temperatures_c - 50) + np.linspace(0, drift, 300))
+    found = Leakage().plus(powers_w, temperatures_c)
+    assert found.per_k == pytest.approx(per_k, rel=0.1, abs=5e-4)
+
+
+@given(drift=st.floats(-0.003, 0.003), count=st.integers(30, 3000))
+def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(
+    drift: float, count: int
+) -> None:
+    found = Leakage().plus(500 * (1 + np.linspace(0, drift, count)), np.linspace(50, 50.3, count))
+    assert abs(found.per_k - Leakage().per_k) < Leakage().error / 2

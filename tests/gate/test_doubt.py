@@ -18,8 +18,8 @@ from pytest_gpuenergy.gate import (
     Doubt,
     GateSettings,
     compare,
-    doubts_of_pair,
     judge_budget,
+    pair_doubts,
     widened,
 )
 from pytest_gpuenergy.record import Estimate, Measurement, Metric
@@ -115,7 +115,7 @@ def test_what_else_is_in_doubt_hides_nothing_far_beyond_the_limit(changes: dict[
 
 def test_another_lock_of_the_clocks_puts_what_is_near_the_limit_in_doubt() -> None:
     locked = replace(measurement(1.2), locked_sm_clock_max_mhz=1500)
-    (doubt,) = doubts_of_pair(measurement(), locked, Metric.TIME)
+    (doubt,) = pair_doubts(measurement(), locked, Metric.TIME)
     assert doubt.reason == "the SM clocks were not locked and are now locked to 1500 MHz"
 
 
@@ -194,7 +194,7 @@ def test_a_clock_that_a_power_limit_moves_belongs_to_the_kernel() -> None:
 
 
 def test_two_clocks_are_named() -> None:
-    (doubt,) = doubts_of_pair(at_clock(1991.0), at_clock(1974.0), Metric.TIME)
+    (doubt,) = pair_doubts(at_clock(1991.0), at_clock(1974.0), Metric.TIME)
     assert doubt.reason == "the SMs ran at 1991 MHz and run at 1974 MHz now"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate import GateSettings, trend_values, verdicts_of
+from pytest_gpuenergy.gate import GateSettings, page_verdicts, trend_values
 from pytest_gpuenergy.record import Interval, Measurement, Metric, Window
 
 Make = Callable[..., Any]
@@ -33,7 +33,7 @@ def test_the_worst_verdict_comes_first(report: Make, measured: Make) -> None:
     energies = {1: 100.0, 2: 150.0, 3: 60.0, 4: 200.0}
     base = report(*(sure(measured(k)) for k in energies), run_id="base")
     new = report(*(sure(measured(k, energy_mj=e)) for k, e in energies.items()), run_id="new")
-    found = verdicts_of(base, new, EDP)
+    found = page_verdicts(base, new, EDP)
     assert [(one["label"], one["verdict"]) for one in found["judgements"]] == [
         ("case1-k04-450W", "WORSE"),
         ("case1-k02-450W", "WORSE"),
@@ -51,7 +51,7 @@ def test_the_worst_verdict_comes_first(report: Make, measured: Make) -> None:
 
 def test_what_has_no_counterpart_is_named(report: Make, measured: Make, failed: Make) -> None:
     base = report(sure(measured(1)), sure(measured(2)), sure(measured(3)))
-    found = verdicts_of(base, report(sure(measured(1)), failed(2), measured(4)), EDP)
+    found = page_verdicts(base, report(sure(measured(1)), failed(2), measured(4)), EDP)
     assert [(one["what"], one["label"]) for one in found["unmatched"]] == [
         ("no longer measured", "case1-k02-450W"),
         ("missing from the baseline", "case1-k04-450W"),
@@ -61,7 +61,7 @@ def test_what_has_no_counterpart_is_named(report: Make, measured: Make, failed: 
 
 def test_runs_that_cannot_be_compared_have_a_reason_instead(report: Make, measured: Make) -> None:
     base = report(measured(1), gpu_name="NVIDIA A100-SXM4-80GB")
-    found = verdicts_of(base, report(measured(1)), EDP)
+    found = page_verdicts(base, report(measured(1)), EDP)
     assert found["judgements"] == []
     assert "Compare with a baseline from the same GPU" in found["why"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import specific, target_of
+from pytest_gpuenergy.devices import nvcc_target, specific_architecture
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import Figures, parse_figures
 
@@ -31,7 +31,7 @@ def test_a_product_is_right_and_its_time_and_energy_are_measured(
     (source,) = (tmp_path / "out").glob("kernels/*/kernel01.launch.cu")
     header = source.with_name("kernel01.workload.cuh").relative_to(tmp_path / "out")
     with open_device("auto") as gpu:
-        target = target_of(specific(gpu.architecture))
+        target = nvcc_target(specific_architecture(gpu.architecture))
         flags = ["-O3", "-std=c++17", target, "-ldl", "-o", "program"]
         limit_w = gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle) / 1000
     define = f'-DWORKLOAD_HEADER="{header}"'

@@ -16,8 +16,8 @@ from pytest_gpuenergy.kernels import (
     Launch,
     Origin,
     RecordedFigures,
+    launch_plan,
     load_kernel,
-    plan_of,
     read_plan,
 )
 from pytest_gpuenergy.support import InputError
@@ -33,7 +33,7 @@ ARGUMENTS = ["y", "x", "a"]
 def write_plan(folder: Path, kernel: Kernel, **changes: object) -> Path:
     (folder / "kernel01.cu").write_text(kernel.source)
     path = folder / "kernel01.json"
-    path.write_text(json.dumps({**plan_of(kernel, "kernel01.cu"), **changes}))
+    path.write_text(json.dumps({**launch_plan(kernel, "kernel01.cu"), **changes}))
     return path
 
 

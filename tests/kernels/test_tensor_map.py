@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap, load_kernel, plan_of
+from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap, launch_plan, load_kernel
 from pytest_gpuenergy.support import InputError, KernelFault, encode
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
@@ -42,7 +42,6 @@ def test_a_map_that_cannot_exist_is_refused(change: dict[str, Any], problem: str
 
 
 def test_it_knows_its_bytes() -> None:
-    assert MAP.box_bytes == 64 * 128 * 2
     assert replace(MAP, strides_bytes=(2000,)).nbytes == 511 * 2000 + 640 * 2
 
 
@@ -53,7 +52,7 @@ def test_a_map_is_part_of_what_a_kernel_is() -> None:
 
 def test_a_launch_plan_keeps_it(tmp_path: Path) -> None:
     (tmp_path / "f.cu").write_text(KERNEL.source)
-    (tmp_path / "f.json").write_bytes(encode(plan_of(KERNEL, "f.cu")))
+    (tmp_path / "f.json").write_bytes(encode(launch_plan(KERNEL, "f.cu")))
     assert load_kernel(tmp_path / "f.json") == KERNEL
 
 

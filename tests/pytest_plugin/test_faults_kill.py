@@ -158,8 +158,8 @@ def test_a_kill_while_the_cap_settles_is_undone(
 DIES_WITH_ANOTHER_GPU = """
 import os, signal
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control import Lease
+from pytest_gpuenergy.control import Setpoint
 Lease(open_device("emulated:h200x2", index=1)).set(Setpoint(300.0))
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -75,7 +75,7 @@ def test_a_test_that_sets_the_cap_itself_is_left_alone(project: Project) -> None
     project.module(
         """
         import pytest
-        from pytest_gpuenergy.control.setpoint import Setpoint
+        from pytest_gpuenergy.control import Setpoint
 
         @pytest.mark.parametrize("powercap", [Setpoint(350.0)], ids=["mine"], indirect=True)
         def test_own(powercap, gpu):

@@ -347,7 +347,7 @@ def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> Non
     project.module(
         """
         import pytest
-        from pytest_gpuenergy.control.setpoint import Setpoint
+        from pytest_gpuenergy.control import Setpoint
 
         MINE = Setpoint(350.0, unavailable="this is a small card")
 

@@ -195,7 +195,7 @@ def test_a_setpoint_of_ones_own_may_name_a_clock(project: Project) -> None:
     project.module(
         """
         import pytest
-        from pytest_gpuenergy.control.setpoint import Setpoint
+        from pytest_gpuenergy.control import Setpoint
 
         @pytest.mark.parametrize("powercap", [Setpoint(sm_clock_mhz=1500)], indirect=True)
         def test_own(powercap, gpu):

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gpuenergy.search import KernelSpec, LaunchPlan, ScalarSpec, TensorSpec, Work, work_of
+from pytest_gpuenergy.search import (
+    KernelSpec,
+    KernelWork,
+    LaunchPlan,
+    ScalarSpec,
+    TensorSpec,
+    work_of,
+)
 
 N = 4096
 
 
 def cuda_spec(body: str, *, before: str = "", block: int = 128, **fields: Any) -> KernelSpec:
-    """``f(x, y, n)`` over N elements, by one thread for each."""
+    """Return the spec of a CUDA kernel ``f(x, y, n)`` with a thread for each of N elements."""
     settings: dict[str, Any] = {
         "tensors": (TensorSpec("x", ("N",)), TensorSpec("y", ("N",), role="output")),
         "sizes": ({"N": N}, {"N": 100}),
@@ -30,7 +37,7 @@ def cuda_spec(body: str, *, before: str = "", block: int = 128, **fields: Any) -
 
 
 def triton_spec(body: str, *, constants: dict[str, int] | None = None) -> KernelSpec:
-    """``f(x, y, n)`` over N elements, by programs of BLOCK elements."""
+    """Return the spec of a Triton kernel ``f(x, y, n)`` with a program for BLOCK elements."""
     given = {"BLOCK": 256} if constants is None else constants
     parameters = "".join(f", {name}: tl.constexpr" for name in given)
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
@@ -48,8 +55,8 @@ def triton_spec(body: str, *, constants: dict[str, int] | None = None) -> Kernel
     )
 
 
-def counted(spec: KernelSpec) -> Work:
-    """The work of a spec's baseline, which must be understood."""
+def counted(spec: KernelSpec) -> KernelWork:
+    """Return the work of a spec's baseline, whose text must be understood."""
     found = work_of(spec.baseline, spec)
     assert found is not None
     return found

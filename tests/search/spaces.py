@@ -44,7 +44,7 @@ class DrawnSpace:
         return self.costs[int(proposal.state[1:])]
 
     def reachable(self) -> set[str]:
-        """What can be reached by actions worth trying, without passing through a failed state."""
+        """Return the states that promising actions reach without passing through a failed state."""
         found, waiting = {0}, [0]
         while waiting:
             tail = waiting.pop()
@@ -73,7 +73,7 @@ def drawn_spaces(draw: st.DrawFn, most: int = 12) -> DrawnSpace:
 
 
 def run(strategy: Strategy, space: DrawnSpace, most: int = 1000) -> list[str]:
-    """The states in the order in which they were proposed, one after another."""
+    """Run a search one state at a time; return the states in the order of their proposals."""
     found = []
     while len(found) < most and (proposal := strategy.propose()):
         strategy.learn(proposal, space.cost(proposal))
@@ -84,7 +84,7 @@ def run(strategy: Strategy, space: DrawnSpace, most: int = 1000) -> list[str]:
 def run_in_parallel(
     explorer: GraphStrategy, space: DrawnSpace, workers: int, seed: int, most: int = 1000
 ) -> list[str]:
-    """The same with several proposals at a time, whose results come in any order."""
+    """Run a search with several proposals at a time, whose results arrive in any order."""
     order = random.Random(seed)
     running: list[Proposal] = []
     found: list[str] = []
@@ -99,7 +99,7 @@ def run_in_parallel(
 
 
 def grid(width: int, height: int) -> DrawnSpace:
-    """Two parameters, each changed by one at a time; the cost falls towards the far corner."""
+    """Return a space of two parameters that change by one; the cost falls to the far corner."""
     number = {(x, y): x * height + y for x in range(width) for y in range(height)}
     edges = []
     for x, y in number:

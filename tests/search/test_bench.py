@@ -1,17 +1,33 @@
-"""What a search knows before it runs anything: the least time, and seeds."""
+"""The evaluation of a state: its figures, its power, and when the power is not needed."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 from kernel_specs import spec_with, write
 
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.energy import MeterSettings
+from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.record import Metric, Peaks, peaks_of
-from pytest_gpuenergy.search import Bench, SpecWorkload, floor_ms, read_spec, workload_of
+from pytest_gpuenergy.search import (
+    Bench,
+    Limit,
+    Result,
+    SearchNode,
+    SpecWorkload,
+    floor_ms,
+    kernel_of,
+    limit_of,
+    read_spec,
+    workload_of,
+)
 
 PEAKS = Peaks(bandwidth_gb_s=1000.0, fp32_tflops=1.0, l2_bytes=1_000_000)
 
@@ -56,3 +72,114 @@ def test_seeds_of_the_emulated_gpu_depend_on_that_of_the_search(tmp_path: Path) 
     assert one.hidden_seeds("x") == same.hidden_seeds("x")
     assert one.hidden_seeds("x") != other.hidden_seeds("x")
     assert one.hidden_seeds("x") != one.hidden_seeds("y")
+
+
+FIGURES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(50, 700)), min_size=1, max_size=9)
+NEEDING_POWER = st.sampled_from([Metric.ENERGY, Metric.EDP])
+
+
+def cost_of(metric: Metric, time_ms: float, power_w: float) -> float:
+    return power_w * time_ms ** (2 if metric is Metric.EDP else 1)
+
+
+def node(metric: Metric, time_ms: float, power_w: float) -> SearchNode:
+    cost = cost_of(metric, time_ms, power_w)
+    return SearchNode(id="s", parent=None, outcome="correct", cost=cost, time_ms=time_ms)
+
+
+@given(FIGURES, NEEDING_POWER, st.floats(1, 3), st.floats(0.7, 2))
+def test_what_is_beyond_the_limit_is_not_the_best(
+    figures: list[tuple[float, float]], metric: Metric, longer: float, power: float
+) -> None:
+    nodes = [node(metric, *one) for one in figures]
+    limit = limit_of(nodes, metric)
+    assert limit is not None
+    best = min(one.cost or 0.0 for one in nodes)
+    least_w = min(power_w for _, power_w in figures)
+    assert cost_of(metric, limit.time_ms * longer, power * least_w) >= best * (1 - 1e-9)
+
+
+@given(FIGURES, NEEDING_POWER)
+def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric: Metric) -> None:
+    nodes = [node(metric, *one) for one in figures]
+    limit = limit_of(nodes, metric)
+    best = min(nodes, key=lambda one: one.cost or 0.0)
+    assert limit is not None
+    assert best.time_ms is not None
+    assert best.time_ms < limit.time_ms
+
+
+def test_there_is_none_without_power_or_figures() -> None:
+    assert limit_of([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
+    failed = SearchNode(id="s", parent=None, outcome="runtime", cost=None, time_ms=None)
+    assert limit_of([failed], Metric.EDP) is None
+
+
+@pytest.mark.slow
+def test_a_slow_variant_has_an_assumed_power(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path))
+    with EmulatedDevice() as device:
+        bench = Bench(spec, device, Metric.EDP)
+        slow = bench.evaluate(spec.baseline, Limit(1e-6, 321.0))
+        fast = bench.evaluate(spec.baseline, Limit(1e6, 321.0))
+    assert slow.time_ms is not None
+    assert (slow.outcome, slow.power_w, slow.energy_mj) == ("correct", None, None)
+    assert slow.cost == pytest.approx(321.0 * slow.time_ms**2)
+    assert "power" not in slow.steps_s
+    assert "verify again" in slow.steps_s
+    assert fast.assumed_power_w is None
+    assert fast.cost == fast.edp_mj_ms
+
+
+LOW_W = 100.0
+"""A limit under which the kernel takes a third longer."""
+
+
+def evaluated(folder: Path, objective: Metric = Metric.EDP, limit: Limit | None = None) -> Result:
+    """Evaluate the baseline on a card whose low limit takes effect after the first moments."""
+    spec = read_spec(write(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        fault = {"enforced_limit": {"power_w": LOW_W, "after_s": 0.05}}
+        patch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(fault))
+        with EmulatedDevice() as device:
+            return Bench(spec, device, objective).evaluate(spec.baseline, limit)
+
+
+@pytest.mark.slow
+def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
+    found = evaluated(tmp_path)
+    spec = read_spec(write(tmp_path))
+    with EmulatedDevice() as device:
+        device.inject("enforced_limit", {"power_w": LOW_W})
+        bench = Bench(spec, device, Metric.EDP)
+        kernel = kernel_of(spec, spec.baseline, spec.sizes[0])
+        workload = bench.workload(spec.sizes[0], device)
+        subject = Subject("scale", kernel.short_digest)
+        harness = Harness(device, MeterSettings(preheat_s=0.0))
+        right = harness.measure_kernel(kernel, workload, subject)
+    assert (found.cap_binding, right.cap_binding) == (True, True)
+    assert found.time_ms == pytest.approx(right.time_ms, rel=0.005)
+    assert found.energy_mj == pytest.approx(right.energy_mj, rel=0.015)
+    assert found.edp_mj_ms == pytest.approx(right.edp_mj_ms, rel=0.02)
+    assert found.burst_time_ms is not None
+    assert right.time_ms is not None
+    assert found.burst_time_ms < 0.8 * right.time_ms
+
+
+@pytest.mark.slow
+def test_the_first_moments_decide_whether_power_is_measured(tmp_path: Path) -> None:
+    burst_ms = evaluated(tmp_path).burst_time_ms
+    assert burst_ms is not None
+    within = evaluated(tmp_path, limit=Limit(1.01 * burst_ms, 300.0))
+    assert within.time_ms is not None
+    assert within.time_ms > 1.01 * burst_ms
+    assert within.assumed_power_w is None
+    beyond = evaluated(tmp_path, limit=Limit(0.99 * burst_ms, 300.0))
+    assert (beyond.time_ms, beyond.assumed_power_w) == (burst_ms, 300.0)
+
+
+@pytest.mark.slow
+def test_a_search_for_time_measures_no_power(tmp_path: Path) -> None:
+    found = evaluated(tmp_path, Metric.TIME)
+    assert found.time_ms == found.burst_time_ms
+    assert (found.power_w, found.energy_mj, found.cap_binding) == (None, None, None)

@@ -1,25 +1,41 @@
-"""What a launch's time and energy are spent on, by the model."""
+"""The regions that time and energy are spent on, and the gains predicted from them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from counted import cuda_spec
 from hypothesis import given, strategies as st
+from move_checks import move_named
+from msgspec.structs import replace
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.search import (
     REGIONS,
+    Application,
+    BottleneckPrior,
     CardModel,
     Costs,
+    GraphExplorer,
+    Guide,
+    KernelSpec,
+    KernelWork,
     Region,
+    Result,
+    SearchParameters,
     Situation,
-    Work,
+    State,
+    Tactic,
     changed,
     costs_of,
     dominant,
+    improvement,
     involvement,
     power_w,
     saved,
@@ -31,7 +47,7 @@ from pytest_gpuenergy.search import (
 CARD = CardModel(DEFAULT_PROFILE, 700.0)
 AMOUNTS = st.floats(0, 1e6)
 WORKS = st.builds(
-    Work,
+    KernelWork,
     blocks=st.integers(1, 100_000),
     threads=st.integers(1, 1024),
     instructions=AMOUNTS,
@@ -45,20 +61,20 @@ WORKS = st.builds(
 )
 
 
-def costs(work: Work, dram_bytes: float = 0.0) -> Costs:
+def costs(work: KernelWork, dram_bytes: float = 0.0) -> Costs:
     found = costs_of(work, CARD, dram_bytes)
     assert found is not None
     return found
 
 
-def situation(work: Work, time_s: float | None = None, card: CardModel = CARD) -> Situation:
+def situation(work: KernelWork, time_s: float | None = None, card: CardModel = CARD) -> Situation:
     found = costs(work)
     return situation_of(found, time_s or found.time_s, card)
 
 
-def busy(**amounts: float) -> Work:
-    """A launch of 1320 blocks that keeps some units busy."""
-    return Work(1320, 256, **amounts)  # type: ignore[arg-type]
+def busy(**amounts: float) -> KernelWork:
+    """Return the work of a launch of 1320 blocks that keeps some units busy."""
+    return KernelWork(1320, 256, **amounts)  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.sampled_from(REGIONS), st.floats(0, 2)), st.floats(1e-3, 1))
@@ -103,7 +119,7 @@ def test_what_is_slower_than_the_model_waits() -> None:
 
 
 def test_a_launch_of_which_no_block_fits_has_no_costs() -> None:
-    assert costs_of(Work(1, 128, shared_bytes=1 << 20), CARD, 0.0) is None
+    assert costs_of(KernelWork(1, 128, shared_bytes=1 << 20), CARD, 0.0) is None
 
 
 def test_energy_goes_to_what_moves_and_computes() -> None:
@@ -118,14 +134,16 @@ def test_power_is_between_that_of_an_idle_card_and_its_limit(activity: float) ->
 
 
 @given(WORKS, st.floats(1e-7, 1), st.sampled_from(METRICS))
-def test_what_does_not_change_gains_nothing(work: Work, time_s: float, metric: Metric) -> None:
+def test_what_does_not_change_gains_nothing(
+    work: KernelWork, time_s: float, metric: Metric
+) -> None:
     same = costs(work)
     assert saved(situation_of(same, time_s, CARD), same, same, metric) == pytest.approx(0, abs=1e-9)
     assert changed(same, same) == frozenset()
 
 
 @given(WORKS, WORKS, st.sampled_from(METRICS))
-def test_gains_are_finite(one: Work, two: Work, metric: Metric) -> None:
+def test_gains_are_finite(one: KernelWork, two: KernelWork, metric: Metric) -> None:
     before = costs(one)
     assert abs(saved(situation_of(before, 1e-3, CARD), before, costs(two), metric)) <= 3
 
@@ -136,37 +154,39 @@ def test_work_that_vanishes_gains_no_more_than_is_believed() -> None:
     assert saved(situation(before, 1e-5), found, costs(busy()), Metric.EDP) == 3
 
 
-def gain(before: Work, after: Work, metric: Metric, *, limit_w: float = 700.0) -> float:
+def saved_gain(
+    before: KernelWork, after: KernelWork, metric: Metric, *, limit_w: float = 700.0
+) -> float:
     card = CardModel(DEFAULT_PROFILE, limit_w)
     return saved(situation(before, card=card), costs(before), costs(after), metric)
 
 
 def test_only_what_is_the_bottleneck_gains_time() -> None:
     before = busy(instructions=1e5, sectors=1e4)
-    assert gain(before, busy(instructions=5e4, sectors=1e4), Metric.TIME) > 0.3
-    assert gain(before, busy(instructions=1e5, sectors=5e3), Metric.TIME) < 0.01
+    assert saved_gain(before, busy(instructions=5e4, sectors=1e4), Metric.TIME) > 0.3
+    assert saved_gain(before, busy(instructions=1e5, sectors=5e3), Metric.TIME) < 0.01
 
 
 def test_less_traffic_saves_energy_though_it_saves_no_time() -> None:
     before, after = (busy(instructions=1e5, l2_bytes=some) for some in (1e5, 1e4))
-    assert gain(before, after, Metric.TIME) < 0.01
-    assert gain(before, after, Metric.ENERGY) > 0.05
-    assert gain(before, after, Metric.EDP) > 0.05
+    assert saved_gain(before, after, Metric.TIME) < 0.01
+    assert saved_gain(before, after, Metric.ENERGY) > 0.05
+    assert saved_gain(before, after, Metric.EDP) > 0.05
 
 
 def test_at_the_power_limit_less_traffic_saves_time() -> None:
     before, after = (busy(instructions=1e5, l2_bytes=some) for some in (1e5, 1e4))
     assert situation(before, card=CardModel(DEFAULT_PROFILE, 200.0)).limited
-    assert gain(before, after, Metric.TIME, limit_w=200.0) > 0.05
-    assert gain(before, after, Metric.EDP, limit_w=200.0) == pytest.approx(
-        2 * gain(before, after, Metric.TIME, limit_w=200.0)
+    assert saved_gain(before, after, Metric.TIME, limit_w=200.0) > 0.05
+    assert saved_gain(before, after, Metric.EDP, limit_w=200.0) == pytest.approx(
+        2 * saved_gain(before, after, Metric.TIME, limit_w=200.0)
     )
 
 
 def test_at_the_power_limit_waiting_less_saves_nothing() -> None:
     before, after = (busy(instructions=1e5, barriers=some) for some in (500.0, 5.0))
-    assert gain(before, after, Metric.TIME) > 0.05
-    assert gain(before, after, Metric.TIME, limit_w=200.0) == pytest.approx(0, abs=1e-9)
+    assert saved_gain(before, after, Metric.TIME) > 0.05
+    assert saved_gain(before, after, Metric.TIME, limit_w=200.0) == pytest.approx(0, abs=1e-9)
 
 
 def test_a_measured_power_tells_whether_the_limit_binds() -> None:
@@ -208,3 +228,170 @@ def test_a_card_is_known_by_its_name_or_taken_for_a_similar_one() -> None:
         assert CardModel.of(device).profile.architecture == "sm_80"
         device.architecture = "sm_999"
         assert CardModel.of(device).profile == DEFAULT_PROFILE
+
+
+MEMORY = cuda_spec("float s = 0; for (int k = 0; k < 8; ++k) s += x[(i * 8 + k) % n]; y[i] = s;")
+FUNCTIONS = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")
+
+
+def prior_of(
+    spec: KernelSpec,
+    *,
+    limit_w: float = 700.0,
+    objective: Metric = Metric.TIME,
+    tactics: Sequence[Tactic] = (),
+    **parameters: Any,
+) -> BottleneckPrior:
+    card = CardModel(DEFAULT_PROFILE, limit_w)
+    return BottleneckPrior(spec, card, objective, SearchParameters(**parameters), tactics)
+
+
+def result_of(prior: BottleneckPrior, state: State, **fields: Any) -> Result:
+    """Return the result of a state as if the model were exact."""
+    costs = prior.costs(state)
+    assert costs is not None
+    figures = {"time_ms": costs.time_s * 1e3, **fields}
+    return Result(id=state.id, outcome="correct", emulated=True, objective=Metric.TIME, **figures)
+
+
+def gain(prior: BottleneckPrior, spec: KernelSpec, move: Any, after: State | None = None) -> float:
+    state = spec.baseline
+    found = prior.gain(
+        state, result_of(prior, state), move, Application(move.name, "", after or state)
+    )
+    assert found is not None
+    return found
+
+
+def test_a_move_is_worth_what_its_bottleneck_is() -> None:
+    hint = move_named("cache_policy_cg")
+    assert gain(prior_of(MEMORY), MEMORY, hint) > 5 * gain(prior_of(FUNCTIONS), FUNCTIONS, hint)
+
+
+def test_what_its_result_saves_by_the_text_counts() -> None:
+    prior, state = prior_of(FUNCTIONS), FUNCTIONS.baseline
+    better = replace(state, source=state.source.replace("expf", "__expf"))
+    worse = replace(state, source=state.source.replace("500", "900"))
+    move = move_named("softmax_math_fusion")
+    found = [gain(prior, FUNCTIONS, move, one) for one in (worse, state, better)]
+    assert found == sorted(found)
+    assert found[2] > found[1] + 0.1
+
+
+def test_what_cannot_be_counted_is_judged_by_what_the_move_relieves() -> None:
+    spec = cuda_spec("float s = 0; while (x[i] > s) s += 1; y[i] = s;")
+    prior = prior_of(spec)
+    wider = replace(spec.baseline, launch=replace(spec.launch, block=(1024,)))
+    assert gain(prior, spec, move_named("change_block_sizes"), wider) > 0
+    other = replace(spec.baseline, source=spec.source.replace("x[i] > s", "x[i] > 2 * s"))
+    assert prior.counted_gain(spec.baseline, result_of(prior, spec.baseline), other) == 0
+    unclear = replace(spec.baseline, source="nonsense")
+    assert gain(prior, spec, move_named("cache_policy_cg"), unclear) >= 0
+
+
+def test_nothing_is_expected_where_nothing_is_known() -> None:
+    spec = cuda_spec("goto end; end: y[i] = x[i];")
+    prior, move = prior_of(spec), move_named("cache_policy_cg")
+    state = spec.baseline
+    result = Result(id=state.id, outcome="correct", emulated=True, objective=Metric.TIME, time_ms=1)
+    assert prior.gain(state, result, move, Application(move.name, "", state)) is None
+    failed = replace(result_of(prior_of(MEMORY), MEMORY.baseline), time_ms=None)
+    application = Application(move.name, "", MEMORY.baseline)
+    assert prior_of(MEMORY).gain(MEMORY.baseline, failed, move, application) is None
+
+
+def test_under_a_power_limit_saving_energy_counts_for_more() -> None:
+    """A move that makes a kernel wait less, and one that has it move less, under either limit."""
+    loop = "for (int k = 0; k < 900; ++k) s = s * s + x[(i + k * 999) % n];"
+    barriers = "for (int k = 0; k < 60; ++k) __syncthreads();"
+    body = f"float s = x[i]; {loop} {barriers} y[i] = s;"
+    spec = cuda_spec(body, block=256, sizes=({"N": 1 << 20},))
+    state, move = spec.baseline, move_named("change_block_sizes")
+    leaner = replace(state, source=state.source.replace("x[(i + k * 999) % n]", "x[i]"))
+    waits_less = replace(state, source=state.source.replace("k < 60", "k < 1"))
+    free, held = (prior_of(spec, limit_w=limit_w) for limit_w in (10_000.0, 200.0))
+    shares = [
+        gain(one, spec, move, leaner) / gain(one, spec, move, waits_less) for one in (free, held)
+    ]
+    assert shares[1] > 1.2 * shares[0]
+
+
+def test_a_profile_changes_what_is_expected() -> None:
+    prior, hint = prior_of(FUNCTIONS), move_named("cache_policy_cg")
+    before = gain(prior, FUNCTIONS, hint)
+    prior.profiled(FUNCTIONS.baseline, {"gmem": 0.95, "sfu": 0.01})
+    assert gain(prior, FUNCTIONS, hint) > before
+
+
+class TestTactics:
+    def with_tactic(self, **fields: Any) -> float:
+        tactic = {"count": 50, "mean": 0.4, "spread": 0.1, "failures": 0, **fields}
+        known = Tactic("cuda", "cache_policy_cg", "overlap", **tactic)
+        return gain(prior_of(MEMORY, tactics=[known]), MEMORY, move_named("cache_policy_cg"))
+
+    def test_moves_that_helped_elsewhere_are_expected_to_help(self) -> None:
+        alone = gain(prior_of(MEMORY), MEMORY, move_named("cache_policy_cg"))
+        assert self.with_tactic(mean=-0.4) < alone < self.with_tactic(mean=0.4)
+
+    def test_more_observations_count_for_more(self) -> None:
+        assert self.with_tactic(count=2) < self.with_tactic(count=50)
+
+    def test_moves_that_failed_elsewhere_are_expected_to_fail(self) -> None:
+        assert self.with_tactic(failures=100) < 0.5 * self.with_tactic()
+
+    def test_other_bottlenecks_and_languages_say_nothing(self) -> None:
+        alone = gain(prior_of(MEMORY), MEMORY, move_named("cache_policy_cg"))
+        others = [
+            Tactic("cuda", "cache_policy_cg", "sfu", 50, 1.0, 0.1),
+            Tactic("triton", "cache_policy_cg", "overlap", 50, 1.0, 0.1),
+        ]
+        prior = prior_of(MEMORY, tactics=others)
+        assert gain(prior, MEMORY, move_named("cache_policy_cg")) == alone
+
+
+@given(st.floats(-3, 3), st.floats(0, 3))
+def test_an_improvement_is_never_less_than_the_mean_or_nothing(mean: float, spread: float) -> None:
+    found = improvement(mean, spread)
+    assert found >= max(0.0, mean) - 1e-9
+    assert found <= max(0.0, mean) + spread
+    assert math.isfinite(found)
+
+
+def test_what_is_not_unlikely_to_gain_enough_is_tried() -> None:
+    least = -math.log1p(-0.02)
+    source = FUNCTIONS.source.replace("k < 500", "k < 700")
+    worse = replace(FUNCTIONS.baseline, source=source)
+    found = gain(prior_of(FUNCTIONS), FUNCTIONS, move_named("softmax_math_fusion"), worse)
+    assert found == pytest.approx(least)
+    assert 1 - math.exp(-found) >= 0.02
+    certain = prior_of(FUNCTIONS, pred_gain_spread=0)
+    assert gain(certain, FUNCTIONS, move_named("softmax_math_fusion"), worse) == 0
+
+
+def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
+    prior = prior_of(FUNCTIONS)
+    tried = []
+    for least in (0.0, 0.02):
+        explorer = GraphExplorer(
+            FUNCTIONS,
+            [move_named("cache_policy_cg")],
+            seed=0,
+            parameters=SearchParameters(min_pred_gain=least),
+            guide=Guide(prior, Path),
+        )
+        explorer.learn(FUNCTIONS.baseline, result_of(prior, FUNCTIONS.baseline))
+        tried.append(explorer.propose() is not None)
+    assert tried == [True, False]
+
+
+@pytest.mark.parametrize(("gain", "tried"), [(0.0201, False), (0.0203, True)])
+def test_the_least_gain_is_a_fraction_of_the_cost(
+    gain: float, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prior = prior_of(MEMORY)
+    monkeypatch.setattr(prior, "gain", lambda *_: gain)
+    explorer = GraphExplorer(
+        MEMORY, [move_named("cache_policy_cg")], seed=0, guide=Guide(prior, Path)
+    )
+    explorer.learn(MEMORY.baseline, result_of(prior, MEMORY.baseline))
+    assert (explorer.propose() is not None) == tried

@@ -58,7 +58,7 @@ REFUSALS = {
     "writes_nan_for_one_element": "is never written or NaN",
     "writes_on_another_stream": "launches by a kernel",
 }
-"""What is said of each candidate."""
+"""The words with which each candidate is refused."""
 
 
 KEEPS_SOMETHING = {
@@ -90,7 +90,7 @@ def device() -> Iterator[EmulatedDevice]:
 
 @pytest.fixture(scope="module")
 def bench(device: EmulatedDevice) -> Bench:
-    """One for all candidates, as in a search."""
+    """Return one bench for all candidates, as in a search."""
     return Bench(SPEC, device, Metric.TIME)
 
 
@@ -112,7 +112,7 @@ def test_an_honest_kernel_is_correct(bench: Bench) -> None:
 
 @pytest.fixture
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the check of the text, which comes first."""
+    """Skip the check of the text, which comes first."""
     for check in ("additions", "outputs_read"):
         monkeypatch.setattr(variant_refusals, check, lambda *_: frozenset())
 
@@ -187,7 +187,7 @@ def test_a_launch_that_leaves_blocks_out_is_refused(bench: Bench) -> None:
 
 @pytest.mark.slow
 class TestWhatTheCheatsWouldGain:
-    """That they are refused for what they are, and not because they are broken."""
+    """The candidates are refused for cheating, not because they are broken."""
 
     def test_one_that_knows_the_seeds_is_wrong_for_the_sparse_drawings(
         self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch

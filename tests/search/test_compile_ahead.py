@@ -1,4 +1,4 @@
-"""Compiling ahead: what is foreseen, and that it changes nothing."""
+"""States are compiled ahead, which changes nothing but the time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PATIENCE_S = 40.0
 def interrupted(
     folder: Path, endless: str, number: signal.Signals
 ) -> subprocess.CompletedProcess[str]:
-    """A search that got one signal during the first reference."""
+    """Run a search that gets one signal during its first reference."""
     ready = folder / "ready"
     reference = f"np.savetxt({str(ready)!r}, [1]) or {endless}"
     spec = write(folder, spec_with(reference={"y": reference}))

@@ -1,22 +1,37 @@
-"""What is claimed of a variant after rounds with its baseline."""
+"""The gain of the best variants: which are compared, for how long, and when it is proven."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from kernel_specs import write
 
 from pytest_gpuenergy.ab import Turns
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import Reading
 from pytest_gpuenergy.record import METRICS, Conditions, Estimate, Metric
 from pytest_gpuenergy.search import (
     LASTING_SD,
+    ROUNDS,
+    Bench,
+    Confirmation,
+    OwnProcess,
+    SearchNode,
+    VariantGain,
+    compare,
     gain_of,
     is_out_of_reach,
     is_worth_comparing,
     proven_change,
+    read_spec,
 )
+from pytest_gpuenergy.search.trust import gain as gain_module
 
 UNKNOWN = Conditions(None, None, None, None, None)
 RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
@@ -85,7 +100,7 @@ def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
 
 
 @given(RATIOS, st.sampled_from(METRICS), st.integers(1, 1000), st.integers(2, 20))
-def test_what_is_out_of_reach_is_not_claimed_by_the_same_rounds(
+def test_what_is_out_of_reach_is_not_proven_by_the_same_rounds(
     ratios: list[float], metric: Metric, candidates: int, rounds: int
 ) -> None:
     lasting = LASTING_SD[metric]
@@ -94,7 +109,7 @@ def test_what_is_out_of_reach_is_not_claimed_by_the_same_rounds(
 
 
 @given(RATIOS, st.integers(3, 20), st.floats(0.001, 0.1))
-def test_doubts_make_a_claim_harder_to_reach(ratios: list[float], rounds: int, room: float) -> None:
+def test_doubts_make_a_proof_harder_to_reach(ratios: list[float], rounds: int, room: float) -> None:
     if is_out_of_reach(ratios, 0.01, rounds=rounds):
         assert is_out_of_reach(ratios, 0.01, rounds=rounds, room=room)
 
@@ -110,7 +125,7 @@ def test_rounds_without_a_gain_end_early_and_others_do_not() -> None:
 
 
 @given(st.floats(-0.1, 0.1), st.sampled_from(METRICS), st.integers(1, 1000))
-def test_what_may_be_claimed_may_be_claimed_of_fewer_and_with_more_gain(
+def test_what_is_worth_comparing_is_so_among_fewer_and_with_more_gain(
     change: float, metric: Metric, candidates: int
 ) -> None:
     if is_worth_comparing(change, metric, candidates=candidates):
@@ -122,3 +137,82 @@ def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison() -> None:
     assert not is_worth_comparing(-0.0002, Metric.TIME, candidates=12)
     assert is_worth_comparing(-0.003, Metric.TIME, candidates=12)
     assert not is_worth_comparing(-0.005, Metric.EDP, candidates=50)
+
+
+Gains = Callable[..., list[VariantGain | None]]
+
+
+@pytest.fixture
+def compared() -> list[str]:
+    """The ids of the variants that are measured alternately with the baseline."""
+    return []
+
+
+@pytest.fixture
+def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gains:
+    """Return a function that compares 12 variants with a baseline; no gain is accepted."""
+
+    def found(_: Bench, state: str, *, candidates: int, **__: object) -> VariantGain:
+        compared.append(state)
+        return VariantGain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
+
+    monkeypatch.setattr(gain_module, "compare", found)
+    bench: Any = SimpleNamespace(
+        objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
+    )
+    folder: Any = SimpleNamespace(
+        path=tmp_path, earlier_gain=lambda _: None, keep_gain=lambda _: None
+    )
+
+    def go(*times_ms: float, stopped: bool = False) -> list[VariantGain | None]:
+        nodes = [
+            SearchNode(
+                id=f"s{place}", parent=None, outcome="correct", cost=time_ms, time_ms=time_ms
+            )
+            for place, time_ms in enumerate((*times_ms, *[2.0] * (12 + 1 - len(times_ms))))
+        ]
+        states: Any = {node.id: node.id for node in nodes}
+        ending = Confirmation(OwnProcess(bench), folder, states, lambda _: None, lambda: stopped)
+        return list(ending.gains(nodes))
+
+    return go
+
+
+def test_a_tiny_gain_is_left_out_and_says_why(gains: Gains, compared: list[str]) -> None:
+    [only] = gains(1.0, 0.9998, 0.9999)
+    assert compared == []
+    assert only is not None
+    assert (only.id, only.accepted, only.rounds, only.candidates) == ("s1", False, 0, 12)
+    assert only.message == (
+        "left out: by the search's own figures it takes 0.02% less time, too little to be claimed "
+        "of the best of 12"
+    )
+
+
+def test_after_larger_gains_tiny_ones_are_left_out(gains: Gains, compared: list[str]) -> None:
+    found = gains(1.0, 0.9, 0.9999, 0.8)
+    assert compared == ["s3", "s1"]
+    assert [gain and gain.id for gain in found] == compared
+
+
+def test_what_is_slower_than_the_baseline_is_not_compared(gains: Gains) -> None:
+    assert gains(1.0, 1.1, 1.0) == []
+
+
+def test_nothing_is_compared_once_it_is_stopped(gains: Gains, compared: list[str]) -> None:
+    assert gains(1.0, 0.9, stopped=True) == [None]
+    assert compared == []
+
+
+@pytest.mark.slow
+def test_a_comparison_of_equals_ends_early(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path))
+    with EmulatedDevice() as device:
+        gain = compare(Bench(spec, device, Metric.EDP), spec.baseline, candidates=12)
+    assert gain is not None
+    assert not gain.accepted
+    assert gain.ended_early
+    assert gain.rounds == 3
+    assert len(gain.turns) == 6
+    assert all(ends.low < 1 < ends.high for ends in gain.ratio_intervals.values())
+    assert all(turn.effective_sm_clock_mhz and turn.temperature_c for turn in gain.turns)

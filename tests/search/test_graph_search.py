@@ -12,8 +12,8 @@ from hypothesis import assume, example, given, settings, strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
 from pytest_gpuenergy.search import (
-    Edge,
     Experience,
+    GraphEdge,
     GraphNode,
     GraphStrategy,
     Incumbent,
@@ -27,7 +27,7 @@ WORKERS = st.integers(1, 4)
 
 
 def stored(explorer: GraphStrategy) -> StoredSearch:
-    """As read from a file."""
+    """Return a search as it is read from a file."""
     return msgspec.json.decode(msgspec.json.encode(explorer.record()), type=StoredSearch)
 
 
@@ -418,11 +418,11 @@ def test_what_predictions_for_a_move_missed_is_expected_of_its_other_actions() -
     experience = Experience(10, 5)
     tail, head = GraphNode(0, "good"), GraphNode(1, "good", own=-0.5)
     one, other, alone = (
-        Edge(label, label, 0.5, label, 0.0, family=family)
+        GraphEdge(label, label, 0.5, label, 0.0, family=family)
         for label, family in (("one", "move"), ("other", "move"), ("alone", "another"))
     )
     experience.observe([(tail, one, head)] * 5)
     assert experience.gain(other) == pytest.approx(0.5 - 5 / 10)
     assert experience.gain(one) == pytest.approx((10 * 0 - 5 * 0.5) / 15)
     assert experience.gain(alone) == 0.5
-    assert experience.gain(Edge("none", "none", None, "none", 0.0, family="move")) == 0
+    assert experience.gain(GraphEdge("none", "none", None, "none", 0.0, family="move")) == 0

@@ -28,7 +28,7 @@ KERNEL = "__global__ void kernel() {}"
 
 
 def without_source(path: Path) -> KernelSpec:
-    """A spec with a text in place of the one that it names."""
+    """Return a spec with a text in place of the file that it names."""
     return replace(raw_spec(path), source=KERNEL, file="", checkout=None, extract=False)
 
 

@@ -37,12 +37,12 @@ from pytest_gpuenergy.search import (
     KernelSpec,
     LlmMoves,
     LlmSettings,
-    Node,
     Prices,
     Protocol,
     Refusal,
     Reply,
     Result,
+    SearchNode,
     State,
     read_reply,
     read_spec,
@@ -64,7 +64,7 @@ UNSAFE = SOURCE.replace("int first", "long long t = clock64(); int first")
 
 
 class Asked:
-    """A model at a server, and what was told of it."""
+    """A model behind a server, with the messages about it."""
 
     def __init__(self, server: LlmServer, folder: Path, **settings: Any) -> None:
         self.server = server
@@ -75,7 +75,7 @@ class Asked:
         self.moves = self.on(folder)
 
     def on(self, folder: Path) -> LlmMoves:
-        """The proposals for the kernel of a folder, with what is on disk there."""
+        """Return the moves of the model for the kernel of a folder."""
         folder.mkdir(exist_ok=True)
         consultant = Consultant(self.endpoint, AnswerLog(folder), self.told.append)
         return LlmMoves(consultant, "NVIDIA H200", lambda _, **fields: self.noted.append(fields))
@@ -88,7 +88,7 @@ def spec(tmp_path: Path) -> KernelSpec:
 
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Asked]]:
-    """Have a server answer as told, and ask it."""
+    """Ask a server that gives the answers of a test."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ExitStack() as stack:
@@ -219,13 +219,13 @@ class TestRequest:
         asked = ask(GOOD)
         state = spec.baseline
         common = {"move": "change_block_sizes", "cost": None}
-        first = Node(
+        first = SearchNode(
             id=state.id, parent=None, move="", what="", outcome="correct", cost=0.5, time_ms=0.5
         )
-        other = Node(
+        other = SearchNode(
             id="s1", parent=state.id, what="block_x=64", outcome="correct", time_ms=0.25, **common
         )
-        wrong = Node(
+        wrong = SearchNode(
             id="s2", parent=state.id, what="ITEMS=1", outcome="timeout", time_ms=None, **common
         )
         for node in (first, other, wrong):
@@ -613,7 +613,7 @@ class TestLog:
         assert KEY not in (tmp_path / "k/llm.jsonl").read_text()
 
 
-def _result(node: Node) -> Result:
+def _result(node: SearchNode) -> Result:
     power_w = None if node.time_ms is None else 100.0
     return Result(
         id=node.id,

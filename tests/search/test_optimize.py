@@ -21,7 +21,7 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
-from pytest_gpuenergy.search import Bench, Gain, Result, State, read_spec
+from pytest_gpuenergy.search import Bench, Result, State, VariantGain, read_spec
 from pytest_gpuenergy.search.trust import gain as gain_module
 from pytest_gpuenergy.support import KernelFault
 
@@ -40,7 +40,7 @@ TRITON = {
 
 
 def only_blocks(source: str) -> dict[str, Any]:
-    """A spec of which only the size of a block can be changed."""
+    """Return a spec of which only the block size can be changed."""
     launch = launch_with(constants={}, grid=["ceil_div(N, block_x * 4)"])
     return spec_with(source=source.replace("ITEMS", "4"), launch=launch)
 
@@ -223,10 +223,10 @@ class TestProof:
     ) -> None:
         def compare(
             _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
-        ) -> Gain:
+        ) -> VariantGain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
             assert not is_stopped()
-            found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
+            found = VariantGain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(gain_module, "compare", compare)

@@ -44,7 +44,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LlmServer]]:
-    """Let the environment name a server that answers as told."""
+    """Let the environment name a server that gives the answers of a test."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ExitStack() as stack:
 

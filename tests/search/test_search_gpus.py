@@ -1,4 +1,4 @@
-"""Searches on several GPUs: what they find, and what becomes of them when a part fails."""
+"""Searches on several GPUs: what they find, and how they continue when a part fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_gpuenergy.commands import claim_gpus, evaluator_of
 from pytest_gpuenergy.engine import Settings
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, GpuProcess, Result, Task, read_spec
+from pytest_gpuenergy.search import Bench, Result, SearchGpuProcess, Task, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a search that nothing has disturbed."""
+    """Return the folder of a search that runs without interruption."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert optimize(write(folder), folder / "out", *GPUS) == 0
     return folder / "out"
@@ -87,13 +87,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def whole(undisturbed: Path) -> Any:
-    """The state of that search."""
+    """Return the state of that search."""
     return state_of(undisturbed)
 
 
 @pytest.fixture
 def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]], None]:
-    """Lets a function be called instead of each evaluation."""
+    """Return a function that replaces each evaluation by a call."""
     real = Worker.call
 
     def install(evaluate: Callable[[Call], Any]) -> None:
@@ -111,7 +111,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]]
 
 
 def results(out: Path) -> list[Any]:
-    """The results of all variants of a search."""
+    """Return the results of all variants of a search."""
     folder = out / "kernels/_scale/variants"
     return [json.loads(path.read_text()) for path in folder.glob("*/result.json")]
 
@@ -150,7 +150,7 @@ def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
 
 def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
-    process = GpuProcess("emulated:h200x2", 1)
+    process = SearchGpuProcess("emulated:h200x2", 1)
     assert process.is_ready()
     found = process.evaluate(Task(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
     process.rest()

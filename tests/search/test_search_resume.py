@@ -1,4 +1,4 @@
-"""Searches that were interrupted, by whatever: nothing is lost, and they end as others do."""
+"""Interrupted searches lose nothing, and end like others when they are continued."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the states that are evaluated from now on."""
+    """Return a list that gets the ids of the states that are evaluated from now on."""
     ids: list[str] = []
     real = Bench.evaluate
 
@@ -68,7 +68,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def whole(searched: Searched) -> Any:
-    """The state of a search that nothing has disturbed."""
+    """Return the state of a search that ran without interruption."""
     return state_of(searched.out)
 
 
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_a_comparison_after_the_turn(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of a search whose variants have all been evaluated, which is then continued."""
+    """The search has evaluated all variants, and is then continued."""
     measured = _interrupted_in(turn, monkeypatch)
     [made] = finished.glob("kernels/_scale/variants/*/comparison.json")
     before = made.read_bytes()
@@ -232,7 +232,7 @@ def test_a_comparison_that_is_complete_at_ctrl_c_counts_and_no_other_kernel_is_s
 
 
 def _interrupted_in(turn: int, monkeypatch: pytest.MonkeyPatch) -> list[Reading]:
-    """Ctrl-C during this turn of a comparison, from 1 on; the readings of all turns."""
+    """Press Ctrl-C during a turn of a comparison, from 1 on; return the readings of all turns."""
     found: list[Reading] = []
 
     class Interrupted(EnergyMeter):

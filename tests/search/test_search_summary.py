@@ -12,12 +12,12 @@ from kernel_specs import optimize, spec_with, write
 
 from pytest_gpuenergy.record import METRICS, Interval, Metric
 from pytest_gpuenergy.search import (
-    Gain,
-    Identity,
     KernelSpec,
-    Node,
+    SearchIdentity,
+    SearchNode,
     SearchState,
     Summary,
+    VariantGain,
     read_spec,
     summary_of,
     table_of,
@@ -31,8 +31,8 @@ def spec_called(tmp_path: Path, name: str = "scale", **fields: Any) -> KernelSpe
     return read_spec(write(tmp_path, spec_with(name=name, **fields)))
 
 
-def state_with(*gains: Gain, gpu: str = H200, finished: bool = True) -> SearchState:
-    identity = Identity(
+def state_with(*gains: VariantGain, gpu: str = H200, finished: bool = True) -> SearchState:
+    identity = SearchIdentity(
         spec="s",
         gpu=gpu,
         emulated=True,
@@ -41,16 +41,22 @@ def state_with(*gains: Gain, gpu: str = H200, finished: bool = True) -> SearchSt
         seed=0,
     )
     nodes = (
-        Node(id="s0", parent=None, outcome="correct", cost=4.0, time_ms=2.0),
-        Node(id="s1", parent="s0", move="a", what="1", outcome="correct", cost=2.0, time_ms=1.0),
-        Node(id="s2", parent="s1", move="b", what="2|3", outcome="correct", cost=1.0, time_ms=1.0),
-        Node(id="s3", parent="s0", move="c", what="", outcome="compile", cost=None, time_ms=None),
+        SearchNode(id="s0", parent=None, outcome="correct", cost=4.0, time_ms=2.0),
+        SearchNode(
+            id="s1", parent="s0", move="a", what="1", outcome="correct", cost=2.0, time_ms=1.0
+        ),
+        SearchNode(
+            id="s2", parent="s1", move="b", what="2|3", outcome="correct", cost=1.0, time_ms=1.0
+        ),
+        SearchNode(
+            id="s3", parent="s0", move="c", what="", outcome="compile", cost=None, time_ms=None
+        ),
     )
     return SearchState(identity=identity, builds=3, nodes=nodes, gains=gains, finished=finished)
 
 
-def gain(name: str = "s2", ratio: float = 0.5, *, accepted: bool = True) -> Gain:
-    return Gain(
+def gain(name: str = "s2", ratio: float = 0.5, *, accepted: bool = True) -> VariantGain:
+    return VariantGain(
         id=name,
         accepted=accepted,
         rounds=6,

@@ -63,7 +63,7 @@ def states_of(search: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A search with a variant of a variant, which failed, and two ways to a third."""
+    """Return a search with a failed variant of a variant, and two paths to a third one."""
     return write_search(tmp_path / "out")
 
 

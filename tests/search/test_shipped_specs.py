@@ -1,4 +1,4 @@
-"""The kernel specs that are shipped: valid, and their baselines right and with room above them."""
+"""The shipped kernel specs are valid, and their baselines are correct and can be improved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel specs: what is read, what is refused, and what they describe."""
+"""Kernel specs: reading them, refusing wrong ones, and what they describe."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def with_y(**fields: Any) -> dict[str, Any]:
 
 
 def chosen(imports: str, decorator: str) -> dict[str, Any]:
-    """A Triton kernel with a decorator that chooses constants."""
+    """Return a Triton kernel with a decorator that chooses constants."""
     source = f"{imports}@{decorator}\n@triton.jit\ndef scale(x, y, by, n): pass\n"
     return spec_with(language="triton", source=source, launch={"grid": [1]})
 

@@ -1,4 +1,4 @@
-"""``global_tactic_graph.json``: what searches of one folder learn from one another."""
+"""``global_tactic_graph.json``: searches of one folder learn from one another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELPED = (Tactic("cuda", "cache_policy_cg", "gmem", 3, 0.25, 0.1),)
 
 
 def begin(outdir: Path, part: SearchTactics, told: list[str] | None = None) -> tuple[Tactic, ...]:
-    """What a search has when it begins, in a folder of its own."""
+    """Return the tactics with which a search in a folder of its own begins."""
     folder = outdir / part.kernel
     folder.mkdir(parents=True, exist_ok=True)
     return tactics_at_start(outdir, folder, part, [].append if told is None else told.append)

@@ -83,7 +83,7 @@ def test_what_was_not_compared_is_told(changes: dict[str, Any], words: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_claims")
+@pytest.mark.usefixtures("without_proof")
 def test_every_output_says_that_no_gain_is_claimed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +111,7 @@ def test_every_output_says_that_no_gain_is_claimed(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_claims")
+@pytest.mark.usefixtures("without_proof")
 def test_what_an_earlier_version_has_claimed_is_not_told_again(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

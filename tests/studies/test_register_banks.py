@@ -85,7 +85,7 @@ def test_no_disassembler_is_told(
             return b"", {}
 
     monkeypatch.setattr(register_banks, "Compiler", Compiler)
-    monkeypatch.setattr(register_banks, "sass_of", lambda _: None)
+    monkeypatch.setattr(register_banks, "sass_listing", lambda _: None)
     records = Path(register_banks.__file__).parents[1] / "bench/records" / "nvidia-h200"
     assert register_banks.main([str(records)]) == 2
     assert "nvdisasm is not on the PATH" in capsys.readouterr().err

@@ -12,10 +12,10 @@ from pytest_gpuenergy.workloads import (
     GemmRequest,
     kind_named,
     measured_products,
-    name_of,
     parse_requests,
+    product_name,
     products_in,
-    search_words_said,
+    search_options_notice,
 )
 
 SIZE = st.integers(1, 9999)
@@ -107,14 +107,14 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
     requests = []
     with contextlib.suppress(InputError):
         requests = parse_requests(text)
-    assert all(one.workload.name == name_of(one.workload) for one in requests)
+    assert all(one.workload.name == product_name(one.workload) for one in requests)
 
 
 @pytest.mark.parametrize("words", ["t=5", "O=1", "t=2398 O=65536"])
 def test_how_products_are_searched_has_no_effect_where_they_are_measured(words: str) -> None:
     assert measured_products(f"MNK=4; MNK=5 {words}") == measured_products("MNK=4; MNK=5")
-    assert "no effect here" in (search_words_said(f"MNK=4; MNK=5 {words}") or "")
-    assert search_words_said("MNK=4; MNK=5") is None
+    assert "no effect here" in (search_options_notice(f"MNK=4; MNK=5 {words}") or "")
+    assert search_options_notice("MNK=4; MNK=5") is None
 
 
 @given(st.text(st.sampled_from("sparse:0123456789.e-+_ \N{ARABIC-INDIC DIGIT ONE}"), max_size=8))

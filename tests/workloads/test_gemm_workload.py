@@ -18,10 +18,10 @@ from pytest_gpuenergy.workloads import (
     Gemm,
     choose_workloads,
     from_parameters,
-    name_of,
     network,
     numbers,
     parse_shape,
+    product_name,
     rounded_to,
     to_parameters,
 )
@@ -63,12 +63,12 @@ def test_it_is_made_again_from_its_parameters(gemm: Gemm) -> None:
 
 @given(products(), products())
 def test_names_differ_where_the_products_do(one: Gemm, other: Gemm) -> None:
-    assert (name_of(one) == name_of(other)) == (one == other)
+    assert (product_name(one) == product_name(other)) == (one == other)
 
 
 @given(products())
 def test_a_name_can_be_part_of_an_items_id(gemm: Gemm) -> None:
-    assert gemm.called(name_of(gemm)).io.name == name_of(gemm)
+    assert gemm.called(product_name(gemm)).io.name == product_name(gemm)
 
 
 @given(products())

@@ -1,4 +1,4 @@
-"""What we use of CuPy and Triton beyond their public interfaces."""
+"""The uses of CuPy and Triton beyond their public interfaces."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class PlainReductions:
-    """While anybody is inside, in whichever thread, CuPy's reductions do not use CUB's headers.
+    """A context in which CuPy's reductions do not use CUB; threads may enter it concurrently.
 
-    With them, a reduction takes more than two seconds to compile when a machine first uses it: on
-    an H100, six of them made up 13 of the 19 s of a first verification. Without, it takes 0.1 s.
-    ``CUPY_ACCELERATORS`` would set the same for all that the process does with CuPy.
+    With CUB's headers, a reduction takes more than two seconds to compile when a machine first uses
+    it: on an H100, six reductions took 13 of the 19 s of a first verification. Without, each takes
+    0.1 s. ``CUPY_ACCELERATORS`` would change the setting for everything the process does with CuPy.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class PlainReductions:
 
 
 PLAIN_REDUCTIONS = PlainReductions()
-"""CuPy's setting is the process's, and so is this."""
+"""The only instance in a process, because CuPy's setting is the process's."""
 
 
 def hash_triton() -> None:
-    """Have Triton hash its own files, which it remembers for the life of the process.
+    """Have Triton hash its own files, hundreds of megabytes, ahead of its first compilation.
 
-    It does so anyway when it first compiles: hundreds of megabytes. Where a version of Triton keeps
-    the function elsewhere, nothing happens here.
+    Triton remembers the result for the life of the process. Nothing happens with a version of
+    Triton that keeps the function elsewhere.
     """
     for module in ("triton.runtime.cache", "triton.compiler.compiler"):
         with suppress(Exception):
@@ -56,9 +56,9 @@ def hash_triton() -> None:
 
 
 def compile_for(capability: int) -> None:
-    """Let Triton compile for GPUs of a compute capability, such as 90, where there is none.
+    """Let Triton compile for a compute capability, such as 90, without a GPU.
 
-    What it compiles has the same keys in its cache as on such a GPU.
+    The entries in Triton's cache get the same keys as on such a GPU.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver

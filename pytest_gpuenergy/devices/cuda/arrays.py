@@ -1,7 +1,7 @@
-"""Arrays in the memory of an NVIDIA GPU, by CuPy, and memory there that two processes share.
+"""CuPy arrays in the memory of an NVIDIA GPU, some of it shared between two processes.
 
-It is shared by CUDA's interprocess communication. The process that owns it lives longer than the
-one that runs kernels, which may die at any time.
+Memory is shared by CUDA's interprocess communication. The process that owns it lives longer than
+the process that runs kernels, which may die at any time.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pytest_gpuenergy.support import DeviceError
 from pytest_gpuenergy.workloads import Array
 
 _DLPACK_CUDA = 2
-"""DLPack's ``kDLCUDA``."""
+"""DLPack's ``kDLCUDA``, the type of CUDA devices."""
 _BLOCK = 2 << 20
-"""CUDA divides blocks of this size among small allocations, and shares them as a whole."""
+"""The unit in which memory is shared: CUDA divides such blocks among small allocations."""
 
 
 class Handle(NamedTuple):
-    """What another process needs to open the memory."""
+    """The handle by which another process opens the memory."""
 
     token: bytes
     nbytes: int
 
 
 class CupyArrays:
-    """Implements `DeviceArrays`; the first use creates this process's context.
+    """The arrays of a GPU, see `DeviceArrays`. The first use creates this process's context.
 
     Args:
-        ordinal: CUDA's, of the GPU.
-        is_open_to: whether the process that runs kernels can open a handle.
+        ordinal: CUDA's number of the GPU.
+        is_open_to: a function that returns whether the process that runs kernels can open a handle.
     """
 
     def __init__(self, ordinal: int, is_open_to: Callable[[Handle], bool]) -> None:
@@ -44,10 +44,10 @@ class CupyArrays:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Make the GPU the current one; afterwards wait for it, and free what nothing holds.
+        """Make the GPU the current one; afterwards wait for it, and free unused memory.
 
-        It stays the current one: CUDA creates a context on a GPU that becomes current, and another
-        GPU, whose power somebody may be measuring, must not get one.
+        It stays the current GPU: CUDA creates a context on a GPU that becomes current, and other
+        GPUs, whose power somebody may be measuring, must not get one.
         """
         import cupy
 
@@ -66,27 +66,27 @@ class CupyArrays:
         cupy.cuda.Device(self._ordinal).use()
 
     def current(self) -> int:
-        """CUDA's ordinal of the current GPU."""
+        """Return CUDA's number of the current GPU."""
         import cupy
 
         return int(cupy.cuda.Device().id)
 
     def put(self, array: Array) -> Array:
-        """An array on the GPU."""
+        """Return an array on the GPU with the contents of ``array``."""
         import cupy
 
         there: Array = cupy.asarray(array)
         return there
 
     def get(self, array: Array) -> Array:
-        """An array on the host."""
+        """Return an array on the host with the contents of ``array``."""
         import cupy
 
         here: Array = cupy.asnumpy(array)
         return here
 
     def memory(self, nbytes: int) -> Memory:
-        """Memory of the GPU that belongs to this process.
+        """Allocate memory of the GPU that belongs to this process.
 
         Raises:
             DeviceError: there is not enough, or the system does not let processes share it.
@@ -103,8 +103,8 @@ class CupyArrays:
         return memory
 
 
-def gpu_of(value: object) -> int | None:
-    """CUDA's ordinal of the GPU that holds an array; None for anything else."""
+def array_ordinal(value: object) -> int | None:
+    """Return CUDA's number of the GPU that holds an array; None for anything else."""
     where = getattr(value, "__dlpack_device__", None)
     if where is None:
         return None
@@ -113,11 +113,11 @@ def gpu_of(value: object) -> int | None:
 
 
 class OwnMemory:
-    """Memory of this process, which becomes a `MappedMemory` in another one.
+    """GPU memory of this process, which becomes a `MappedMemory` when sent to another process.
 
     Args:
-        arrays: of the GPU, which is the current one.
-        nbytes: how much.
+        arrays: the arrays of the current GPU.
+        nbytes: the size in bytes.
     """
 
     in_place = True
@@ -131,7 +131,7 @@ class OwnMemory:
         self.handle = Handle(cupy.cuda.runtime.ipcGetMemHandle(block.ptr), nbytes)
 
     def image(self, *, writable: bool = False) -> Bytes:  # noqa: ARG002 -- always is
-        """All bytes, in the GPU's memory."""
+        """Return all bytes, in the GPU's memory."""
         return self._image
 
     def __reduce__(self) -> tuple[type[MappedMemory], tuple[Handle]]:
@@ -139,7 +139,7 @@ class OwnMemory:
 
 
 class MappedMemory:
-    """Another process's memory, opened when it is first used."""
+    """GPU memory of another process, opened at its first use."""
 
     in_place = True
 
@@ -149,18 +149,18 @@ class MappedMemory:
 
     @property
     def arrays(self) -> CupyArrays:
-        """Those of the GPU, which is the only one that the other process sees."""
+        """The arrays of the GPU, which is the only one that this process sees."""
         return CupyArrays(0, can_open)
 
     def image(self, *, writable: bool = False) -> Bytes:  # noqa: ARG002 -- always is
-        """All bytes, in the GPU's memory."""
+        """Return all bytes, in the GPU's memory."""
         if self._image is None:
             self._image = _bytes_at(_Mapping(self._handle), self._handle.nbytes)
         return self._image
 
 
 class _Mapping:
-    """Open until nothing refers to it any more."""
+    """An open handle, which is closed when nothing refers to it any more."""
 
     def __init__(self, handle: Handle) -> None:
         import cupy
@@ -174,7 +174,7 @@ class _Mapping:
 
 
 def can_open(handle: Handle) -> bool:
-    """Whether this process can open another one's memory."""
+    """Return whether this process can open another process's memory."""
     import cupy
 
     try:
@@ -185,7 +185,7 @@ def can_open(handle: Handle) -> bool:
 
 
 def _bytes_at(owner: Any, nbytes: int) -> Bytes:
-    """Memory that ``owner`` keeps, as an array of CuPy."""
+    """Return memory that ``owner`` keeps allocated, as a CuPy array."""
     import cupy
 
     memory = cupy.cuda.UnownedMemory(owner.ptr, nbytes, owner)

@@ -1,4 +1,4 @@
-"""Turns each kind of kernel into a function that launches it once, in the worker process."""
+"""Binds each kind of kernel to its buffers: a function that launches it in the worker process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 Launcher = Callable[[], object]
 """Launches a kernel once on the current stream of CuPy and, if it is imported, of PyTorch."""
 
-# By class name, because their modules are not imported here.
+# Exceptions of Triton and PyTorch by class name, because their modules are not imported here.
 _OUTCOMES: Mapping[str, Outcome] = {
     "CompilationError": "compile",
     "CompileTimeAssertionFailure": "compile",
@@ -46,18 +46,19 @@ _OUTCOMES: Mapping[str, Outcome] = {
 def bind(
     cupy: Any, job: Job, binary: Binary | None, sets: Sequence[Mapping[str, Any]]
 ) -> list[Launcher]:
-    """Functions that each launch the job's kernel once, on a set of buffers.
+    """Return one function for each set of buffers, which launches the job's kernel once on it.
 
-    The functions of a CUDA kernel share its device variables, which begin as the text says.
+    The functions of a CUDA kernel share its device variables, which start with their initial
+    values.
 
     Args:
-        cupy: the module.
+        cupy: the module `cupy`.
         job: the job.
-        binary: compiled from the kernel's CUDA C++ text; None for kinds without one.
+        binary: the compiled kernel; None for kinds that are not compiled ahead.
         sets: the bytes of tensors and workspaces by name, as CuPy arrays.
 
     Raises:
-        KernelFault: the kernel cannot be loaded; the functions themselves may raise this too.
+        KernelFault: the kernel cannot be loaded. The functions may raise this as well.
     """
     if isinstance(job.kernel, Kernel):
         assert binary is not None
@@ -68,7 +69,7 @@ def bind(
 def _bind_cuda(
     cupy: Any, job: Job, kernel: Kernel, binary: Binary, sets: Sequence[Mapping[str, Any]]
 ) -> list[Launcher]:
-    # Not `RawModule`, which keeps a file's module, and what launches have left in its variables.
+    # Not `RawModule`: it caches a file's module, with the values that launches left in variables.
     module = cupy.cuda.function.Module()
     module.load_file(str(binary.path))
     functions = [module.get_function(binary.symbols[launch.entry]) for launch in kernel.launches]
@@ -76,13 +77,14 @@ def _bind_cuda(
         if launch.shared_bytes > 48 * 1024:
             attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-    # The driver refuses such a launch of more blocks than the card holds at once.
+    # The driver then refuses a launch of more blocks than the card can hold at once.
     options = {"enable_cooperative_groups": True} if kernel.has_grid_barrier else {}
     scalars = {name: scalar.stored for name, scalar in job.scalars.items()}
 
     def bound(payloads: Mapping[str, Any]) -> Launcher:
         maps = {
-            one.name: encoded(one, int(payloads[one.tensor].data.ptr)) for one in kernel.tensor_maps
+            tensor_map.name: encoded_map(tensor_map, int(payloads[tensor_map.tensor].data.ptr))
+            for tensor_map in kernel.tensor_maps
         }
         values = {**payloads, **scalars, **maps}
         plan = [
@@ -122,7 +124,7 @@ def _bind_triton(
 
 
 def triton_machine_code(job: Job) -> list[tuple[bytes, str]]:
-    """Each cubin of a job's Triton kernel, with the symbol of its function.
+    """Return each cubin of a job's Triton kernel, with the symbol of its function.
 
     Raises:
         KernelFault: it does not compile.
@@ -132,14 +134,17 @@ def triton_machine_code(job: Job) -> list[tuple[bytes, str]]:
     kernel = job.kernel
     assert isinstance(kernel, TritonKernel)
     function = _triton_function(kernel.source, kernel.function)
-    # Triton compiles for data types as for tensors whose addresses are multiples of 16.
-    types = {one.name: getattr(torch, one.dtype) for one in (*job.io.tensors, *kernel.workspaces)}
+    # For a data type, Triton compiles as for a tensor whose address is a multiple of 16.
+    types = {
+        tensor.name: getattr(torch, tensor.dtype)
+        for tensor in (*job.io.tensors, *kernel.workspaces)
+    }
     arguments = _triton_arguments(job, kernel, types)
     options = _triton_options(kernel)
     compiled = _explained(lambda: function.warmup(*arguments, grid=kernel.grid, **options))
-    # An autotuned function has several.
-    every = compiled if isinstance(compiled, list) else [compiled]
-    return [(one.asm["cubin"], one.metadata.name) for one in every]
+    # An autotuned function has a list of them.
+    results = compiled if isinstance(compiled, list) else [compiled]
+    return [(tensor.asm["cubin"], tensor.metadata.name) for tensor in results]
 
 
 def _triton_arguments(job: Job, kernel: TritonKernel, tensors: Mapping[str, Any]) -> list[Any]:
@@ -163,8 +168,8 @@ def _bind_library(
 def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
     import torch
 
-    every = _torch_tensors(job, payloads)
-    tensors = {parameter: every[name] for parameter, name in call.tensors.items()}
+    results = _torch_tensors(job, payloads)
+    tensors = {parameter: results[name] for parameter, name in call.tensors.items()}
     options = call.all_options
 
     def multiply() -> None:
@@ -175,12 +180,12 @@ def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
 
 
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
-    from pytest_gpuenergy.devices.cuda.cublaslt import plan_of
+    from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan
 
     addresses = {
         parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
     }
-    plan = plan_of(call, job.io)
+    plan = matmul_plan(call, job.io)
     return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
 
 
@@ -188,20 +193,20 @@ LIBRARY: Mapping[str, Callable[[Any, Job, LibraryCall, Mapping[str, Any]], Launc
     "torch.matmul": _torch_matmul,
     "cublasLt.matmul": _cublas_matmul,
 }
-"""By the names of `LIBRARY_ENTRIES`: makes the function that does the call."""
+"""For each name of `LIBRARY_ENTRIES`, the function that binds the library call to its buffers."""
 
 
 def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
-    """See `Device.offered`.
+    """Return the algorithms that a library offers for a call, see `Device.offered`.
 
     Raises:
-        KernelFault: the library cannot make the call here, or leaves no choice.
+        KernelFault: the library cannot make the call here, or offers no choice.
     """
     if call.entry != "cublasLt.matmul":
         raise KernelFault("constraints", f"{call.label} has no choices.")
     from pytest_gpuenergy.devices.cuda.cublaslt import offered_algorithms
 
-    cupy.cuda.Device().use()  # creates the context in which the library looks at the GPU
+    cupy.cuda.Device().use()  # creates the context through which the library queries the GPU
     return _explained(lambda: offered_algorithms(call, io))
 
 
@@ -213,20 +218,20 @@ _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], La
 
 
 def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
-    """PyTorch tensors in the memory of the payloads, by name."""
+    """Return PyTorch tensors in the memory of the payloads, by name."""
     import torch
 
-    def tensor_of(one: Tensor) -> Any:
-        payload = payloads[one.name]
-        if one.dtype != BFLOAT16:
+    def tensor_of(tensor: Tensor) -> Any:
+        payload = payloads[tensor.name]
+        if tensor.dtype != BFLOAT16:
             return torch.as_tensor(
-                payload.view(stored_as(one.dtype)).reshape(one.shape), device="cuda"
+                payload.view(stored_as(tensor.dtype)).reshape(tensor.shape), device="cuda"
             )
-        # CuPy has no bfloat16, and PyTorch's int16 is there in every version.
-        bits = torch.as_tensor(payload.view(np.int16).reshape(one.shape), device="cuda")
+        # CuPy has no bfloat16; int16 works with every version of PyTorch.
+        bits = torch.as_tensor(payload.view(np.int16).reshape(tensor.shape), device="cuda")
         return bits.view(torch.bfloat16)
 
-    return {one.name: tensor_of(one) for one in (*job.io.tensors, *job.kernel.workspaces)}
+    return {tensor.name: tensor_of(tensor) for tensor in (*job.io.tensors, *job.kernel.workspaces)}
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
@@ -243,7 +248,9 @@ def _triton_function(source: str, name: str) -> Any:
     try:
         specification.loader.exec_module(module)
     except Exception as error:
-        raise KernelFault("compile", f"The Triton module fails to load: {_said(error)}.") from None
+        raise KernelFault(
+            "compile", f"The Triton module fails to load: {_description(error)}."
+        ) from None
     function = getattr(module, name, None)
     if not hasattr(function, "__getitem__"):
         raise KernelFault("compile", f"The Triton module has no function {name!r} with triton.jit.")
@@ -258,10 +265,12 @@ def _explained(action: Callable[[], _T]) -> _T:
     except Exception as error:
         names = [kind.__name__ for kind in type(error).__mro__]
         outcomes: list[Outcome] = [_OUTCOMES[name] for name in names if name in _OUTCOMES]
-        raise KernelFault(outcomes[0] if outcomes else "runtime", f"{_said(error)}.") from None
+        raise KernelFault(
+            outcomes[0] if outcomes else "runtime", f"{_description(error)}."
+        ) from None
 
 
-def _said(error: Exception) -> str:
+def _description(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {' '.join(line.strip() for line in lines)}".rstrip(".: ")
 
@@ -271,13 +280,13 @@ _TEXT = ctypes.c_char_p
 
 
 class LoadedProgram:
-    """Launches a program on the current stream of CuPy when it is called.
+    """A loaded host program; a call launches it on CuPy's current stream.
 
     Args:
-        cupy: the module.
-        path: of the shared object.
+        cupy: the module `cupy`.
+        path: the path of the shared object.
         tensors: the bytes of the tensors that the program takes, as CuPy arrays.
-        numbers: that it takes besides.
+        numbers: the integers that the program takes.
 
     Raises:
         KernelFault: the program cannot be loaded, or refuses the tensors and numbers.
@@ -287,7 +296,7 @@ class LoadedProgram:
         self, cupy: Any, path: Path, tensors: Sequence[Any], numbers: Sequence[int]
     ) -> None:
         self._cupy = cupy
-        self._tensors = tensors  # keeps their memory
+        self._tensors = tensors  # keeps their memory allocated
         try:
             library = ctypes.CDLL(str(path))
             self._launch, initialize, open_ = (
@@ -302,7 +311,7 @@ class LoadedProgram:
             close.restype = None
         except (OSError, AttributeError) as error:
             raise KernelFault("compile", f"The program cannot be loaded: {error}.") from None
-        pointers = (_POINTER * len(tensors))(*(one.data.ptr for one in tensors))
+        pointers = (_POINTER * len(tensors))(*(array.data.ptr for array in tensors))
         program, workspace_bytes = _POINTER(), ctypes.c_size_t()
         integers = (ctypes.c_int * len(numbers))(*numbers)
         _check(
@@ -314,7 +323,7 @@ class LoadedProgram:
         self._workspace = cupy.empty(max(1, workspace_bytes.value), dtype=cupy.uint8)
         stream = cupy.cuda.get_current_stream()
         _check(initialize(program, self._workspace.data.ptr, stream.ptr), "constraints")
-        stream.synchronize()  # the launches come on another stream
+        stream.synchronize()  # because launches use another stream
 
     def __call__(self) -> None:
         _check(self._launch(self._program, self._cupy.cuda.get_current_stream().ptr), "runtime")
@@ -326,13 +335,13 @@ def _function(library: ctypes.CDLL, name: str, *types: Any) -> Any:
     return function
 
 
-def _check(said: bytes | None, outcome: Outcome) -> None:
-    if said is not None:
-        text = said.decode(errors="replace").rstrip(".")
+def _check(message: bytes | None, outcome: Outcome) -> None:
+    if message is not None:
+        text = message.decode(errors="replace").rstrip(".")
         raise KernelFault(outcome, f"The program reports: {text}.")
 
 
-# Enumerations of cuda.h.
+# Values of enumerations in cuda.h.
 _TYPES: Mapping[MapType, int] = {
     "uint8": 0,
     "int32": 3,
@@ -350,37 +359,38 @@ _RECORD = np.dtype([("opaque", np.uint64, _BYTES // 8)])
 Encode = Callable[..., int]
 
 
-def encoded(one: TensorMap, address: int, encode: Encode | None = None) -> Any:
-    """A map of the memory at ``address``, as an argument of 128 bytes that is passed by value.
+def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = None) -> Any:
+    """Return a tensor map as a kernel argument of 128 bytes, which is passed by value.
 
     Args:
-        one: the map.
-        address: of its tensor in the GPU's memory.
-        encode: the driver's ``cuTensorMapEncodeTiled``.
+        tensor_map: the tensor map.
+        address: the address of its tensor in the GPU's memory.
+        encode: the driver's function ``cuTensorMapEncodeTiled``.
 
     Raises:
-        KernelFault: ``constraints``; the driver refuses it, or is too old.
+        KernelFault: the driver refuses the tensor map, or is too old.
     """
     room = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
     at = -room.ctypes.data % _ALIGNMENT
-    dimensions = len(one.dims)
+    dimensions = len(tensor_map.dims)
     status = (encode or _driver_function())(
         ctypes.c_void_p(room.ctypes.data + at),
-        ctypes.c_int(_TYPES[one.dtype]),
+        ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
         ctypes.c_void_p(address),
-        (ctypes.c_uint64 * dimensions)(*one.dims),
-        (ctypes.c_uint64 * max(1, dimensions - 1))(*one.strides_bytes),
-        (ctypes.c_uint32 * dimensions)(*one.box),
+        (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
+        (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
+        (ctypes.c_uint32 * dimensions)(*tensor_map.box),
         (ctypes.c_uint32 * dimensions)(*[1] * dimensions),
         ctypes.c_int(_NO_INTERLEAVE),
-        ctypes.c_int(_SWIZZLES[one.swizzle_bytes]),
+        ctypes.c_int(_SWIZZLES[tensor_map.swizzle_bytes]),
         ctypes.c_int(_L2_PROMOTION_256_BYTES),
         ctypes.c_int(_ZEROS_OUTSIDE),
     )
     if status:
         raise KernelFault(
-            "constraints", f"The driver refuses the tensor map {one.name!r} (error {status})."
+            "constraints",
+            f"The driver refuses the tensor map {tensor_map.name!r} (error {status}).",
         )
     return room[at : at + _BYTES].view(_RECORD)[0]
 

@@ -1,4 +1,7 @@
-"""Notes of an SM's cycles and the GPU's nanoseconds: the clock, of which NVML tells the setting."""
+"""Measures the clock of an SM during a run, of which NVML reports only the setting.
+
+Between launches, a kernel of one thread notes the cycles of its SM and the GPU's nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ import numpy.typing as npt
 from pytest_gpuenergy.devices.device import ClockSamples
 
 MOST_NOTES = 1 << 14
-"""The latest notes that are kept: those of 13 minutes."""
+"""The number of notes that are kept, enough for 13 minutes."""
 
 LEAST_SPAN_NS = 20_000_000
-"""Over a shorter time, the resolution of the nanosecond timer (1 us on some GPUs) would show."""
+"""The shortest span that is evaluated, because the nanosecond timer of some GPUs counts in 1 us."""
 
 _MOST_MHZ = 10_000.0
 
-# Text that the driver translates for any GPU: no compiler is needed, and nothing is cached by us.
+# PTX, which the driver translates for any GPU: no compiler is needed, and no cache entry is made.
 _PTX = b"""
 .version 6.0
 .target sm_50
@@ -47,22 +50,22 @@ class ClockNotes:
     """A kernel of one thread that notes the clock, in a graph of its own.
 
     Args:
-        cupy: the module.
-        stream: the current stream, on which notes are enqueued. Like all others, the graph is not
-            uploaded before its first launch (see `GraphRepeater`).
+        cupy: the module `cupy`.
+        stream: the current stream, on which notes are enqueued. As in `GraphRepeater`, the graph is
+            not uploaded before its first launch.
     """
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._stream = stream
         self._notes = cupy.empty(3 * MOST_NOTES, dtype=np.uint64)
         self._count = cupy.empty(1, dtype=np.uint32)
-        # On this stream, because one that does not block overtakes the default stream.
+        # On this stream, because a non-blocking stream does not wait for the default stream.
         self._count.data.memset_async(0, self._count.nbytes, stream)
         self._module = cupy.cuda.function.Module()
         self._module.load(_PTX)
         note = self._module.get_function("note")
         arguments = (self._notes, self._count)
-        note((1,), (1,), arguments)  # loads it
+        note((1,), (1,), arguments)  # loads the kernel
         stream.begin_capture()
         try:
             note((1,), (1,), arguments)
@@ -73,7 +76,7 @@ class ClockNotes:
 
     @classmethod
     def of(cls, cupy: Any, stream: Any) -> ClockNotes | None:
-        """As the constructor; None if the GPU or its driver cannot note the clock."""
+        """Construct a `ClockNotes`; return None if the GPU or its driver cannot note the clock."""
         try:
             return cls(cupy, stream)
         except (
@@ -84,15 +87,15 @@ class ClockNotes:
             return None
 
     def enqueue(self) -> None:
-        """Make a note when the work so far has finished."""
+        """Enqueue a note, which is made when the work so far has finished."""
         self._graph.launch(self._stream)
         self._made += 1
 
     def samples(self, times_s: npt.NDArray[np.float64]) -> ClockSamples | None:
-        """The clock between the latest notes; None if it is unknown.
+        """Return the clock between the latest notes, or None if it is unknown.
 
         Args:
-            times_s: of the latest notes, all of which the GPU has made.
+            times_s: the times of the latest notes, all of which the GPU has made.
         """
         if int(self._count.get()[0]) != self._made % 2**32:
             return None  # something else has written to the notes
@@ -104,14 +107,14 @@ class ClockNotes:
 def clock_samples(
     notes: npt.NDArray[np.uint64], times_s: npt.NDArray[np.float64]
 ) -> ClockSamples | None:
-    """The clock between successive notes from the same SM, because each SM has its own counter.
+    """Return the clock between successive notes of the same SM; each SM has its own counter.
 
     Args:
-        notes: shape (n, 3): nanoseconds, cycles and the number of the SM.
-        times_s: shape (n,), device clock at the notes.
+        notes: the nanoseconds, cycles and SM number of each note, shape (n, 3).
+        times_s: the device's clock at each note, shape (n,).
 
     Returns:
-        None if there are no two notes from one SM, `LEAST_SPAN_NS` or more apart.
+        The clock, or None without two notes of one SM that are at least `LEAST_SPAN_NS` apart.
     """
     latest: dict[int, int] = {}
     pairs = []

@@ -1,4 +1,4 @@
-"""What compilers share: child processes that compile in parallel, each kernel once."""
+"""The base class of compilers: child processes that compile in parallel, each kernel once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Generic, TypeVar
 
-from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.support import (
     WITHOUT_GPU,
     KernelFault,
@@ -21,44 +20,55 @@ from pytest_gpuenergy.support import (
 )
 
 _FIRST_SPECIFIC = 90
-_Source = TypeVar("_Source", bound=AnyKernel)
+"""The first architecture (Hopper) with instructions that later ones lack."""
+_Source = TypeVar("_Source")
 _Compiled = TypeVar("_Compiled")
 
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code in a file, and the symbol of each entry; a host program has no entries."""
+    """A compiled kernel.
+
+    Attributes:
+        path: the file with the machine code.
+        symbols: the symbol of each entry; empty for a host program.
+    """
 
     path: Path
     symbols: dict[str, str]
 
 
 class Compilers(ABC, Generic[_Source, _Compiled]):
-    """Compiles kernels in parallel child processes, each kernel once.
+    """Compiles sources (kernels or jobs) in parallel child processes, each source once.
 
     Args:
-        factory: of the object in each child that compiles; see `Worker`.
-        processes: the maximum number of children; None: one for each core, up to 16.
-        timeout_s: of compiling one kernel.
+        factory: the factory of the object in each child that compiles; see `Worker`.
+        arguments: the arguments of the factory.
+        processes: the maximum number of children; by default one for each core, up to 16.
+        timeout_s: the time limit for compiling one source.
     """
 
     def __init__(
-        self, factory: str, processes: int | None = None, *, timeout_s: float = 300.0
+        self,
+        factory: str,
+        *arguments: object,
+        processes: int | None = None,
+        timeout_s: float = 300.0,
     ) -> None:
         self._timeout_s = timeout_s
         size = processes or min(16, len(os.sched_getaffinity(0)))
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="compiler")
-        self._workers = WorkerPool(factory, size=size, environment=WITHOUT_GPU)
-        self._pending: dict[str, Future[_Compiled]] = {}
+        self._workers = WorkerPool(factory, *arguments, size=size, environment=WITHOUT_GPU)
+        self._pending: dict[object, Future[_Compiled]] = {}
         self._lock = Lock()
 
-    def submit(self, kernel: _Source) -> Future[_Compiled]:
+    def submit(self, source: _Source) -> Future[_Compiled]:
         """Start compiling; the future holds the result or the KernelFault."""
-        key = self._key(kernel)
+        key = self._key(source)
         with self._lock:
             future = self._pending.get(key)
             if future is None:
-                future = self._threads.submit(self._compile, kernel)
+                future = self._threads.submit(self._compile, source)
                 self._pending[key] = future
         return future
 
@@ -67,16 +77,16 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._workers.close()
 
-    def _key(self, kernel: _Source) -> str:
-        """Kernels of equal keys are compiled once."""
-        return kernel.digest
+    @abstractmethod
+    def _key(self, source: _Source) -> object:
+        """Return a key; sources with equal keys are compiled once."""
 
     @abstractmethod
-    def _compile(self, kernel: _Source) -> _Compiled:
+    def _compile(self, source: _Source) -> _Compiled:
         """Take the result from the cache, or have a child compile it."""
 
     def _call(self, method: str, *arguments: object) -> object:
-        with suppress(WorkerDiedError):  # a child may die of what is not the kernel's fault
+        with suppress(WorkerDiedError):  # try again: the source may not be the cause
             return self._answer(method, *arguments)
         try:
             return self._answer(method, *arguments)
@@ -90,10 +100,10 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
             raise KernelFault("compile", str(error)) from None
 
 
-def specific(architecture: str) -> str:
-    """The architecture with instructions that later ones lack, from Hopper's (``wgmma``) on.
+def specific_architecture(architecture: str) -> str:
+    """Return the architecture name that allows instructions which later ones lack (``wgmma``).
 
-    Machine code is compiled for one card anyway.
+    Machine code is compiled for a single card anyway.
     """
     number = int(architecture.removeprefix("sm_"))
     return f"{architecture}a" if number >= _FIRST_SPECIFIC else architecture

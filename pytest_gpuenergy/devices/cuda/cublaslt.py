@@ -1,7 +1,7 @@
-"""Products by cuBLASLt, through NVIDIA's nvmath-python, planned in full before they are launched.
+"""Matrix products by cuBLASLt, through NVIDIA's nvmath-python, planned before they are launched.
 
-cuBLASLt stores matrices by columns. The same elements, stored by rows, are the transposed matrices,
-so it computes C^T = B^T A^T.
+cuBLASLt stores matrices by columns. A matrix stored by rows is for it the transposed matrix, so it
+computes C^T = B^T A^T.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract, Tensor
 
 _MOST_ALGORITHMS = 64
+"""The largest number of algorithms that cuBLASLt is asked to offer."""
 _TRANSPOSED = 1  # CUBLAS_OP_T
 _FLOAT32 = 0  # CUDA_R_32F
 _CUDA_TYPES = {"float32": _FLOAT32, "float16": 2, "bfloat16": 14}  # cudaDataType
 _ADDED_IN_FLOAT32 = 2
-"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: others round the parts of a shared sum to the matrices'
-type, so that the result is rounded more than once."""
+"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE. Other schemes round the parts of a split sum to the type
+of the matrices, so that the result is rounded more than once."""
 _TENSOR_CORES = 0xFE  # CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 _CONFIGURATION = {
@@ -38,12 +39,12 @@ _CONFIGURATION = {
     "inner": ("INNER_SHAPE_ID", "MatmulInnerShape"),
     "cluster": ("CLUSTER_SHAPE_ID", "ClusterShape"),
 }
-"""What is shown of an algorithm: its attribute, and the enumeration of its values if any."""
+"""The details of an algorithm that are shown: an attribute, and the enumeration of its values."""
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """A product's descriptors, which are freed with the process."""
+    """The descriptors of a product, which are freed with the process."""
 
     operation: int
     a: int
@@ -52,13 +53,13 @@ class _Problem:
 
     @property
     def described(self) -> tuple[int, ...]:
-        """As functions of cuBLASLt take them; C is both what it adds to and the result."""
+        """The arguments that cuBLASLt's functions take; C is both an addend and the result."""
         return (self.operation, self.b, self.a, self.c, self.c)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A product with its algorithm; launching it asks cuBLASLt for nothing else."""
+    """A product with its algorithm; launching it makes no further queries to cuBLASLt."""
 
     problem: _Problem
     algorithm: Any
@@ -68,8 +69,8 @@ class Plan:
         """Enqueue the product on a stream.
 
         Args:
-            addresses: of the parameters of the library entry.
-            stream: a ``cudaStream_t``.
+            addresses: the addresses of the library entry's parameters.
+            stream: the stream, a ``cudaStream_t``.
         """
         problem = self.problem
         a, b = (addresses["a"], problem.a), (addresses["b"], problem.b)
@@ -81,8 +82,8 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
-def plan_of(call: LibraryCall, io: IoContract) -> Plan:
-    """The plan of a call.
+def matmul_plan(call: LibraryCall, io: IoContract) -> Plan:
+    """Return the plan of a library call.
 
     Raises:
         KernelFault: cuBLASLt cannot be used, or does not have the algorithm for these matrices.
@@ -90,7 +91,7 @@ def plan_of(call: LibraryCall, io: IoContract) -> Plan:
     handle, library = _handle(), _library()
     options = call.all_options
     if not options["algorithm"]:
-        return plan_of(offered_algorithms(call, io)[0], io)
+        return matmul_plan(offered_algorithms(call, io)[0], io)
     if options["version"] != (version := library.get_version()):
         raise KernelFault(
             "constraints",
@@ -106,13 +107,13 @@ def plan_of(call: LibraryCall, io: IoContract) -> Plan:
 
 
 def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
-    """The call with each algorithm that cuBLASLt's heuristics offer, and the workspace it takes.
+    """Return the call with each algorithm that cuBLASLt's heuristics offer, and its workspace.
 
-    Of those for float32 matrices without another ``compute`` type, only the ones that use no tensor
-    cores, by what cuBLASLt says of them.
+    For float32 matrices that are multiplied in float32, algorithms that use tensor cores are left
+    out.
 
     Raises:
-        KernelFault: cuBLASLt cannot be used, or offers none.
+        KernelFault: cuBLASLt cannot be used, or offers no algorithm.
     """
     handle, library = _handle(), _library()
     problem = _problem_of(call, io)
@@ -144,9 +145,9 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     found = np.frombuffer(memoryview(results), library.matmul_heuristic_result_dtype).copy()
     in_float32 = call.all_options["compute"] == "32F" and _tensor(call, io, "a").dtype == "float32"
     calls = tuple(
-        _with_algorithm(call, one)
-        for one in found[: count[0]]
-        if not one["state"] and not (in_float32 and _uses_tensor_cores(one["algo"]))
+        _with_algorithm(call, result)
+        for result in found[: count[0]]
+        if not result["state"] and not (in_float32 and _uses_tensor_cores(result["algo"]))
     )
     if not calls:
         raise KernelFault("constraints", f"cuBLASLt offers no algorithm for {io.name}.")
@@ -158,10 +159,14 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
     details: dict[str, str | int | float] = {}
     for name, (attribute, values) in _CONFIGURATION.items():
         value = _attribute(result["algo"], "config", attribute)
-        names = {} if values is None else {one.value: one.name for one in getattr(library, values)}
+        names = (
+            {}
+            if values is None
+            else {member.value: member.name for member in getattr(library, values)}
+        )
         if value is not None:
             details[name] = names[value].rpartition("_")[2].lower() if value in names else value
-    # An algorithm may need none, but a tensor has elements.
+    # An algorithm may need no workspace, but a tensor has at least one element.
     size, name = max(1, int(result["workspace_size"])), call.tensors["workspace"]
     return replace(
         call,
@@ -171,7 +176,8 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
             "version": library.get_version(),
         },
         workspaces=tuple(
-            replace(one, shape=(size,)) if one.name == name else one for one in call.workspaces
+            replace(space, shape=(size,)) if space.name == name else space
+            for space in call.workspaces
         ),
         origin=Origin(call.origin.kind, None, details),
     )
@@ -182,7 +188,7 @@ def _uses_tensor_cores(algorithm: Any) -> bool:
 
 
 def _attribute(algorithm: Any, kind: str, name: str) -> int | None:
-    """A value of an algorithm's configuration or capabilities (``cap``); None if it has none."""
+    """Return an attribute of an algorithm's configuration or capabilities (``cap``), or None."""
     library = _library()
     attribute = getattr(library, f"MatmulAlgo{kind.title()}Attribute")[name]
     value = np.zeros(1, getattr(library, f"get_matmul_algo_{kind}_attribute_dtype")(attribute))
@@ -216,7 +222,7 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
         transposed = np.array([_TRANSPOSED], np.int32)
         library.matmul_desc_set_attribute(
             operation,
-            library.MatmulDescAttribute.TRANSB,  # of the second operand, which is A
+            library.MatmulDescAttribute.TRANSB,  # for A, which is the second operand
             transposed.ctypes.data,
             transposed.nbytes,
         )
@@ -229,18 +235,18 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
 
 
 def _tensor(call: LibraryCall, io: IoContract, parameter: str) -> Tensor:
-    every = (*io.tensors, *call.workspaces)
-    return next(one for one in every if one.name == call.tensors[parameter])
+    tensors = (*io.tensors, *call.workspaces)
+    return next(tensor for tensor in tensors if tensor.name == call.tensors[parameter])
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """For questions that cuBLASLt answers with an error: it is not able to."""
+    """Convert the error with which cuBLASLt refuses a product to a KernelFault."""
     try:
         yield
     except _library().cuBLASLtError as error:
-        told = str(error).rstrip(".")
-        raise KernelFault("constraints", f"cuBLASLt refuses the product: {told}.") from None
+        reason = str(error).rstrip(".")
+        raise KernelFault("constraints", f"cuBLASLt refuses the product: {reason}.") from None
 
 
 def _library() -> Any:
@@ -251,13 +257,13 @@ def _library() -> Any:
 
 @functools.cache
 def _handle() -> int:
-    """Of cuBLASLt in this process."""
+    """Return this process's handle of cuBLASLt."""
     try:
         return int(_library().create())
-    except Exception as error:  # of the loader of libraries, or of cuBLASLt
-        told = f"{type(error).__name__}: {error}".rstrip(".")
+    except Exception as error:  # the library cannot be loaded, or cuBLASLt fails
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
         raise KernelFault(
             "constraints",
-            f"cuBLASLt cannot be used ({told}): its library comes with pip install "
+            f"cuBLASLt cannot be used ({reason}): its library comes with pip install "
             "'pytest-gpuenergy[gemm]'.",
         ) from None

@@ -10,20 +10,20 @@ from time import sleep
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, array_ordinal
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.cuda.machine_code import (
     cubins_in,
-    sass_of,
+    sass_listing,
     tensor_core_instructions,
     variable_bytes,
 )
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
-from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -35,9 +35,10 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.workloads import IoContract
 
 _OFFER_TIMEOUT_S = 60.0
+"""The time limit for a library to offer algorithms."""
 
 _IMPORTS_S = 120.0
-"""PyTorch has gigabytes of libraries, which may have to be read from a slow disk."""
+"""The time limit for imports: PyTorch's gigabytes of libraries may be on a slow disk."""
 
 _VERSIONS = {
     "driver": "nvmlSystemGetDriverVersion",
@@ -46,14 +47,14 @@ _VERSIONS = {
 }
 
 _SHARING_S = 60.0
-"""For the process that runs kernels to open another one's memory; its context takes a second."""
+"""The time limit for the worker to open this process's memory; its context takes a second."""
 
 
 class HostClock:
     """The machine's monotonic clock, shared by all its processes."""
 
     def now_s(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the time in seconds since some fixed moment."""
         return monotonic_s()
 
     def sleep_s(self, duration_s: float) -> None:
@@ -90,7 +91,7 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
         self._next_imports: frozenset[str] = frozenset()
         self._worker_has_repeated = False
-        self._with_context: int | None = None  # process ID of the worker that has one
+        self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -149,7 +150,7 @@ class CudaDevice(Device):
     def listings(self, kernel: AnyKernel) -> Mapping[str, str]:
         if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:
             return {}
-        found = {"ptx": self._compilers.ptx(kernel), "sass": sass_of(binary.path)}
+        found = {"ptx": self._compilers.ptx(kernel), "sass": sass_listing(binary.path)}
         return {name: text for name, text in found.items() if text is not None}
 
     def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
@@ -174,7 +175,7 @@ class CudaDevice(Device):
             self._renew_worker()
         self._worker_has_repeated = True
         if job.apart:
-            self._next_worker.start()  # imports CuPy meanwhile, without touching the GPU yet
+            self._next_worker.start()  # imports CuPy in the meantime; does not use the GPU yet
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
             yield _WorkerRepeater(self, job.timeout_s)
@@ -185,7 +186,7 @@ class CudaDevice(Device):
                 self._call(job.timeout_s, "unload")
 
     def renew(self, modules: Sequence[str] = ()) -> None:
-        if not self._next_imports <= {*modules}:  # PyTorch would have a part in how kernels run
+        if not self._next_imports <= {*modules}:  # an imported PyTorch changes how kernels run
             self._next_worker.kill()
             self._next_worker = self._new_worker()
         self._renew_worker()
@@ -196,7 +197,7 @@ class CudaDevice(Device):
 
     @property
     def arrays(self) -> DeviceArrays | None:
-        """None in an exclusive mode, where the worker's context must be the only one."""
+        """The device's arrays; None in an exclusive mode, which allows only one context."""
         try:
             mode = self.nvml.nvmlDeviceGetComputeMode(self.handle)
         except self.nvml.NVMLError:
@@ -204,11 +205,12 @@ class CudaDevice(Device):
         return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
 
     def make_current(self) -> None:
-        if self.ordinal and self.arrays is not None:  # the first GPU is current without a context
+        # The first GPU is current even without a context.
+        if self.ordinal and self.arrays is not None:
             self._arrays.make_current()
 
     def misplaced(self, arguments: Iterable[object]) -> str | None:
-        for where in (self._arrays.current(), *map(gpu_of, arguments)):
+        for where in (self._arrays.current(), *map(array_ordinal, arguments)):
             if where not in (None, self.ordinal):
                 return (
                     f"The callable works on CUDA device {where}, but this run measures device "
@@ -234,7 +236,7 @@ class CudaDevice(Device):
             found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
         versions: dict[str, str] = self._call(60.0, "describe")
         return {
-            **{name: text(version) for name, version in found.items()},
+            **{name: printable_text(version) for name, version in found.items()},
             **self._compilers.versions,
             **versions,
         }
@@ -257,7 +259,7 @@ class CudaDevice(Device):
         return self._binary(job.kernel)
 
     def _binary(self, kernel: AnyKernel) -> Binary | None:
-        """What was compiled; None for a kernel that the worker prepares itself."""
+        """Return the compiled kernel, or None for a kernel that the worker prepares itself."""
         if reason := self.refusal(kernel):
             raise KernelFault("constraints", reason)
         future = self._compilers.submit(kernel)
@@ -271,7 +273,7 @@ class CudaDevice(Device):
         return can
 
     def _renew_worker(self) -> None:
-        # The old one first: a card in exclusive mode allows only one process to have a context.
+        # The old worker first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False
@@ -284,10 +286,10 @@ class CudaDevice(Device):
             self._with_context = self._worker.pid
 
     def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
-        """See `Relaunching.relaunch`."""
+        """Relaunch in the worker, see `Relaunching.relaunch`."""
         turns: int = self._call(timeout_s, "begin_relaunch")
         for turn in range(turns):
-            # One call each, because the timeout of a call is meant for a launch.
+            # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)
             for number in range(results):
                 self._call(timeout_s, "fetch", number)
@@ -309,7 +311,7 @@ class CudaDevice(Device):
 
 
 class _WorkerKernel:
-    """A kernel that stays in the worker, on the same buffers, from its first run to `shut`."""
+    """A kernel that stays in the worker, on the same buffers, from its first `run` to `shut`."""
 
     def __init__(self, device: CudaDevice, timeout_s: float, subject: tuple[object, ...]) -> None:
         self._device = device
@@ -324,12 +326,12 @@ class _WorkerKernel:
         self._device._use(self._timeout_s, "run")
 
     def shut(self) -> None:
-        """Free its buffers, unless the worker has ended since."""
+        """Free the kernel's buffers, unless the worker has ended since."""
         if self._opened_in is not None and self._opened_in == self._device._worker.pid:
             self._device._call(self._timeout_s, "shut")
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        """Launch many times from the host first, see `HostLaunches`."""
+        """Launch again from the host, see `HostLaunches` and `Relaunching.relaunch`."""
         if self._opened_in is not None and self._opened_in == self._device._worker.pid:
             yield from self._device._relaunched(self._timeout_s, once)
 

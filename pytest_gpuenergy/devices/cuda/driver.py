@@ -1,7 +1,7 @@
 """Calls of the operating system and the CUDA driver that bypass Python's modules.
 
-A callable runs in the process that measures it, and may have replaced `time.monotonic`, functions
-of CuPy or those of PyTorch, by accident (a test that freezes the time) or to look better.
+A callable runs in the process that measures it, and may have replaced `time.monotonic` or functions
+of CuPy or PyTorch, by accident (a test that freezes the time) or to look better.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LIMIT_PERSISTING_L2_CACHE_SIZE = 6
 _CUPTI = re.compile(r"\S+/libcupti\.so[.\d]*$", re.MULTILINE)
 _ACTIVITY_KINDS = range(1, 100)
 _FLUSH_FORCED = 1
-"""CUPTI's flag that makes it return buffers that are not full as well."""
+"""CUPTI's flag to return also buffers that are not full."""
 
 
 class _Timespec(ctypes.Structure):
@@ -36,17 +36,17 @@ def monotonic_s() -> float:
 
 
 def wait_for_context() -> None:
-    """Wait until all streams of the current context are idle, those of other libraries included."""
+    """Wait until all streams of the current context are idle, including other libraries'."""
     _call("cuCtxSynchronize")
 
 
 def end_persistence(*, forbid: bool = False) -> None:
-    """Return cache lines that were set aside as persisting to the L2 cache's ordinary use.
+    """Return persisting lines of the L2 cache to ordinary use.
 
-    They would outlive the buffers that displace everything else, and the item that made them.
+    They would survive the buffers that displace everything else, and the item that created them.
 
     Args:
-        forbid: also give up the part of the cache that is set aside, for graphs captured so far.
+        forbid: whether to give up the set-aside part of the cache too, for graphs captured so far.
     """
     if forbid:
         _call("cuCtxSetLimit", _LIMIT_PERSISTING_L2_CACHE_SIZE, ctypes.c_size_t(0))
@@ -55,12 +55,12 @@ def end_persistence(*, forbid: bool = False) -> None:
 
 @functools.cache
 def stop_tracing_at_exit() -> None:
-    """Have CUPTI, which PyTorch's profiler uses, give back its buffers before the process ends.
+    """Have CUPTI, which PyTorch's profiler uses, return its buffers before the process ends.
 
-    CUPTI stays attached when a profile ends, and asks for a buffer when something is recorded
-    later, such as the loading of a kernel. At exit the profiler's library frees the buffers that
-    it has given out. CUPTI, which was loaded before it and ends after it, then writes into them
-    and returns them: "double free or corruption".
+    CUPTI stays attached when a profile ends, and asks for a buffer when it records something later,
+    such as the loading of a kernel. At exit, the profiler's library frees the buffers that it has
+    lent. CUPTI, which was loaded earlier and ends later, then writes into them and returns them:
+    "double free or corruption".
     """
     atexit.register(_stop_tracing)
 
@@ -71,20 +71,20 @@ def _stop_tracing() -> None:
         for path in sorted(set(_CUPTI.findall(maps.read_text(errors="replace")))):
             library = ctypes.CDLL(path)
             wait_for_context()
-            for kind in _ACTIVITY_KINDS:  # it refuses those that it does not know
+            for kind in _ACTIVITY_KINDS:  # CUPTI ignores kinds that it does not have
                 library.cuptiActivityDisable(kind)
             library.cuptiActivityFlushAll(_FLUSH_FORCED)
 
 
 def _call(name: str, *arguments: object) -> None:
-    """Call a function of the driver; GPUs and drivers without it have nothing to do."""
+    """Call a function of the driver; do nothing if the driver does not have it."""
     if (function := getattr(_driver(), name, None)) is not None:
         function(*arguments)
 
 
 @functools.cache
 def _driver() -> ctypes.CDLL | None:
-    """Load the driver library; None where there is none, and so no context."""
+    """Load the driver library; return None if it is missing, because there is no context then."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:

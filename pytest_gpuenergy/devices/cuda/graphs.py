@@ -22,108 +22,40 @@ from pytest_gpuenergy.devices.cuda.clock_notes import ClockNotes
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s as monotonic
 from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Launches, Timeline
 
-
-class ReplayLog:
-    """One run of a `GraphRepeater`: its turns and the notes of the clock between them.
-
-    All times called ``gpu_s`` are on the GPU's timer and counted from the start of the first turn.
-    """
-
-    def __init__(self) -> None:
-        self._turns: list[tuple[float, float, float, float]] = []
-        self._notes_s: list[float] = []
-
-    def begin(self, noticed_s: float) -> None:
-        """Note the host's time before the first turn."""
-        self._turns.append((noticed_s, 0.0, 0.0, 0.0))
-
-    def add(
-        self, noticed_s: float, gpu_s: float, launches: int, busy_s: float, *, noted: bool
-    ) -> None:
-        """Add the next turn.
-
-        Args:
-            noticed_s: when the host noticed its end.
-            gpu_s: its end.
-            launches: of this turn.
-            busy_s: its duration on the GPU.
-            noted: whether the clock was noted directly before it.
-        """
-        _, _, launches_before, busy_before_s = self._turns[-1]
-        if noted:
-            self._notes_s.append(gpu_s - busy_s)
-        self._turns.append((noticed_s, gpu_s, launches_before + launches, busy_before_s + busy_s))
-
-    def note_at_end(self) -> None:
-        """The clock was noted directly after the last turn."""
-        self._notes_s.append(self._turns[-1][1])
-
-    def timeline(self, placements: int, notes: ClockNotes | None) -> Timeline:
-        """The timeline on the host's clock.
-
-        Args:
-            placements: see `Timeline`.
-            notes: those of this run are the latest; None where the clock cannot be noted.
-        """
-        noticed_s, gpu_s, launches, busy_s = np.array(self._turns, dtype=np.float64).T
-        time_s = host_times_s(noticed_s, gpu_s)
-        clocks = None
-        if notes is not None:
-            clocks = notes.samples(np.array(self._notes_s) + (time_s[0] - gpu_s[0]))
-        return Timeline(time_s, launches, busy_s, placements, clocks)
-
-
-def host_times_s(
-    noticed_s: npt.NDArray[np.float64], gpu_s: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Convert times of the GPU's timer to the host's clock.
-
-    A host that sleeps until a batch has ended wakes up late, usually by tens of microseconds and
-    sometimes by milliseconds, but never early: the smallest delay gives the offset of the two
-    clocks. Their difference in rate, some parts per million, is neglected.
-
-    Args:
-        noticed_s: shape (n,), host clock at the start and whenever the host noticed that a batch
-            had ended.
-        gpu_s: shape (n,), the same on the GPU's timer, counted from the start of the first batch.
-    """
-    late_s = noticed_s - gpu_s
-    # Without the first entry: the host starts before the first batch begins.
-    offset_s = float((late_s[1:] if len(late_s) > 1 else late_s).min())
-    return gpu_s + offset_s
-
-
 GRAPH_S = 0.008
-"""Approximate GPU time of a turn: long compared with a launch, short with a counter period."""
+"""The approximate GPU time of a turn: long for a launch, short for the energy counter's period."""
 MAX_CALLS = 4096
-"""Per graph."""
+"""The largest number of calls in a graph."""
 MAX_CALLS_OF_ALL = 3 * MAX_CALLS
-"""For the graphs of all turns together, which take time to capture."""
+"""The largest number of calls in the graphs of all turns, which take time to capture."""
 _IN_FLIGHT = 3
+"""The number of turns that are submitted ahead, so that the GPU never waits for the host."""
 _MOST_BEFORE = 8
+"""The largest number of launches before the single launch of `GraphRepeater.relaunch`."""
 
 
 class GraphRepeater:
     """Replays work on a CUDA stream until it is stopped.
 
     Args:
-        turns: functions that each launch the work once on the current stream of CuPy (and of
-            PyTorch, if that is imported), for example on different buffers. Each has its own
-            graph, and the graphs are replayed in rotation: a turn lasts about `GRAPH_S`, in which a
+        turns: the functions that each launch the work once on the current stream of CuPy (and of
+            PyTorch, if it is imported), for example on different buffers. Each has its own graph,
+            and the graphs are replayed in rotation: a turn lasts about `GRAPH_S`, in which a
             shorter graph is replayed repeatedly.
-        must_capture: raise if the work cannot be captured in a CUDA graph, instead of launching
-            from the host.
-        multiple: the number of calls per graph is a multiple of this, for work that is periodic.
-        rewind: makes the next call the first of a period; called before each capture.
-        from_host: launch from the host without a graph, as a program does that has none.
-        most: the largest of what several processes give it, once all have. Their repeaters, whose
-            work waits for that of the others, then launch equally often: each goes on until all
-            are to stop.
+        must_capture: whether to raise if the work cannot be captured in a CUDA graph, instead of
+            launching from the host.
+        multiple: the period of periodic work; each graph holds a multiple of this many calls.
+        rewind: the function that makes the next call the first of a period; called before each
+            capture.
+        from_host: whether to launch from the host, without a graph.
+        most: a function that waits until several processes have called it, and returns the largest
+            of their values. Repeaters whose work waits for that of the others thus launch equally
+            often, and each continues until all are to stop.
 
     Attributes:
         captured: whether graphs are replayed; if not, the host may delay launches.
-        launches: calls so far.
-        used: how many of the turns have been replayed, counted from the first.
+        launches: the number of calls so far.
+        used: the number of turns that have been replayed, counted from the first.
     """
 
     def __init__(
@@ -147,7 +79,7 @@ class GraphRepeater:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._returned: list[object] = [None] * len(turns)
         self.launches, self.used = 0, 0
-        self.launch(1)  # may have to load the kernel first
+        self.launch(1)  # so that the kernel is loaded
         with self._current_stream():
             self._notes = ClockNotes.of(cupy, self._stream)
         self._batch, self._replays = 1, 1
@@ -179,7 +111,7 @@ class GraphRepeater:
         self._under_way.wait()
 
     def stop(self) -> Timeline:
-        """Finish the replays in progress and return the timeline; raise what a launch raised."""
+        """Finish the replays in progress and return the timeline; re-raise a launch's error."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -212,18 +144,19 @@ class GraphRepeater:
         """Do the work of a turn again, and wait for it.
 
         Args:
-            turn: its number.
-            prepare: enqueues writes to the work's buffers on the current stream. It is called with
-                what the work returned, whose memory a graph overwrites at each replay.
-            once: do the work a few times, prepare, and directly after that do it a single time
-                (``multiple`` calls); otherwise prepare, and replay the turn's graph. The number of
-                times before the single one is random, so that the work cannot recognize the single
-                one by counting; it is zero for work that takes long.
-            again: called after each single time, when the GPU has finished: whether to prepare and
-                do it once more.
+            turn: the number of the turn.
+            prepare: a function that enqueues writes to the work's buffers on the current stream.
+                Its argument is what the work returned, whose memory a graph overwrites at each
+                replay.
+            once: whether to do the work a few times, prepare, and directly after that do it a
+                single time (``multiple`` calls), instead of preparing and replaying the turn's
+                graph. The number of times before is random, so that the work cannot recognize the
+                single time by counting; it is zero for work that takes long.
+            again: a function that returns whether to prepare and do the work once more; called
+                after each single time, when the GPU has finished.
 
         Returns:
-            What the last call returned; for a graph, during its capture.
+            What the last call returned; with a graph, what it returned during the capture.
         """
         with self._current_stream():
             if once:
@@ -239,20 +172,20 @@ class GraphRepeater:
         return self._returned[turn]
 
     def call_s(self) -> tuple[float, float] | None:
-        """Return the GPU time of a call in the first turn's graph, and in one of a single call.
+        """Return the GPU time of a call in the first turn's graph, and in a graph of its own.
 
-        Calls that leave work to an earlier call of the same graph take longer in the second one.
-        None without graphs.
+        A call that leaves work to an earlier call of the same graph takes longer on its own. None
+        without graphs.
         """
         if not self._graphs:
             return None
         with self._current_stream():
-            alone, returned = self._graph_of(self._turns[0], self._multiple)
-            alone.launch(self._stream)  # uploads it
+            alone, returned = self._capture(self._turns[0], self._multiple)
+            alone.launch(self._stream)  # uploads the graph
             count = min(64, -(-self._batch // self._multiple))
             together_s = self._elapsed_s(partial(self._graphs[0].launch, self._stream))
             alone_s = self._elapsed_s(lambda: [alone.launch(self._stream) for _ in range(count)])
-            del returned  # its memory belonged to the graph until now
+            del returned  # the graph has used its memory until now
         self.launches += self._batch + (count + 1) * self._multiple
         return together_s / self._batch, alone_s / (count * self._multiple)
 
@@ -261,7 +194,7 @@ class GraphRepeater:
     ) -> None:
         graph: Any = None
         if self._graphs:
-            graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
+            graph, self._returned[turn] = self._capture(self._turns[turn], self._multiple)
             times = self._replays * self._batch // self._multiple
             before = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if times > 1 else 0
             for _ in range(before):
@@ -281,7 +214,7 @@ class GraphRepeater:
                 return
 
     def _batch_for(self, launch_s: float) -> int:
-        """Number of calls in a graph."""
+        """Return the number of calls in a graph."""
         most = min(MAX_CALLS, MAX_CALLS_OF_ALL // len(self._turns))
         calls = min(most, GRAPH_S / max(launch_s, 1e-7)) / self._multiple
         return self._multiple * _power_of_two(calls)
@@ -306,7 +239,7 @@ class GraphRepeater:
         return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1000
 
     def _time_launch(self) -> float:
-        """Rough time of a launch in seconds, from enough launches to outweigh the host."""
+        """Return the rough time of a launch in seconds, from enough launches to hide the host."""
         count = 1
         while True:
             total_s = self._most(self.launch(count).gpu_s)
@@ -315,20 +248,20 @@ class GraphRepeater:
             count *= 4
 
     def _capture_all(self) -> float:
-        """Capture a graph of each turn; graphs of the first show how many calls one should hold.
+        """Capture a graph of each turn; graphs of the first turn show how many calls to capture.
 
-        For this, nothing is launched from the host, and no graph is uploaded before its first
+        Nothing is launched from the host for this, and no graph is uploaded before its first
         launch: on an H200, after either of these, every further launch of the process can take 0.2
         or 0.4 us longer.
 
         Returns:
-            Approximate GPU time of a turn in seconds.
+            The approximate GPU time of a turn in seconds.
         """
         with self._current_stream():
             self._batch = self._multiple
             while True:
-                first, self._returned[0] = self._capture(self._turns[0])
-                first.launch(self._stream)  # uploads it
+                first, self._returned[0] = self._capture(self._turns[0], self._batch)
+                first.launch(self._stream)  # uploads the graph
                 graph_s = self._most(self._elapsed_s(partial(first.launch, self._stream)))
                 self.launches += 2 * self._batch
                 better = self._batch_for(graph_s / self._batch)
@@ -337,16 +270,13 @@ class GraphRepeater:
                 # Launches seem longer than they are in a short graph.
                 self._batch = min(better, 16 * self._batch)
             self._replays = _power_of_two(GRAPH_S / max(graph_s, 1e-7))
-            others = [self._capture(turn) for turn in self._turns[1:]]
+            others = [self._capture(turn, self._batch) for turn in self._turns[1:]]
             self._graphs = [first, *(graph for graph, _ in others)]
             self._returned[1:] = [returned for _, returned in others]
         return self._replays * graph_s
 
-    def _capture(self, enqueue: Callable[[], object]) -> tuple[Any, object]:
-        return self._graph_of(enqueue, self._batch)
-
-    def _graph_of(self, enqueue: Callable[[], object], calls: int) -> tuple[Any, object]:
-        """A graph, and what the last call returned; holding this keeps its memory reserved."""
+    def _capture(self, enqueue: Callable[[], object], calls: int) -> tuple[Any, object]:
+        """Capture a graph; return it and what the last call returned, which keeps its memory."""
         returned = None
         self._rewind()
         self._stream.begin_capture()
@@ -388,13 +318,13 @@ class GraphRepeater:
         submitted = 0
         first: Any = None
         self._log.begin(monotonic())
-        # A graph of one long launch gives the host enough time to submit the next.
+        # During a graph of one long launch, the host has enough time to submit the next.
         in_flight = _IN_FLIGHT if self._batch > self._multiple else _IN_FLIGHT - 1
         while True:
             while len(pending) < in_flight and self._most(not self._stop.is_set()):
                 # block: the host sleeps while it waits, instead of spinning beside the measurement
                 begin, end = (self._cupy.cuda.Event(block=True) for _ in range(2))
-                # Between the events of two turns: it is not part of the time of launches.
+                # Between the events of two turns, so that it does not count as time of launches.
                 noted = submitted % self._turns_per_note == 0 and self._note()
                 begin.record(self._stream)
                 turn = next(turns)
@@ -419,13 +349,85 @@ class GraphRepeater:
             self._under_way.set()
 
     def _note(self) -> bool:
-        """Enqueue a note of the clock; report whether there are notes."""
+        """Enqueue a note of the clock; return whether the clock can be noted."""
         if self._notes is None:
             return False
         self._notes.enqueue()
         return True
 
 
+class ReplayLog:
+    """One run of a `GraphRepeater`: its turns and the notes of the clock between them.
+
+    All times called ``gpu_s`` are on the GPU's timer and counted from the start of the first turn.
+    """
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[float, float, float, float]] = []
+        self._notes_s: list[float] = []
+
+    def begin(self, noticed_s: float) -> None:
+        """Record the host's time before the first turn."""
+        self._turns.append((noticed_s, 0.0, 0.0, 0.0))
+
+    def add(
+        self, noticed_s: float, gpu_s: float, launches: int, busy_s: float, *, noted: bool
+    ) -> None:
+        """Add the next turn.
+
+        Args:
+            noticed_s: when the host noticed the end of the turn.
+            gpu_s: the end of the turn on the GPU's timer.
+            launches: the number of launches in the turn.
+            busy_s: the duration of the turn on the GPU.
+            noted: whether the clock was noted directly before the turn.
+        """
+        _, _, launches_before, busy_before_s = self._turns[-1]
+        if noted:
+            self._notes_s.append(gpu_s - busy_s)
+        self._turns.append((noticed_s, gpu_s, launches_before + launches, busy_before_s + busy_s))
+
+    def note_at_end(self) -> None:
+        """Record that the clock was noted directly after the last turn."""
+        self._notes_s.append(self._turns[-1][1])
+
+    def timeline(self, placements: int, notes: ClockNotes | None) -> Timeline:
+        """Return the timeline on the host's clock.
+
+        Args:
+            placements: the number of buffer sets, see `Timeline`.
+            notes: the notes of the clock, of which this run made the latest; None if the clock
+                cannot be noted.
+        """
+        noticed_s, gpu_s, launches, busy_s = np.array(self._turns, dtype=np.float64).T
+        time_s = host_times_s(noticed_s, gpu_s)
+        clocks = None
+        if notes is not None:
+            clocks = notes.samples(np.array(self._notes_s) + (time_s[0] - gpu_s[0]))
+        return Timeline(time_s, launches, busy_s, placements, clocks)
+
+
+def host_times_s(
+    noticed_s: npt.NDArray[np.float64], gpu_s: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Convert times of the GPU's timer to the host's clock.
+
+    A host that sleeps until a batch has ended wakes up late, usually by tens of microseconds and
+    sometimes by milliseconds, but never early: the smallest delay gives the offset of the two
+    clocks. Their difference in rate, some parts per million, is neglected.
+
+    Args:
+        noticed_s: the host's clock at the start, and when the host noticed the end of each batch,
+            shape (n,).
+        gpu_s: the GPU's timer at the same moments, counted from the start of the first batch,
+            shape (n,).
+    """
+    late_s = noticed_s - gpu_s
+    # Without the first entry: the host starts before the first batch begins.
+    offset_s = float((late_s[1:] if len(late_s) > 1 else late_s).min())
+    return gpu_s + offset_s
+
+
 def _power_of_two(value: float) -> int:
-    """The nearest power of two by ratio, at least 1: coarse, so as to be the same in every run."""
+    """Return the nearest power of two by ratio, at least 1: so coarse that every run agrees."""
     return 1 << max(0, round(math.log2(value)))

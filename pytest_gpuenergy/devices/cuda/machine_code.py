@@ -1,4 +1,4 @@
-"""Which instructions for tensor cores the machine code of a kernel has."""
+"""Reads the machine code of kernels: tensor-core instructions, variables, and a listing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from pathlib import Path
 from pytest_gpuenergy.support import scratch_folder, section_sizes, sections
 
 _INSTRUCTION_BYTES = 16
-"""From sm_70 on."""
+"""The length of an instruction, from sm_70 on."""
 _OPCODE = 0x1FF
 _TEXT = ".text."
 _VARIABLES = ".nv.global"
 _ELF = b"\x7fELF"
 _FAT_BINARY = ".nv_fatbin"
-# By the lower nine bits of an instruction. NVIDIA does not document them: they are what ptxas of
-# CUDA 13.0 makes of mma, wgmma and tcgen05.mma in PTX for sm_75 to sm_120.
+_HEADER_BYTES = 64
+"""The length of an ELF header."""
+_TIMEOUT_S = 60.0
+"""The time limit for nvdisasm."""
+# The names by the lower nine bits of an instruction. NVIDIA does not document them; they were read
+# from what ptxas of CUDA 13.0 generates for mma, wgmma and tcgen05.mma from sm_75 to sm_120.
 _TENSOR_CORES = {
     0x037: "IMMA",
     0x03C: "HMMA",
@@ -35,11 +39,11 @@ _TENSOR_CORES = {
 def tensor_core_instructions(
     cubin: bytes, symbols: Collection[str] | None = None
 ) -> frozenset[str]:
-    """Names of the instructions for tensor cores in functions of a cubin.
+    """Return the names of the tensor-core instructions in functions of a cubin.
 
     Args:
-        cubin: machine code for sm_70 or later.
-        symbols: of the functions; None: all.
+        cubin: the machine code, for sm_70 or later.
+        symbols: the symbols of the functions; None for all functions.
     """
     wanted = None if symbols is None else {f"{_TEXT}{symbol}" for symbol in symbols}
     found = set()
@@ -51,18 +55,18 @@ def tensor_core_instructions(
 
 
 def variable_bytes(cubin: bytes) -> int:
-    """Bytes of variables in device memory that start as zero and outlive a launch.
+    """Return the bytes of variables in device memory that start as zero and outlive a launch.
 
-    Those with initial values are in another section, along with constants.
+    Variables with initial values are not counted: they share a section with constants.
     """
     return sum(size for name, size in section_sizes(cubin) if name == _VARIABLES)
 
 
 def cubins_in(program: bytes) -> Iterator[bytes]:
-    """The machine code for GPUs in a host program; each piece goes on to the section's end.
+    """Yield the cubins in a host program; each is followed by the rest of its section.
 
     Args:
-        program: a shared object by nvcc, whose machine code is not compressed.
+        program: a shared object that nvcc has built without compressing the machine code.
     """
     for name, content in sections(program):
         if name == _FAT_BINARY:
@@ -72,12 +76,8 @@ def cubins_in(program: bytes) -> Iterator[bytes]:
                 at = content.find(_ELF, at + 1)
 
 
-_TIMEOUT_S = 60.0
-_HEADER_BYTES = 64
-
-
-def sass_of(cubin: Path) -> str | None:
-    """The instructions in a cubin; None where nvdisasm is not on the PATH or cannot read it."""
+def sass_listing(cubin: Path) -> str | None:
+    """Return the instructions in a cubin as text, or None if nvdisasm is missing or fails."""
     nvdisasm = shutil.which("nvdisasm")
     if nvdisasm is None:
         return None
@@ -100,9 +100,9 @@ def sass_of(cubin: Path) -> str | None:
 
 
 def _whole(cubin: bytes) -> bytes:
-    """A cubin with the last byte, a zero, that CuPy 14 drops and nvdisasm misses."""
+    """Return a cubin with its last byte, a zero, which CuPy 14 drops and nvdisasm requires."""
     if len(cubin) < _HEADER_BYTES:
         return cubin
-    (offset,) = struct.unpack_from("<Q", cubin, 32)  # of the program headers, in ELF-64
+    (offset,) = struct.unpack_from("<Q", cubin, 32)  # the offset of the program headers in ELF-64
     size, count = struct.unpack_from("<HH", cubin, 54)
     return cubin + b"\0" if len(cubin) + 1 == offset + size * count else cubin

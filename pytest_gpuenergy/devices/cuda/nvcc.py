@@ -28,8 +28,8 @@ _OPTIONS = (
     "-DNDEBUG",
     "--expt-relaxed-constexpr",
     "-w",
-    "-no-compress",  # the machine code is searched for instructions
-    # With unique symbols, programs would share variables that have the same name in both.
+    "-no-compress",  # so that the machine code can be searched for instructions
+    # With unique symbols, programs would share variables of the same name.
     "-Xcompiler=-fPIC,-fno-gnu-unique",
 )
 _FORMAT = 1
@@ -38,12 +38,12 @@ _RELEASE = re.compile(r"release [\d.]+, V[\d.]+")
 
 
 def find_nvcc() -> str | None:
-    """The path of nvcc; None where there is none on the PATH."""
+    """Return the path of nvcc, or None if it is not on the PATH."""
     return shutil.which("nvcc")
 
 
-def version_of(nvcc: str) -> str:
-    """What nvcc says of itself, such as ``release 13.0, V13.0.48``; empty if it does not work."""
+def nvcc_version(nvcc: str) -> str:
+    """Return nvcc's version, such as ``release 13.0, V13.0.48``; empty if nvcc does not work."""
     try:
         done = subprocess.run(
             [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
@@ -54,17 +54,17 @@ def version_of(nvcc: str) -> str:
     return found[0] if found else ""
 
 
-def target_of(architecture: str) -> str:
-    """The option that makes machine code for ``sm_90a`` and the like."""
+def nvcc_target(architecture: str) -> str:
+    """Return nvcc's option for the machine code of an architecture such as ``sm_90a``."""
     number = architecture.removeprefix("sm_")
     return f"-gencode=arch=compute_{number},code=sm_{number}"
 
 
 class Nvcc:
-    """The child's side: runs nvcc. Needs no GPU."""
+    """Runs nvcc in a child process; needs no GPU."""
 
     def compile(self, nvcc: str, source: str, options: list[str]) -> bytes:
-        """A shared object.
+        """Compile a program and return the shared object.
 
         Raises:
             KernelFault: the text does not compile.
@@ -83,33 +83,33 @@ class Nvcc:
             if done.returncode == 0 and is_file(library):
                 return library.read_bytes()
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines()]
-        said = [line for line in lines if "error" in line or "fatal" in line] or lines
-        raise KernelFault("compile", f"nvcc: {next(filter(None, said), 'it failed')}".rstrip())
+        errors = [line for line in lines if "error" in line or "fatal" in line] or lines
+        raise KernelFault("compile", f"nvcc: {next(filter(None, errors), 'it failed')}".rstrip())
 
 
-class ProgramCompilers(Compilers[CudaProgram, Binary]):
-    """Compiles programs, those of equal text once, and caches the shared objects on disk."""
+class NvccCompilers(Compilers[CudaProgram, Binary]):
+    """Compiles host programs with nvcc, and caches the shared objects on disk."""
 
     def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
-        super().__init__(f"{__name__}:Nvcc", processes, timeout_s=_TIMEOUT_S)
-        self._target = target_of(architecture)
+        super().__init__(f"{__name__}:Nvcc", processes=processes, timeout_s=_TIMEOUT_S)
+        self._target = nvcc_target(architecture)
         self._cache = cache
 
-    def _key(self, kernel: CudaProgram) -> str:
-        return json.dumps(kernel.compiled)
+    def _key(self, source: CudaProgram) -> str:
+        return json.dumps(source.compiled)
 
-    def _compile(self, kernel: CudaProgram) -> Binary:
+    def _compile(self, source: CudaProgram) -> Binary:
         nvcc = find_nvcc()
-        version = version_of(nvcc) if nvcc else ""
+        version = nvcc_version(nvcc) if nvcc else ""
         if nvcc is None or not version:
             raise KernelFault(
                 "compile", f"{nvcc or 'nvcc'} does not work: repair the CUDA toolkit."
             )
-        key = [_FORMAT, self._target, _OPTIONS, version, self._key(kernel)]
+        key = [_FORMAT, self._target, _OPTIONS, version, self._key(source)]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         library = self._cache / f"{digest}.so"
         if not is_there(library):
-            code = self._call("compile", nvcc, kernel.source, self._options(kernel))
+            code = self._call("compile", nvcc, source.source, self._options(source))
             assert isinstance(code, bytes)
             with written_to_cache(self._cache):
                 write_atomically(library, code)

@@ -34,16 +34,16 @@ _NOT_THERE = re.compile(r'cannot open source file "([^"]+)"')
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
-def _is_for_kernels(header: str, absent: Container[str]) -> bool:
+def _is_includable(header: str, absent: Container[str]) -> bool:
     return header not in absent and not HOST_HEADER.fullmatch(header)
 
 
 _Compiled = tuple[bytes, dict[str, str], str]
-"""Machine code, the symbol of each entry, and PTX."""
+"""The machine code, the symbol of each entry, and the PTX."""
 
 
-class Compiler:
-    """The child's side: compiles one program at a time. Needs CuPy but no GPU."""
+class NvrtcCompiler:
+    """Compiles CUDA text with NVRTC in a child process; needs CuPy but no GPU."""
 
     def __init__(self) -> None:
         import cuda.pathfinder as pathfinder
@@ -61,7 +61,7 @@ class Compiler:
     def compile(
         self, source: str, entries: Sequence[str], architecture: str
     ) -> tuple[bytes, dict[str, str]]:
-        """Machine code and the symbol of each entry.
+        """Return the machine code and the symbol of each entry.
 
         Raises:
             KernelFault: the text does not compile, or has no such entry.
@@ -69,7 +69,7 @@ class Compiler:
         return self._with_headers(source, entries, architecture)[:2]
 
     def ptx(self, source: str, entries: Sequence[str], architecture: str) -> str:
-        """The PTX.
+        """Return the PTX.
 
         Raises:
             KernelFault: as `compile`.
@@ -80,8 +80,8 @@ class Compiler:
         absent: frozenset[str] = frozenset()
         faults: list[KernelFault] = []
         while True:
-            offered = functools.partial(_is_for_kernels, absent=absent)
-            needed = reachable(source, tuple(entries), offered)
+            includable = functools.partial(_is_includable, absent=absent)
+            needed = reachable(source, tuple(entries), includable)
             try:
                 return self._of_text(needed, entries, architecture)
             except KernelFault as fault:
@@ -89,31 +89,28 @@ class Compiler:
             missing = _NOT_THERE.search(str(faults[-1]))
             if missing is None or missing[1] in absent or needed == source:
                 break
-            absent |= {missing[1]}  # the kernel may do without what only host code needs
-        if needed != source:  # the reader may have left out too much
+            absent |= {missing[1]}  # only host code may need this header
+        if needed != source:  # too much may have been left out
             with contextlib.suppress(KernelFault):
                 return self._of_text(source, entries, architecture)
         raise faults[0] from None
 
     def _of_text(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
-        if self._are_small(_STANDARD_HEADER.findall(source)):
+        headers = _STANDARD_HEADER.findall(source)
+        if headers and all(is_file(self._small / header) for header in headers):
             try:
                 return self._compile(source, entries, architecture, [f"-I{self._small}"])
             except KernelFault:
-                pass  # it may need more of the headers than ours provide
+                pass  # the text may need more than our small headers provide
         try:
             return self._compile(source, entries, architecture, [])
         except KernelFault as fault:
             if not _UNDECLARED.search(str(fault)):
                 raise
-            # nvcc declares INFINITY, uint32_t or std::max, from headers that NVRTC does not have.
+            # nvcc includes headers that declare INFINITY, uint32_t or std::max; NVRTC has none.
             with contextlib.suppress(KernelFault):
                 return self._compile(source, entries, architecture, [self._host_headers])
             raise
-
-    def _are_small(self, headers: Sequence[str]) -> bool:
-        """Whether our small headers include all of these libcu++ headers."""
-        return bool(headers) and all(is_file(self._small / header) for header in headers)
 
     def _compile(
         self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
@@ -129,8 +126,8 @@ class Compiler:
             return nvrtc.getCUBIN(program), symbols, nvrtc.getPTX(program)
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).splitlines()
-            said = next((line for line in log if "error" in line), str(error))
-            raise KernelFault("compile", f"NVRTC: {said.strip()}") from None
+            message = next((line for line in log if "error" in line), str(error))
+            raise KernelFault("compile", f"NVRTC: {message.strip()}") from None
         finally:
             nvrtc.destroyProgram(program)
 
@@ -139,11 +136,11 @@ class Compiler:
         return ".".join(map(str, self._nvrtc.getVersion()))
 
 
-class CompilerPool(Compilers[Kernel, Binary]):
+class NvrtcCompilers(Compilers[Kernel, Binary]):
     """Compiles CUDA text with NVRTC, and caches the result on disk."""
 
     def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
-        super().__init__(f"{__name__}:Compiler", processes)
+        super().__init__(f"{__name__}:NvrtcCompiler", processes=processes)
         self._architecture = architecture
         self._cache = cache
 
@@ -153,21 +150,24 @@ class CompilerPool(Compilers[Kernel, Binary]):
         return str(self._call("version"))
 
     def ptx(self, kernel: Kernel) -> str:
-        """The PTX of a kernel, compiled anew.
+        """Compile a kernel again and return its PTX.
 
         Raises:
             KernelFault: it does not compile.
         """
         return str(self._call("ptx", kernel.source, _entries(kernel), self._architecture))
 
-    def _compile(self, kernel: Kernel) -> Binary:
-        entries = _entries(kernel)
-        key = [_FORMAT, self._architecture, _OPTIONS, self.version, entries, kernel.source]
+    def _key(self, source: Kernel) -> str:
+        return source.digest
+
+    def _compile(self, source: Kernel) -> Binary:
+        entries = _entries(source)
+        key = [_FORMAT, self._architecture, _OPTIONS, self.version, entries, source.source]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         binary, table = self._cache / f"{digest}.cubin", self._cache / f"{digest}.json"
-        if is_there(binary) and (known := _read_symbols(table, entries)):
-            return Binary(binary, known)
-        answer: Any = self._call("compile", kernel.source, entries, self._architecture)
+        if is_there(binary) and (symbols := _read_symbols(table, entries)):
+            return Binary(binary, symbols)
+        answer: Any = self._call("compile", source.source, entries, self._architecture)
         code, symbols = answer
         with written_to_cache(self._cache):
             write_atomically(binary, code)
@@ -180,9 +180,9 @@ def _entries(kernel: Kernel) -> list[str]:
 
 
 def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:
-    """The symbols in a cache entry; None if it is missing, or damaged and must be made again."""
+    """Return the symbols in a cache entry, or None if it is missing or damaged."""
     try:
-        known = json.loads(table.read_text())
-        return {entry: str(known[entry]) for entry in entries}
+        symbols = json.loads(table.read_text())
+        return {entry: str(symbols[entry]) for entry in entries}
     except (OSError, ValueError, KeyError, TypeError):
         return None

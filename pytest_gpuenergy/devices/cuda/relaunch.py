@@ -1,4 +1,4 @@
-"""Launches a loaded kernel again on the sets of buffers with which it was measured."""
+"""Launches a loaded kernel again on the buffers of its measurement, to verify its results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ Result = Mapping[str, Bytes]
 """The images of a set's tensors, by name."""
 
 SINGLE = 33
-"""Single launches in a row, each on the same false elements, within `SINGLE_S`: a kernel that works
-at each 33rd launch, or leaves out each 33rd, fails."""
+"""The largest number of single launches in a row, which start from the same false outputs. A kernel
+that skips every 33rd launch, or works at every 33rd launch only, fails."""
 SINGLE_S = 0.02
-BURST, BURST_S = 2000, 0.04
-"""Launches of a verification, and after how many seconds no more follow: a kernel may stop."""
+"""The time limit for these launches."""
+BURST = 2000
+"""The largest number of launches before the results of a kernel that is verified are read again."""
+BURST_S = 0.04
+"""The time limit for these launches."""
 _MOST_BEFORE = 8
+"""The largest number of launches before a single launch."""
 
 
 class Repeating(Protocol):
-    """What has launched a kernel many times, such as a `GraphRepeater`."""
+    """Something that has launched a kernel many times, such as a `GraphRepeater`."""
 
     launches: int
     used: int
@@ -41,15 +45,15 @@ class Repeating(Protocol):
 
 
 class HostLaunches:
-    """Launches from the host of a kernel that is verified, in place of those of a measurement.
+    """Launches a kernel from the host when it is verified without having been measured.
 
     Args:
-        cupy: the module.
-        launch: does it once on the current stream.
+        cupy: the module `cupy`.
+        launch: the function that launches the kernel once on the current stream.
 
     Attributes:
-        launches: so far.
-        used: as of a `GraphRepeater`.
+        launches: the number of launches so far.
+        used: the number of turns, as of a `GraphRepeater`.
     """
 
     def __init__(self, cupy: Any, launch: Callable[[], object]) -> None:
@@ -65,11 +69,11 @@ class HostLaunches:
         once: bool,
         again: Callable[[], bool],
     ) -> None:
-        """Launch up to `BURST` times, or a few; then as `GraphRepeater.relaunch`."""
+        """Launch up to `BURST` times, or a few times; then do as `GraphRepeater.relaunch`."""
         most = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if once else BURST
         deadline_s, made = monotonic_s() + BURST_S, 0
         while not made or (made < most and monotonic_s() < deadline_s):
-            # Twice as many each time: a launch that is waited for takes several times as long.
+            # Twice as many each time: waiting for a launch takes several times as long as it does.
             count = min(max(1, made), most - made)
             self._launch_all(count)
             made += count
@@ -87,12 +91,12 @@ class HostLaunches:
 
 
 class CudaRelaunch:
-    """The worker's half of `Relaunching.relaunch`.
+    """The worker's part of `Relaunching.relaunch`.
 
     Args:
-        repeater: of the kernel.
-        buffers: made the sets.
-        sets: those of each turn of the repeater.
+        repeater: what has launched the kernel.
+        buffers: the kernel's buffers.
+        sets: the sets of buffers of each turn of the repeater.
     """
 
     def __init__(
@@ -113,11 +117,11 @@ class CudaRelaunch:
     def relaunch(self, turn: int, *, once: bool) -> tuple[int, int]:
         """Launch a turn again on the outputs that `begin` has staged.
 
-        Single launches are repeated until one leaves what was staged where the first has not.
+        Single launches are repeated until a launch skips an element that the first has written.
 
         Returns:
-            The number of launches so far, and the number of results for `fetch`: that of the first
-            set since `begin`, and those that may differ from it.
+            The number of launches so far, and the number of results for `fetch`: the result of the
+            first set since `begin`, and those that may differ from it.
 
         Raises:
             KernelFault: the kernel has written outside a workspace.
@@ -125,8 +129,8 @@ class CudaRelaunch:
         sets = self._sets[turn]
 
         def prepare(_: object) -> None:
-            for one in sets:
-                self._buffers.overwrite(one, self._outputs)
+            for buffer_set in sets:
+                self._buffers.overwrite(buffer_set, self._outputs)
 
         first: list[Array] = []
         window = int(np.random.default_rng().integers(1 << 32))
@@ -136,7 +140,11 @@ class CudaRelaunch:
         def again() -> bool:
             nonlocal deadline_s, left
             deadline_s, left = deadline_s or monotonic_s() + SINGLE_S, left - 1
-            now = [some for one in sets for some in self._buffers.windows(one, window, whole=True)]
+            now = [
+                window_of_set
+                for buffer_set in sets
+                for window_of_set in self._buffers.windows(buffer_set, window, whole=True)
+            ]
             if not first:
                 first.extend(now)
             skipped = any(
@@ -147,9 +155,9 @@ class CudaRelaunch:
 
         self._repeater.relaunch(turn, prepare, once=once, again=again)
         self._results = []
-        for one in sets:
-            self._buffers.check_workspaces(one)
-            result = self._buffers.read(one)
+        for buffer_set in sets:
+            self._buffers.check_workspaces(buffer_set)
+            result = self._buffers.read(buffer_set)
             if self._first is None:
                 self._first = result
             elif not self._buffers.in_place and _same(result, self._first):
@@ -162,9 +170,9 @@ class CudaRelaunch:
         self._buffers.store(self._results[number])
 
 
-def _same(one: Result, other: Result) -> bool:
+def _same(buffer_set: Result, other: Result) -> bool:
     # Words are compared faster than bytes; the length of an image is a multiple of 256.
     return all(
         np.array_equal(image.view(np.uint64), other[name].view(np.uint64))
-        for name, image in one.items()
+        for name, image in buffer_set.items()
     )

@@ -1,4 +1,4 @@
-"""The worker process that owns a CUDA context and runs untrusted kernels in it. It may die."""
+"""Runs untrusted kernels in a worker process that owns a CUDA context, and that may die."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ _CONSTRAINTS = (
 
 @dataclass(frozen=True)
 class _Single:
-    """A kernel on one set of buffers."""
+    """A kernel that is open on one set of buffers."""
 
     buffers: CudaBuffers
-    one: BufferSet
+    buffer_set: BufferSet
     launch: Launcher
     relaunch: CudaRelaunch | None = None
 
 
 class CudaRunner:
-    """Runs kernels on the first GPU this process sees. Every method may raise KernelFault.
+    """Runs kernels on the first GPU that this process sees. Every method may raise KernelFault.
 
     Args:
-        modules: that the kernels need, imported at once; see `prepare`.
+        modules: the Python modules that the kernels need, imported at once; see `prepare`.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         import cupy
 
         self._cupy = cupy
-        # Free blocks immediately: a kernel must not read what an earlier one left behind.
+        # Free blocks immediately: a kernel must not read what an earlier kernel left behind.
         cupy.cuda.set_allocator(None)
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
@@ -67,7 +67,7 @@ class CudaRunner:
         self.prepare(modules)
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Import what kernels need; no context is created. What is missing is reported later."""
+        """Import modules that kernels need, without creating a context; ignore missing ones."""
         for name in modules:
             with suppress(ImportError):
                 importlib.import_module(name)
@@ -75,32 +75,32 @@ class CudaRunner:
             hash_triton()
 
     def open(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
-        """Make the kernel ready for `run`, on buffers that stay where they are until `shut`."""
+        """Prepare a kernel for `run`, on buffers that stay where they are until `shut`."""
 
         def open_() -> None:
             self.shut()
             buffers = CudaBuffers(self._cupy, job.kernel, arenas)
-            one = buffers.upload()
-            (launch,) = self._bind(job, binary, [one], arenas)
-            self._single = _Single(buffers, one, launch)
+            buffer_set = buffers.upload()
+            (launch,) = self._bind(job, binary, [buffer_set], arenas)
+            self._single = _Single(buffers, buffer_set, launch)
 
         self._guarded(open_)
 
     def run(self) -> None:
-        """Run it once, in place on the arenas; workspaces are checked for overruns.
+        """Run the open kernel once, in place on the arenas; check its workspaces for overruns.
 
-        What it has left in device variables by earlier runs is still there.
+        Its device variables keep what earlier runs have left in them.
         """
 
         def run() -> None:
             if self._single is None:
                 raise RuntimeError("no kernel is open")
-            buffers, one = self._single.buffers, self._single.one
-            buffers.refill(one)
+            buffers, buffer_set = self._single.buffers, self._single.buffer_set
+            buffers.refill(buffer_set)
             self._single.launch()
             self._cupy.cuda.Device().synchronize()
-            buffers.store(buffers.read(one))
-            buffers.check_workspaces(one)
+            buffers.store(buffers.read(buffer_set))
+            buffers.check_workspaces(buffer_set)
 
         self._guarded(run)
 
@@ -109,7 +109,7 @@ class CudaRunner:
         self._single = None
 
     def can_open(self, handle: Handle) -> bool:
-        """Whether this process can open another one's memory."""
+        """Return whether this process can open another process's memory."""
         return can_open(handle)
 
     def run_once(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
@@ -119,7 +119,7 @@ class CudaRunner:
         self.shut()
 
     def load(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
-        """Load the kernel and its buffers, ready for `start`; free what was loaded before."""
+        """Load a kernel and its buffers, ready for `start`; free what was loaded before."""
 
         def load() -> None:
             self.unload()
@@ -133,14 +133,14 @@ class CudaRunner:
                 sets = buffers.side_by_side(1)
             turns = self._bind(job, binary, sets, arenas)
             if initial := buffers.staged("inout"):
-                # Of a cold cache all sets are restored before the first is launched on: what has
-                # just been written to it has then left the cache, too.
+                # With a cold cache, all sets are restored before the launch on the first, so that
+                # what has just been written to the first has left the cache, too.
                 passes = (
                     [sets, *([] for _ in sets[1:])] if job.cache == "cold" else [[s] for s in sets]
                 )
                 turns = [
-                    _restoring(buffers, initial, some, turn)
-                    for some, turn in zip(passes, turns, strict=True)
+                    _restoring(buffers, initial, some_sets, turn)
+                    for some_sets, turn in zip(passes, turns, strict=True)
                 ]
             if job.cache == "cold":
                 rotation = _Rotation(turns)
@@ -150,32 +150,36 @@ class CudaRunner:
                 end_persistence(forbid=True)
             else:
                 self._repeater = GraphRepeater(turns)
-            sets_of_turn = [sets] if job.cache == "cold" else [[one] for one in sets]
+            sets_of_turn = [sets] if job.cache == "cold" else [[buffer_set] for buffer_set in sets]
             self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 
         self._guarded(load)
 
     def start(self) -> None:
-        """Start running back to back."""
+        """Start launching the loaded kernel back to back."""
         self._guarded(self._loaded().start)
 
     def stop(self) -> Timeline:
-        """Stop running and return the timeline."""
+        """Stop launching and return the timeline."""
         return self._guarded(self._loaded().stop)
 
     def launch(self, count: int) -> Launches:
-        """Launch from the host, and wait."""
+        """Launch ``count`` times from the host, and wait."""
         return self._guarded(lambda: self._loaded().launch(count))
 
     def begin_relaunch(self) -> int:
-        """See `CudaRelaunch.begin`; of the kernel that is loaded, or else of the one open."""
+        """Call `CudaRelaunch.begin` for the loaded kernel, or else for the open kernel."""
 
         def begin() -> int:
             if self._single is not None and self._relaunch is None:
-                buffers, one, launch = self._single.buffers, self._single.one, self._single.launch
+                buffers, buffer_set, launch = (
+                    self._single.buffers,
+                    self._single.buffer_set,
+                    self._single.launch,
+                )
                 if initial := buffers.staged("inout"):
-                    launch = _restoring(buffers, initial, [one], launch)
-                again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[one]])
+                    launch = _restoring(buffers, initial, [buffer_set], launch)
+                again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[buffer_set]])
                 self._single = replace(self._single, relaunch=again)
             return self._relaunching().begin()
 
@@ -202,7 +206,7 @@ class CudaRunner:
         return self._guarded(lambda: offered(self._cupy, call, io))
 
     def describe(self) -> dict[str, str]:
-        """Versions of CuPy and the CUDA runtime."""
+        """Return the versions of CuPy and the CUDA runtime."""
         runtime = self._cupy.cuda.runtime.runtimeGetVersion()
         return {
             "cupy": str(self._cupy.__version__),
@@ -228,12 +232,15 @@ class CudaRunner:
         sets: Sequence[BufferSet],
         arenas: Mapping[str, Arena],
     ) -> list[Launcher]:
-        """Functions that each launch the kernel once on the current stream, on one of the sets."""
+        """Return one function for each set, which launches the kernel once on it; see `bind`."""
         sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
         sizes |= {space.name: space.nbytes for space in job.kernel.workspaces}
         payloads = [
-            {name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in one.items()}
-            for one in sets
+            {
+                name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]]
+                for name, image in buffer_set.items()
+            }
+            for buffer_set in sets
         ]
         return bind(self._cupy, job, binary, payloads)
 
@@ -247,30 +254,30 @@ class CudaRunner:
         try:
             return action()
         except tuple(errors) as error:
-            said = str(error)
+            message = str(error)
             outcome: Outcome = "runtime"
             if isinstance(error, cupy.cuda.memory.OutOfMemoryError) or any(
-                word in said.upper().replace("CUDAERROR", "") for word in _CONSTRAINTS
+                word in message.upper().replace("CUDAERROR", "") for word in _CONSTRAINTS
             ):
                 outcome = "constraints"
-            raise KernelFault(outcome, f"CUDA: {said}.") from None
+            raise KernelFault(outcome, f"CUDA: {message}.") from None
 
 
 def _restoring(
     buffers: CudaBuffers, initial: BufferSet, sets: Sequence[BufferSet], launch: Launcher
 ) -> Launcher:
-    """Return a function that restores the inout tensors of some sets and then launches."""
+    """Return a function that restores the inout tensors of some sets, and then launches."""
 
     def restore_and_launch() -> object:
-        for one in sets:
-            buffers.overwrite(one, initial)
+        for buffer_set in sets:
+            buffers.overwrite(buffer_set, initial)
         return launch()
 
     return restore_and_launch
 
 
 class _Rotation:
-    """A function that calls ``actions`` in rotation, one at each call."""
+    """A function that calls the next of ``actions`` in rotation."""
 
     def __init__(self, actions: Sequence[Launcher]) -> None:
         self._actions = actions
@@ -280,9 +287,9 @@ class _Rotation:
         return next(self._turns)()
 
     def rewind(self) -> None:
-        """Start from the first again.
+        """Start again from the first action.
 
-        A graph must not restore inout tensors of sets on which it has launched already: it would
-        leave initial contents there in place of results.
+        A graph must not restore the inout tensors of a set on which it has launched already: it
+        would replace results by initial contents.
         """
         self._turns = cycle(self._actions)

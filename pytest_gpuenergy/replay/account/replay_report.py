@@ -12,7 +12,7 @@ from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.replay.account.account import Account, Saving, Total, total_over_ranks
 from pytest_gpuenergy.replay.account.figures import GRAPH
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
-from pytest_gpuenergy.report import schema_of
+from pytest_gpuenergy.report import document_schema
 from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically
 
 RESULTS = {False: "results", True: "results-emulated"}
@@ -93,7 +93,7 @@ def write_report(report: ReplayReport, folder: Path) -> None:
 
 def schema_document() -> str:
     """Return the JSON Schema of ``gpu_energy_report.json``."""
-    return dump(schema_of(ReplayReport, "Replay of a model by pytest-gpuenergy"))
+    return dump(document_schema(ReplayReport, "Replay of a model by pytest-gpuenergy"))
 
 
 def page_values(report: ReplayReport) -> dict[str, object]:

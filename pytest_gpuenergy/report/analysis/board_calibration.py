@@ -127,7 +127,11 @@ class Boards:
         self, place: BoardPlace, boards: Mapping[str, Sequence[Measurement]]
     ) -> Iterable[BoardGain]:
         kernels = dict.fromkeys(m.kernel.digest for checks in boards.values() for m in checks)
-        rows = {uuid: _row(checks) for uuid, checks in boards.items()}
+        # The last good measurement of each kernel, by its digest.
+        rows = {
+            uuid: {m.kernel.digest: m for m in checks if _usable(m)}
+            for uuid, checks in boards.items()
+        }
         whole = {uuid: row for uuid, row in rows.items() if set(kernels) <= set(row)}
         found: dict[Metric, dict[str, _Gain]] = {}
         if len(whole) > 1:
@@ -236,7 +240,7 @@ def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estim
     if gain is None or ratio is None or value is None:
         return None
     raw = m.estimate(metric)
-    # Squares of half widths are added, as in `energy.statistics.estimate`.
+    # Squares of half widths are added, as in `energy.estimate`.
     half = math.hypot(
         0.0 if raw is None else raw.relative_half_width,
         math.log(ratio.high / ratio.low) / 2,
@@ -245,11 +249,6 @@ def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estim
     half = min(half, _LARGEST_HALF)
     middle = value / ratio.value
     return Estimate(middle, middle * math.exp(-half), middle * math.exp(half))
-
-
-def _row(checks: Sequence[Measurement]) -> dict[str, Measurement]:
-    """Return the last good measurement of each kernel, by its digest."""
-    return {m.kernel.digest: m for m in checks if _usable(m)}
 
 
 def _usable(m: Measurement) -> bool:

@@ -52,7 +52,7 @@ def _of_metric(metric: Metric, unit: str, scale: float = 1.0) -> FigureColumn:
 
 
 def _power_interval(m: Measurement, _: Roofline) -> Interval | None:
-    """The interval of the power, from those of energy and time as if they were independent."""
+    """Return the interval of the power, as if energy and time were independent."""
     energy, time = m.estimate(Metric.ENERGY), m.estimate(Metric.TIME)
     if m.power_w is None or energy is None or time is None:
         return None

@@ -215,7 +215,7 @@ def pair(before: Measurement, now: Measurement, boards: tuple[str, str]) -> Pair
 
 
 def pairs(report: Report, baseline: Report) -> list[Pair]:
-    """The measurements of ``report`` with figures whose counterparts in ``baseline`` have some.
+    """Pair the measurements of ``report`` with their counterparts; both have figures.
 
     Both are on one GPU model.
     """
@@ -327,7 +327,7 @@ class _Spread:
         return self.degrees * (self.variance - self.own) / self.between
 
     def part_of(self, scale: float) -> float:
-        """The variance in units of what is expected if that between sessions is ``scale``."""
+        """Return the variance relative to the one expected if sessions vary by ``scale``."""
         return self.variance / (self.own + scale * self.between)
 
     def shift(
@@ -397,7 +397,7 @@ class _Pooled:
         )
 
     def at(self, one: _Spread) -> tuple[float, float]:
-        """The scale at a cap, and its degrees of freedom: shrunk towards that of all caps."""
+        """Return the scale at a cap, shrunk towards that of all, and its degrees of freedom."""
         if self.weight + one.degrees >= self.degrees:
             return self.scale, self.degrees
         degrees = self.weight + one.degrees

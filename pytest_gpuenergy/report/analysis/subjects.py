@@ -38,7 +38,7 @@ class Subjects:
         }
 
     def name(self, m: Measurement) -> str:
-        """The workload's name: ``scale``, or ``scale (x float32[4096])`` where there are others."""
+        """Return the workload's name: ``scale``, or ``scale (x float32[4096])`` if it is shared."""
         name = m.workload.name
         return self._names.get((name, _Work.of(m.workload)), name) if self._names else name
 
@@ -73,7 +73,7 @@ class _Work(NamedTuple):
 
 
 def _differences(works: list[_Work]) -> Mapping[_Work, str]:
-    """The value that tells each of ``works`` from the others, or all in which they differ."""
+    """Return the value that tells each of ``works`` from the others, or all that differ."""
     values = [work.values for work in works]
     names = list(dict.fromkeys(name for one in values for name in one))
     counts = {name: len({one.get(name) for one in values}) for name in names}
@@ -91,7 +91,7 @@ _WORD = re.compile(r"[\w:+.\[\]\\/-]+")
 """What pytest's ``-k`` takes for a word."""
 
 
-def ids_of(m: Measurement) -> Iterator[str]:
+def shown_ids(m: Measurement) -> Iterator[str]:
     """Yield the ids by which a view shows a measurement, from the whole item to the workload.
 
     ``bench/a.py::test_a[case1-k01-300W]``, ``test_a[case1-k01-300W]``, ``case1-k01-300W``,
@@ -114,10 +114,10 @@ def ids_of(m: Measurement) -> Iterator[str]:
 
 
 def is_named(m: Measurement, word: str) -> bool:
-    """Return whether ``word`` is one of the `ids_of` a measurement, or begins its kernel's hash."""
+    """Return whether ``word`` is one of the `shown_ids` or begins the kernel's hash."""
     if len(word) >= _LEAST_DIGEST and m.kernel.digest.startswith(word.lower()):
         return True
-    return word.casefold() in map(str.casefold, ids_of(m))
+    return word.casefold() in map(str.casefold, shown_ids(m))
 
 
 def with_item_names(expression: str, measurements: Sequence[Measurement]) -> str:

@@ -296,7 +296,7 @@ def calibrated_figures(boards: Boards) -> dict[str, dict[str, str]]:
 
 
 def calibrated_values(m: Measurement, boards: Boards) -> Values:
-    """The calibrated figures of a row with the ends of their intervals; nothing without gains."""
+    """Return the calibrated figures of a row with their intervals; nothing without gains."""
     if not boards.compared:
         return {}
     found = boards.calibrated(m)

@@ -11,7 +11,6 @@ from typing import Any
 from pytest_gpuenergy.record import (
     METRICS,
     VERIFIED,
-    ClockState,
     Measurement,
     Metric,
     clock_label,
@@ -80,7 +79,9 @@ def row_values(m: Measurement, gpu_name: str, standing: RowMarks, subjects: Subj
         "temperature_c": _temperature_c(m),
         "sm_clock_mhz": m.end.sm_clock_mhz if m.end else None,
         "effective_sm_clock_mhz": finite(m.effective_sm_clock_mhz),
-        "clock_states": [_state(one) for one in m.clock_states] if len(m.clock_states) > 1 else [],
+        "clock_states": [f"{state.share:.0%} at {state.name}" for state in m.clock_states]
+        if len(m.clock_states) > 1
+        else [],
         "binding": m.cap_binding,
         "pareto": id(m) in standing.front,
         "near_pareto": id(m) in standing.near,
@@ -115,10 +116,6 @@ def _with_ends(name: str, column: FigureColumn, m: Measurement, roof: Roofline) 
     low, high = (interval.low, interval.high) if interval else (value, value)
     ends = {name: value, f"{name}_low": low, f"{name}_high": high}
     return {key: finite(end, column.scale) for key, end in ends.items()}
-
-
-def _state(state: ClockState) -> str:
-    return f"{state.share:.0%} at {state.name}"
 
 
 def _temperature_c(m: Measurement) -> float | None:

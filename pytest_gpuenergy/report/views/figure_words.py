@@ -61,7 +61,7 @@ def energy(energy_mj: float) -> str:
 
 
 def figure(m: Measurement, metric: Metric) -> str:
-    """The figure of a measurement with figures, with three significant digits and its unit."""
+    """Return a figure of a measured kernel with three significant digits and its unit."""
     value = m.figure(metric) or 0.0
     if metric is Metric.EDP:
         return f"{figures(value)} mJ·ms"
@@ -78,7 +78,7 @@ def title_label(*, emulated: bool, calibrated: bool = False) -> str:
 def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, text: Container[int] = (0,)
 ) -> str:
-    """A Markdown table; ``text`` has the indices of left-aligned columns, others are figures."""
+    """Return a Markdown table; ``text`` has the indices of the left-aligned columns."""
     rules = ["---" if column in text else "---:" for column in range(len(header))]
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
     lines = [header, rules, *cells]

@@ -316,7 +316,7 @@ def bencher_json(report: Report) -> str:
 
 
 def github_action_json(report: Report) -> str:
-    """The list of figures that github-action-benchmark reads as ``customSmallerIsBetter``."""
+    """Return the figures as github-action-benchmark's ``customSmallerIsBetter`` reads them."""
     models = Models(report)
     entries: list[dict[str, Any]] = []
     for name, measurement in _clean(report):

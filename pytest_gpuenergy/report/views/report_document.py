@@ -75,7 +75,7 @@ class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA
 
 
 def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:
-    """The standing of each workload and cache state that has figures, in order of appearance."""
+    """Return the standing of each workload and cache state with figures, by first appearance."""
     return tuple(
         Standing(
             one.name,
@@ -134,10 +134,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of ``report.json``."""
-    return schema_of(ReportDocument, "Report of pytest-gpuenergy")
+    return document_schema(ReportDocument, "Report of pytest-gpuenergy")
 
 
-def schema_of(record: type[Struct], title: str) -> dict[str, Any]:
+def document_schema(record: type[Struct], title: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of documents that are a ``record`` with measurements.
 
     Unknown properties are allowed, because later releases may add some; readers ignore them.

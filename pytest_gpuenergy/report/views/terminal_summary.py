@@ -110,7 +110,7 @@ def _width_of(label: int, shown: Mapping[str, int]) -> int:
 def _narrowed(
     columns: Sequence[Column], rows: Sequence[Row], width: int
 ) -> tuple[int, dict[str, int]]:
-    """The width of the labels, and those of the columns for which there is room, by title."""
+    """Return the widths of the labels and, by title, of the columns for which there is room."""
     shown = {
         column.title: max(len(column.title), *(len(row.cells[i]) for row in rows if row.cells), 0)
         for i, column in enumerate(columns)
@@ -235,8 +235,9 @@ def summary(
                 "" if value is None else _SHOWN[name][1](value) for name, value in values.items()
             )
             table.append(Row(marks.get(id(m), " "), m.kernel.label, cells, ", ".join(m.validity)))
-        intensity = _intensity(roofline(shown[0], gpu_name)) if shown else ""
-        yield from wrapped(f"{workload} at {cap}{label}{intensity}", width)
+        intensity = roofline(shown[0], gpu_name).flop_per_byte if shown else None
+        per_byte = "" if intensity is None else f", {figures(intensity)} FLOP/byte"
+        yield from wrapped(f"{workload} at {cap}{label}{per_byte}", width)
         yield from figure_table([column for column, _ in _SHOWN.values()], table, width)
         left_out = len(rows) - len(shown)
         if left_out:
@@ -261,10 +262,6 @@ def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
     }
 
 
-def _intensity(roof: Roofline) -> str:
-    return "" if roof.flop_per_byte is None else f", {figures(roof.flop_per_byte)} FLOP/byte"
-
-
 CLOCK_OVER_CAP = "best locked clock over best cap without one"
 
 
@@ -275,7 +272,7 @@ def best_lines(
     width: int | None = None,
     calibrated: bool = False,
 ) -> Iterator[str]:
-    """A table of each workload's best time, energy and EDP, with kernels and caps within noise.
+    """Yield a table of each workload's best figures, with kernels and caps within noise.
 
     Where clocks were locked, another one has what they save.
     """
@@ -284,7 +281,11 @@ def best_lines(
         return
     label = title_label(emulated=emulated, calibrated=calibrated)
     savings = [one for one in best if one.savings]
-    setpoint = "best setpoint" if savings or any(map(_locked, best)) else "best cap"
+    setpoint = (
+        "best setpoint"
+        if savings or any(m.sm_clock_mhz is not None for one in best for m in one.rows)
+        else "best cap"
+    )
     yield from wrapped(f"best of each workload{label}", width)
     yield from _table(
         [
@@ -296,7 +297,11 @@ def best_lines(
     if savings:
         yield from wrapped(f"{CLOCK_OVER_CAP}{label}", width)
         titles = ("workload", *(metric.label for metric in METRICS))
-        yield from _table([titles, *map(_saving_row, savings)], width)
+        rows = [
+            (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
+            for one in savings
+        ]
+        yield from _table([titles, *rows], width)
     if any(m.validity for one in best for m in (one.time, one.energy, one.edp)):
         yield "  ! flagged (see validity)"
 
@@ -312,10 +317,6 @@ def saving_words(saving: ClockSaving | None) -> str:
     words += f": {saving.clock_kernel} at {saving.clock_cap}, "
     words += f"not {saving.cap_kernel} at {saving.cap_cap}"
     return f"{words}{' !' if saving.flagged else ''}"
-
-
-def _locked(best: Best) -> bool:
-    return any(m.sm_clock_mhz is not None for m in best.rows)
 
 
 def _table(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
@@ -336,10 +337,6 @@ def _best_cell(best: Best, metric: Metric) -> str:
     found = best.ties[metric].best
     least = f"{figure(found, metric)}{spread(found.estimate(metric))}"
     return f"{least} {best.where(metric)}{' !' if found.validity else ''}"
-
-
-def _saving_row(best: Best) -> tuple[str, ...]:
-    return (best.workload, *(saving_words(best.savings.get(metric)) for metric in METRICS))
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:

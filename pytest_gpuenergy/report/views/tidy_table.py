@@ -113,7 +113,7 @@ class TidyColumn:
 
 
 def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[TidyColumn]:
-    """The columns, in order: the run's identity, every field of a measurement, what is derived.
+    """Return the columns: the run's identity, every field of a measurement, derived values.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
@@ -167,7 +167,7 @@ def _standings(report: Report) -> dict[int, dict[str, str]]:
 
 
 def tidy_csv(report: Report) -> str:
-    """The table as CSV with a header; figures have full precision, missing ones are empty."""
+    """Return the table as CSV with a header, in full precision; missing figures are empty."""
     header = [column.name for column in tidy_columns(report.measurements)]
     return csv_text([header, *tidy_rows(report)])
 

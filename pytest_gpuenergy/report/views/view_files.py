@@ -20,7 +20,7 @@ from pytest_gpuenergy.support import (
 )
 
 
-class Target(NamedTuple):
+class ViewTarget(NamedTuple):
     """The path of a view, and the option that names it."""
 
     option: str
@@ -28,7 +28,7 @@ class Target(NamedTuple):
     folder: bool = False
 
 
-def check_targets(targets: Sequence[Target], read: Iterable[Path] = ()) -> None:
+def check_targets(targets: Sequence[ViewTarget], read: Iterable[Path] = ()) -> None:
     """Check that no view would overwrite another, an input, or a run's measurements.
 
     Args:
@@ -39,7 +39,7 @@ def check_targets(targets: Sequence[Target], read: Iterable[Path] = ()) -> None:
         InputError: a view would.
     """
     inputs = set(map(_real, read))
-    known: list[tuple[Target, Path]] = []
+    known: list[tuple[ViewTarget, Path]] = []
     for target in targets:
         place = _real(target.path)
         _refuse_raw(target.path)
@@ -75,7 +75,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _is_below(place: Path, target: Target, above: Path) -> bool:
+def _is_below(place: Path, target: ViewTarget, above: Path) -> bool:
     """Return whether ``place`` lies below ``above``, although ``target`` will be a file there."""
     return not target.folder and above in place.parents
 

@@ -1,4 +1,8 @@
-"""Asks an endpoint within a budget, and never the same twice."""
+"""Asks an endpoint within a budget, and keeps every question and answer in ``llm.jsonl``.
+
+A line is on disk before its answer is used, so that a search that is continued pays for no answer
+twice, and finds the same proposals.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,24 @@ from pytest_gpuenergy.support import FormError, drop_torn_line, encode, open_fil
 from pytest_gpuenergy.tuning import writing
 
 MOST_OUTPUT_TOKENS = 16_384
-"""Of one answer, what the model thinks included."""
+"""Tokens of one answer, including the model's reasoning."""
 _LEAST_OUTPUT_TOKENS = 1_024
-"""With fewer an answer would be cut off, and paid for nothing."""
+"""Tokens without which no question is asked: the answer would be cut off and paid for nothing."""
+
+FILE_NAME = "llm.jsonl"
+_LARGEST_BYTES = 1 << 30
+"""Size of the file of exchanges."""
+Missing = Literal["", "away", "budget", "garbled"]
 
 
 @dataclass
 class Consultant:
-    """Asks about the states of one kernel.
+    """Asks a model about the states of one kernel.
 
     Attributes:
-        endpoint: that is asked; shared by all kernels of a command.
-        log: of the exchanges, those of earlier runs included.
-        tell: called with one sentence when the rules take over.
+        endpoint: the client of the model, which all kernels of a command share.
+        log: the exchanges, including those of earlier runs.
+        tell: called with one sentence when the model is not asked any more.
     """
 
     endpoint: Endpoint
@@ -38,36 +47,40 @@ class Consultant:
 
     @property
     def settings(self) -> LlmSettings:
-        """Those of the endpoint."""
+        """The settings of the endpoint."""
         return self.endpoint.settings
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Tokens of all questions and of all answers so far."""
+        """The tokens of all questions and of all answers so far."""
         every = self.log.exchanges.values()
-        return sum(one.input_tokens for one in every), sum(one.output_tokens for one in every)
+        return sum(record.input_tokens for record in every), sum(
+            record.output_tokens for record in every
+        )
 
-    def ask(self, state_id: str, turn: int, question: Question) -> Exchange:
+    def ask(self, state_id: str, turn: int, question: Question) -> LlmExchange:
         """Ask, unless this was asked before or the budget is spent.
 
         Raises:
             OutputError: the exchange cannot be written.
         """
-        known = self.log.exchanges.get((state_id, turn))
-        if known is not None:
-            return known
-        known_away = self.endpoint.away
+        earlier = self.log.exchanges.get((state_id, turn))
+        if earlier is not None:
+            return earlier
+        was_away = self.endpoint.away
         exchange = self._exchange(state_id, turn, question)
         self.log.add(exchange)
-        if exchange.missing == "budget" or (exchange.missing == "away" and not known_away):
-            self._tell(exchange.why)
+        newly_away = exchange.missing == "away" and not was_away
+        if (exchange.missing == "budget" or newly_away) and not self._told:
+            self._told = True
+            model = self.settings.model
+            self.tell(f"{model} is not asked any more, because {exchange.why}: rules only.")
         return exchange
 
-    def _exchange(self, state_id: str, turn: int, question: Question) -> Exchange:
-        unanswered = Exchange(state=state_id, turn=turn, model=self.settings.model)
-        # A token is a byte at least.
-        least = len(encode(question))
-        most = self._most_output_tokens(least)
+    def _exchange(self, state_id: str, turn: int, question: Question) -> LlmExchange:
+        unanswered = LlmExchange(state=state_id, turn=turn, model=self.settings.model)
+        input_tokens = len(encode(question))  # at most, because a token has at least one byte
+        most = self._most_output_tokens(input_tokens)
         if most < _LEAST_OUTPUT_TOKENS:
             return replace(unanswered, missing="budget", why="its budget is spent")
         try:
@@ -76,11 +89,11 @@ class Consultant:
             return replace(unanswered, missing="away", why=str(error))
         except FormError as error:
             garbled = replace(unanswered, missing="garbled", why=str(error))
-            return _with_tokens(garbled, Reply(), least, most)
-        return _with_tokens(unanswered, reply, least, most)
+            return _with_tokens(garbled, Reply(), input_tokens, most)
+        return _with_tokens(unanswered, reply, input_tokens, most)
 
     def _most_output_tokens(self, input_tokens: int) -> int:
-        """How long an answer may be, so that the budget holds whatever the model does."""
+        """Return how long an answer may be so that the budget holds whatever the model does."""
         settings = self.settings
         used = self.tokens
         most = MOST_OUTPUT_TOKENS
@@ -93,14 +106,9 @@ class Consultant:
                 most = max(0, int(left_usd / price)) if price else 0
         return most
 
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
-            self.tell(f"{self.settings.model} is not asked any more, because {why}: rules only.")
 
-
-def _with_tokens(exchange: Exchange, reply: Reply, input_tokens: int, most: int) -> Exchange:
-    """With what counts against the budget: the most possible, if the endpoint does not say."""
+def _with_tokens(exchange: LlmExchange, reply: Reply, input_tokens: int, most: int) -> LlmExchange:
+    """Add the tokens that count against the budget: the most possible if none were counted."""
     return replace(
         exchange,
         reply=reply,
@@ -109,23 +117,17 @@ def _with_tokens(exchange: Exchange, reply: Reply, input_tokens: int, most: int)
     )
 
 
-FILE_NAME = "llm.jsonl"
-_LARGEST_BYTES = 1 << 30
-
-Missing = Literal["", "away", "budget", "garbled"]
-
-
-class Exchange(Struct, frozen=True, kw_only=True):
-    """A question and what came back.
+class LlmExchange(Struct, frozen=True, kw_only=True):
+    """A question and its reply.
 
     Attributes:
-        state: id of the state that it was about.
-        turn: 0 of the first question about it, 1 of the second.
-        model: that was asked.
-        missing: why there is no reply; empty if there is one.
-        why: the same in words.
-        reply: of the model.
-        input_tokens, output_tokens: that count against the budget.
+        state: the id of the state that the question is about.
+        turn: 0 for the first question about the state, 1 for the second.
+        model: the name of the model.
+        missing: the kind of reason why there is no reply; empty if there is one.
+        why: the reason in words.
+        reply: the reply of the model.
+        input_tokens, output_tokens: the tokens that count against the budget.
     """
 
     state: str
@@ -142,30 +144,30 @@ class AnswerLog:
     """The exchanges of a search, on disk.
 
     Args:
-        folder: of the kernel, which exists and is locked by the caller.
+        folder: the folder of the kernel, which the caller has locked.
 
     Attributes:
-        exchanges: by the state and the turn, in the order of the questions.
+        exchanges: the exchanges by state and turn, in the order of the questions.
 
     Raises:
         InputError: the file is damaged.
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
-        self.exchanges: dict[tuple[str, int], Exchange] = {}
+        self.exchanges: dict[tuple[str, int], LlmExchange] = {}
         with writing(self._path):
             open(self._path, "a", opener=open_file).close()
             drop_torn_line(self._path)
-        read = read_lines(self._path, "list of answers", Exchange, _LARGEST_BYTES)
-        self.exchanges = {(one.state, one.turn): one for one in read}
+        read = read_lines(self._path, "list of answers", LlmExchange, _LARGEST_BYTES)
+        self.exchanges = {(record.state, record.turn): record for record in read}
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: LlmExchange) -> None:
         """Append an exchange.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the exchange cannot be written.
         """
         with (
             writing(self._path),

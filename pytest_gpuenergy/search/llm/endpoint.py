@@ -1,4 +1,4 @@
-"""Sends questions to an OpenAI-compatible endpoint, with the library ``openai``."""
+"""The OpenAI-compatible endpoint: its settings, its requests, and its two protocols."""
 
 from __future__ import annotations
 
@@ -18,37 +18,48 @@ PRIOR = 0.5
 KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 DEFAULT_URL = "https://api.openai.com/v1"
 _UNUSED_KEY = "none"
-"""Local endpoints need no key, but the client library does."""
+"""Key for local endpoints, which need none although the client library does."""
+
+_NO_SUCH_PROTOCOL = (400, 404, 405, 501)
+"""HTTP statuses of endpoints that do not support the Responses API."""
+_LARGEST_BYTES = 16 << 20
+"""Size of an answer; the rest of a longer one is not read."""
+Protocol = Literal["responses", "chat"]
 
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars for a million tokens, as the provider states them."""
+    """The provider's prices of a million tokens, in US dollars.
+
+    Attributes:
+        input_usd: the price of a million tokens of requests.
+        output_usd: the price of a million tokens of answers.
+    """
 
     input_usd: float
     output_usd: float
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """The price of so many tokens in US dollars."""
+        """Return the price of so many tokens in US dollars."""
         return (input_tokens * self.input_usd + output_tokens * self.output_usd) / 1e6
 
 
 @dataclass(frozen=True)
 class LlmSettings:
-    """A model, its endpoint, and the limits of what is asked.
+    """A model, its endpoint, and the limits of its use.
 
     Attributes:
-        model: its name at the endpoint.
-        url: base of the endpoint; empty for the library's default.
-        max_tokens: of all requests and answers for one kernel; None without a limit.
-        max_usd: likewise in US dollars; needs ``prices``.
-        prices: None if money is not counted.
-        timeout_s: until an answer is complete, after which a request is repeated or given up.
-        retries: of a request, by the library, which waits for longer each time.
-        prior: the gain expected of a proposal, as the natural logarithm of a speedup.
+        model: the name of the model at the endpoint.
+        url: the base URL of the endpoint; empty for the library's default.
+        max_tokens: the most tokens of all requests and answers for one kernel; None for no limit.
+        max_usd: the most US dollars for one kernel, which needs ``prices``; None for no limit.
+        prices: the prices of tokens; None if money is not counted.
+        timeout_s: the time for a complete answer, after which a request is repeated or given up.
+        retries: the number of times that the library repeats a request, after growing delays.
+        prior: the gain to expect of a proposal, as the natural logarithm of a speedup.
 
     Raises:
-        InputError: money is limited without prices.
+        InputError: ``max_usd`` is given without ``prices``.
     """
 
     model: str = MODEL
@@ -69,40 +80,34 @@ class LlmSettings:
 
     @property
     def key(self) -> str:
-        """The key of the endpoint, from the environment; never stored."""
+        """The key of the endpoint, from the environment; it is never stored."""
         return os.environ.get(KEY_VARIABLE) or _UNUSED_KEY
 
 
 def url_in_environment() -> str | None:
-    """The endpoint that the environment names; None if it names neither one nor a key."""
+    """Return the URL of the endpoint in the environment; None if it has neither a URL nor a key."""
     url = os.environ.get(URL_VARIABLE, "")
     if not url and not os.environ.get(KEY_VARIABLE):
         return None
     return url or DEFAULT_URL
 
 
-_NO_SUCH_PROTOCOL = (400, 404, 405, 501)
-"""What endpoints answer that do not know the Responses API."""
-_LARGEST_BYTES = 16 << 20
-"""Of an answer; what follows is not read."""
-
-
 class AwayError(Exception):
-    """An endpoint does not answer, or refuses to; the message is a clause without a period."""
+    """The endpoint does not answer, or refuses to; the message is a clause without a period."""
 
 
 @dataclass
 class Endpoint:
-    """Asks one model. After a failure, which the library has retried, it is not asked again.
+    """A client of one model. It asks no more once the library's retries have failed.
 
     Attributes:
-        settings: of the model.
-        away: why it is not asked, or not any more; empty while it is.
-        protocol: that the endpoint is known to speak; None before the first answer.
-        enabled: whether it is asked at all.
+        settings: the model and its limits.
+        away: the reason why the model is not asked; empty while it is.
+        protocol: the protocol that the endpoint speaks; None before the first answer.
+        enabled: whether the model is asked at all.
 
     Raises:
-        UnavailableError: it is to be asked, and the package ``openai`` is missing.
+        UnavailableError: the model should be asked, but the package ``openai`` is missing.
     """
 
     settings: LlmSettings
@@ -115,11 +120,11 @@ class Endpoint:
         self._client: Any = _client(self.settings) if self.enabled else None
 
     def ask(self, question: Question, max_output_tokens: int) -> Reply:
-        """Ask, by the Responses API or, where that does not exist, by chat completions.
+        """Ask by the Responses API or, if the endpoint lacks it, by chat completions.
 
         Raises:
-            AwayError: there is no answer, now or since an earlier question.
-            FormError: what came back is not of the protocol.
+            AwayError: the endpoint does not answer, now or since an earlier question.
+            FormError: the response does not follow the protocol.
         """
         if self.away:
             raise AwayError(self.away)
@@ -135,7 +140,7 @@ class Endpoint:
         return reply
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the client's connections."""
         if self.enabled:
             self._client.close()
 
@@ -152,7 +157,7 @@ class Endpoint:
     def _post(self, question: Question, protocol: Protocol, most: int) -> bytes:
         body = body_of(question, protocol, self.settings.model, most)
         resource = self._client.chat.completions if protocol == "chat" else self._client.responses
-        # Undecoded, because the library accepts any object in place of the one it expects.
+        # The raw content, because the library accepts any JSON in place of what it expects.
         content: bytes = resource.with_raw_response.create(**body).http_response.content
         return content
 
@@ -168,10 +173,10 @@ def _client(settings: LlmSettings) -> Any:
 
 
 def _http_client(timeout_s: float) -> Any:
-    """The library's client, with limits that it does not have.
+    """Return the library's HTTP client with further limits.
 
-    It does not follow redirects, because what is sent is meant for the endpoint alone; and it gives
-    up an answer that is longer than can be, or that comes a few bytes at a time and never ends.
+    It does not follow redirects, because requests are meant for the endpoint alone. It gives up an
+    answer that is too long, or that arrives a few bytes at a time and never ends.
     """
 
     class Client(_openai().DefaultHttpxClient):  # type: ignore[misc]
@@ -213,7 +218,7 @@ def _openai() -> Any:
 
 
 def _reason(error: Any) -> str:
-    """Why a request failed, without what the endpoint says, which may quote the key."""
+    """Return why a request failed, without the endpoint's words, which may quote the key."""
     openai = _openai()
     late = (openai.APITimeoutError, TimeoutError)
     if isinstance(error, late) or isinstance(error.__cause__, late):
@@ -234,22 +239,19 @@ def _reason(error: Any) -> str:
     return f"the request could not be made ({type(error).__name__})"
 
 
-Protocol = Literal["responses", "chat"]
-
-
 class Message(Struct, frozen=True):
-    """A part of a conversation."""
+    """A message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class Question(Struct, frozen=True):
-    """What is asked, in no particular protocol.
+    """A question, independent of the protocol.
 
     Attributes:
-        messages: so far.
-        schema: JSON Schema of the answer.
+        messages: the conversation so far.
+        schema: the JSON Schema of the answer.
     """
 
     messages: tuple[Message, ...]
@@ -257,12 +259,12 @@ class Question(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """What came back.
+    """The answer to a question, independent of the protocol.
 
     Attributes:
-        text: of the model; empty if it was refused or cut off.
-        stopped: why there is no complete text: ``cut_off`` or ``declined``; empty if there is.
-        input_tokens, output_tokens: as the endpoint counts them; None if it does not.
+        text: the text of the model; empty if it declined or was cut off.
+        stopped: why there is no complete text: ``cut_off`` or ``declined``; empty if there is one.
+        input_tokens, output_tokens: the tokens that the endpoint has counted; None if it does not.
     """
 
     text: str = ""
@@ -274,8 +276,8 @@ class Reply(Struct, frozen=True):
 def body_of(
     question: Question, protocol: Protocol, model: str, max_output_tokens: int
 ) -> dict[str, Any]:
-    """The body of a request."""
-    messages = [{"role": one.role, "content": one.content} for one in question.messages]
+    """Return the body of a request."""
+    messages = [{"role": message.role, "content": message.content} for message in question.messages]
     form = {"name": "move", "schema": question.schema, "strict": True}
     if protocol == "chat":
         return {
@@ -338,7 +340,7 @@ def read_reply(content: bytes, protocol: Protocol) -> Reply:
     """Read the body of a response.
 
     Raises:
-        FormError: it is not of this protocol; the message is a clause.
+        FormError: the response does not follow this protocol; the message is a clause.
     """
     return _read_chat(content) if protocol == "chat" else _read_responses(content)
 

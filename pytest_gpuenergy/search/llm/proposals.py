@@ -1,4 +1,4 @@
-"""A language model as a source of moves, beside the rules."""
+"""A language model as a source of moves: asks for a change of a state, applies and checks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.llm.consultant import Consultant, Exchange
+from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
@@ -27,25 +27,27 @@ from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
 from pytest_gpuenergy.search.source.text_checks import additions, assembler_statements
 from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
-from pytest_gpuenergy.search.trust.result import Node, Result
+from pytest_gpuenergy.search.trust.result import Result, SearchNode
 from pytest_gpuenergy.support import FormError
 
 Reason = (
     Literal["away", "budget", "garbled", "cut_off", "declined"]
     | Literal["move", "patch", "launch", "unchanged", "syntax", "unsafe"]
 )
-"""Why there is no proposal: the endpoint is away; the budget is spent; what came back is not of the
-protocol or the schema; it is not complete; the model declines; the move is not of the vocabulary;
-the diff does not apply, nor does a whole source follow; the launch plan cannot be used; nothing
-changes; the text cannot be read; it contains what no proposal may add."""
+"""Why there is no proposal: the endpoint does not answer; the budget is spent; the reply does not
+follow the protocol or the schema; it is incomplete; the model declines; the move is not in the
+vocabulary; the diff does not apply and no whole source follows; the launch plan cannot be used;
+nothing changes; the text cannot be parsed; it contains something that no proposal may add."""
+
+_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
 class Refusal(Struct, frozen=True):
-    """A state for which there is no proposal.
+    """Why there is no proposal for a state.
 
     Attributes:
-        reason: see `Reason`.
-        message: a clause.
+        reason: the kind of reason, see `Reason`.
+        message: the reason as a clause.
     """
 
     reason: Reason
@@ -64,10 +66,11 @@ class LlmMoves:
 
     Attributes:
         consultant: asks the model.
-        gpu: name of the GPU.
-        note: called with what became of each question, as fields of an event.
-        regions_of: shares of a state's time by what it is spent on, if there is a model of it.
-        counts: proposals, refusals by their reason, second questions and inline assembler.
+        gpu: the name of the GPU.
+        note: called with the outcome of each question, as the fields of an event.
+        regions_of: returns the estimated shares of a state's time by region.
+        counts: the numbers of proposals, refusals by reason, second questions, and proposals with
+            inline assembler.
     """
 
     consultant: Consultant
@@ -82,7 +85,7 @@ class LlmMoves:
 
     def __post_init__(self) -> None:
         self._results: dict[str, Result] = {}
-        self._nodes: list[Node] = []
+        self._nodes: list[SearchNode] = []
         self._made: set[str] = set()
 
     @property
@@ -91,25 +94,29 @@ class LlmMoves:
         return self.consultant.settings.prior
 
     def has_made(self, application: Application) -> bool:
-        """Whether an application is a proposal of this model."""
+        """Return whether an application is a proposal of this model."""
         return application.state.id in self._made
 
-    def learn(self, node: Node, result: Result) -> None:
-        """Take note of what was evaluated, which later questions mention; the baseline first."""
+    def learn(self, node: SearchNode, result: Result) -> None:
+        """Take a result into account, which later questions mention; the baseline comes first."""
         self._results[node.id] = result
         self._nodes.append(node)
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """The proposal for a state, if there is one."""
-        found = self.suggest(state, spec, self._context(state))
+        """Yield the proposal for a state, if there is one."""
+        first = self._nodes[0].time_ms if self._nodes else None
+        result = self._results.get(state.id)
+        regions = {} if result is None else self.regions_of(result)
+        context = Context(result, self.gpu, first, regions, self._nodes[1:])
+        found = self.suggest(state, spec, context)
         if isinstance(found, Application):
             yield found
 
     def suggest(self, state: State, spec: KernelSpec, context: Context) -> Application | Refusal:
-        """Ask for a move, and check it.
+        """Ask for a move and check it.
 
         Raises:
-            OutputError: what came back cannot be written.
+            OutputError: the exchange cannot be written.
         """
         found: Application | Refusal
         try:
@@ -120,7 +127,7 @@ class LlmMoves:
         return found
 
     def lines(self) -> Iterator[str]:
-        """What came of the questions so far, as Markdown."""
+        """Yield a summary of the questions so far, as Markdown."""
         if not self.counts:
             return
         parts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
@@ -132,12 +139,6 @@ class LlmMoves:
             f"Proposals of {settings.model}: {parts}; {asked} tokens in, {answered} tokens "
             f"out{price}."
         )
-
-    def _context(self, state: State) -> Context:
-        first = self._nodes[0].time_ms if self._nodes else None
-        result = self._results.get(state.id)
-        regions = {} if result is None else self.regions_of(result)
-        return Context(result, self.gpu, first, regions, self._nodes[1:])
 
     def _application(self, state: State, spec: KernelSpec, context: Context) -> Application:
         question = first_question(state, spec, context)
@@ -158,8 +159,8 @@ class LlmMoves:
         self._made.add(changed.id)
         return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
 
-    def _second(self, state: State, question: Question, exchange: Exchange, why: str) -> Answer:
-        """The answer to the second question, which has the whole source."""
+    def _second(self, state: State, question: Question, exchange: LlmExchange, why: str) -> Answer:
+        """Ask the second question, whose answer has the whole source."""
         self.counts["second_questions"] += 1
         again = self._ask(state, 1, second_question(question, exchange.reply.text, why))
         answer = _answer_in(again)
@@ -168,7 +169,7 @@ class LlmMoves:
             raise _RefusedError("patch", f"{why}, and no source follows")
         return answer
 
-    def _ask(self, state: State, turn: int, question: Question) -> Exchange:
+    def _ask(self, state: State, turn: int, question: Question) -> LlmExchange:
         exchange = self.consultant.ask(state.id, turn, question)
         if exchange.missing:
             raise _RefusedError(exchange.missing, exchange.why)
@@ -199,7 +200,7 @@ class LlmMoves:
         self.note("llm", **fields)
 
 
-def _answer_in(exchange: Exchange) -> Answer:
+def _answer_in(exchange: LlmExchange) -> Answer:
     try:
         return read_answer(exchange.reply.text)
     except FormError as error:
@@ -211,22 +212,19 @@ def _check_move(answer: Answer) -> None:
         raise _RefusedError("move", f"{answer.move[:40]!r} is no move of the vocabulary")
 
 
-_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-
-
 class PatchError(ValueError):
-    """A diff does not apply; the message is a clause without a period."""
+    """The diff does not apply; the message is a clause without a period."""
 
 
 @dataclass(frozen=True)
 class _Hunk:
-    """Lines to find, and those that take their place.
+    """A hunk of a diff: lines to find, and the lines that replace them.
 
     Attributes:
-        number: of the hunk, from 1.
-        old, new: the lines, without newlines.
-        start: index of the line where the header says that it belongs, if the header's counts are
-            those of its lines; otherwise None.
+        number: the number of the hunk, from 1.
+        old: the lines to find, without newlines.
+        new: the lines that replace them, without newlines.
+        start: the index of the first line by the header; None if the header's counts are wrong.
     """
 
     number: int
@@ -236,17 +234,18 @@ class _Hunk:
 
 
 def apply_patch(diff: str, text: str) -> str:
-    """The text after the change.
+    """Return the text after applying a diff.
 
-    A hunk belongs where its header says if its lines are found there, otherwise at the only place
-    where they are. Names of files, and what is said of the last line's newline, do not matter.
+    A hunk is applied where its header says, if its lines are found there, and otherwise at the only
+    place where they are. The names of files and notes about the last newline are ignored.
 
     Args:
         diff: a unified diff of one file.
-        text: the file.
+        text: the content of the file.
 
     Raises:
-        PatchError: it is no unified diff, or lines of it are not found, or in several places.
+        PatchError: the text is no unified diff, or the lines of a hunk are not found, or are found
+            in several places.
     """
     lines = text.split("\n")
     found: list[str] = []

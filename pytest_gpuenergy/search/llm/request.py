@@ -1,7 +1,8 @@
-"""What a language model is told about a state: its source, its contract, and how it performs.
+"""What a language model is asked about a state, and the form of its answer.
 
-Never what a kernel must not know: the inputs of a verification, their seeds, what is expected of
-them, or the elements of inputs that a spec contains.
+A question has the source, the contract and the performance of a state. It never has what a kernel
+must not know: the inputs of a verification, their seeds, the expected outputs, or the elements of
+inputs that a spec contains.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Node, Result
+from pytest_gpuenergy.search.trust.result import Result, SearchNode
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -47,10 +48,10 @@ VOCABULARY: Mapping[str, str] = {
     "grouped_gemm_colmajor": "another order of blocks over tiles, so that they share the L2",
     "softmax_math_fusion": "fewer or cheaper special functions and passes, within the tolerance",
 }
-"""The moves that a model may name, with what each is."""
+"""The moves that a model may name, each with a description."""
 
 _TRIED = 20
-"""Variants of which a model is told, at most."""
+"""Number of evaluated variants that a question mentions, at most."""
 _SYSTEM = """\
 You improve one GPU kernel by one small, certainly correct change. A variant is compiled, verified \
 on all sizes with inputs that nobody knows, and only then measured; a wrong one is worth nothing. \
@@ -69,24 +70,29 @@ _OF_LANGUAGE = {
     "functions decorated with triton.jit, and literal constants; nothing else.",
 }
 
+_LONGEST_WHAT = 60
+"""Characters of a change's description; a longer one is cut."""
+_LAUNCH_FIELDS = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "num_stages")}
+"""The fields of a launch plan that only one language has."""
+
 
 @dataclass(frozen=True)
 class Context:
     """What is known about a state.
 
     Attributes:
-        result: of its evaluation; None if there is none yet.
-        gpu: name of the GPU.
-        baseline_time_ms: of the baseline.
-        regions: shares of the time by what it is spent on, if there is a model of it.
-        tried: variants that were evaluated, the latest last.
+        result: the result of its evaluation; None if there is none yet.
+        gpu: the name of the GPU.
+        baseline_time_ms: the time of the baseline.
+        regions: the estimated shares of the time by region, if there are any.
+        tried: the variants that were evaluated, the latest last.
     """
 
     result: Result | None = None
     gpu: str = ""
     baseline_time_ms: float | None = None
     regions: Mapping[Region, float] = field(default_factory=dict)
-    tried: Sequence[Node] = ()
+    tried: Sequence[SearchNode] = ()
 
 
 def first_question(state: State, spec: KernelSpec, context: Context) -> Question:
@@ -124,8 +130,10 @@ def _sections(state: State, spec: KernelSpec, context: Context) -> Iterator[str]
 
 def _contract(spec: KernelSpec) -> Iterator[str]:
     yield f"- arguments: {', '.join(spec.arguments)}"
-    yield from (f"- {_tensor(one)}" for one in spec.tensors)
-    yield from (f"- scalar {one.name}: {one.dtype}, {one.value}" for one in spec.scalars)
+    yield from (f"- {_tensor(tensor)}" for tensor in spec.tensors)
+    yield from (
+        f"- scalar {scalar.name}: {scalar.dtype}, {scalar.value}" for scalar in spec.scalars
+    )
     for number, sizes in enumerate(spec.sizes):
         if sizes:
             shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
@@ -164,24 +172,20 @@ def _performance(context: Context) -> Iterator[str]:
         yield f"- {region}: {share:.0%} of the time, estimated"
 
 
-def _tried(node: Node) -> str:
+def _tried(node: SearchNode) -> str:
     ended = node.outcome if node.time_ms is None else f"{node.time_ms:.4g} ms"
     return f"- {node.move} {node.what}: {ended}"
 
 
-_LONGEST_WHAT = 60
-_LAUNCH_FIELDS = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "num_stages")}
-
-
 class NamedConstant(Struct, frozen=True, forbid_unknown_fields=True):
-    """A constant of the launch; as an object, because schemas cannot leave names open."""
+    """A constant of the launch; an object, because a strict schema allows no arbitrary names."""
 
     name: str
     value: Constant
 
 
 class LaunchUpdate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a `LaunchPlan` that change; None of those that do not."""
+    """The new values of a `LaunchPlan`'s fields; None for fields that do not change."""
 
     grid: tuple[Size, ...] | None = None
     block: tuple[int, ...] | None = None
@@ -192,14 +196,14 @@ class LaunchUpdate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):
-    """One proposal.
+    """The proposal of a model.
 
     Attributes:
-        move: of the vocabulary.
+        move: the move of the vocabulary that it makes.
         what: the change in a few words.
-        diff: a unified diff of the source; empty if it stays.
+        diff: a unified diff of the source; empty if the source does not change.
         source: the whole new source, in the answer to the second question.
-        launch: what changes of the launch.
+        launch: the changes of the launch; None if there are none.
     """
 
     move: str
@@ -210,19 +214,19 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_answer(text: str) -> Answer:
-    """Read what a model has written.
+    """Read the text of a model's reply.
 
     Raises:
-        FormError: it is no JSON of this form; the message is a clause.
+        FormError: the text is no JSON of this form; the message is a clause.
     """
     return decode(text, Answer, "the answer")
 
 
 def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) -> LaunchPlan:
-    """The launch plan of a state after an update; None changes nothing.
+    """Return the launch plan of a state after an update; None changes nothing.
 
-    Constants that are not named stay. Fields of the other language are left alone if they are
-    empty, because models like to fill in everything.
+    Constants that are not named do not change. Empty fields of the other language are ignored,
+    because models tend to fill in everything.
 
     Raises:
         FormError: a field belongs to the other language, the source is no text, or the plan cannot
@@ -236,7 +240,7 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
     }
     if wrong := sorted(others & fields.keys()):
         raise FormError(f"launch.{wrong[0]} does not exist for {state.language}")
-    named = {one.name: one.value for one in fields.pop("constants", ())}
+    named = {constant.name: constant.value for constant in fields.pop("constants", ())}
     constants = {**state.launch.constants, **named}
     launch = replace(state.launch, **fields, constants=constants)
     try:
@@ -249,11 +253,11 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
 
 
 def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
-    """The JSON Schema of an answer, as structured output requires it: all fields are there.
+    """Return the JSON Schema of an answer; all fields are required, for structured output.
 
     Args:
-        moves: the vocabulary.
-        whole: whether it has the whole source instead of a diff.
+        moves: the names of the vocabulary.
+        whole: whether the answer has the whole source instead of a diff.
     """
     size = {"type": ["integer", "string", "null"]}
     sizes = {"type": ["array", "null"], "items": {"type": ["integer", "string"]}}
@@ -283,7 +287,7 @@ def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
 
 
 def label_of(answer: Answer) -> str:
-    """The change in a few words on one line."""
+    """Return the change in a few words on one line."""
     words = " ".join(word for word in answer.what.split() if word.isprintable())
     return words if len(words) <= _LONGEST_WHAT else f"{words[: _LONGEST_WHAT - 3]}..."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gpuenergy.search.moves.async_pipeline import EnableAsyncPipeline
-from pytest_gpuenergy.search.moves.atomics import AvoidAtomicsReduce
+from pytest_gpuenergy.search.moves.atomic_sums import AvoidAtomicsReduce
 from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
 from pytest_gpuenergy.search.moves.blocks_order import GroupedGemmColmajor
 from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -187,7 +187,7 @@ class EnableAsyncPipeline(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"overlap", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel)
         for number, loop in enumerate(kernel.text.loops, start=1):
             tiles = tile_loop(kernel, accesses, loop)
@@ -197,15 +197,15 @@ class EnableAsyncPipeline(SourceMove):
                 if _has_room(kernel, tiles, stages):
                     source = edited(kernel.text.source, _pipelined(kernel, accesses, tiles, stages))
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
-                    yield Rewrite(what, source, kernel.launch)
+                    yield TextChange(what, source, kernel.launch)
 
-    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         text = kernel.text
         loops = [loop for loop in text.loops if any(text.calls("load", within=loop.node))]
         for stages in _TRITON_STAGES if loops else ():
             if stages != kernel.launch.num_stages:
                 launch = replace(kernel.launch, num_stages=stages)
-                yield Rewrite(f"{stages} stages", text.source.decode(), launch)
+                yield TextChange(f"{stages} stages", text.source.decode(), launch)
         for number, loop in enumerate(loops, start=1):
             named = [k for k in loop.call.keywords if k.arg == "num_stages"]
             if not loop.call.args or (loop.call.keywords and not named):
@@ -219,7 +219,7 @@ class EnableAsyncPipeline(SourceMove):
                 )
                 source = edited(text.source, [function, option])
                 what = f"loop {number} over {loop.name} in {stages} stages"
-                yield Rewrite(what, source, kernel.launch)
+                yield TextChange(what, source, kernel.launch)
 
 
 def _has_room(kernel: CudaKernel, tiles: TileLoop, stages: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, edited, indented
@@ -32,7 +32,7 @@ class GroupedGemmColmajor(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         members = list(nodes(kernel.text.function, "field_expression"))
         used = {axis: [n for n in members if text_of(n) == axis] for axis in _AXES}
         named = [n for n in nodes(kernel.text.root, "identifier") if text_of(n) == "blockIdx"]
@@ -43,14 +43,14 @@ class GroupedGemmColmajor(SourceMove):
         for rows in _GROUPS:
             if _has_groups(kernel.facts.grid, 1, rows):
                 source = _regrouped(kernel, used, rows)
-                yield Rewrite(f"groups of {rows} rows of blocks", source, kernel.launch)
+                yield TextChange(f"groups of {rows} rows of blocks", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         order = order_of(kernel)
         for rows in _GROUPS if order is not None else ():
             if order is not None and any(count > rows for count in order.counts):
                 source = edited(kernel.text.source, order.grouped(kernel, rows))
-                yield Rewrite(f"groups of {rows} rows of programs", source, kernel.launch)
+                yield TextChange(f"groups of {rows} rows of programs", source, kernel.launch)
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
@@ -29,10 +29,10 @@ class CachePolicyCg(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         if edits := _restricted(kernel):
             source = edited(kernel.text.source, edits)
-            yield Rewrite("__restrict__ for all tensors", source, kernel.launch)
+            yield TextChange("__restrict__ for all tensors", source, kernel.launch)
         accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
@@ -41,16 +41,16 @@ class CachePolicyCg(SourceMove):
             for function in _FUNCTIONS:
                 edits = [edit for access in own for edit in _hinted(access, function)]
                 source = edited(kernel.text.source, edits)
-                yield Rewrite(f"{function} for {parameter.name}", source, kernel.launch)
+                yield TextChange(f"{function} for {parameter.name}", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         loads = list(kernel.text.calls("load"))
         for modifier in _MODIFIERS:
             for number, load in enumerate(loads, start=1):
                 edit = _modified(kernel, load, modifier)
                 if edit is not None:
                     what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
-                    yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
+                    yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
 
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:

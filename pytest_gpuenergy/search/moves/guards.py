@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.block_sizes import launches
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -53,21 +53,21 @@ class PadTailAndMask(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"smem", "compute"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         yield from _padded(kernel)
         if edits := _guard_edits(kernel):
-            yield Rewrite(
+            yield TextChange(
                 "guards that always hold", edited(kernel.text.source, edits), kernel.launch
             )
 
-    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         if edits := mask_edits(kernel):
-            yield Rewrite(
+            yield TextChange(
                 "masks that always hold", edited(kernel.text.source, edits), kernel.launch
             )
 
 
-def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
+def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
     used, accesses = shared_bytes(kernel), Accesses(kernel)
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
@@ -88,7 +88,7 @@ def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
                 continue
             edit = Edit(last.end_byte, last.end_byte, f" + {by}")
             what = f"rows of {array.name} by {by}"
-            yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
+            yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:

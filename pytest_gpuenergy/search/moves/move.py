@@ -55,7 +55,7 @@ class Move(Protocol):
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class TextChange:
     """A new source text or launch plan for a kernel.
 
     Attributes:
@@ -87,7 +87,7 @@ class SourceMove:
         """
         if state.language not in self.languages:
             return
-        changes: Iterable[Rewrite] = ()
+        changes: Iterable[TextChange] = ()
         if state.language == "cuda" and (cuda := CudaKernel.of(state, spec)) is not None:
             changes = self.on_cuda(cuda)
         elif state.language == "triton" and (triton := TritonFunction.of(state, spec)) is not None:
@@ -100,12 +100,12 @@ class SourceMove:
                 seen.add(result.id)
                 yield Application(self.name, change.what, result)
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterable[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterable[TextChange]:
         """Return all ways to change a CUDA kernel."""
         del kernel
         return ()
 
-    def on_triton(self, kernel: TritonFunction) -> Iterable[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterable[TextChange]:
         """Return all ways to change a Triton kernel."""
         del kernel
         return ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import Rewrite
+from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.moves.vector_parts import (
     HINTS,
     element_edits,
@@ -74,7 +74,7 @@ class _Neighbours:
         return text_of(access.place) if access.function else f"&{text_of(access.place)}"
 
 
-def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Rewrite]:
+def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[TextChange]:
     """Yield the kernel with all of its neighbours in vectors of ``width`` elements.
 
     What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
@@ -92,7 +92,7 @@ def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Rewrite]:
     # An opening brace comes before what is inserted at its place; a closing one is the last anyway.
     edits.sort(key=lambda edit: (edit.begin, not edit.text.startswith(_OPENED)))
     source = edited(kernel.text.source, edits)
-    yield Rewrite(f"neighbours of {names} by {width}", source, kernel.launch)
+    yield TextChange(f"neighbours of {names} by {width}", source, kernel.launch)
 
 
 class _Finder:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import Rewrite
+from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
@@ -59,7 +59,7 @@ class _Sum:
     function: str
 
 
-def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
+def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
     """Yield kernels that scale a thread's sum whenever its maximum grows, and at the end."""
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
@@ -68,7 +68,7 @@ def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
             if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
                 source = edited(kernel.text.source, _fused(kernel, maximum, total))
-                yield Rewrite(f"online sum from line {line}", source, kernel.launch)
+                yield TextChange(f"online sum from line {line}", source, kernel.launch)
 
 
 def _only_assignment(loop: CountedLoop) -> Node | None:
@@ -198,7 +198,7 @@ def _fused(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> list[Edit]:
     ]
 
 
-def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
+def fused_loops(kernel: TritonFunction) -> Iterator[TextChange]:
     """Yield functions that scale the sum whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
@@ -207,7 +207,7 @@ def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
         edits = _triton_fused(kernel, first_loop, second_loop, between)
         if edits:
             source = edited(kernel.text.source, edits)
-            yield Rewrite(f"online sum in loop {number}", source, kernel.launch)
+            yield TextChange(f"online sum in loop {number}", source, kernel.launch)
 
 
 def _triton_fused(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
@@ -50,11 +50,11 @@ class SoftmaxMathFusion(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"sfu", "compute", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         yield from fused_sums(kernel)
         yield from math_changes(kernel)
 
-    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         yield from fused_loops(kernel)
         kinds = {
             "exponentials to base 2": _base_two(kernel),
@@ -63,7 +63,7 @@ class SoftmaxMathFusion(SourceMove):
         }
         for what, edits in kinds.items():
             if edits:
-                yield Rewrite(what, edited(kernel.text.source, edits), kernel.launch)
+                yield TextChange(what, edited(kernel.text.source, edits), kernel.launch)
 
 
 def _base_two(kernel: TritonFunction) -> list[Edit]:
@@ -126,7 +126,7 @@ def _is_reduced(kernel: TritonFunction, name: str) -> bool:
     )
 
 
-def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
+def math_changes(kernel: CudaKernel) -> Iterator[TextChange]:
     """Yield each kind of change, made wherever it can be."""
     kinds = {
         "fast functions": _fast_functions(kernel),
@@ -142,7 +142,7 @@ def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
     }
     for what, edits in kinds.items():
         if edits:
-            yield Rewrite(what, edited(kernel.text.source, outermost(edits)), kernel.launch)
+            yield TextChange(what, edited(kernel.text.source, outermost(edits)), kernel.launch)
 
 
 def is_float(kernel: CudaKernel, node: Node) -> bool:

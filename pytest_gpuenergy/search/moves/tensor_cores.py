@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -66,10 +66,10 @@ class SwitchToMmaOrWgmma(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"compute", "smem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         yield from tensor_core_products(kernel)
 
-    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         ends = [call.args[-1:] for call in kernel.text.calls("arange")]
         lengths = [kernel.polynomial(end[0]) if end else None for end in ends]
         if any(length is None or (length.value or 0) < _SMALLEST for length in lengths):
@@ -78,7 +78,7 @@ class SwitchToMmaOrWgmma(SourceMove):
             edit = _dot(kernel, call)
             if edit is not None:
                 source = edited(kernel.text.source, [edit])
-                yield Rewrite(f"dot for sum {number}", source, kernel.launch)
+                yield TextChange(f"dot for sum {number}", source, kernel.launch)
 
 
 def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
@@ -173,7 +173,7 @@ class _Product:
     width: int
 
 
-def tensor_core_products(kernel: CudaKernel) -> Iterator[Rewrite]:
+def tensor_core_products(kernel: CudaKernel) -> Iterator[TextChange]:
     """Yield a kernel whose only product of tiles is made by tensor cores."""
     accesses = Accesses(kernel)
     found = [p for loop in kernel.text.loops if (p := _product(kernel, accesses, loop))]
@@ -183,7 +183,7 @@ def tensor_core_products(kernel: CudaKernel) -> Iterator[Rewrite]:
     if used is None or used + 4 * product.rows * product.width > SHARED_BYTES:
         return
     source = edited(kernel.text.source, _edits(kernel, product))
-    yield Rewrite(f"wmma for {product.total.name}", source, kernel.launch)
+    yield TextChange(f"wmma for {product.total.name}", source, kernel.launch)
 
 
 def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Product | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.vector_parts import (
@@ -55,7 +55,7 @@ class VectorizeGlobalLoads(SourceMove):
     languages = frozenset({"cuda"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
             yield from _in_loops(kernel, accesses, width)
@@ -71,7 +71,7 @@ class VectorizeGlobalLoads(SourceMove):
                     yield change
 
 
-def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Rewrite]:
+def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
     shared: dict[str, list[CountedLoop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
         start, step = _start_and_step(kernel, loop)
@@ -83,7 +83,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Re
             edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
-                yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
+                yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
         elif (group := _group(kernel, start, step)) and (
             Sharing(kernel, group).may_be_redistributed(loop)
         ):
@@ -123,7 +123,7 @@ def _constant(number: int) -> Polynomial:
 
 def _in_shared_loops(
     kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
-) -> Iterator[Rewrite]:
+) -> Iterator[TextChange]:
     """Yield the change of all loops at once, so that each element stays with one thread."""
     edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
@@ -133,7 +133,7 @@ def _in_shared_loops(
         names = ", ".join(dict.fromkeys(loop.variable.name for loop in done))
         lines = "/".join(str(loop.node.start_point[0] + 1) for loop in done)
         what = f"shared loops over {names} at line {lines} by {width}"
-        yield Rewrite(what, edited(kernel.text.source, made), kernel.launch)
+        yield TextChange(what, edited(kernel.text.source, made), kernel.launch)
 
 
 def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
@@ -250,7 +250,7 @@ def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -
     ]
 
 
-def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
+def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> TextChange | None:
     """Return the change of a kernel with one element for each thread."""
     found = ElementKernel.of(kernel)
     if found is None:
@@ -269,7 +269,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite |
     return _by_elements(kernel, found, width, first, (checks, lines, tail))
 
 
-def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
+def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> TextChange | None:
     """Return the change of a kernel whose thread uses its element in loops."""
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
@@ -282,7 +282,7 @@ def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite
     tail = tail_of(found.variable, found.body, bound, work.first, width)
     parts = checks, work.lines, tail
     change = _by_elements(kernel, found, width, work.first, parts)
-    return Rewrite(f"{change.what} side by side", change.source, change.launch)
+    return TextChange(f"{change.what} side by side", change.source, change.launch)
 
 
 def _by_elements(
@@ -291,7 +291,7 @@ def _by_elements(
     width: int,
     first: str,
     parts: tuple[list[str], list[str], list[str]],
-) -> Rewrite:
+) -> TextChange:
     """Return the kernel with ``width`` elements a thread.
 
     ``parts`` are the conditions of a vector, the lines that use it, and the lines that do not.
@@ -306,4 +306,4 @@ def _by_elements(
     ]
     blocks, *others = kernel.launch.grid
     launch = replace(kernel.launch, grid=(f"ceil_div({blocks}, {width})", *others))
-    return Rewrite(f"{width} elements per thread", edited(kernel.text.source, edits), launch)
+    return TextChange(f"{width} elements per thread", edited(kernel.text.source, edits), launch)

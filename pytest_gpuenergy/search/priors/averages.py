@@ -1,11 +1,11 @@
-"""Averages of a kernel's integers over its threads and blocks, and the rounds of its loops."""
+"""Averages of a CUDA kernel's integers over its threads and blocks, and the rounds of its loops."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuenergy.search.source.accesses import HINTED_LOADS
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
@@ -27,17 +27,23 @@ if TYPE_CHECKING:
 
 _AXES = ("x", "y", "z")
 _DEEPEST = 12
+"""Depth of nested quotients and loop variables whose average is computed."""
 _MOST_UNROLLED = 32
+"""Rounds of a loop that the compiler is expected to unroll completely."""
+_MOST_BLOCKS = 1024
+"""Blocks over which given data is averaged."""
 UNKNOWN_ROUNDS = 4.0
-"""Of a loop whose ends are not known, such as those that data decides: a guess."""
+"""Rounds of a loop whose ends are unknown, for example because data decides them; a guess."""
+LOOPS = ("for_statement", "while_statement", "do_statement")
+"""Types of syntax nodes that are loops."""
 
 
 class Rounds(NamedTuple):
-    """How often threads pass a loop, each time they come there.
+    """The number of rounds of a loop each time that threads reach it.
 
     Attributes:
-        average: of all threads.
-        most: of the thread with the most to do.
+        average: the mean over all threads.
+        most: the number of the thread with the most to do.
     """
 
     average: float
@@ -55,7 +61,7 @@ class Averages:
         self._rounds: dict[int, Rounds] = {}
         self._guessed: set[str] = set()
         self._loops: dict[int, Node] = {}
-        self._data = GivenData(kernel, self)
+        self._data = _GivenData(kernel, self)
         for variable in kernel.text.variables:
             if variable.scope.type == "for_statement":
                 self._loops[variable.key] = variable.scope
@@ -67,9 +73,13 @@ class Averages:
         unknown: float | None = None,
         depth: int = _DEEPEST,
     ) -> float | None:
-        """The value if atoms of some texts have those ``given``, and all others their average.
+        """Return the average value of a polynomial; None if an atom has none.
 
-        ``unknown`` is that of what data decides.
+        Args:
+            polynomial: the polynomial.
+            given: the values of some atoms, by their texts.
+            unknown: the value of atoms that depend on data; None if they have no value.
+            depth: the depth of nested quotients and loop variables.
         """
         total = 0.0
         for product, factor in polynomial.terms:
@@ -102,7 +112,7 @@ class Averages:
     def _part(
         self, atom: Atom, given: Mapping[str, int], unknown: float | None, depth: int
     ) -> float | None:
-        """Of a quotient, or of the variable of a loop, for which its first value stands."""
+        """Return the average of a quotient, or the first value of a loop's variable."""
         if atom.left is not None and atom.right is not None:
             left = self.value(atom.left, given, unknown, depth - 1)
             right = self.value(atom.right, given, unknown, depth - 1)
@@ -119,13 +129,13 @@ class Averages:
         return None if start is None else self.value(start, given, unknown, depth - 1)
 
     def _variable(self, loop: Node) -> Variable | None:
-        found = [one for one in self._kernel.text.variables if one.scope == loop]
+        found = [variable for variable in self._kernel.text.variables if variable.scope == loop]
         return found[0] if len(found) == 1 else None
 
     def times(self, node: Node) -> Rounds:
-        """How often a thread comes to a part of the kernel; never to what follows an ``else``.
+        """Return how often a thread reaches a part of the kernel.
 
-        Moves write the usual case first.
+        Code after ``else`` counts as never reached, because moves write the usual case first.
         """
         average = most = 1.0
         for outer in ancestors(node):
@@ -138,17 +148,17 @@ class Averages:
         return Rounds(average, most)
 
     def reached(self, node: Node) -> float:
-        """The share of the threads that come to a part at all, by the loops around it."""
+        """Return the share of the threads that reach a part at all, by the loops around it."""
         loops = (outer for outer in ancestors(node) if outer.type in LOOPS)
         return math.prod(min(1.0, self.rounds(loop).average) for loop in loops)
 
     @property
     def guessed(self) -> frozenset[str]:
-        """The heads of those loops that were counted whose rounds are a guess."""
+        """The heads of those counted loops whose number of rounds is a guess."""
         return frozenset(self._guessed)
 
     def rounds(self, loop: Node) -> Rounds:
-        """How often threads pass a loop, each time they come there."""
+        """Return the number of rounds of a loop each time that threads reach it."""
         if loop.id not in self._rounds:
             self._rounds[loop.id] = _UNKNOWN  # while a loop is counted that depends on it
             found = self._counted(loop) if loop.type == "for_statement" else None
@@ -179,7 +189,7 @@ class Averages:
         return Rounds(*(max(0.0, min(some)) for some in zip(*known, strict=True)))
 
     def is_constant(self, loop: Node) -> bool:
-        """Whether the rounds of a loop are a small number that the text states."""
+        """Return whether the number of rounds of a loop is small and stated in the text."""
         variable, condition = self._variable(loop), field(loop, "condition")
         first = None if variable is None or variable.value is None else variable.value
         bound = None if condition is None else field(bare(condition), "right")
@@ -217,7 +227,7 @@ class Averages:
         if not among_threads:
             return Rounds(average, average)
         corners = (self.value(bound - start, given) for given in self._corners)
-        longest = max(length if one is None else one for one in corners)
+        longest = max(length if corner is None else corner for corner in corners)
         return Rounds(average, self._passes(longest + closed, step, among_blocks))
 
     @staticmethod
@@ -232,18 +242,15 @@ class Averages:
         return [dict(zip(names, places, strict=True)) for places in zip(*ends, strict=True)]
 
 
-LOOPS = ("for_statement", "while_statement", "do_statement")
-
-
 def _head(loop: Node) -> str:
-    """A loop's text without its body."""
+    """Return a loop's text without its body."""
     body = field(loop, "body")
     text = text_of(loop)
     return text if body is None else text.replace(text_of(body), "")
 
 
 def conjuncts(condition: Node) -> list[Node]:
-    """The parts of ``a && b && c``."""
+    """Return the parts of ``a && b && c``."""
     inner = bare(condition)
     left, right = field(inner, "left"), field(inner, "right")
     if operator_of(inner) == "&&" and left is not None and right is not None:
@@ -251,44 +258,30 @@ def conjuncts(condition: Node) -> list[Node]:
     return [inner]
 
 
-_AXES = ("x", "y", "z")
-_MOST_BLOCKS = 1024
+class _GivenData:
+    """Averages over all blocks of variables that are elements of tensors with given data."""
 
-
-class Values(Protocol):
-    """Gives averages of polynomials."""
-
-    def value(self, polynomial: Polynomial, given: dict[str, int] | None = None) -> float | None:
-        """If atoms of some texts have the values ``given``."""
-        ...
-
-
-class GivenData:
-    """Averages, over all blocks, of variables that are defined by elements of such tensors."""
-
-    def __init__(self, kernel: CudaKernel, values: Values) -> None:
+    def __init__(self, kernel: CudaKernel, averages: Averages) -> None:
         self._kernel = kernel
-        self._values = values
-        self._variables = {one.key: one for one in kernel.text.variables}
+        self._averages = averages
+        self._variables = {variable.key: variable for variable in kernel.text.variables}
         self._found: dict[str, float | None] = {}
 
     def value(self, atom: Atom) -> float | None:
-        """The average of an atom; None if it is nothing of the kind."""
+        """Return the average of an atom; None if it is no such variable."""
         if atom.operator or len(atom.variables) != 1:
             return None
         if atom.text not in self._found:
             self._found[atom.text] = None
             variable = self._variables.get(next(iter(atom.variables)))
-            if variable is not None and self._is_set_once(variable) and variable.value is not None:
-                self._found[atom.text] = self._of(variable.value)
+            if variable is not None and variable.value is not None:
+                changes = variable.parameter or variable.scope.type == "for_statement"
+                if not (changes or self._kernel.text.writes(variable)):
+                    self._found[atom.text] = self._sum(variable.value)
         return self._found[atom.text]
 
-    def _is_set_once(self, variable: Variable) -> bool:
-        scope_is_loop = variable.scope.type == "for_statement"
-        return not (variable.parameter or scope_is_loop or self._kernel.text.writes(variable))
-
-    def _of(self, node: Node) -> float | None:
-        """Of a sum that has such an element in it."""
+    def _sum(self, node: Node) -> float | None:
+        """Return the average of a sum that contains an element of such a tensor."""
         node = bare(node)
         if called(node) in HINTED_LOADS and len(arguments_of(node)) == 1:
             node = bare(arguments_of(node)[0])
@@ -305,7 +298,7 @@ class GivenData:
 
     def _part(self, node: Node) -> float | None:
         polynomial = self._kernel.polynomial(node)
-        return self._of(node) if polynomial is None else self._values.value(polynomial)
+        return self._sum(node) if polynomial is None else self._averages.value(polynomial)
 
     def _element(self, node: Node) -> float | None:
         base, indices = field(node, "argument"), field(node, "indices")
@@ -322,12 +315,12 @@ class GivenData:
         return float(data[places].mean()) if places else None
 
     def _places(self, index: Polynomial) -> list[int]:
-        """Where the blocks of one axis of the grid read, on an average of the other axes."""
+        """Return the indices that the blocks along one axis of the grid read, on average."""
         for axis, blocks in zip(_AXES, self._kernel.facts.grid, strict=True):
             name = f"blockIdx.{axis}"
             if index.depends_on(name):
                 some = range(min(blocks[0], _MOST_BLOCKS))
-                found = [self._values.value(index, {name: block}) for block in some]
+                found = [self._averages.value(index, {name: block}) for block in some]
                 return [int(one) for one in found if one is not None]
-        only = self._values.value(index)
+        only = self._averages.value(index)
         return [] if only is None else [int(only)]

@@ -21,38 +21,11 @@ from pytest_gpuenergy.kernels import Launch
 from pytest_gpuenergy.search.moves.move import REGIONS, Region
 from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
 from pytest_gpuenergy.search.priors.triton_work import work_of_triton
-from pytest_gpuenergy.search.priors.work import Work
+from pytest_gpuenergy.search.priors.work import KernelWork
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
-
-
-@dataclass(frozen=True)
-class CardModel:
-    """What the bottleneck model knows about a card.
-
-    Attributes:
-        profile: the profile of its model, or of a similar one if that is unknown.
-        limit_w: the power limit that the card enforces; None if it reports none.
-    """
-
-    profile: GpuProfile
-    limit_w: float | None = None
-
-    @classmethod
-    def of(cls, device: Device) -> CardModel:
-        """Return the model of a device's card under its present power limit."""
-        by_name = [one for one in PROFILES.values() if one.name == device.name]
-        alike = [one for one in PROFILES.values() if one.architecture == device.architecture]
-        profile = [*by_name, *alike, DEFAULT_PROFILE][0]
-        return cls(profile, enforced_setpoint(device).power_limit_w)
-
-    @property
-    def cycles_per_s(self) -> float:
-        """The largest clock of a multiprocessor, in Hz."""
-        return self.profile.max_clock_mhz * 1e6
-
 
 SECTORS_PER_CYCLE = 4.0
 """Sectors that an L1 moves per cycle, 128 bytes (CUDA C++ Programming Guide)."""
@@ -81,8 +54,39 @@ _BARRIER_CYCLES = 60.0
 _REGISTERS, _REGISTERS_PER_WORD, _REGISTER_FILE = 40, 1.5, 65536
 """Registers of a thread without arrays, registers per word of its arrays, and registers of a
 multiprocessor; the first two are guesses."""
-
 Shares = Mapping[Region, float]
+_MOST_THREADS = 1024
+"""Threads of a block that CUDA allows."""
+_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
+"""What counting raises for a text with numbers that no kernel can have."""
+
+
+@dataclass(frozen=True)
+class CardModel:
+    """What the bottleneck model knows about a card.
+
+    Attributes:
+        profile: the profile of its model, or of a similar one if that is unknown.
+        limit_w: the power limit that the card enforces; None if it reports none.
+    """
+
+    profile: GpuProfile
+    limit_w: float | None = None
+
+    @classmethod
+    def of(cls, device: Device) -> CardModel:
+        """Return the model of a device's card under its present power limit."""
+        by_name = [profile for profile in PROFILES.values() if profile.name == device.name]
+        alike = [
+            profile for profile in PROFILES.values() if profile.architecture == device.architecture
+        ]
+        profile = [*by_name, *alike, DEFAULT_PROFILE][0]
+        return cls(profile, enforced_setpoint(device).power_limit_w)
+
+    @property
+    def cycles_per_s(self) -> float:
+        """The largest clock of a multiprocessor, in Hz."""
+        return self.profile.max_clock_mhz * 1e6
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Costs:
         activity_s: the time of each region at the unit's peak, times the unit's share of the
             dynamic power there.
         blocks: the number of blocks of the launch.
-        guessed: the loops whose rounds are a guess, see `Work`.
+        guessed: the loops whose rounds are a guess, see `KernelWork`.
     """
 
     busy_s: Shares
@@ -111,13 +115,7 @@ class Costs:
         return max(self.busy_s.values()) + self.wait_s
 
 
-_MOST_THREADS = 1024
-"""Threads of a block that CUDA allows."""
-_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
-"""What counting raises for a text with numbers that no kernel can have."""
-
-
-def work_of(state: State, spec: KernelSpec) -> Work | None:
+def work_of(state: State, spec: KernelSpec) -> KernelWork | None:
     """Count the work of a state; None if its text is not understood.
 
     Raises:
@@ -134,14 +132,17 @@ def work_of(state: State, spec: KernelSpec) -> Work | None:
         return None
 
 
-def costs_of(work: Work, card: CardModel, dram_bytes: float) -> Costs | None:
+def costs_of(work: KernelWork, card: CardModel, dram_bytes: float) -> Costs | None:
     """Return the costs of a launch that moves so many bytes to or from the device memory.
 
     None means that no block fits on a multiprocessor.
     """
     profile, rate = card.profile, card.cycles_per_s
+    launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
+    needed = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
+    share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
     try:
-        resident = _resident(work, card)
+        resident = resident_blocks(launch, work.shared_bytes, profile, min(needed, share, 255))
     except KernelFault:
         return None
     blocks = -(-work.blocks // profile.sm_count)
@@ -168,14 +169,7 @@ def costs_of(work: Work, card: CardModel, dram_bytes: float) -> Costs | None:
     return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.blocks, work.guessed)
 
 
-def _resident(work: Work, card: CardModel) -> int:
-    launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
-    registers = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
-    share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
-    return resident_blocks(launch, work.shared_bytes, card.profile, min(registers, share, 255))
-
-
-def _activity(work: Work, card: CardModel, dram_s: float) -> dict[Region, float]:
+def _activity(work: KernelWork, card: CardModel, dram_s: float) -> dict[Region, float]:
     cycles = card.profile.sm_count * card.cycles_per_s
     l2_s = work.blocks * work.l2_bytes / L2_BYTES_PER_CYCLE / cycles
     updated_s = work.blocks * work.atomics * _SECTOR_BYTES / L2_BYTES_PER_CYCLE / cycles
@@ -188,7 +182,7 @@ def _activity(work: Work, card: CardModel, dram_s: float) -> dict[Region, float]
 
 
 def power_w(activity: float, card: CardModel) -> float:
-    """What a card draws without a limit, by its activity."""
+    """Return the power that a card draws without a limit, by its activity."""
     profile = card.profile
     dynamic_w = profile.default_limit_w - profile.idle_w
     return profile.idle_w + dynamic_w * (1 - math.exp(-_SLOPE * activity))

@@ -1,4 +1,4 @@
-"""The memory traffic of a CUDA kernel, and how often a thread waits for loads."""
+"""The sectors and banks that the accesses of a CUDA kernel touch, and the waiting for its loads."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ SECTOR_BYTES = 32
 _BANKS, _WORD_BYTES = 32, 4
 _Thread = tuple[int, int, int]
 _Steps = tuple[float, float, float, float]
+_UNITS = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+_NAMES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+BARRIERS = ("__syncthreads", "__syncwarp")
+_IN_FLIGHT = 8
+"""Loads of a thread at a time; a guess of the emulated GPU's timing model."""
+_ROUNDS_AHEAD = 4
+"""Times that nvcc repeats the body of a loop with unknown ends, as in machine code for sm_90."""
 
 
 class Touched(NamedTuple):
-    """Parts of a tensor.
+    """The parts of a tensor that an access touches.
 
     Attributes:
-        sectors: their numbers.
-        elements: where they begin, in bytes.
-        size: of an element.
+        sectors: the numbers of the sectors.
+        elements: the addresses of the elements, in bytes.
+        size: the bytes of an element.
     """
 
     sectors: frozenset[int]
@@ -39,13 +46,13 @@ class Touched(NamedTuple):
         return Touched(self.sectors | other.sectors, self.elements | other.elements, self.size)
 
     def bytes_after(self, rounds: float) -> float:
-        """What as many rounds touch that are alike, if what they touch fills its sectors."""
+        """Return the bytes that so many equal rounds touch, if together they fill the sectors."""
         once = len(self.sectors) * SECTOR_BYTES
         return max(once, rounds * min(once, len(self.elements) * self.size))
 
 
 class Places:
-    """Places of an address, in bytes, in the threads of an average block."""
+    """The addresses, in bytes, that the threads of an average block access."""
 
     def __init__(self, kernel: CudaKernel, averages: Averages) -> None:
         self._averages = averages
@@ -56,14 +63,14 @@ class Places:
         ]
 
     def of_warp(self, offset: Polynomial, size: int, wide: int) -> Touched | None:
-        """What a warp touches with one access of ``wide`` elements of ``size`` bytes.
+        """Return what a warp touches with one access of ``wide`` elements of ``size`` bytes.
 
-        None if the address is not known.
+        None means that the address is unknown.
         """
         return self._touched(offset, size, wide, self._threads[:WARP])
 
     def of_block(self, offset: Polynomial, size: int, wide: int) -> Touched | None:
-        """What a block touches with it."""
+        """Return what a block touches with such an access."""
         return self._touched(offset, size, wide, self._threads)
 
     def _touched(
@@ -75,11 +82,11 @@ class Places:
                 return None
             elements.update(range(first, first + size * wide, size))
         return Touched(
-            frozenset(one // SECTOR_BYTES for one in elements), frozenset(elements), size
+            frozenset(address // SECTOR_BYTES for address in elements), frozenset(elements), size
         )
 
     def wavefronts(self, offset: Polynomial, size: int, wide: int) -> float | None:
-        """Parts that a warp's access to shared memory takes, because of its width and its banks."""
+        """Return the number of parts that a warp's access to shared memory takes."""
         words: defaultdict[int, set[int]] = defaultdict(set)
         for first in self._addresses(offset, size, self._threads[:WARP]):
             if first is None:
@@ -97,9 +104,9 @@ class Places:
             yield None if value is None else int(value) * size
 
     def _steps(self, offset: Polynomial, threads: list[_Thread]) -> _Steps | None:
-        """The address in thread 0 and what a step along each axis adds.
+        """Return the address in thread 0 and what a step along each axis adds.
 
-        None unless it is so linear, by the threads in the middle and at the end.
+        None means that the address is not linear, by the threads in the middle and at the end.
         """
         first, *nexts = (self._value(offset, one) for one in ((0, 0, 0), *_UNITS))
         if first is None:
@@ -107,15 +114,11 @@ class Places:
         x, y, z = (0.0 if one is None else one - first for one in nexts)
         steps = first, x, y, z
         probes = threads[len(threads) // 2], threads[len(threads) * 2 // 3], threads[-1]
-        linear = all(self._value(offset, one) == _linear(steps, one) for one in probes)
+        linear = all(self._value(offset, thread) == _linear(steps, thread) for thread in probes)
         return steps if linear else None
 
     def _value(self, offset: Polynomial, thread: _Thread) -> float | None:
         return self._averages.value(offset, dict(zip(_NAMES, thread, strict=True)), 0.0)
-
-
-_UNITS = (1, 0, 0), (0, 1, 0), (0, 0, 1)
-_NAMES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 def _linear(steps: _Steps, thread: _Thread) -> float:
@@ -123,22 +126,15 @@ def _linear(steps: _Steps, thread: _Thread) -> float:
     return first + (x * thread[0] + y * thread[1] + z * thread[2])
 
 
-BARRIERS = ("__syncthreads", "__syncwarp")
-_IN_FLIGHT = 8
-"""Loads of a thread at a time, as in the timing model of the emulated GPU; a guess."""
-_ROUNDS_AHEAD = 4
-"""Of a loop that nvcc repeats because its ends are not known, as machine code for sm_90 shows."""
-
-
 class Waiting:
-    """Rounds of loads, each of which takes their latency once.
+    """The rounds of loads for which a thread waits; each takes the latency of a load once.
 
-    The compiler moves loads ahead within a straight piece of code. It repeats the body of an inner
-    loop and moves its loads ahead, too, unless a branch, a barrier or another loop is in the way.
+    The compiler moves loads ahead within a straight piece of code. It also repeats the body of an
+    inner loop and moves its loads ahead, unless a branch, a barrier or another loop is in the way.
 
     Args:
-        text: of the kernel.
-        averages: of its loops.
+        text: the text of the kernel.
+        averages: the rounds of its loops.
     """
 
     def __init__(self, text: CudaText, averages: Averages) -> None:
@@ -147,7 +143,7 @@ class Waiting:
         self._straight: dict[int, bool] = {}
 
     def rounds(self, loads: Iterable[Node]) -> float:
-        """Of the thread that waits most, for loads at these places."""
+        """Return the rounds of the thread that waits most, for loads at these places."""
         pieces: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
         around: dict[tuple[int, int], tuple[Node | None, Node | None]] = {}
         for load in loads:
@@ -158,7 +154,7 @@ class Waiting:
         return sum(self._of_piece(*around[key], some) for key, some in pieces.items())
 
     def _around(self, load: Node) -> tuple[Node | None, Node | None]:
-        """The innermost loop that stays one, and the branch in it, if the load is in one."""
+        """Return the innermost loop that is not unrolled, and the branch in it, around a load."""
         branch = None
         for outer in ancestors(load):
             if outer.type in LOOPS and not self._is_unrolled(outer):
@@ -183,7 +179,7 @@ class Waiting:
 
     def _is_straight(self, loop: Node) -> bool:
         if loop.id not in self._straight:
-            inner = (one for one in nodes(loop, *LOOPS) if one != loop)
+            inner = (inner_loop for inner_loop in nodes(loop, *LOOPS) if inner_loop != loop)
             self._straight[loop.id] = all(map(self._is_unrolled, inner)) and not any(
                 True for _ in self._text.calls(loop, *BARRIERS)
             )

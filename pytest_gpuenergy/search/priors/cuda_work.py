@@ -1,4 +1,4 @@
-"""Counts the work of a CUDA kernel: what its text does, times how often a thread comes there."""
+"""Counts the work of a CUDA kernel: its operations, times how often a thread reaches them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_gpuenergy.search.priors.cuda_accesses import (
     Touched,
     Waiting,
 )
-from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, Work
+from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, KernelWork
 from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
@@ -39,20 +39,26 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _PER_TENSOR_ACCESS, _PER_SHARED_ACCESS = 2.0, 1.0
-"""Instructions of an access with its address, as in the timing model of the emulated GPU."""
+"""Instructions of an access, including its address, as in the emulated GPU's timing model."""
 _OPERATIONS = frozenset(["+", "-", "*", "%", "<<", ">>", "&", "|", "^", "<", "<=", ">", ">="])
 _FLOATING = frozenset(BYTES) - {"int", "unsigned", "unsigned int"}
 _SUMS = frozenset(["+", "-", "+=", "-="])
 _VECTOR = re.compile(r"(?P<type>\w*?)(?P<lanes>[248])|(?P<bytes>\d+) bytes")
 _LANES = {**BYTES, "uint": 4, "short": 2, "ushort": 2, "char": 1, "uchar": 1, "longlong": 8}
 _MMA_FLOPS = 2 * 16 * 16 * 16
-"""Of a ``wmma::mma_sync`` of a warp, whatever its shape: M N K is the same for all."""
+"""Operations of a warp's ``wmma::mma_sync``; M N K is the same for all of its shapes."""
 _UNROLLED = 0.25
-"""What is left of a loop's own comparison and step, because nvcc repeats its body; a guess."""
+"""Share of a loop's own comparison and step that is left, as nvcc repeats its body; a guess."""
+_PAST_L1 = ("__ldcg", "__ldcv")
+"""Functions that load without using the L1."""
+_OPERATING = (
+    *("binary_expression", "assignment_expression", "update_expression", "call_expression"),
+)
+"""Types of syntax nodes that can take instructions."""
 
 
-def work_of_cuda(kernel: CudaKernel) -> Work:
-    """The work of a kernel that is understood."""
+def work_of_cuda(kernel: CudaKernel) -> KernelWork:
+    """Return the work of a kernel whose text is understood."""
     return _Counting(kernel).work()
 
 
@@ -65,34 +71,39 @@ class _Counting:
         self._accesses = Accesses(kernel).all
         self._warps = -(-kernel.threads // WARP)
 
-    def work(self) -> Work:
+    def work(self) -> KernelWork:
         kernel, warps = self._kernel, self._warps
-        tensors = [one for one in self._accesses if one.root.key in kernel.tensors]
-        shared = [one for one in self._accesses if one.root.shared]
-        moved = [one for one in tensors if one.use != "atomic" and self._times(one)]
-        loads = warps * sum(self._times(one) for one in moved if one.use in ("load", "update"))
+        tensors = [access for access in self._accesses if access.root.key in kernel.tensors]
+        shared = [access for access in self._accesses if access.root.shared]
+        moved = [access for access in tensors if access.use != "atomic" and self._times(access)]
+        loads = warps * sum(
+            self._times(access) for access in moved if access.use in ("load", "update")
+        )
         atomics, places = self._atomics(tensors)
         functions, instructions, serial = self._operations()
         for access in [*tensors, *shared]:
             cost = _PER_SHARED_ACCESS if access.root.shared else _PER_TENSOR_ACCESS
             instructions += cost * self._times(access)
-            serial += cost * self._most(access)
-        loaded = [one.node for one in moved if one.use in ("load", "update")]
-        return Work(
+            serial += cost * self._times_at_most(access)
+        loaded = [access.node for access in moved if access.use in ("load", "update")]
+        return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
             threads=kernel.threads,
             shared_bytes=self._shared_bytes(),
             private_words=self._private_words(),
             instructions=instructions * warps,
-            tensor_flops=self._mma() * warps,
+            tensor_flops=self._tensor_flops() * warps,
             functions=functions * kernel.threads,
             loads=loads,
-            sectors=sum(self._sectors(one) * self._times(one) for one in moved) * warps,
+            sectors=sum(self._sectors(access) * self._times(access) for access in moved) * warps,
             l2_bytes=self._l2_bytes(moved),
-            wavefronts=sum(self._wavefronts(one) * self._times(one) for one in shared) * warps,
+            wavefronts=sum(self._wavefronts(access) * self._times(access) for access in shared)
+            * warps,
             atomics=atomics,
             places=places,
-            barriers=self._barriers(),
+            barriers=sum(
+                self._averages.times(call).most for call in kernel.text.calls(self._body, *BARRIERS)
+            ),
             guessed=self._averages.guessed,
             rounds=Waiting(kernel.text, self._averages).rounds(loaded),
             serial=serial,
@@ -101,16 +112,11 @@ class _Counting:
     def _times(self, access: Access) -> float:
         return self._averages.times(access.node).average * (2 if access.use == "update" else 1)
 
-    def _most(self, access: Access) -> float:
+    def _times_at_most(self, access: Access) -> float:
         return self._averages.times(access.node).most * (2 if access.use == "update" else 1)
 
-    def _barriers(self) -> float:
-        return sum(
-            self._averages.times(call).most
-            for call in self._kernel.text.calls(self._body, *BARRIERS)
-        )
-
-    def _mma(self) -> float:
+    def _tensor_flops(self) -> float:
+        """Return the operations of tensor cores by a warp."""
         calls = nodes(self._body, "call_expression")
         names = ((call, text_of(field(call, "function"))) for call in calls)
         return sum(
@@ -120,9 +126,9 @@ class _Counting:
         )
 
     def _operations(self) -> tuple[float, float, float]:
-        """Results of special functions, and instructions, of a thread; accesses excepted.
+        """Return special functions, instructions, and instructions of the busiest thread.
 
-        Also the instructions of the thread that has most to do.
+        The first two are those of an average thread; no accesses are counted.
         """
         functions = instructions = serial = 0.0
         for node in nodes(self._body, *_OPERATING):
@@ -130,14 +136,14 @@ class _Counting:
                 continue
             special, plain = self._cost(node)
             if special or plain:
-                times, left = self._averages.times(node), self._left_of(node)
+                times, left = self._averages.times(node), self._share_left(node)
                 functions += special * times.average * left
                 instructions += plain * times.average * left
                 serial += plain * times.most * left
         return functions, instructions, serial
 
-    def _left_of(self, node: Node) -> float:
-        """The share of an operation that is left when loops are unrolled and indices folded."""
+    def _share_left(self, node: Node) -> float:
+        """Return the share of an operation that is left once loops are unrolled, indices folded."""
         loop = _loop_counted_by(node)
         if loop is not None:
             return 0.0 if self._averages.is_constant(loop) else _UNROLLED
@@ -159,18 +165,18 @@ class _Counting:
     def _is_floating(self, node: Node) -> bool:
         variables = map(self._kernel.text.variable, nodes(node, "identifier"))
         literals = map(text_of, nodes(node, "number_literal"))
-        return any(one is not None and one.type in _FLOATING for one in variables) or any(
-            "." in text for text in literals
-        )
+        return any(
+            variable is not None and variable.type in _FLOATING for variable in variables
+        ) or any("." in text for text in literals)
 
     @staticmethod
     def _is_fused(product: Node) -> bool:
-        """Whether a product is added to something, by a multiply-add."""
+        """Return whether a product is added to something, which makes it part of a multiply-add."""
         outer = next((n for n in ancestors(product) if bare(n) == n), None)
         return outer is not None and operator_of(outer) in _SUMS
 
     def _is_address(self, node: Node) -> bool:
-        """Whether it is part of where an access is made, which is counted with the access."""
+        """Return whether a node is part of an address, which is counted with its access."""
         return any(
             outer.type == "subscript_argument_list" or outer.id in self._addresses
             for outer in ancestors(node)
@@ -178,10 +184,10 @@ class _Counting:
 
     @cached_property
     def _addresses(self) -> frozenset[int]:
-        return frozenset(one.place.id for one in self._accesses)
+        return frozenset(access.place.id for access in self._accesses)
 
     def _size(self, access: Access) -> tuple[int, int]:
-        """Bytes of an element, and how many are accessed at once."""
+        """Return the bytes of an element, and how many elements are accessed at once."""
         tensor = self._kernel.tensors.get(access.root.key)
         size = BYTES.get(access.root.type, 4)
         if tensor is not None:
@@ -194,7 +200,7 @@ class _Counting:
         return size, max(1, whole // size)
 
     def _offset(self, access: Access) -> Polynomial | None:
-        """In elements, also where it is the place of a vector in a tensor or of several indices."""
+        """Return the offset of an access in elements, also of a vector or with several indices."""
         if access.address.offset is not None:
             return access.address.offset
         dims = dims_of(self._kernel, access.root) if access.root.dims else None
@@ -209,9 +215,9 @@ class _Counting:
         return total
 
     def _sectors(self, access: Access) -> float:
-        """That a warp touches.
+        """Return the number of sectors that a warp touches.
 
-        If its addresses are not known, they are scattered if data decides them, else consecutive.
+        Unknown addresses count as scattered if data decides them, and as consecutive otherwise.
         """
         offset, (size, wide) = self._offset(access), self._size(access)
         found = None if offset is None else self._places.of_warp(offset, size, wide)
@@ -223,9 +229,9 @@ class _Counting:
         return max(1.0, min(threads if self._is_decided(access) else in_turn, most))
 
     def _is_decided(self, access: Access) -> bool:
-        """Whether what the kernel reads decides where an access is made."""
+        """Return whether data that the kernel reads decides the address of an access."""
         others = (one for one in self._accesses if one.place != access.place)
-        return any(inside(one.place, access.place) for one in others)
+        return any(inside(other.place, access.place) for other in others)
 
     def _wavefronts(self, access: Access) -> float:
         offset, (size, wide) = self._offset(access), self._size(access)
@@ -237,12 +243,12 @@ class _Counting:
         return float(math.prod(shape[0]))
 
     def _l2_bytes(self, accesses: list[Access]) -> float:
-        """What a block moves to and from the L2: its L1 has what it reads again.
+        """Return the bytes that a block moves to and from the L2.
 
-        Only loads that pass by the L1 are made again each time.
+        The L1 holds what a block reads again, except for loads that do not use the L1.
         """
         groups: defaultdict[tuple[int, int], list[Access]] = defaultdict(list)
-        past_l1 = [one for one in accesses if one.function in _PAST_L1]
+        past_l1 = [access for access in accesses if access.function in _PAST_L1]
         for access in accesses:
             if access in past_l1:
                 continue
@@ -251,27 +257,27 @@ class _Counting:
         most: defaultdict[int, float] = defaultdict(float)
         for (key, _), members in groups.items():
             most[key] = max(most[key], self._distinct_bytes(members))
-        again = sum(self._sectors(one) * self._times(one) for one in past_l1)
+        again = sum(self._sectors(access) * self._times(access) for access in past_l1)
         return sum(most.values()) + again * self._warps * SECTOR_BYTES
 
     def _distinct_bytes(self, accesses: list[Access]) -> float:
-        """What a block moves by the accesses to one tensor in one loop."""
-        known, loose, rounds = Touched(frozenset(), frozenset(), 0), 0.0, 1.0
+        """Return the bytes that a block moves by the accesses to one tensor in one loop."""
+        touched, loose, rounds = Touched(frozenset(), frozenset(), 0), 0.0, 1.0
         for access in accesses:
             offset, (size, wide) = self._offset(access), self._size(access)
             found = None if offset is None else self._places.of_block(offset, size, wide)
             if offset is None or found is None:
                 loose = max(loose, self._sectors(access) * self._warps * self._times(access))
             else:
-                known = found | known
+                touched = found | touched
                 rounds = max(rounds, self._rounds_of(access, offset))
         size, _ = self._size(accesses[0])
         whole = self._elements(accesses[0].root) * size + SECTOR_BYTES
         reached = max(self._averages.reached(access.node) for access in accesses)
-        return min(max(known.bytes_after(rounds) * reached, loose * SECTOR_BYTES), whole)
+        return min(max(touched.bytes_after(rounds) * reached, loose * SECTOR_BYTES), whole)
 
     def _rounds_of(self, access: Access, offset: Polynomial) -> float:
-        """How often a thread comes there with another address."""
+        """Return how often a thread makes an access with another address."""
         keys = offset.variables
         loops = (n for n in ancestors(access.node) if n.type == "for_statement")
         return math.prod(
@@ -281,10 +287,10 @@ class _Counting:
         )
 
     def _atomics(self, accesses: list[Access]) -> tuple[float, float]:
-        """Updates of tensors by a block, and the different elements that all blocks update."""
-        updates = [one for one in accesses if one.use == "atomic"]
+        """Return the atomic updates by a block, and how many elements all blocks update."""
+        updates = [access for access in accesses if access.use == "atomic"]
         count = self._kernel.threads * sum(map(self._times, updates))
-        places = sum({one.root.key: self._elements(one.root) for one in updates}.values())
+        places = sum({access.root.key: self._elements(access.root) for access in updates}.values())
         return count, max(1.0, places)
 
     def _shared_bytes(self) -> int:
@@ -292,25 +298,25 @@ class _Counting:
         dynamic = evaluate(
             self._kernel.launch.shared_bytes, {**names, **block_names(self._kernel.launch.block)}
         )
-        return dynamic + sum(self._bytes(one) for one in self._kernel.text.variables if one.shared)
+        return dynamic + sum(
+            self._bytes(variable) for variable in self._kernel.text.variables if variable.shared
+        )
 
     def _private_words(self) -> int:
-        arrays = (one for one in self._kernel.text.variables if one.dims and not one.shared)
-        return sum(-(-self._bytes(one) // 4) for one in arrays)
+        arrays = (
+            variable
+            for variable in self._kernel.text.variables
+            if variable.dims and not variable.shared
+        )
+        return sum(-(-self._bytes(variable) // 4) for variable in arrays)
 
     def _bytes(self, array: Variable) -> int:
         dims = dims_of(self._kernel, array)
         return 0 if dims is None else math.prod(dims) * BYTES.get(array.type, 4)
 
 
-_PAST_L1 = ("__ldcg", "__ldcv")
-_OPERATING = (
-    *("binary_expression", "assignment_expression", "update_expression", "call_expression"),
-)
-
-
 def _loop_counted_by(node: Node) -> Node | None:
-    """The loop of whose condition or step a node is part."""
+    """Return the loop to whose condition or step a node belongs; None if there is none."""
     at, outer = node, node.parent
     while outer is not None and outer.type in ("binary_expression", "parenthesized_expression"):
         at, outer = outer, outer.parent

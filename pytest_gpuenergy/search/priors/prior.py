@@ -33,6 +33,14 @@ _UNLIKELY = 2.0
 _LARGEST_FRACTION, _ROUNDING = 0.99, 1e-9
 """Largest ``min_pred_gain`` that has a finite logarithm, and an allowance for rounding."""
 
+_AT_LIMIT = 0.97
+"""Share of the power limit above which the limit counts as slowing the card."""
+_SLACK = 0.2
+"""Slack of a card that the limit slows although the model expects less power; a guess."""
+_LEAST_S = 1e-15
+_LARGEST = 3.0
+"""Logarithm of the largest speedup that is predicted for any move."""
+
 
 class BottleneckPrior:
     """Predicts gains of moves on one kernel on one card; see docs/explanation/search-priors.md.
@@ -58,7 +66,9 @@ class BottleneckPrior:
         self._objective = objective
         self._parameters = parameters
         self._tactics = {
-            (one.move, one.bottleneck): one for one in tactics if one.language == spec.language
+            (tactic.move, tactic.bottleneck): tactic
+            for tactic in tactics
+            if tactic.language == spec.language
         }
         self._contract = workload_of(spec, spec.sizes[0], dict)
         self._costs: dict[str, Costs | None] = {}
@@ -170,15 +180,6 @@ def improvement(mean: float, spread: float) -> float:
     return mean * _NORMAL.cdf(place) + spread * _NORMAL.pdf(place)
 
 
-_AT_LIMIT = 0.97
-"""Share of the power limit above which the limit counts as slowing the card."""
-_SLACK = 0.2
-"""Slack of a card that the limit slows although the model expects less power; a guess."""
-_LEAST_S = 1e-15
-_LARGEST = 3.0
-"""Logarithm of the largest speedup that is predicted for any move."""
-
-
 @dataclass(frozen=True)
 class Situation:
     """What the time and energy of a measured state are spent on.
@@ -287,8 +288,8 @@ def involvement(
         objective: the metric that the search minimizes.
     """
     chosen = list(regions)
-    of_time = math.fsum(before.time_shares[one] * reducible[one] for one in chosen)
-    of_energy = math.fsum(before.energy_shares[one] * reducible[one] for one in chosen)
+    of_time = math.fsum(before.time_shares[region] * reducible[region] for region in chosen)
+    of_energy = math.fsum(before.energy_shares[region] * reducible[region] for region in chosen)
     if before.limited:
         return _of_objective(objective, of_energy, of_energy)
     cheaper = before.still * of_time + (1 - before.still) * of_energy

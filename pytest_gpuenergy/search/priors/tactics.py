@@ -41,6 +41,9 @@ _LARGEST_BYTES = 64 << 20
 _LARGEST_GAIN = 1000.0
 """Logarithm of a speedup; a larger one in a file cannot be right."""
 
+Observation = tuple[str, Region, float | None]
+"""A move, the bottleneck of the state before it, and the logarithm of its gain or None."""
+
 
 class Tactic(Struct, frozen=True, forbid_unknown_fields=True):
     """What a move has gained against a bottleneck.
@@ -103,10 +106,6 @@ class TacticGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema_version: int = TACTICS_VERSION
 
 
-Observation = tuple[str, Region, float | None]
-"""A move, the bottleneck of the state before it, and the logarithm of its gain or None."""
-
-
 def tactics_from(language: Language, observations: Iterable[Observation]) -> tuple[Tactic, ...]:
     """Return the tactics that sum up the observations of one search, ordered by their names."""
     gains: defaultdict[tuple[str, Region], list[float]] = defaultdict(list)
@@ -138,10 +137,12 @@ def pooled(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
     combined = []
     for key in sorted(groups):
         group = groups[key]
-        count = sum(one.count for one in group)
-        failures = sum(one.failures for one in group)
-        mean = math.fsum(one.count * one.mean for one in group) / max(1, count)
-        squares = math.fsum(one.count * (one.spread**2 + (one.mean - mean) ** 2) for one in group)
+        count = sum(tactic.count for tactic in group)
+        failures = sum(tactic.failures for tactic in group)
+        mean = math.fsum(tactic.count * tactic.mean for tactic in group) / max(1, count)
+        squares = math.fsum(
+            tactic.count * (tactic.spread**2 + (tactic.mean - mean) ** 2) for tactic in group
+        )
         spread = math.sqrt(squares / max(1, count))
         combined.append(Tactic(*key, count, mean, spread, failures))
     return tuple(combined)
@@ -177,7 +178,7 @@ def tactics_at_start(
             for one in _usable(outdir, tell).parts
             if one.teaches(part) and not one.is_like(part)
         ]
-    found = pooled(tactic for one in others for tactic in one.tactics)
+    found = pooled(tactic for part in others for tactic in part.tactics)
     with writing(kept):
         graph = TacticGraph(parts=(replace(part, tactics=found),))
         write_atomically(kept, dump(graph), durable=True)

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.cuda_accesses import SECTOR_BYTES
-from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, Work
+from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, KernelWork
 from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.workloads import stored_as
 
@@ -21,13 +21,21 @@ _SHARED_BYTES_PER_WAVEFRONT = 128
 _REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "reduce")
 _LOADS, _STORES = ("load",), ("store",)
 _VECTOR_BYTES = 16
-"""The widest access of a thread."""
+"""Bytes of a thread's widest access."""
 _OWN_INSTRUCTIONS = 2.0
-"""Of an access with its address and mask, as in the timing model of the emulated GPU."""
+"""Instructions of an access, its address and its mask, as in the emulated GPU's timing model."""
+_OPERAND_BYTES = 2
+"""Bytes of an element of an operand of ``dot``; a guess."""
+_ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_or", "atomic_and", "atomic_xchg")
+_REDUCING_CALLS = frozenset(["sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum"])
+_DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
+"""Functions that are given the shape of their result, and the place of this argument."""
+
+Shape = tuple[int, ...]
 
 
-def work_of_triton(kernel: TritonFunction) -> Work:
-    """The work of a function that is understood."""
+def work_of_triton(kernel: TritonFunction) -> KernelWork:
+    """Return the work of a function that is understood."""
     return _Counting(kernel).work()
 
 
@@ -39,19 +47,20 @@ class _Counting:
         self._threads = kernel.launch.num_warps * WARP
         self._guessed: set[str] = set()
 
-    def work(self) -> Work:
+    def work(self) -> KernelWork:
         loads, stores = self._moved(*_LOADS), self._moved(*_STORES)
         functions, instructions = self._operations()
         accesses = (loads + stores) / _VECTOR_BYTES / WARP
         dots = [(call, self._dot(call)) for call in self._text.calls("dot")]
         operands = sum((m * k + k * n) * self._times(call) for call, (m, k, n) in dots)
+        largest = max((m * k + k * n for _, (m, k, n) in dots), default=0)
         barriers = sum(map(self._times, self._text.calls("dot", *_REDUCTIONS)))
         rounds = sum(self._waits(call) for call in self._text.calls(*_LOADS))
         atomics = [call for name in _ATOMICS for call in self._text.calls(name)]
-        return Work(
+        return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in self._kernel.facts.grid),
             threads=self._threads,
-            shared_bytes=self._shared_bytes([shape for _, shape in dots]),
+            shared_bytes=largest * _OPERAND_BYTES * max(1, self._kernel.launch.num_stages),
             instructions=instructions + _OWN_INSTRUCTIONS * accesses,
             serial=(instructions + _OWN_INSTRUCTIONS * accesses) / self._kernel.launch.num_warps,
             tensor_flops=sum(2.0 * m * k * n * self._times(call) for call, (m, k, n) in dots),
@@ -69,7 +78,7 @@ class _Counting:
 
     @cached_property
     def _around(self) -> dict[ast.AST, list[ast.For]]:
-        """The loops around each node."""
+        """The loops around each node, the outermost first."""
         found: dict[ast.AST, list[ast.For]] = {}
         for node in ast.walk(self._text.function):
             inner = [*found.get(node, []), *([node] if isinstance(node, ast.For) else [])]
@@ -100,7 +109,7 @@ class _Counting:
         return None if ends is None else sum(ends) / 2
 
     def _elements(self, call: ast.Call) -> int:
-        """Of the block that an access is made to."""
+        """Return the number of elements of the block that an access moves."""
         return math.prod(self._shapes.of(call.args[0])) if call.args else 1
 
     def _moved(self, *names: str) -> float:
@@ -110,7 +119,7 @@ class _Counting:
         )
 
     def _size(self, call: ast.Call) -> int:
-        """Bytes of an element of the tensor that an access is made to; 4 if it is not clear."""
+        """Return the bytes of an element of the accessed tensor; 4 if the tensor is unclear."""
         names = self._names_in(call.args[0]) if call.args else set()
         sizes = [
             stored_as(tensor.dtype).itemsize
@@ -120,7 +129,7 @@ class _Counting:
         return sizes[0] if len(sizes) == 1 else 4
 
     def _names_in(self, node: ast.expr, depth: int = 4) -> set[str]:
-        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
         if depth:
             values = [self._text.definition(name) for name in names]
             for value in values:
@@ -128,13 +137,13 @@ class _Counting:
         return names
 
     def _operations(self) -> tuple[float, float]:
-        """Results of special functions of all threads, and instructions of all warps."""
+        """Return the special functions of all threads, and the instructions of all warps."""
         functions = instructions = 0.0
         for node in ast.walk(self._text.function):
             if isinstance(node, ast.BinOp | ast.Compare | ast.Call | ast.AugAssign):
                 special, plain = self._cost(node)
                 whole = node.target if isinstance(node, ast.AugAssign) else node
-                count = math.prod(self._shapes.of(_loaded(whole))) * self._times(node)
+                count = math.prod(self._shapes.of(whole)) * self._times(node)
                 functions += special * count
                 instructions += plain * max(count / WARP, 1.0)
         return functions, instructions
@@ -149,26 +158,23 @@ class _Counting:
         return 0.0, 1.0
 
     def _dot(self, call: ast.Call) -> tuple[int, int, int]:
-        shapes = [self._shapes.of(one) for one in call.args[:2]]
+        shapes = [self._shapes.of(argument) for argument in call.args[:2]]
         if [len(shape) for shape in shapes] != [2, 2]:
             return 1, 1, 1
         (rows, inner), (_, columns) = shapes
         return rows, inner, columns
 
-    def _shared_bytes(self, dots: list[tuple[int, int, int]]) -> int:
-        most = max((m * k + k * n for m, k, n in dots), default=0)
-        return most * _OPERAND_BYTES * max(1, self._kernel.launch.num_stages)
-
     def _waits(self, call: ast.Call) -> float:
-        """How often a warp waits for a load; in a loop it is made so many rounds ahead."""
+        """Return how often a warp waits for a load, which a pipelined loop makes ahead."""
         around = self._around.get(call, [])
         ahead = max(1, self._stages(around[-1]) - 1) if around else 1
         return self._times(call) / ahead
 
     def _stages(self, loop: ast.For) -> int:
-        """Of a loop: its own; those of the launch if its loads feed a ``dot``; otherwise none.
+        """Return the pipeline stages of a loop: its own, or those of the launch.
 
-        That the launch's are for such loops alone is in Triton's documentation of ``tl.range``.
+        The stages of the launch apply only to loops whose loads feed a ``dot``, by Triton's
+        documentation of ``tl.range``.
         """
         for one in self._text.loops:
             for keyword in one.call.keywords if one.node == loop else []:
@@ -187,31 +193,15 @@ class _Counting:
         return float(max(1, *outputs)) if outputs else 1.0
 
 
-_OPERAND_BYTES = 2
-_ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_or", "atomic_and", "atomic_xchg")
-
-
-def _loaded(node: ast.expr) -> ast.expr:
-    """A target as an expression of its value."""
-    return ast.Name(node.id, ast.Load()) if isinstance(node, ast.Name) else node
-
-
-Shape = tuple[int, ...]
-
-_REDUCING_CALLS = frozenset(["sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum"])
-_DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
-"""Functions with the shape of their result, and the place of this argument."""
-
-
 class Shapes:
-    """Of the expressions of one function; what is not understood is a scalar, ``()``."""
+    """The shapes of one function's expressions; what is not understood is a scalar, ``()``."""
 
     def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._by_name: dict[str, Shape] = {}
 
     def of(self, node: ast.expr) -> Shape:
-        """The shape of an expression."""
+        """Return the shape of an expression."""
         match node:
             case ast.Name(id=name):
                 return self._named(name)
@@ -231,22 +221,22 @@ class Shapes:
 
     def _named(self, name: str) -> Shape:
         if name not in self._by_name:
-            self._by_name[name] = ()  # while what it is set to mentions it
-            self._by_name[name] = self._assigned(name)
+            self._by_name[name] = ()  # in case its own value mentions it
+            shapes = [
+                self.of(assignment.value)
+                for assignment in self._kernel.text.assignments.get(name, [])
+                if isinstance(assignment, ast.Assign | ast.AugAssign | ast.AnnAssign)
+                and assignment.value
+            ]
+            self._by_name[name] = max(shapes, key=len, default=())
         return self._by_name[name]
 
-    def _assigned(self, name: str) -> Shape:
-        shapes = [
-            self.of(one.value)
-            for one in self._kernel.text.assignments.get(name, [])
-            if isinstance(one, ast.Assign | ast.AugAssign | ast.AnnAssign) and one.value is not None
-        ]
-        return max(shapes, key=len, default=())
-
     def _together(self, nodes: list[ast.expr]) -> Shape:
+        """Return the shape that results from broadcasting expressions together."""
         found: Shape = ()
         for node in nodes:
-            found = _broadcast(found, self.of(node))
+            pairs = zip_longest(reversed(found), reversed(self.of(node)), fillvalue=1)
+            found = tuple(max(pair) for pair in pairs)[::-1]
         return found
 
     def _call(self, node: ast.Call) -> Shape:
@@ -254,12 +244,14 @@ class Shapes:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             return self.of(node.func.value)
         if name == "arange" and len(arguments) == 2:
-            low, high = (self._number(one) for one in arguments)
+            low, high = (self._number(argument) for argument in arguments)
             return (max(1, high - low),)
         if name in _DIMS and len(arguments) > _DIMS[name]:
-            return self._dims(arguments[_DIMS[name]])
+            dims = arguments[_DIMS[name]]
+            sizes = dims.elts if isinstance(dims, ast.Tuple | ast.List) else [dims]
+            return tuple(max(1, self._number(size)) for size in sizes)
         if name == "dot" and len(arguments) >= 2:
-            left, right = (self.of(one) for one in arguments[:2])
+            left, right = (self.of(argument) for argument in arguments[:2])
             return (left[0], right[1]) if len(left) == len(right) == 2 else ()
         if name == "trans" and arguments:
             return self.of(arguments[0])[::-1]
@@ -268,17 +260,13 @@ class Shapes:
         return self._together(arguments)
 
     def _reduced(self, node: ast.Call, shape: Shape) -> Shape:
-        named = [one.value for one in node.keywords if one.arg == "axis"]
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "axis"]
         places = [*node.args[1:2], *named]
         axis = self._number(places[0]) if places else None
         if axis is None or not -len(shape) <= axis < len(shape):
             return ()
         axis %= len(shape)
         return (*shape[:axis], *shape[axis + 1 :])
-
-    def _dims(self, node: ast.expr) -> Shape:
-        parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-        return tuple(max(1, self._number(one)) for one in parts)
 
     def _number(self, node: ast.expr) -> int:
         if isinstance(node, ast.Name) and node.id in self._module_constants:
@@ -288,7 +276,7 @@ class Shapes:
 
     @cached_property
     def _module_constants(self) -> dict[str, int]:
-        """What the module sets to ``tl.constexpr(number)``."""
+        """The numbers that the module defines by ``tl.constexpr(number)``."""
         found = {}
         for node in self._kernel.text.module.body:
             match node:
@@ -301,7 +289,7 @@ class Shapes:
 
 
 def _with_axes(shape: Shape, places: ast.expr) -> Shape:
-    """The shape of ``block[:, None]``."""
+    """Return the shape of an expression such as ``block[:, None]``."""
     parts = places.elts if isinstance(places, ast.Tuple) else [places]
     rest = list(shape)
     found = []
@@ -311,8 +299,3 @@ def _with_axes(shape: Shape, places: ast.expr) -> Shape:
         elif rest:
             found.append(rest.pop(0))
     return (*found, *rest)
-
-
-def _broadcast(one: Shape, two: Shape) -> Shape:
-    pairs = zip_longest(reversed(one), reversed(two), fillvalue=1)
-    return tuple(max(pair) for pair in pairs)[::-1]

@@ -149,7 +149,7 @@ class TeamEvaluator:
         self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
     ) -> Future[Result]:
         """Hand a state to the team; only one process compiles each state ahead."""
-        new = tuple(one for one in ahead if one.id not in self._prepared)
+        new = tuple(state for state in ahead if state.id not in self._prepared)
         self._prepared.update(one.id for one in (state, *new))
         bench = self.benches[0]
         emulated = bench.device.emulated
@@ -162,7 +162,7 @@ class TeamEvaluator:
 
     def leave(self, gpu: str, why: str) -> None:
         """Stop using a GPU."""
-        [member] = [one for one in self.team.members if one.uuid == gpu]
+        [member] = [member for member in self.team.members if member.uuid == gpu]
         name = self.benches[0].device.name
         self.team.leave(member, DeviceError(f"{name} ({gpu}) cannot be used, because {why}."))
 
@@ -205,7 +205,7 @@ class Task(Struct, frozen=True):
         )
 
 
-class GpuProcess:
+class SearchGpuProcess:
     """The process of one GPU of several, which the parent process has claimed.
 
     Args:
@@ -288,7 +288,9 @@ class Scales:
                 why = f"the baseline fails there ({result.outcome}): {result.message}"
                 evaluator.leave(result.gpu, why.removesuffix("."))
         self._scales = {
-            one.gpu: first.cost / one.cost for one in [*earlier.values(), *found] if one.cost
+            result.gpu: first.cost / result.cost
+            for result in [*earlier.values(), *found]
+            if result.cost
         } | {first.gpu: 1.0}
         return first
 

@@ -23,7 +23,7 @@ from pytest_gpuenergy.search.trust.result import Result
 from pytest_gpuenergy.support import decode, encode
 
 
-class Rewrite(Struct, frozen=True):
+class NextMove(Struct, frozen=True):
     """A move that the search makes next.
 
     Attributes:
@@ -35,7 +35,7 @@ class Rewrite(Struct, frozen=True):
     application: Application
 
 
-class Step(NamedTuple):
+class MoveOutcome(NamedTuple):
     """A move whose outcome is known.
 
     Attributes:
@@ -83,10 +83,10 @@ class GraphExplorer:
         self._proposed: dict[str, Proposal] = {}
         self._propose()  # the baseline
 
-    def propose(self) -> Rewrite | None:
+    def propose(self) -> NextMove | None:
         """Return the move to make next, never the same twice; None if there is none left."""
         proposal = self._propose()
-        return None if proposal is None else self._space.rewrite(proposal)
+        return None if proposal is None else self._space.next_move(proposal)
 
     def learn(self, state: State, result: Result) -> None:
         """Take the result of a state into account; that of the baseline comes first."""
@@ -99,7 +99,7 @@ class GraphExplorer:
         """Return at most ``count`` states that are likely to be chosen next; choose none."""
         actions = self._space.actions if self._has_rules_only else lambda _: ()
         found = foreseen(self._strategy, actions, count)
-        return [self._space.rewrite(one).application.state for one in found]
+        return [self._space.next_move(proposal).application.state for proposal in found]
 
     def precompute(self, state: State) -> None:
         """Make the moves to a state and count their work, which takes no result.
@@ -117,7 +117,7 @@ class GraphExplorer:
         """Return what the strategy knows about the states, as it is stored."""
         return self._strategy.record().graph
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[MoveOutcome]:
         """Yield the moves between evaluated states, whether or not the search made them."""
         nodes = self._strategy.graph.nodes
         for state, node in nodes.items():
@@ -127,7 +127,7 @@ class GraphExplorer:
                     gain = None if child.cost is None else child.own - node.own
                     application = self._space.applications[state, edge.label]
                     source, result = self._space.states[state], self._space.results[state]
-                    yield Step(source, result, application, gain)
+                    yield MoveOutcome(source, result, application, gain)
 
     def _propose(self) -> Proposal | None:
         proposal = self._strategy.propose()
@@ -172,28 +172,28 @@ class _StateSpace:
             return []
         found = []
         for move in self._moves:
-            for one in move.applications(source, self._spec):
-                label = f"{one.move} {one.what}"
-                self.applications[state, label] = one
-                self.states.setdefault(one.state.id, one.state)
+            for application in move.applications(source, self._spec):
+                label = f"{application.move} {application.what}"
+                self.applications[state, label] = application
+                self.states.setdefault(application.state.id, application.state)
                 expected = None
                 if self._guide is not None:
-                    expected = self._guide.expected(source, result, move, one)
-                found.append(Action(label, one.state.id, expected, family=one.move))
+                    expected = self._guide.expected(source, result, move, application)
+                found.append(Action(label, application.state.id, expected, family=application.move))
         return found
 
     def precompute(self, state: State) -> None:
         """Make the moves to a state and count the work of the new states."""
         for move in self._moves:
             if isinstance(move, _CachingMove):
-                for one in move.applications(state, self._spec):
+                for application in move.applications(state, self._spec):
                     if self._guide is not None:
-                        self._guide.prior.costs(one.state)
+                        self._guide.prior.costs(application.state)
 
-    def rewrite(self, proposal: Proposal) -> Rewrite:
+    def next_move(self, proposal: Proposal) -> NextMove:
         """Return the move that a strategy has chosen."""
         parent = proposal.path[-1]
-        return Rewrite(self.states[parent], self.applications[parent, proposal.label])
+        return NextMove(self.states[parent], self.applications[parent, proposal.label])
 
 
 class _CachingMove:
@@ -265,7 +265,7 @@ class Guide:
         found = None if state is None else self.prior.situation(state, result)
         return {} if found is None else found.time_shares
 
-    def observations(self, steps: Iterator[Step]) -> Iterator[Observation]:
+    def observations(self, steps: Iterator[MoveOutcome]) -> Iterator[Observation]:
         """Yield the gains of moves to states whose bottleneck is known."""
         for step in steps:
             situation = self.prior.situation(step.state, step.result)

@@ -12,7 +12,7 @@ from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
 from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
-from pytest_gpuenergy.search.trust.result import Gain, Node
+from pytest_gpuenergy.search.trust.result import SearchNode
 
 SUMMARY_VERSION = 1
 """The ``schema_version`` of the files that this version writes."""
@@ -85,12 +85,12 @@ def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | Non
     kernels = tuple(_kernel(spec, state) for spec, state in found if state.nodes)
     if not kernels:
         return None
-    energies = [one.ratio_intervals[Metric.ENERGY] for one in kernels]
+    energies = [kernel.ratio_intervals[Metric.ENERGY] for kernel in kernels]
     return Summary(
         kernels=kernels,
-        improved=sum(one.best is not None for one in kernels),
-        median_speedup=median(1 / one.ratios[Metric.TIME] for one in kernels),
-        mean_energy_cut=fmean(1 - one.ratios[Metric.ENERGY] for one in kernels),
+        improved=sum(kernel.best is not None for kernel in kernels),
+        median_speedup=median(1 / kernel.ratios[Metric.TIME] for kernel in kernels),
+        mean_energy_cut=fmean(1 - kernel.ratios[Metric.ENERGY] for kernel in kernels),
         mean_energy_cut_interval=Interval(
             fmean(1 - ends.high for ends in energies), fmean(1 - ends.low for ends in energies)
         ),
@@ -107,31 +107,34 @@ def totals_of(summary: Summary) -> Iterator[str]:
     """Yield sentences about all kernels together."""
     ends = summary.mean_energy_cut_interval
     count = len(summary.kernels)
-    emulated = any(one.emulated for one in summary.kernels)
+    emulated = any(kernel.emulated for kernel in summary.kernels)
     yield (
         f"{summary.improved} of {count} kernel{'' if count == 1 else 's'} improved: median speedup "
         f"{summary.median_speedup:.2f}x, mean energy cut {100 * summary.mean_energy_cut:.1f} % "
         f"[{100 * ends.low:.1f}, {100 * ends.high:.1f}]"
         f"{' (emulated: from a model, not measured)' if emulated else ''}"
     )
-    if unclaimed := [one.name for one in summary.kernels if one.unclaimed]:
+    if unclaimed := [kernel.name for kernel in summary.kernels if kernel.unclaimed]:
         yield (
             "no gain claimed, because the emulated GPU's model was not compared with kernels of "
             f"this kind: {', '.join(unclaimed)}"
         )
-    if open_ones := [one.name for one in summary.kernels if not one.finished]:
-        yield f"not finished, continue with --resume: {', '.join(open_ones)}"
+    if unfinished := [kernel.name for kernel in summary.kernels if not kernel.finished]:
+        yield f"not finished, continue with --resume: {', '.join(unfinished)}"
 
 
 def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
-    gain = next((one for one in state.gains if one.accepted), None)
-    compared = next((one for one in state.gains if one.baseline), None)
+    gain = next((gain for gain in state.gains if gain.accepted), None)
+    compared = next((gain for gain in state.gains if gain.baseline), None)
     time_ms = state.nodes[0].time_ms
     baseline = dict(compared.baseline) if compared is not None else {}
     if not baseline and time_ms is not None:
         baseline = {Metric.TIME: time_ms}
     ratios = {metric: gain.ratios.get(metric, 1.0) if gain else 1.0 for metric in METRICS}
-    roofline_ms = _roofline_ms(spec, state.identity.gpu)
+    roofline_ms, roofline_share = _roofline_ms(spec, state.identity.gpu), None
+    if roofline_ms is not None and (before_ms := baseline.get(Metric.TIME)):
+        after_ms = before_ms * ratios[Metric.TIME]
+        roofline_share = roofline_ms / before_ms, roofline_ms / after_ms
     return KernelSummary(
         name=spec.name,
         gpu=state.identity.gpu,
@@ -140,8 +143,11 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
         correct=sum(node.cost is not None for node in state.nodes[1:]),
         finished=state.finished,
         best=gain.id if gain is not None else None,
-        moves=tuple(_moves(state.nodes, gain)),
-        unclaimed=next((one.message for one in state.gains if one.unclaimed), ""),
+        moves=tuple(
+            f"{node.move} {node.what}".strip()
+            for node in path_to(state.nodes, None if gain is None else gain.id)
+        ),
+        unclaimed=next((gain.message for gain in state.gains if gain.unclaimed), ""),
         ratios=ratios,
         ratio_intervals={
             metric: gain.ratio_intervals.get(metric, _WHOLE) if gain else _WHOLE
@@ -149,43 +155,36 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
         },
         baseline=baseline,
         roofline_ms=roofline_ms,
-        roofline_share=_shares(roofline_ms, baseline.get(Metric.TIME), ratios[Metric.TIME]),
+        roofline_share=roofline_share,
     )
 
 
-def _moves(nodes: Sequence[Node], gain: Gain | None) -> list[str]:
+def path_to(nodes: Sequence[SearchNode], state_id: str | None) -> list[SearchNode]:
+    """Return the states from the baseline, which is left out, to a state; none for None."""
     by_id = {node.id: node for node in nodes}
-    found: list[str] = []
-    node = None if gain is None else by_id.get(gain.id)
-    while node is not None and node.parent is not None and len(found) < len(nodes):
-        found.insert(0, f"{node.move} {node.what}".strip())
+    path: list[SearchNode] = []
+    node = by_id.get(state_id or "")
+    while node is not None and node.parent is not None and node not in path:
+        path.insert(0, node)
         node = by_id.get(node.parent)
-    return found
+    return path
 
 
 def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
-    profile = next((one for one in PROFILES.values() if one.name == gpu), None)
+    profile = next((profile for profile in PROFILES.values() if profile.name == gpu), None)
     if profile is None:
         return None
     peaks = Peaks(profile.bandwidth_gb_s, 0, profile.fp32_tflops)  # nothing stays in the L2
     return floor_ms(workload_of(spec, spec.sizes[0], dict), peaks)
 
 
-def _shares(
-    roofline_ms: float | None, time_ms: float | None, ratio: float
-) -> tuple[float, float] | None:
-    if roofline_ms is None or not time_ms:
-        return None
-    return roofline_ms / time_ms, roofline_ms / (time_ms * ratio)
-
-
-def _row(one: KernelSummary) -> tuple[str, ...]:
+def _row(kernel: KernelSummary) -> tuple[str, ...]:
     kept = [
-        f"{one.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
+        f"{kernel.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
         for metric in METRICS
-        if (ends := one.ratio_intervals[metric])
+        if (ends := kernel.ratio_intervals[metric])
     ]
-    figures = kept if one.best is not None else ["1", "1", "1"]
-    share = one.roofline_share
+    figures = kept if kernel.best is not None else ["1", "1", "1"]
+    share = kernel.roofline_share
     shares = "" if share is None else f"{100 * share[0]:.3g} % -> {100 * share[1]:.3g} %"
-    return (one.name, *figures, shares, "; ".join(one.moves) or "the baseline remains")
+    return (kernel.name, *figures, shares, "; ".join(kernel.moves) or "the baseline remains")

@@ -16,14 +16,14 @@ from msgspec import Struct
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.record import Metric, RunInfo
 from pytest_gpuenergy.search.running.search_state import (
-    Identity,
+    SearchIdentity,
     SearchState,
     read_lines,
     read_state,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
-from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Gain, Result
+from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result, VariantGain
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -51,6 +51,11 @@ _LARGEST_BYTES = 1 << 20
 _LARGEST_LIST_BYTES = 1 << 30
 """Size of the list of events."""
 
+CONTROL_VERSION = 1
+"""The ``schema_version`` of the control files that this version reads and writes."""
+_LARGEST_CONTROL_BYTES = 16 << 20
+"""Size of a control file, which contains the source of a state."""
+
 
 class KernelFolder:
     """``OUTDIR/kernels/_NAME``, held by one process at a time; a context manager.
@@ -71,7 +76,9 @@ class KernelFolder:
         OutputError: the folder cannot be written.
     """
 
-    def __init__(self, outdir: Path, spec: KernelSpec, identity: Identity, *, resume: bool) -> None:
+    def __init__(
+        self, outdir: Path, spec: KernelSpec, identity: SearchIdentity, *, resume: bool
+    ) -> None:
         self.path = outdir / "kernels" / f"_{spec.name}"
         self.earlier: SearchState | None = None
         with ExitStack() as stack, writing(self.path):
@@ -88,7 +95,7 @@ class KernelFolder:
                 )
             drop_torn_line(events)
             read = read_lines(events, "list of events", _Event, _LARGEST_LIST_BYTES)
-            self._noted = {(one.event, one.id) for one in read}
+            self._noted = {(record.event, record.id) for record in read}
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
 
@@ -118,7 +125,7 @@ class KernelFolder:
         """
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
         found = [_read(path, "result", Result) for path in paths]
-        return {one.gpu: one for one in found if one is not None}
+        return {result.gpu: result for result in found if result is not None}
 
     def keep_baseline(self, result: Result) -> None:
         """Write the result of the baseline on a GPU that is not the first one.
@@ -131,15 +138,15 @@ class KernelFolder:
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, dump(result), durable=True)
 
-    def earlier_gain(self, state_id: str) -> Gain | None:
+    def earlier_gain(self, state_id: str) -> VariantGain | None:
         """Return the comparison of a state with the baseline, if it was made before.
 
         Raises:
             InputError: the comparison is damaged.
         """
-        return _read(self.place(state_id) / _COMPARISON, "comparison", Gain)
+        return _read(self.place(state_id) / _COMPARISON, "comparison", VariantGain)
 
-    def keep_gain(self, gain: Gain) -> None:
+    def keep_gain(self, gain: VariantGain) -> None:
         """Write the comparison of a state with the baseline.
 
         Raises:
@@ -234,7 +241,7 @@ class KernelFolder:
             draft.symlink_to(self.place(state_id).relative_to(self.path))
             draft.replace(self.path / _BEST)
 
-    def _begin(self, identity: Identity, spec: KernelSpec, *, resume: bool) -> None:
+    def _begin(self, identity: SearchIdentity, spec: KernelSpec, *, resume: bool) -> None:
         path = self.path / STATE_JSON
         if not is_there(path):
             if is_there(self.place(BASELINE) / _RESULT):
@@ -285,13 +292,6 @@ def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
 class _Event(Struct, frozen=True):
     event: str = ""
     id: str | None = None
-
-
-CONTROL_VERSION = 1
-"""The ``schema_version`` of the control files that this version reads and writes."""
-
-_LARGEST_CONTROL_BYTES = 16 << 20
-"""Size of a control file, which contains the source of a state."""
 
 
 class Control(Struct, frozen=True, kw_only=True):

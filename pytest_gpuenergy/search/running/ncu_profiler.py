@@ -17,7 +17,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.search.moves.move import Region
+from pytest_gpuenergy.search.running.kernel_folder import read_control
+from pytest_gpuenergy.search.spec.spec_file import read_spec
+from pytest_gpuenergy.search.spec.spec_workload import workload_of
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.support import (
     AS_MEASURED,
     FORBIDDEN,
@@ -42,6 +49,17 @@ _LARGEST_BYTES = 1 << 20
 """Size of a stored profile."""
 LAUNCHES = 3
 """Launches of a variant. The last one is profiled: the caches are then as in a measurement."""
+
+_OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
+_UNITS: Mapping[Region, tuple[str, ...]] = {
+    "compute": ("sm__inst_executed", "sm__pipe_fma_cycles_active", "sm__pipe_tensor_cycles_active"),
+    "gmem": ("dram__throughput", "lts__throughput"),
+    "sfu": ("sm__inst_executed_pipe_xu",),
+    "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
+}
+"""The counters of each region, of which the busiest counts."""
+_UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
+_SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,18 +175,6 @@ def _read(path: Path) -> Profile:
     return found
 
 
-_OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
-_UNITS: Mapping[Region, tuple[str, ...]] = {
-    "compute": ("sm__inst_executed", "sm__pipe_fma_cycles_active", "sm__pipe_tensor_cycles_active"),
-    "gmem": ("dram__throughput", "lts__throughput"),
-    "sfu": ("sm__inst_executed_pipe_xu",),
-    "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
-}
-"""The counters of each region, of which the busiest counts."""
-_UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
-_SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
-
-
 def metrics() -> tuple[str, ...]:
     """Return the names of the metrics that ncu is asked for."""
     of_units = tuple(f"{name}{_OF_PEAK}" for names in _UNITS.values() for name in names)
@@ -230,14 +236,6 @@ def _numbers(header: Sequence[str], row: Sequence[str]) -> dict[str, float]:
 
 def main(words: Sequence[str]) -> int:
     """Launch the kernel of a control file with the first set of sizes."""
-    from pytest_gpuenergy.engine import arenas_for
-    from pytest_gpuenergy.kernels import Job
-    from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.search.running.kernel_folder import read_control
-    from pytest_gpuenergy.search.spec.spec_file import read_spec
-    from pytest_gpuenergy.search.spec.spec_workload import workload_of
-    from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-
     path, gpu = Path(words[0]), words[1]
     control = read_control(path)
     spec = read_spec(path.parent / control.spec)

@@ -17,24 +17,30 @@ from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
-from pytest_gpuenergy.search.running.explorer import GraphExplorer, Rewrite
+from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
-from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
+from pytest_gpuenergy.search.running.search_state import (
+    SearchIdentity,
+    SearchState,
+    identity_of_spec,
+)
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
-from pytest_gpuenergy.search.trust.result import Gain, Node, Result, limit_of
+from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain, limit_of
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
 _AHEAD = 2
 """Number of states that are compiled ahead while one is evaluated."""
 
+_Listed = tuple[AnyKernel | None, Mapping[str, str]]
+
 
 @dataclass(frozen=True)
-class Options:
+class SearchOptions:
     """The options of a search.
 
     Attributes:
@@ -50,11 +56,11 @@ class Options:
     smclock: str = "current"
 
 
-def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
+def identity_of(bench: Bench, strategy: Mapping[str, float]) -> SearchIdentity:
     """Return what a search on this bench must have in common with one that it continues."""
     device = bench.device
     enforced = enforced_setpoint(device)
-    return Identity(
+    return SearchIdentity(
         spec=identity_of_spec(bench.spec),
         gpu=device.name,
         emulated=device.emulated,
@@ -68,21 +74,21 @@ def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
 
 @dataclass
 class _Trial:
-    """A rewrite whose state is being evaluated.
+    """A move whose resulting state is being evaluated.
 
     Attributes:
-        rewrite: the move that the explorer has chosen.
+        next_move: the move that the explorer has chosen.
         result: the result, once it is on disk.
         pending: the evaluation; None if an earlier run has written the result.
     """
 
-    rewrite: Rewrite
+    next_move: NextMove
     result: Result | None
     pending: Future[Result] | None = None
 
     @property
     def state(self) -> State:
-        return self.rewrite.application.state
+        return self.next_move.application.state
 
 
 @dataclass
@@ -108,7 +114,7 @@ class Search:
     evaluator: Evaluator
     folder: KernelFolder
     explorer: GraphExplorer
-    options: Options
+    options: SearchOptions
     run_info: RunInfo
     tell: Callable[[str], None]
     stop: Event
@@ -157,69 +163,8 @@ class Search:
         self._confirm()
         return self.state
 
-    def _explore(self) -> None:
-        """Evaluate variants, as many at the same time as the search is wide."""
-        trials: deque[_Trial] = deque()
-        while True:
-            while len(trials) < self.state.width and not self.stop.is_set():
-                trial = self._next(len(trials))
-                if trial is None:
-                    break
-                trials.append(trial)
-            if not trials:
-                return
-            result = self._first_result(trials)
-            trial = trials.popleft()
-            if trial.pending is not None:
-                number = f"{self.state.builds + 1}/{self.options.budget}"
-                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.rewrite, result)}")
-            self._add(trial.state, result, trial.rewrite)
-
-    def _next(self, running: int) -> _Trial | None:
-        """Begin the next variant; return None if there is none, for now or for good."""
-        if self.state.builds + running >= self.options.budget:
-            return None
-        with self._timed("propose"):
-            wait(self._precomputing)
-            self._precomputing.clear()
-            rewrite = self.explorer.propose()
-        if rewrite is None:
-            return None
-        state = rewrite.application.state
-        earlier = self.folder.earlier_result(state.id)
-        pending = None
-        if earlier is None:
-            with self._timed("propose"):
-                ahead = self.explorer.foreseen(_AHEAD)
-            self._listings.begin(state)
-            limit = None
-            if not self.bench.device.emulated:  # whose evaluation needs this processor
-                job = self._background.submit(self.explorer.precompute, state)
-                self._precomputing.append(job)
-                limit = limit_of(self.state.nodes, self.bench.objective)
-            with self._timed("evaluate"):
-                pending = self.evaluator.start(self._proposed, state, ahead, limit)
-        self._proposed += 1
-        return _Trial(rewrite, earlier, pending)
-
-    def _first_result(self, trials: Sequence[_Trial]) -> Result:
-        """Wait for the first trial, and write the results that arrive meanwhile."""
-        while True:
-            for trial in trials:
-                if trial.pending is not None and trial.result is None and trial.pending.done():
-                    trial.result = self._scales.scaled(trial.pending.result())
-                    self._keep(trial.state.id, trial.state, trial.result, trial.rewrite)
-            if (found := trials[0].result) is not None:
-                return found
-            pending = [one.pending for one in trials if one.pending and one.result is None]
-            with self._timed("evaluate"):
-                wait(pending, return_when=FIRST_COMPLETED)
-
-    def _stopped(self) -> KeyboardInterrupt:
-        self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
-        return KeyboardInterrupt()
-
     def _evaluate_baseline(self) -> None:
+        """Evaluate the baseline on each GPU, unless an earlier run has done so."""
         spec = self.bench.spec
         earlier = self.folder.earlier_result(BASELINE)
         if earlier is None:
@@ -244,7 +189,66 @@ class Search:
             self._keep(BASELINE, spec.baseline, result, None)
         self._add(spec.baseline, result, None)
 
-    def _keep(self, place: str, state: State, result: Result, rewrite: Rewrite | None) -> None:
+    def _explore(self) -> None:
+        """Evaluate variants, as many at the same time as the search is wide."""
+        trials: deque[_Trial] = deque()
+        while True:
+            while len(trials) < self.state.width and not self.stop.is_set():
+                trial = self._next(len(trials))
+                if trial is None:
+                    break
+                trials.append(trial)
+            if not trials:
+                return
+            result = self._first_result(trials)
+            trial = trials.popleft()
+            if trial.pending is not None:
+                number = f"{self.state.builds + 1}/{self.options.budget}"
+                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.next_move, result)}")
+            self._add(trial.state, result, trial.next_move)
+
+    def _next(self, running: int) -> _Trial | None:
+        """Begin the next variant; return None if there is none, for now or for good."""
+        if self.state.builds + running >= self.options.budget:
+            return None
+        with self._timed("propose"):
+            wait(self._precomputing)
+            self._precomputing.clear()
+            next_move = self.explorer.propose()
+        if next_move is None:
+            return None
+        state = next_move.application.state
+        earlier = self.folder.earlier_result(state.id)
+        pending = None
+        if earlier is None:
+            with self._timed("propose"):
+                ahead = self.explorer.foreseen(_AHEAD)
+            self._listings.begin(state)
+            limit = None
+            if not self.bench.device.emulated:  # whose evaluation needs this processor
+                job = self._background.submit(self.explorer.precompute, state)
+                self._precomputing.append(job)
+                limit = limit_of(self.state.nodes, self.bench.objective)
+            with self._timed("evaluate"):
+                pending = self.evaluator.start(self._proposed, state, ahead, limit)
+        self._proposed += 1
+        return _Trial(next_move, earlier, pending)
+
+    def _first_result(self, trials: Sequence[_Trial]) -> Result:
+        """Wait for the first trial, and write the results that arrive meanwhile."""
+        while True:
+            for trial in trials:
+                if trial.pending is not None and trial.result is None and trial.pending.done():
+                    trial.result = self._scales.scaled(trial.pending.result())
+                    self._keep(trial.state.id, trial.state, trial.result, trial.next_move)
+            if (found := trials[0].result) is not None:
+                return found
+            pending = [trial.pending for trial in trials if trial.pending and trial.result is None]
+            with self._timed("evaluate"):
+                wait(pending, return_when=FIRST_COMPLETED)
+
+    def _keep(self, place: str, state: State, result: Result, next_move: NextMove | None) -> None:
+        """Write what was evaluated into the folder of its state."""
         up = ".." if place == BASELINE else "../.."
         control = Control(
             spec=f"{up}/{SPEC_JSON}",
@@ -255,21 +259,21 @@ class Search:
             place=self.evaluator.gpus.index(result.gpu),
             powercap=self.options.powercap,
             smclock=self.options.smclock,
-            **_origin(rewrite),
+            **_origin(next_move),
         )
         with self._timed("listings"):
             kernel, listings = self._listings.of(state)
-        diff = "" if rewrite is None else candidate_diff(rewrite.parent, state)
+        diff = "" if next_move is None else candidate_diff(next_move.parent, state)
         run = replace(self.run_info, gpu_uuid=result.gpu)
         with self._timed("write"):
             self.folder.keep(place, control, run, kernel, listings, result, diff)
         self._times.add(result)
 
-    def _add(self, state: State, result: Result, rewrite: Rewrite | None) -> None:
+    def _add(self, state: State, result: Result, next_move: NextMove | None) -> None:
         """Add a result to the search's state, on disk and for the explorer."""
-        node = Node(
+        node = SearchNode(
             id=state.id,
-            **_origin(rewrite),
+            **_origin(next_move),
             outcome=result.outcome,
             cost=result.cost,
             time_ms=result.time_ms,
@@ -282,7 +286,7 @@ class Search:
             nodes=nodes,
             incumbent=by_cost(nodes)[0].id,
         )
-        self.folder.event("variant" if rewrite else BASELINE, **_fields(node))
+        self.folder.event("variant" if next_move else BASELINE, **_fields(node))
         if self.llm is not None:
             self.llm.learn(node, result)
         with self._timed("learn, profile"):
@@ -293,7 +297,7 @@ class Search:
 
     def _confirm(self) -> None:
         """Compare the best variants with the baseline, until one is better."""
-        baseline, gains = self.bench.spec.baseline.id, list[Gain]()
+        baseline, gains = self.bench.spec.baseline.id, list[VariantGain]()
         with self._timed("confirm"):
             for gain in self._confirmation.gains(self.state.nodes):
                 if gain is None:
@@ -307,6 +311,7 @@ class Search:
         self._write()
 
     def _write(self) -> None:
+        """Write the state of the search and its trace."""
         with self._timed("write"):
             self.state = replace(self.state, graph=self.explorer.graph())
             self.folder.write_state(self.state)
@@ -317,29 +322,31 @@ class Search:
         ]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
+    def _stopped(self) -> KeyboardInterrupt:
+        """Say that the search has stopped, and return the exception that ends it."""
+        self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
+        return KeyboardInterrupt()
 
-def _origin(rewrite: Rewrite | None) -> dict[str, Any]:
+
+def _origin(next_move: NextMove | None) -> dict[str, Any]:
     """Return the fields that say how a state was made from which other one."""
-    if rewrite is None:
+    if next_move is None:
         return {"parent": None}
-    application = rewrite.application
-    return {"parent": rewrite.parent.id, "move": application.move, "what": application.what}
+    application = next_move.application
+    return {"parent": next_move.parent.id, "move": application.move, "what": application.what}
 
 
-def _fields(record: Node | Gain) -> dict[str, object]:
+def _fields(record: SearchNode | VariantGain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def _progress(rewrite: Rewrite, result: Result) -> str:
+def _progress(next_move: NextMove, result: Result) -> str:
     """Return the line of progress about an evaluated state."""
-    what = f"{rewrite.application.move} {rewrite.application.what}"
+    what = f"{next_move.application.move} {next_move.application.what}"
     if result.cost is None:
         return f"{what}: {result.outcome}: {result.message}"
     metric = result.objective
     return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"
-
-
-_Listed = tuple[AnyKernel | None, Mapping[str, str]]
 
 
 class Listings:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.running.gains_summary import summary_of
+from pytest_gpuenergy.search.running.gains_summary import path_to, summary_of
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
     EVENTS_JSONL,
@@ -24,7 +24,7 @@ from pytest_gpuenergy.search.running.search_state import SearchState, read_state
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.trust.result import Gain, Node
+from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
 
 Values = dict[str, Any]
@@ -54,7 +54,7 @@ def search_folders(named: Path) -> list[Path]:
     """Return the folders of kernels in an ``--outdir``, or the folder of a kernel itself."""
     if is_file(named / STATE_JSON):
         return [named]
-    return [one for one in matching(named, "kernels/_*") if is_file(one / STATE_JSON)]
+    return [path for path in matching(named, "kernels/_*") if is_file(path / STATE_JSON)]
 
 
 def files_of(named: Path) -> list[Path]:
@@ -86,7 +86,6 @@ def search_values(search: SearchRecord) -> Values:
     summed_up = summary_of([(search.spec, state)])
     assert summed_up is not None  # because there is a baseline
     (summary,) = summed_up.kernels
-    by_id = {node.id: node for node in state.nodes}
     return {
         "name": search.spec.name,
         "folder": str(search.folder),
@@ -106,7 +105,7 @@ def search_values(search: SearchRecord) -> Values:
         "gains": [_gain(gain) for gain in state.gains],
         "changes": [
             {"id": node.id, "move": _move(node), "diff": _diff(search.folder, node)}
-            for node in _path(by_id, state.incumbent)
+            for node in path_to(state.nodes, state.incumbent)
         ],
     }
 
@@ -172,7 +171,7 @@ def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
     return order
 
 
-def _others(nodes: Sequence[Node], record: GraphRecord | None) -> Mapping[str, set[str]]:
+def _others(nodes: Sequence[SearchNode], record: GraphRecord | None) -> Mapping[str, set[str]]:
     """Return, for each state, the other states from which a move would also have led to it."""
     evaluated = {node.id: node.parent for node in nodes}
     found: defaultdict[str, set[str]] = defaultdict(set)
@@ -183,17 +182,7 @@ def _others(nodes: Sequence[Node], record: GraphRecord | None) -> Mapping[str, s
     return found
 
 
-def _path(by_id: Mapping[str, Node], best: str | None) -> list[Node]:
-    """Return the states from the baseline, which is left out, to the best one."""
-    path: list[Node] = []
-    node = by_id.get(best or "")
-    while node is not None and node.parent is not None and node not in path:
-        path.insert(0, node)
-        node = by_id.get(node.parent)
-    return path
-
-
-def _move(node: Node) -> str:
+def _move(node: SearchNode) -> str:
     return f"{node.move} {node.what}".strip() or BASELINE
 
 
@@ -201,7 +190,7 @@ class _Failure(Struct, frozen=True):
     message: str | None = None
 
 
-def _message(folder: Path, node: Node) -> str:
+def _message(folder: Path, node: SearchNode) -> str:
     """Return why a state was refused, if that is on disk."""
     if node.cost is not None:
         return ""
@@ -212,7 +201,7 @@ def _message(folder: Path, node: Node) -> str:
         return ""
 
 
-def _diff(folder: Path, node: Node) -> str:
+def _diff(folder: Path, node: SearchNode) -> str:
     """Return the diff of the move, if it is on disk."""
     text = _content(folder, node, "candidate.diff").decode(errors="replace")
     if len(text) <= _LONGEST_DIFF:
@@ -220,7 +209,7 @@ def _diff(folder: Path, node: Node) -> str:
     return f"{text[:_LONGEST_DIFF]}\n[the rest is in {VARIANTS}/{node.id}/candidate.diff]\n"
 
 
-def _content(folder: Path, node: Node, name: str) -> bytes:
+def _content(folder: Path, node: SearchNode, name: str) -> bytes:
     """Return the content of a variant's file; nothing if there is no such file."""
     if Path(node.id).name != node.id:  # a damaged id must not lead to another folder
         return b""
@@ -230,7 +219,7 @@ def _content(folder: Path, node: Node, name: str) -> bytes:
         return b""
 
 
-def _gain(gain: Gain) -> Values:
+def _gain(gain: VariantGain) -> Values:
     return {
         "id": gain.id,
         "accepted": gain.accepted,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.trust.result import Gain, Node
+from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -32,7 +32,7 @@ _LARGEST_BYTES = 256 << 20
 """Size of a ``search_state.json``."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class SearchIdentity(Struct, frozen=True, kw_only=True):
     """What a search must have in common with the one that it continues.
 
     Attributes:
@@ -80,13 +80,13 @@ class SearchState(Struct, frozen=True, kw_only=True):
         schema_version: the version of this file's form.
     """
 
-    identity: Identity
+    identity: SearchIdentity
     width: int = 1
     builds: int = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[SearchNode, ...] = ()
     incumbent: str | None = None
     finished: bool = False
-    gains: tuple[Gain, ...] = ()
+    gains: tuple[VariantGain, ...] = ()
     graph: GraphRecord | None = None
     schema_version: int = STATE_VERSION
 

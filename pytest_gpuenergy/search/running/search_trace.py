@@ -14,7 +14,7 @@ from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.state_kernel import macros
 from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Gain, Node, Result
+from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain
 from pytest_gpuenergy.support import dump
 
 
@@ -71,14 +71,14 @@ def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
         yield f"{best}: {'the baseline' if baseline else state.incumbent}."
 
 
-def _row(node: Node, first: float | None) -> str:
+def _row(node: SearchNode, first: float | None) -> str:
     move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
     cost = "" if node.cost is None else f"{node.cost:.4g}"
     share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
     return f"| {node.id} | {node.parent or ''} | {move} | {node.outcome} | {cost} | {share} |"
 
 
-def _gain(gain: Gain) -> str:
+def _gain(gain: VariantGain) -> str:
     if gain.message:
         compared = "" if gain.unclaimed else " compared with the baseline"
         return f"{gain.id}{compared}: {gain.message}"

@@ -31,12 +31,15 @@ BUILTINS = frozenset(
 )
 """The functions of Python that expressions can use."""
 
-
 _MOST_BITS = 1 << 16
 """Bits of a Python integer. An operation on millions of bits takes minutes and ignores signals."""
 
 _MOST_ITEMS = 1 << 27
 """Items of a range or a repeated list, which Python also makes in one uninterruptible step."""
+
+_OPERATORS: dict[type[ast.operator], str] = {ast.Pow: "**", ast.LShift: "<<", ast.Mult: "*"}
+KnownOutputs = dict[bytes, dict[str, Array]]
+"""The outputs by the SHA-256 of their inputs."""
 
 
 def _bounded_range(*arguments: Any) -> range:
@@ -74,7 +77,6 @@ def _check_bits(bits: int) -> None:
 
 
 _BOUNDED = {"**": _power, "<<": _shifted, "*": _product}
-_OPERATORS: dict[type[ast.operator], str] = {ast.Pow: "**", ast.LShift: "<<", ast.Mult: "*"}
 
 
 class _Bounding(ast.NodeTransformer):
@@ -96,7 +98,7 @@ def _value(text: str, variables: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Expressions:
+class ReferenceExpressions:
     """Computes outputs by NumPy expressions, which are code: a spec is trusted like a script.
 
     Attributes:
@@ -159,10 +161,6 @@ def _read_only(array: Array) -> Array:
     if isinstance(view, np.ndarray):  # arrays on a GPU have no such flag
         view.flags.writeable = False
     return view
-
-
-KnownOutputs = dict[bytes, dict[str, Array]]
-"""The outputs by the SHA-256 of their inputs."""
 
 
 class BaselineOutputs:

@@ -46,7 +46,7 @@ def evaluate(size: Size, names: Mapping[str, object]) -> int:
         names: the values of names; those that the expression uses must be integers.
 
     Raises:
-        InputError: it is not such an expression, a name is unknown or no integer, a divisor is 0,
+        InputError: the text is no such expression, a name is unknown or no integer, a divisor is 0,
             or a result is too large.
     """
     if isinstance(size, int):
@@ -58,7 +58,7 @@ def names_in(size: Size) -> frozenset[str]:
     """Return the names that an expression uses, except those of functions.
 
     Raises:
-        InputError: it cannot be parsed.
+        InputError: the expression cannot be parsed.
     """
     if isinstance(size, int):
         return frozenset()

@@ -73,7 +73,10 @@ def _check_names(spec: KernelSpec) -> None:
                 raise FormError(f"sizes[{number}].{name} is {value} instead of 1 to 2**40")
     if len({tuple(sorted(sizes.items())) for sizes in spec.sizes}) < len(spec.sizes):
         raise FormError("two of its sizes are the same")
-    arguments = [*(one.name for one in spec.tensors), *(one.name for one in spec.scalars)]
+    arguments = [
+        *(tensor.name for tensor in spec.tensors),
+        *(scalar.name for scalar in spec.scalars),
+    ]
     named = [*arguments, *first]
     for name in [*named, *spec.launch.constants]:
         if not name.isidentifier() or not name.isascii() or name in _RESERVED:
@@ -82,7 +85,7 @@ def _check_names(spec: KernelSpec) -> None:
         raise FormError(f"it has two things that are called {twice[0]}")
     if clash := [name for name in spec.launch.constants if name in named]:
         raise FormError(f"its constant {clash[0]} has the name of a size, tensor or scalar")
-    if not any(one.is_written for one in spec.tensors):
+    if not any(tensor.is_written for tensor in spec.tensors):
         raise FormError("it has no tensor with the role output")
     for name in spec.arguments:
         if name not in arguments:
@@ -90,9 +93,9 @@ def _check_names(spec: KernelSpec) -> None:
                 f"it has the argument {shown(name)}, but only {', '.join(arguments)} can be "
                 "arguments"
             )
-    for one in spec.tensors:
-        if one.name not in spec.arguments:
-            raise FormError(f"its tensor {one.name} is not among the arguments")
+    for tensor in spec.tensors:
+        if tensor.name not in spec.arguments:
+            raise FormError(f"its tensor {tensor.name} is not among the arguments")
 
 
 def _check_launch(launch: LaunchPlan, language: str) -> None:
@@ -151,7 +154,7 @@ def _check_bound(tensor: TensorSpec) -> None:
 
 
 def _check_reference(spec: KernelSpec) -> None:
-    outputs = [one.name for one in spec.tensors if one.is_written]
+    outputs = [tensor.name for tensor in spec.tensors if tensor.is_written]
     if not spec.reference:
         return
     if set(spec.reference) != set(outputs):
@@ -159,8 +162,8 @@ def _check_reference(spec: KernelSpec) -> None:
             f"its reference has {', '.join(spec.reference)} instead of its outputs: "
             f"{', '.join(outputs)}"
         )
-    inputs = {one.name for one in spec.tensors if one.is_read}
-    scalars = {one.name for one in spec.scalars}
+    inputs = {tensor.name for tensor in spec.tensors if tensor.is_read}
+    scalars = {scalar.name for scalar in spec.scalars}
     available = {*inputs, *scalars, *spec.sizes[0], *spec.launch.constants, *BUILTINS, "np"}
     for name, text in spec.reference.items():
         try:

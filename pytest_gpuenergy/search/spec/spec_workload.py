@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.search.spec.reference import Expressions
+from pytest_gpuenergy.search.spec.reference import ReferenceExpressions
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.search.spec.tensors import fixed_input, layout_of
 from pytest_gpuenergy.workloads import (
@@ -71,39 +71,39 @@ def workload_of(
             kernel then have rounding errors, so the bound is doubled.
     """
     names = {**sizes, **spec.launch.constants}
-    layouts = {one.name: layout_of(one, names) for one in spec.tensors}
-    scalars = tuple(scalar_of(one, names) for one in spec.scalars)
+    layouts = {tensor.name: layout_of(tensor, names) for tensor in spec.tensors}
+    scalars = tuple(scalar_of(scalar, names) for scalar in spec.scalars)
     if compute is None:
-        given = {one.name: one.value for one in scalars}
-        compute = Expressions(spec.reference, {**names, **given}, layouts)
+        given = {scalar.name: scalar.value for scalar in scalars}
+        compute = ReferenceExpressions(spec.reference, {**names, **given}, layouts)
     length = evaluate(spec.reduction_length, names)
     low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
     return SpecWorkload(
         name=name_of(spec, sizes),
         contract=tuple(
             Tensor(
-                one.name,
-                layouts[one.name].buffer_shape,
-                one.dtype,
-                one.role,
-                _bound(spec, one, length) if one.is_written else None,
+                tensor.name,
+                layouts[tensor.name].buffer_shape,
+                tensor.dtype,
+                tensor.role,
+                _bound(spec, tensor, length) if tensor.is_written else None,
             )
-            for one in spec.tensors
+            for tensor in spec.tensors
         ),
         compute=compute,
         flops=evaluate(spec.flops, names),
         values=scalars,
         reduction_length=length,
         init={
-            one.name: _range(one)
-            for one in spec.tensors
-            if one.init in ("uniform", "randint") and one.is_read and one.data is None
+            tensor.name: _range(tensor)
+            for tensor in spec.tensors
+            if tensor.init in ("uniform", "randint") and tensor.is_read and tensor.data is None
         },
         fixed={
-            one.name: layout.buffer(values)
-            for one in spec.tensors
-            if one.is_read
-            and (values := fixed_input(one, (layout := layouts[one.name]).shape)) is not None
+            tensor.name: layout.buffer(values)
+            for tensor in spec.tensors
+            if tensor.is_read
+            and (values := fixed_input(tensor, (layout := layouts[tensor.name]).shape)) is not None
         },
         tensor_cores=spec.tensor_cores or low_precision,
         moved_bytes=None if spec.bytes_moved is None else evaluate(spec.bytes_moved, names),
@@ -128,7 +128,7 @@ def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     """Return a scalar with these sizes and constants.
 
     Raises:
-        InputError: it cannot be computed, or its type cannot represent it.
+        InputError: the value cannot be computed, or its type cannot represent it.
     """
     value: bool | int | float
     value = evaluate(scalar.value, names) if isinstance(scalar.value, str) else scalar.value

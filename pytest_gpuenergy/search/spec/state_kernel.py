@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, TritonKernel
-from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State
 from pytest_gpuenergy.search.spec.sizes import Size, ceil_div, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.search.spec.tensors import layout_of
@@ -62,7 +62,9 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
             launch.num_stages,
             origin=origin,
         )
-    cleared = [one for one in spec.tensors if one.role == "output" and one.init == "zeros"]
+    cleared = [
+        tensor for tensor in spec.tensors if tensor.role == "output" and tensor.init == "zeros"
+    ]
     main = Launch(
         spec.entry,
         grid,
@@ -70,25 +72,27 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
         spec.arguments,
         evaluate(launch.shared_bytes, names),
     )
+    launches = []
+    for tensor in cleared:
+        layout = layout_of(tensor, {**sizes, **spec.launch.constants})
+        count = layout.span * stored_as(tensor.dtype).itemsize
+        blocks = (ceil_div(count, _CLEAR_THREADS), 1, 1)
+        launches.append(
+            Launch(f"{_CLEAR}<{count}>", blocks, (_CLEAR_THREADS, 1, 1), (tensor.name,))
+        )
     source = macros(launch.constants) + state.source
-    launches = [*(_clear(one, {**sizes, **spec.launch.constants}) for one in cleared), main]
-    return Kernel(source + _CLEAR_SOURCE if cleared else source, tuple(launches), origin=origin)
+    if cleared:
+        source += _CLEAR_SOURCE
+    return Kernel(source, (*launches, main), origin=origin)
 
 
 def macros(constants: Mapping[str, Constant]) -> str:
     """Return the macro definitions that precede CUDA text, one per line."""
-    return "".join(f"#define {name} {_literal(value)}\n" for name, value in constants.items())
-
-
-def _literal(value: Constant) -> str:
-    text = str(int(value)) if isinstance(value, bool | int) else repr(value)
-    return f"({text})" if text.startswith("-") else text
-
-
-def _clear(tensor: TensorSpec, names: Mapping[str, object]) -> Launch:
-    count = layout_of(tensor, names).span * stored_as(tensor.dtype).itemsize
-    grid = _dim3([ceil_div(count, _CLEAR_THREADS)])
-    return Launch(f"{_CLEAR}<{count}>", grid, (_CLEAR_THREADS, 1, 1), (tensor.name,))
+    lines = []
+    for name, value in constants.items():
+        text = str(int(value)) if isinstance(value, bool | int) else repr(value)
+        lines.append(f"#define {name} {f'({text})' if text.startswith('-') else text}\n")
+    return "".join(lines)
 
 
 def _dim3(sizes: Sequence[Size]) -> Dim3:

@@ -26,6 +26,15 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
+_LARGEST_BYTES = 1 << 28
+"""Size of a tensor whose elements a spec may contain."""
+_CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
+    "zeros": lambda _, shape: np.zeros(shape),
+    "ones": lambda _, shape: np.ones(shape),
+    "full": lambda tensor, shape: np.full(shape, tensor.value),
+    "arange": lambda _, shape: np.arange(math.prod(shape), dtype=np.float64).reshape(shape),
+}
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -122,16 +131,6 @@ def _is_dense(layout: Layout) -> bool:
     return True
 
 
-_LARGEST_BYTES = 1 << 28
-"""Size of a tensor whose elements a spec may contain."""
-_CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
-    "zeros": lambda _, shape: np.zeros(shape),
-    "ones": lambda _, shape: np.ones(shape),
-    "full": lambda tensor, shape: np.full(shape, tensor.value),
-    "arange": lambda _, shape: np.arange(math.prod(shape), dtype=np.float64).reshape(shape),
-}
-
-
 def fixed_input(tensor: TensorSpec, shape: tuple[int, ...]) -> Array | None:
     """Return the elements of an input that are the same for all seeds; None if they are drawn.
 
@@ -154,7 +153,7 @@ def check_constant(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
     """Check that the dtype can represent the values of ``full`` and ``arange``.
 
     Raises:
-        FormError: it cannot.
+        FormError: the dtype cannot represent a value.
     """
     values = {"full": tensor.value, "arange": float(math.prod(shape) - 1)}
     value = values.get(tensor.init, 0.0)
@@ -172,7 +171,7 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     The bytes are the elements in row-major order, little-endian; a bfloat16 is given by its bits.
 
     Raises:
-        FormError: it does not fit the shape and dtype, or is damaged.
+        FormError: the data does not fit the shape and dtype, or is damaged.
     """
     if isinstance(tensor.data, str):
         return _unpacked(tensor, shape)

@@ -44,7 +44,7 @@ _LEAST_COST = 1e-150
 Standing = Literal["running", "good", "failed"]
 
 
-class Edge(Struct):
+class GraphEdge(Struct):
     """An action of a state.
 
     Attributes:
@@ -93,7 +93,7 @@ class GraphNode(Struct):
     best: float = 0.0
     visits: int = 0
     running: int = 0
-    edges: list[Edge] | None = None
+    edges: list[GraphEdge] | None = None
     open: bool = False
 
 
@@ -118,7 +118,7 @@ def check(record: GraphRecord, root: str) -> None:
     """Check that a search that began at ``root`` can have stored a graph.
 
     Raises:
-        FormError: it cannot; the message names the state.
+        FormError: no such search can have stored it; the message names the state.
     """
     reached, last = {root}, -1
     for state, node in record.nodes.items():
@@ -155,12 +155,12 @@ class SearchGraph:
         nodes: the nodes by the id of the state, in the order of the proposals.
     """
 
-    def __init__(self, root: str, prunes: Callable[[Edge], bool]) -> None:
+    def __init__(self, root: str, prunes: Callable[[GraphEdge], bool]) -> None:
         self.root = root
         self.nodes: dict[str, GraphNode] = {}
         self._prunes = prunes
         self._proposed = 0
-        self._into: defaultdict[str, list[tuple[str, Edge]]] = defaultdict(list)
+        self._into: defaultdict[str, list[tuple[str, GraphEdge]]] = defaultdict(list)
 
     @property
     def incumbent(self) -> Incumbent | None:
@@ -175,7 +175,7 @@ class SearchGraph:
         cost, _, state = min(costs)
         return Incumbent(state, cost)
 
-    def forward(self, state: str) -> Iterator[tuple[Edge, GraphNode]]:
+    def forward(self, state: str) -> Iterator[tuple[GraphEdge, GraphNode]]:
         """Yield the edges of a state that lead to one proposed later, with the node of that one."""
         node = self.nodes[state]
         for edge in node.edges or ():
@@ -183,18 +183,18 @@ class SearchGraph:
             if child is not None and child.number > node.number:
                 yield edge, child
 
-    def untried(self, state: str) -> list[Edge]:
+    def untried(self, state: str) -> list[GraphEdge]:
         """Return the edges of a state to states that were never proposed, without pruned edges."""
         edges = self.nodes[state].edges or ()
         return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
 
-    def known_edges_to(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
+    def known_edges_to(self, state: str) -> Iterator[tuple[GraphNode, GraphEdge, GraphNode]]:
         """Yield the edges to a state that has a result, each as tail, edge and head."""
         node = self.nodes[state]
         for tail, edge in self._into[state]:
             yield self.nodes[tail], edge, node
 
-    def known_edges_from(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
+    def known_edges_from(self, state: str) -> Iterator[tuple[GraphNode, GraphEdge, GraphNode]]:
         """Yield the edges from a state to states with results, each as tail, edge and head."""
         node = self.nodes[state]
         for edge in node.edges or ():
@@ -206,7 +206,7 @@ class SearchGraph:
         """Give a good state its edges; an action that does not change the state is left out."""
         node = self.nodes[state]
         node.edges = [
-            Edge(
+            GraphEdge(
                 action.label,
                 action.child,
                 action.predicted_gain,
@@ -285,7 +285,7 @@ class SearchGraph:
         for edge in node.edges or ():
             self._into[edge.child].append((state, edge))
 
-    def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, Edge | None]]:
+    def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, GraphEdge | None]]:
         """Yield the nodes of a proposal's path and its end, each with the edge that it takes."""
         for state, after in itertools.pairwise((*proposal.path, proposal.state)):
             node = self.nodes[state]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.search.strategy.action_space import Incumbent, Proposal, Space
 from pytest_gpuenergy.search.strategy.graph import (
-    Edge,
+    GraphEdge,
     GraphNode,
     GraphRecord,
     SearchGraph,
@@ -20,6 +20,10 @@ from pytest_gpuenergy.search.strategy.graph import (
 )
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
 from pytest_gpuenergy.support import FormError, InputError
+
+_UNITS = 1e9
+"""Units of a gain when gains are added: sums of integers do not depend on their order, so a resumed
+search continues like one that was never interrupted."""
 
 
 class StoredSearch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,10 +114,10 @@ class GraphStrategy:
         )
 
     def propose(self) -> Proposal | None:
-        """The next state to evaluate.
+        """Return the next state to evaluate.
 
-        None if there is nothing to propose: for now if results are outstanding, else for good,
-        because everything that can be reached was tried or pruned.
+        None means that there is no state to propose: for now if results are outstanding, otherwise
+        for good, because everything that can be reached was tried or pruned.
         """
         root = self.graph.root
         if root not in self.graph.nodes:
@@ -127,8 +131,8 @@ class GraphStrategy:
         """Take a result into account.
 
         Args:
-            proposal: one whose result is outstanding.
-            cost: what is minimized, above zero; None if the state failed.
+            proposal: a proposal whose result is outstanding.
+            cost: the cost of the state, above zero; None if the state failed.
 
         Raises:
             ValueError: the result of this proposal is not outstanding, or the cost is not a
@@ -146,7 +150,7 @@ class GraphStrategy:
         """Withdraw a proposal that was not evaluated, which says nothing about its state.
 
         Raises:
-            ValueError: its result is not outstanding.
+            ValueError: the result of this proposal is not outstanding.
         """
         self._check_running(proposal)
         self.graph.abandon(proposal)
@@ -166,11 +170,11 @@ class GraphStrategy:
             return least
         return max(least, math.log(baseline / cost))
 
-    def _prunes(self, edge: Edge) -> bool:
+    def _prunes(self, edge: GraphEdge) -> bool:
         return edge.gain is not None and -math.expm1(-edge.gain) < self.parameters.min_pred_gain
 
     def _descend(self) -> Proposal | None:
-        """A path to a new state; None if a state on the way turned out to lead nowhere."""
+        """Return a path to a new state; None if a state on the way has nothing left to try."""
         state, path = self.graph.root, []
         while True:
             node = self.graph.nodes[state]
@@ -192,7 +196,7 @@ class GraphStrategy:
             self._add_noise(self.graph.nodes[state].edges or [])
         self._experience.observe(self.graph.known_edges_from(state))
 
-    def _add_noise(self, edges: Sequence[Edge]) -> None:
+    def _add_noise(self, edges: Sequence[GraphEdge]) -> None:
         alpha = self.parameters.root_noise_alpha
         drawn = [self._random("noise", edge.label).gammavariate(alpha, 1) for edge in edges]
         total = math.fsum(drawn)
@@ -202,8 +206,8 @@ class GraphStrategy:
     def _random(self, *words: str) -> random.Random:
         return random.Random(repr((self._seed, *words)))  # noqa: S311 -- no secret
 
-    def _choose(self, state: str, node: GraphNode) -> Edge:
-        """The action to take at a state that is open."""
+    def _choose(self, state: str, node: GraphNode) -> GraphEdge:
+        """Return the action to take at a state that is open."""
         self._set_priors(state, node)
         edges = node.edges or []
         tried = [edge for edge, child in self.graph.forward(state) if child.open]
@@ -211,26 +215,24 @@ class GraphStrategy:
         room = self._widened(node) - sum(1 for edge in edges if edge.visits or edge.running)
         allowed = untried[: max(room, 0 if tried else 1)]
         spread, lost = self._scale or self._measure()
+        best_share = self.parameters.best_share
         reach = self.parameters.puct_c * spread * math.sqrt(node.visits + node.running)
 
-        def score(edge: Edge) -> tuple[float, float]:
+        def score(edge: GraphEdge) -> tuple[float, float]:
             virtual = self.parameters.virtual_loss * edge.running
             exploration = reach * edge.prior / (1 + edge.visits + virtual)
             child = self.graph.nodes.get(edge.child)
             if child is None:
                 return node.own + self._experience.gain(edge) + exploration, -edge.draw
             visits = max(1, edge.visits)
-            known = (visits * self._below(child) + virtual * lost) / (visits + virtual)
-            return known + exploration, -edge.draw
+            below = best_share * child.best + (1 - best_share) * child.mean
+            value = (visits * below + virtual * lost) / (visits + virtual)
+            return value + exploration, -edge.draw
 
         return max([*tried, *allowed], key=score)
 
-    def _below(self, node: GraphNode) -> float:
-        share = self.parameters.best_share
-        return share * node.best + (1 - share) * node.mean
-
     def _widened(self, node: GraphNode) -> int:
-        """How many actions a state has open."""
+        """Return the number of actions that a state has open."""
         visits = max(1, node.visits + node.running)
         parameters = self.parameters
         return math.ceil(
@@ -238,8 +240,8 @@ class GraphStrategy:
         )
 
     def _set_priors(self, state: str, node: GraphNode) -> None:
-        known = self.graph.nodes
-        edges = [e for e in node.edges or () if e.child in known or not self._prunes(e)]
+        nodes = self.graph.nodes
+        edges = [e for e in node.edges or () if e.child in nodes or not self._prunes(e)]
         gains = [self._experience.gain(edge) / self.parameters.prior_temperature for edge in edges]
         most = max(gains)
         weights = [math.exp(gain - most) for gain in gains]
@@ -255,11 +257,6 @@ class GraphStrategy:
         variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
         self._scale = (math.sqrt(variance), min(values))
         return self._scale
-
-
-_UNITS = 1e9
-"""Units of a gain when gains are added: sums of integers do not depend on their order, so a resumed
-search continues like one that was never interrupted."""
 
 
 class Experience:
@@ -285,7 +282,7 @@ class Experience:
         self._predicted: defaultdict[str, int] = defaultdict(int)
         self._errors: defaultdict[str, int] = defaultdict(int)
 
-    def observe(self, edges: Iterable[tuple[GraphNode, Edge, GraphNode]]) -> None:
+    def observe(self, edges: Iterable[tuple[GraphNode, GraphEdge, GraphNode]]) -> None:
         """Take edges into account, each with its tail and head; each edge once."""
         for tail, edge, head in edges:
             gain = head.own - tail.own
@@ -295,7 +292,7 @@ class Experience:
                 self._predicted[edge.family] += 1
                 self._errors[edge.family] += round((gain - edge.gain) * _UNITS)
 
-    def gain(self, edge: Edge) -> float:
+    def gain(self, edge: GraphEdge) -> float:
         """Return the gain to expect of an action: the predicted one, corrected by experience."""
         predicted = edge.gain or 0.0
         if edge.gain is not None and edge.family:

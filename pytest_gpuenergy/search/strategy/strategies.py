@@ -1,4 +1,4 @@
-"""What Monte Carlo Graph Search is compared with: random search, hill climbing, a fixed list."""
+"""Simpler strategies for comparison: random search, hill climbing, and a fixed list of states."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Pro
 
 
 class ListedSpace(Space, Protocol):
-    """A space all of whose states are known beforehand.
-
-    Attributes:
-        states: their ids, in a fixed order.
-    """
+    """A space whose states are all known beforehand."""
 
     @property
-    def states(self) -> Sequence[str]: ...
+    def states(self) -> Sequence[str]:
+        """The ids of the states, in a fixed order."""
+        ...
 
 
 class _Listed:
@@ -31,11 +29,11 @@ class _Listed:
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The best so far; the earliest to be learned among equals."""
+        """The best state so far; the first one among equals."""
         return _best(self._costs)
 
     def propose(self) -> Proposal | None:
-        """The next of the list."""
+        """Return the next state of the list."""
         if not self._waiting or (self._waiting[0] != self._root and self._root not in self._costs):
             return None
         state = self._waiting.popleft()
@@ -47,7 +45,7 @@ class _Listed:
 
 
 class RandomSearch(_Listed):
-    """All states in random order."""
+    """Proposes all states in random order."""
 
     def __init__(self, space: ListedSpace, *, seed: int = 0) -> None:
         states = list(space.states)
@@ -56,16 +54,16 @@ class RandomSearch(_Listed):
 
 
 class Exhaustive(_Listed):
-    """The states of a list in its order, such as those that differ in their block sizes alone."""
+    """Proposes the states of a list in its order, for example all block sizes of one kernel."""
 
     def __init__(self, space: Space, states: Iterable[str]) -> None:
         super().__init__(space.root, states)
 
 
 class RandomExpansion:
-    """Takes a random action of a random state, of those that lead to a new state.
+    """Takes a random action of a random state, among those that lead to a new state.
 
-    It is random search for a space whose states are not known beforehand.
+    This is random search in a space whose states are not known beforehand.
     """
 
     def __init__(self, space: Space, *, seed: int = 0) -> None:
@@ -77,11 +75,11 @@ class RandomExpansion:
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The best so far; the earliest to be learned among equals."""
+        """The best state so far; the first one among equals."""
         return _best(self._costs)
 
     def propose(self) -> Proposal | None:
-        """The root, then a random one of what is known to be reachable."""
+        """Return the root, and then random states of those that can be reached so far."""
         if not self._proposed:
             self._proposed.add(self._space.root)
             return Proposal(self._space.root)
@@ -95,7 +93,7 @@ class RandomExpansion:
         return None
 
     def learn(self, proposal: Proposal, cost: float | None) -> None:
-        """Remember the cost, and what a state that did not fail leads to."""
+        """Remember the cost, and the actions of a state that did not fail."""
         self._costs[proposal.state] = cost
         if cost is not None:
             path = (*proposal.path, proposal.state)
@@ -108,14 +106,14 @@ class RandomExpansion:
 class HillClimbing:
     """Moves to a better neighbour until there is none, then starts again elsewhere.
 
-    It starts at the root, and then at random states of those not yet evaluated. Neighbours that
+    It starts at the root, and later at random states that were not evaluated yet. Neighbours that
     were evaluated before count without being evaluated again.
 
     Args:
-        space: what to search.
-        improvement: whether to move to the ``first`` neighbour that is better, in random order, or,
-            for ``steepest``, to the best of all.
-        seed: of the random choices.
+        space: the space to search.
+        improvement: whether to move to the ``first`` better neighbour, in random order, or, with
+            ``steepest``, to the best of all neighbours.
+        seed: the seed of the random choices.
     """
 
     def __init__(
@@ -140,11 +138,11 @@ class HillClimbing:
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The best so far; the earliest to be learned among equals."""
+        """The best state so far; the first one among equals."""
         return _best(self._costs)
 
     def propose(self) -> Proposal | None:
-        """The next neighbour, or another start; None while a start's result is outstanding."""
+        """Return the next neighbour or another start; None while a start is being evaluated."""
         while True:
             self._move()
             if self._waiting:
@@ -160,7 +158,7 @@ class HillClimbing:
                 return self._begin(Proposal(start, path))
 
     def learn(self, proposal: Proposal, cost: float | None) -> None:
-        """Remember the cost; move there from nowhere, or if it is better."""
+        """Remember the cost, and go to the state if it is a start that did not fail."""
         self._running -= 1
         self._costs[proposal.state] = cost
         if self._at is None and cost is not None:
@@ -184,28 +182,24 @@ class HillClimbing:
         self._random.shuffle(self._waiting)
 
     def _move(self) -> None:
-        """Move as long as a known neighbour is better and it is time to."""
+        """Move to better neighbours, for ``steepest`` only once all neighbours are evaluated."""
         while self._at is not None:
-            ready = self._first or not (self._running or self._has_new())
+            has_new = any(action.child not in self._proposed for action in self._waiting)
+            ready = self._first or not (self._running or has_new)
             better = self._better() if ready else None
             if better is None:
                 return
             self._go_to(better)
 
-    def _has_new(self) -> bool:
-        return any(action.child not in self._proposed for action in self._waiting)
-
     def _better(self) -> str | None:
-        """The best known neighbour if it is better than where we are."""
+        """Return the best evaluated neighbour if it is better than the current state."""
         assert self._at is not None
         here = self._costs[self._at]
-        known = [
-            (self._costs[state], state) for state in self._neighbours if self._costs.get(state)
-        ]
-        if here is None or not known:
+        costs = [(cost, state) for state in self._neighbours if (cost := self._costs.get(state))]
+        if here is None or not costs:
             return None
-        best = min((cost, state) for cost, state in known if cost is not None)
-        return best[1] if best[0] < here else None
+        cost, state = min(costs)
+        return state if cost < here else None
 
 
 def _best(costs: dict[str, float | None]) -> Incumbent | None:

@@ -1,9 +1,9 @@
 """Reads recorded search spaces: T4 result files of the auto-tuning community.
 
-T4 is what Kernel Tuner and the auto-tuning benchmark hub write (F.-J. Willemsen et al., "FAIR
-Sharing of Data in Autotuning Research", ICPE Companion 2024; the schema is in Kernel Tuner's
-``kernel_tuner/schema/T4``). A file lists configurations with their measurements or with what made
-them invalid. Of a space that was measured completely, a search can be simulated.
+Kernel Tuner and the auto-tuning benchmark hub write T4 (F.-J. Willemsen et al., "FAIR Sharing of
+Data in Autotuning Research", ICPE Companion 2024; the schema is in Kernel Tuner's
+``kernel_tuner/schema/T4``). A file lists configurations with their measurements, or with the reason
+why they are invalid. A search of a completely measured space can be simulated.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pytest_gpuenergy.search.strategy.action_space import Action
 from pytest_gpuenergy.support import FormError, InputError, Outcome, decode, read_unpacked, shown
 
 LARGEST_BYTES = 256 << 20
+"""Size of a T4 file when it is decompressed."""
 
 Value = bool | int | float | str
 Configuration = Mapping[str, Value]
@@ -52,22 +53,22 @@ class _Document(Struct, frozen=True):
 class RecordedSpace:
     """A search space of which every configuration was evaluated.
 
-    States are configurations, and actions set one parameter to another value. The configurations
-    that the file lacks, as a rule because a constraint rules them out, are no states.
+    States are configurations, and actions set one parameter to another value. Configurations that
+    are missing in the file, usually because of a constraint, are no states.
 
     Attributes:
-        states: ids of all configurations, in the order of the file.
-        costs: by id; None for configurations that failed.
-        root: where a search begins.
+        states: the ids of all configurations, in the order of the file.
+        costs: the costs of the configurations by id; None for those that failed.
+        root: the id of the state where a search begins.
 
     Args:
-        results: configurations with their costs.
-        root: id of the state where a search begins; by default the first one that did not fail.
-        neighbours: which values an action can set.
+        results: the configurations with their costs.
+        root: the id of the state where a search begins; by default the first that did not fail.
+        neighbours: the values that an action can set.
 
     Raises:
-        InputError: none succeeded, the root is no state that did, or configurations are given
-            twice or differ in their parameters.
+        InputError: no configuration succeeded, the root is none that did, a configuration is given
+            twice, or configurations differ in their parameters.
     """
 
     def __init__(
@@ -107,10 +108,10 @@ class RecordedSpace:
         return min(cost for cost in self.costs.values() if cost is not None)
 
     def begun_at(self, root: str) -> RecordedSpace:
-        """The same, with another state where a search begins.
+        """Return the same space with another state where a search begins.
 
         Raises:
-            InputError: it is no state that succeeded.
+            InputError: the state is none that succeeded.
         """
         self._check_root(root)
         other = copy.copy(self)
@@ -118,7 +119,7 @@ class RecordedSpace:
         return other
 
     def with_values(self, **values: Value) -> list[str]:
-        """The states that have these values of some parameters."""
+        """Return the states that have these values of some parameters."""
         return [
             state
             for state, configuration in self._configurations.items()
@@ -126,11 +127,11 @@ class RecordedSpace:
         ]
 
     def configuration(self, state: str) -> Configuration:
-        """The parameters of a state."""
+        """Return the parameters of a state."""
         return self._configurations[state]
 
     def actions(self, state: str) -> list[Action]:
-        """One for each neighbour, parameter by parameter."""
+        """Return one action for each neighbour, parameter by parameter."""
         found = []
         configuration = self._configurations[state]
         for name in configuration:
@@ -151,7 +152,7 @@ class RecordedSpace:
             )
 
     def _make_lines(self) -> dict[tuple[str, str], list[str]]:
-        """The states that differ in nothing but one parameter, ordered by its value."""
+        """Return the lists of states that differ in one parameter only, ordered by its value."""
         lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for state, configuration in self._configurations.items():
             for name in configuration:
@@ -162,7 +163,7 @@ class RecordedSpace:
 
 
 def _rest(configuration: Configuration, name: str) -> tuple[str, str]:
-    """What two configurations share that differ in this parameter alone."""
+    """Return a key that configurations share if they differ in this parameter only."""
     return name, state_id({other: configuration[other] for other in configuration if other != name})
 
 
@@ -173,21 +174,21 @@ def _order(value: Value) -> tuple[bool, float, str]:
 
 
 def state_id(configuration: Configuration) -> str:
-    """The parameters in alphabetic order, as in ``block=64,unroll=2``."""
+    """Return the parameters in alphabetical order, as in ``block=64,unroll=2``."""
     return ",".join(f"{name}={configuration[name]}" for name in sorted(configuration))
 
 
 def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
-    """The configurations of a T4 result file with their costs, None for those that failed.
+    """Read the configurations of a T4 result file with their costs, None for those that failed.
 
-    The cost is the measurement that the result names as its objective, or, for want of one, the
-    measured ``time``, or the mean of the run times.
+    The cost is the measurement that the result names as its objective, otherwise the measured
+    ``time``, or the mean of the run times.
 
     Args:
-        path: the file; decompressed if its name ends in ``.gz`` or ``.xz``.
+        path: the file, which is decompressed if its name ends in ``.gz`` or ``.xz``.
 
     Raises:
-        InputError: it cannot be read, or is no T4 result file.
+        InputError: the file cannot be read, or is no T4 result file.
     """
     content = read_unpacked(path, "T4 file", LARGEST_BYTES)
     try:

@@ -18,7 +18,7 @@ from pytest_gpuenergy.control import CURRENT
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import Reading
 from pytest_gpuenergy.engine import describe_workload, read_job, write_job
-from pytest_gpuenergy.gate import Verdict, decide, tail_of, widened
+from pytest_gpuenergy.gate import Verdict, bonferroni_tail, decide, widened
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import (
     METRICS,
@@ -35,10 +35,32 @@ from pytest_gpuenergy.search.running.evaluators import Evaluator
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.result import Gain, Node, TurnFigures
+from pytest_gpuenergy.search.trust.result import SearchNode, TurnFigures, VariantGain
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import disk_folder, student_t
 from pytest_gpuenergy.tuning import writing
+
+ROUNDS = 6
+"""Rounds of a comparison; in each, both kernels are measured once."""
+TIMEOUT_S = 60.0
+"""Seconds for one turn."""
+NO_CHANGE = Estimate(0.0, 0.0, 0.0)
+CONFIRMED = 3
+"""Number of variants, at most, that are compared with the baseline until one is kept."""
+LASTING_SD: Mapping[Metric, float] = {
+    metric: math.sqrt(SAME_BOARD_SD[metric] ** 2 - WANDER[metric] ** 2) for metric in METRICS
+}
+"""Standard deviation, as a fraction, of a kernel's lasting deviation: the part of the deviation
+between sessions that neither the loading of the kernel nor the state of the card explains. It stays
+the same through a session, so the rounds of one session cannot show it."""
+HEAVY_TAIL_DEGREES = 5
+"""Degrees of freedom of Student's t as a heavy-tailed distribution of lasting deviations."""
+_HEAVY_ALARM = 0.02
+"""Chance that a search accepts a false gain, if lasting deviations have such heavy tails."""
+FUTILE = 0.02
+"""Chance of giving up a gain that would just be proven if nothing scattered."""
+LEAST_ROUNDS = 3
+"""Rounds before a comparison may end early; two say too little about the scatter."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +83,7 @@ class Confirmation:
     tell: Callable[[str], None]
     is_stopped: Callable[[], bool]
 
-    def gains(self, nodes: Sequence[Node]) -> Iterator[Gain | None]:
+    def gains(self, nodes: Sequence[SearchNode]) -> Iterator[VariantGain | None]:
         """Compare the best variants in their order, up to the first that is accepted.
 
         Args:
@@ -83,16 +105,16 @@ class Confirmation:
                 if place == 0:
                     yield left_out
                 return  # the next ones are no better
-            gain = self._unclaimed(node, nodes) or self._gain(node, len(nodes) - 1)
+            gain = self._unproven(node, nodes) or self._measured(node, len(nodes) - 1)
             yield gain
             if gain is None or gain.accepted or gain.unclaimed:
                 return
 
-    def _unclaimed(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
+    def _unproven(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
         """Return why the device's figures cannot prove a gain; None if they can."""
-        for one in (nodes[0], node):
-            if message := self.evaluator.bench.why_unproven(self.states[one.id]):
-                return Gain(
+        for compared in (nodes[0], node):
+            if message := self.evaluator.bench.why_unproven(self.states[compared.id]):
+                return VariantGain(
                     id=node.id,
                     accepted=False,
                     rounds=0,
@@ -102,7 +124,7 @@ class Confirmation:
                 )
         return None
 
-    def _left_out(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
+    def _left_out(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
         """Return why a variant is not worth a comparison; None if it is."""
         metric, candidates = self.evaluator.bench.objective, len(nodes) - 1
         assert node.cost is not None
@@ -114,9 +136,11 @@ class Confirmation:
             f"left out: by the search's own figures it takes {-math.expm1(change):.2%} less "
             f"{metric.label}, too little to be claimed of the best of {candidates}"
         )
-        return Gain(id=node.id, accepted=False, rounds=0, candidates=candidates, message=message)
+        return VariantGain(
+            id=node.id, accepted=False, rounds=0, candidates=candidates, message=message
+        )
 
-    def _gain(self, node: Node, candidates: int) -> Gain | None:
+    def _measured(self, node: SearchNode, candidates: int) -> VariantGain | None:
         earlier = self.folder.earlier_gain(node.id)
         if earlier is not None and earlier.candidates >= candidates:
             return earlier
@@ -133,15 +157,10 @@ class Confirmation:
         return gain
 
 
-def by_cost(nodes: Sequence[Node]) -> list[Node]:
+def by_cost(nodes: Sequence[SearchNode]) -> list[SearchNode]:
     """Return the correct nodes, the best first; among equals, the earlier one first."""
     correct = [(node.cost, node) for node in nodes if node.cost is not None]
     return [node for _, node in sorted(correct, key=lambda pair: pair[0])]
-
-
-ROUNDS = 6
-TIMEOUT_S = 60.0
-NO_CHANGE = Estimate(0.0, 0.0, 0.0)
 
 
 def compare(
@@ -150,14 +169,14 @@ def compare(
     *,
     candidates: int = 1,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> Gain | None:
+) -> VariantGain | None:
     """Measure a state and the baseline alternately, and verify both after each turn.
 
     The state is first verified once more, on inputs on which no variant was verified. There are no
     further rounds once a proven gain is out of reach.
 
     Args:
-        bench: where states are evaluated.
+        bench: the bench of the search.
         state: the variant.
         candidates: the number of variants of which it is the best, see `proven_change`.
         is_stopped: asked after the verification and before each turn.
@@ -171,7 +190,7 @@ def compare(
         OSError: the inputs cannot be written.
     """
     if message := bench.verify_afresh(state):
-        return Gain(id=state.id, accepted=False, rounds=0, message=message)
+        return VariantGain(id=state.id, accepted=False, rounds=0, message=message)
     if is_stopped():
         return None
     with bench.device.twin() as device, disk_folder() as folder:
@@ -185,7 +204,7 @@ def compare(
             ends=lambda turns: is_stopped() or _is_hopeless(turns, bench.objective, candidates),
         )
     if problem := turns.base_fault or turns.problem:
-        return Gain(id=state.id, accepted=False, rounds=0, message=problem)
+        return VariantGain(id=state.id, accepted=False, rounds=0, message=problem)
     if len(turns.base) < ROUNDS and not _is_hopeless(turns, bench.objective, candidates):
         return None
     return gain_of(state.id, turns, bench.objective, candidates)
@@ -208,7 +227,7 @@ def _log_ratios(turns: Turns, metric: Metric) -> list[float]:
     return [new - old for old, new in zip(*turns.log_figures(metric), strict=True)]
 
 
-def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> Gain:
+def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> VariantGain:
     """Return what the rounds say about a variant that is the best of so many candidates."""
     figures = {metric: turns.log_figures(metric) for metric in METRICS}
     changes = {
@@ -217,7 +236,7 @@ def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> 
     }
     doubts = turns.doubts()
     verdict = decide(widened(changes[objective], doubts, objective), 0.0)
-    return Gain(
+    return VariantGain(
         id=state_id,
         accepted=verdict is Verdict.BETTER,
         rounds=len(turns.base),
@@ -249,7 +268,7 @@ def _turn(number: int, side: Literal["baseline", "variant"], reading: Reading) -
         time_ms=reading.time_ms.value,
         energy_mj=reading.energy_mj.value,
         power_w=reading.power_w,
-        seconds=sum(one.seconds for one in reading.trials),
+        seconds=sum(trial.seconds for trial in reading.trials),
         temperature_c=reading.temperature_c,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
         memory_clock_mhz=reading.end.memory_clock_mhz,
@@ -274,29 +293,6 @@ def _exhibit(bench: Bench, device: Device, folder: Path, state: State) -> Exhibi
     return Exhibit(draft, read_job(folder, name))
 
 
-CONFIRMED = 3
-"""Number of variants, at most, that are compared with the baseline until one is kept."""
-
-LASTING_SD: Mapping[Metric, float] = {
-    metric: math.sqrt(SAME_BOARD_SD[metric] ** 2 - WANDER[metric] ** 2) for metric in METRICS
-}
-"""Standard deviation, as a fraction, of a kernel's lasting deviation: the part of the deviation
-between sessions that neither the loading of the kernel nor the state of the card explains. It stays
-the same through a session, so the rounds of one session cannot show it."""
-
-HEAVY_TAIL_DEGREES = 5
-"""Degrees of freedom of Student's t as a heavy-tailed distribution of lasting deviations."""
-
-_HEAVY_ALARM = 0.02
-"""Chance that a search accepts a false gain, if lasting deviations have such heavy tails."""
-
-FUTILE = 0.02
-"""Chance of giving up a gain that would just be proven if nothing scattered."""
-
-LEAST_ROUNDS = 3
-"""Rounds before a comparison may end early; two say too little about the scatter."""
-
-
 def proven_change(
     log_ratios: Sequence[float], lasting_sd: float, *, candidates: int = 1
 ) -> Estimate:
@@ -307,7 +303,7 @@ def proven_change(
     `lasting_half_width`) exceed their half widths that seldom. Lasting deviations count once for
     each candidate, because the best one was chosen by figures that contain them: the best of many
     has a larger one. The scatter of the rounds is not in those figures and counts as usual. The
-    squares of both half widths are added, as in `energy.statistics.estimate`.
+    squares of both half widths are added, as in `energy.estimate`.
 
     Args:
         log_ratios: ln(variant / baseline) of each round.
@@ -317,7 +313,7 @@ def proven_change(
     Raises:
         ValueError: there are fewer than two rounds.
     """
-    scatter = paired_log_ratio(log_ratios, tail=tail_of(CONFIRMED))
+    scatter = paired_log_ratio(log_ratios, tail=bonferroni_tail(CONFIRMED))
     half = math.hypot(scatter.half_width, lasting_half_width(lasting_sd, max(1, candidates)))
     return Estimate(scatter.value, scatter.value - half, scatter.value + half)
 
@@ -337,7 +333,7 @@ def lasting_half_width(lasting_sd: float, candidates: int) -> float:
         lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
         candidates: the number of variants of which the best was chosen; at least 1.
     """
-    normal = -NormalDist().inv_cdf(tail_of(candidates)) * math.sqrt(2)
+    normal = -NormalDist().inv_cdf(bonferroni_tail(candidates)) * math.sqrt(2)
     degrees = HEAVY_TAIL_DEGREES
     heavy = student_t(degrees, 1 - _HEAVY_ALARM / (candidates + 1))
     return max(normal, heavy * math.sqrt((degrees - 2) / degrees)) * lasting_sd

@@ -21,6 +21,10 @@ _SEEDS_EACH = 3
 _KEPT_BYTES = 2 << 30
 """Size of the inputs and references that are kept, in the memory where they were made."""
 
+Sizes = Mapping[str, int]
+_DRAWN = 8
+"""Sets of sizes that are drawn, at most, to find one on which the baseline is correct."""
+
 
 class Hidden:
     """The hidden seeds of a search and what is computed from them once for all states.
@@ -54,12 +58,6 @@ class Hidden:
                 source.randrange(len(SEEDS), LARGEST_SEED) for _ in range(_SEEDS_EACH)
             )
         return self._seeds[purpose]
-
-
-Sizes = Mapping[str, int]
-
-_DRAWN = 8
-"""Sets of sizes that are drawn, at most, to find one on which the baseline is correct."""
 
 
 def has_others(spec: KernelSpec) -> bool:

@@ -14,6 +14,9 @@ from pytest_gpuenergy.support import Outcome
 RESULT_VERSION = 1
 """The ``schema_version`` of the results that this version reads and writes."""
 
+_LEAST_POWER_SHARE = 0.7
+"""A guess: a variant draws no less than this share of the least power of any so far."""
+
 
 class Result(Struct, frozen=True, kw_only=True):
     """The evaluation of a state of a search.
@@ -88,7 +91,7 @@ class Result(Struct, frozen=True, kw_only=True):
         return None if found is None else found * self.scale
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class SearchNode(Struct, frozen=True, kw_only=True):
     """A state that was evaluated.
 
     Attributes:
@@ -140,7 +143,7 @@ class TurnFigures(Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
 
 
-class Gain(Struct, frozen=True, kw_only=True):
+class VariantGain(Struct, frozen=True, kw_only=True):
     """How a variant compares with the baseline when both are measured alternately.
 
     Attributes:
@@ -178,10 +181,6 @@ class Gain(Struct, frozen=True, kw_only=True):
     turns: tuple[TurnFigures, ...] = ()
 
 
-_LEAST_POWER_SHARE = 0.7
-"""A guess: a variant draws no less than this share of the least power of any so far."""
-
-
 class Limit(Struct, frozen=True):
     """The time beyond which the power of a variant is not measured, because it cannot be the best.
 
@@ -195,7 +194,7 @@ class Limit(Struct, frozen=True):
     power_w: float
 
 
-def limit_of(nodes: Sequence[Node], objective: Metric) -> Limit | None:
+def limit_of(nodes: Sequence[SearchNode], objective: Metric) -> Limit | None:
     """Return the limit that the best of the evaluated states sets.
 
     A variant beyond the limit would not be better even if it drew only `_LEAST_POWER_SHARE` of the

@@ -14,7 +14,7 @@ from functools import cached_property
 from time import perf_counter
 
 from pytest_gpuenergy.devices import Device, Repeater
-from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, Reading, answers
+from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, Reading, responds
 from pytest_gpuenergy.engine import (
     DURATION_S,
     QUICK,
@@ -314,7 +314,7 @@ class _Evaluation:
 
     def _check_answers(self, error: KernelFault) -> None:
         """Check that the device still responds, so that the fault is the state's."""
-        if not answers(self.device):
+        if not responds(self.device):
             raise DeviceError(
                 f"{self.device.name} does not respond any more ({error}): check it with "
                 "nvidia-smi, then continue with --resume."
@@ -327,7 +327,9 @@ class _Evaluation:
         process with the state.
         """
         drawings = [
-            (case.workload, one) for case in cases for one in drawings_of(case.seeds, case.workload)
+            (case.workload, drawing)
+            for case in cases
+            for drawing in drawings_of(case.seeds, case.workload)
         ]
         for purpose in purposes:
             seed, *_ = self.bench.hidden_seeds(purpose)

@@ -13,6 +13,9 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Workload
 
+_BYTES = 8
+"""Bytes of an element: inputs are drawn, and references computed, in double precision."""
+
 
 def check_text(state: State, spec: KernelSpec) -> None:
     """Check that a state adds nothing to the baseline's text that a variant may not have.
@@ -82,10 +85,6 @@ def sizes_withheld() -> Iterator[None]:
             "It fails for sizes between those that the spec lists, which are drawn and not told: "
             'it must be right for all of them, or the spec must say "other_sizes": false.',
         ) from None
-
-
-_BYTES = 8
-"""Bytes of an element: inputs are drawn, and references computed, in double precision."""
 
 
 def check_fits(workload: Workload) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,7 @@ from host_cupy import HostGpu, host_gpu, nvml_of_one_card
 from test_machine_code import CODE
 from test_relaunch import Worker
 
-from pytest_gpuenergy.devices import Binary, CudaDevice
+from pytest_gpuenergy.devices import Binary, CudaDevice, encoded_map
 from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
 from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
 from pytest_gpuenergy.kernels import (
@@ -25,6 +26,7 @@ from pytest_gpuenergy.kernels import (
     Kernel,
     Launch,
     LibraryCall,
+    TensorMap,
     TritonKernel,
 )
 from pytest_gpuenergy.support import KernelFault
@@ -59,7 +61,7 @@ CALL = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"})
 
 
 class Jit:
-    """A Triton function that is a Python function, launched by the GPU that is this process."""
+    """A Triton function that runs as a Python function in this process."""
 
     gpu: HostGpu
 
@@ -255,3 +257,41 @@ def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for() -> None:
         launch()
     launched = {"shared_mem": 96 << 10, "enable_cooperative_groups": True}
     assert asked == ["k.cubin", (7, 8, 96 << 10), launched, launched]
+
+
+MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
+
+
+def test_every_argument_of_the_driver_function_is_given() -> None:
+    given: list[Any] = []
+
+    def encode(to: ctypes.c_void_p, *rest: Any) -> int:
+        assert to.value is not None
+        assert to.value % 64 == 0
+        ctypes.memset(to.value, 0xA5, 128)
+        given.extend(one.value if hasattr(one, "value") else list(one) for one in rest)
+        return 0
+
+    argument = encoded_map(MAP, 0x7F0000010000, encode)
+    assert argument.tobytes() == b"\xa5" * 128
+    assert isinstance(argument, np.generic)  # which CuPy passes by value
+    bfloat16, zeros, swizzle_128, promoted_to_256 = 9, 0, 3, 3
+    assert given == [
+        *(bfloat16, 2, 0x7F0000010000, [640, 512], [1280], [64, 128], [1, 1]),
+        *(0, swizzle_128, promoted_to_256, zeros),
+    ]
+
+
+def test_a_map_that_the_driver_refuses_is_a_fault() -> None:
+    with pytest.raises(KernelFault, match=r"refuses the tensor map 'a_map' \(error 1\)") as fault:
+        encoded_map(MAP, 0, lambda *_: 1)
+    assert fault.value.outcome == "constraints"
+
+
+def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> Any:
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(KernelFault, match="need a driver of CUDA 12 or later"):
+        encoded_map(MAP, 0)

@@ -21,12 +21,12 @@ from pytest_gpuenergy.devices.cuda import clock_notes
 
 
 def work(gpu: HostGpu) -> Callable[[], None]:
-    """Takes `LAUNCH_S` and does nothing."""
+    """Launch work that takes `LAUNCH_S`."""
     return lambda: gpu._launch((1,), (1,), ())
 
 
 def run(repeater: GraphRepeater, gpu: HostGpu, gpu_s: float) -> Timeline:
-    """Of at least ``gpu_s`` of the GPU's time."""
+    """Replay for at least ``gpu_s`` of the GPU's time."""
     until_s = gpu.now_s + gpu_s
     repeater.start()
     while gpu.now_s < until_s:
@@ -136,7 +136,7 @@ def test_the_latest_notes_of_a_long_run_are_kept(monkeypatch: pytest.MonkeyPatch
 
 
 def notes_of(clocks_mhz: Sequence[float], sms: Sequence[int], step_ns: int) -> Any:
-    """Notes ``step_ns`` apart; every SM has started to count at another moment."""
+    """Return notes ``step_ns`` apart, by SMs whose counters started at different times."""
     ns = 10**18 + step_ns * np.arange(len(sms), dtype=np.uint64)
     cycles = np.concatenate(([0.0], np.cumsum(np.multiply(clocks_mhz, step_ns / 1e3))))
     starts = 10**12 + 7919 * np.array(sms, dtype=np.uint64)

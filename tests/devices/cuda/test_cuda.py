@@ -20,7 +20,7 @@ from pytest_gpuenergy.support import KernelFault
 
 
 class FakeWorker:
-    """A child that is a number."""
+    """A child process that is only a number."""
 
     born = 0
 
@@ -101,7 +101,7 @@ def kernel() -> Kernel:
 
 
 def measure(device: CudaDevice, *, apart: bool) -> int:
-    """The number of the process that ran a kernel back to back."""
+    """Run a kernel back to back, and return the number of the process."""
     with device.repeat(job_of(kernel(), apart=apart), {}) as repeater:
         (number,) = device.processes
         repeater.start()
@@ -151,7 +151,7 @@ def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
     monkeypatch.setattr(CompilerPools, "ptx", lambda *_: ".entry k")
     for sass, right in ((None, {"ptx": ".entry k"}), ("EXIT", {"ptx": ".entry k", "sass": "EXIT"})):
-        monkeypatch.setattr(cuda, "sass_of", lambda _, sass=sass: sass)
+        monkeypatch.setattr(cuda, "sass_listing", lambda _, sass=sass: sass)
         assert device.listings(kernel()) == right
 
 

@@ -45,7 +45,7 @@ WORKLOAD = Contract(
 
 
 class Loaded:
-    """What the runner binds to a kernel: the arguments of each turn's launches, in order."""
+    """The arguments of each turn's launches that the runner binds, in order."""
 
     def __init__(self, turns: Any, *, multiple: int = 1, **_: Any) -> None:
         self.turns, self.multiple = turns, multiple
@@ -71,7 +71,7 @@ def test_modules_are_imported_when_a_process_starts_and_those_missing_are_no_err
 
 
 def load(arenas: Mapping[str, Arena], cache: Any = "hot", *, spread: bool) -> list[Any]:
-    """The arguments of every set, in the order of its turns."""
+    """Return the arguments of every set, in the order of its turns."""
     with runner() as (found, bound):
         job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=spread)
         found.load(job, Binary(Path("f.cubin"), {"f": "f"}), arenas)

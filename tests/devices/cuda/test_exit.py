@@ -29,7 +29,7 @@ print("the last line", flush=True)
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[str]:
-    """Stand-ins for CUPTI and for what uses it, which ends before CUPTI does."""
+    """Stand-ins for CUPTI and for a library that uses it and ends before it."""
     made = {"cupti": tmp_path / "libcupti.so.12", "client": tmp_path / "client.so"}
     for name, path in made.items():
         command = ["gcc", "-O0", "-w", "-fPIC", "-shared", "-o", str(path)]

@@ -277,7 +277,7 @@ def test_single_launches_are_those_of_the_first_set() -> None:
 
 
 def relaunched(repeater: GraphRepeater, gpu: Gpu, turn: int, *, once: bool) -> list[list[str]]:
-    """What the GPU does, with `prepare` among it."""
+    """Return the order in which the GPU launches, with `prepare` among the launches."""
     gpu.replays.clear()
     repeater.relaunch(turn, lambda _: gpu.replays.append(["prepare"]), once=once)
     return list(gpu.replays)
@@ -353,7 +353,7 @@ def test_turns_are_used_from_the_first_one_on() -> None:
 
 
 class Result:
-    """What a call returns; there may be few at a time."""
+    """The result of a call, of which only a few may exist at a time."""
 
     alive = 0
 

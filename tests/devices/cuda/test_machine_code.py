@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import lzma
+import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from pytest_gpuenergy.devices import (
     Binary,
     CudaDevice,
     cubins_in,
+    sass_listing,
     tensor_core_instructions,
     variable_bytes,
 )
@@ -76,7 +78,50 @@ def test_a_program_without_code_for_gpus_has_none() -> None:
     assert [*cubins_in(CODE["sm_80"])] == []
 
 
+@example(noise=bytes(8) + b"\xff" * 8, at=32, end=6000)  # the table lies beyond any memory
 @given(st.binary(max_size=200), st.integers(0, 6000), st.integers(0, 6000))
 def test_damaged_code_has_none_or_some(noise: bytes, at: int, end: int) -> None:
     damaged = CODE["sm_80"][:at] + noise + CODE["sm_80"][at + len(noise) : end]
     assert tensor_core_instructions(damaged, ["products"]) <= {"HMMA", "IMMA", "BMMA", "DMMA"}
+
+
+@pytest.fixture
+def nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that prints the number of bytes in its argument."""
+    path = tmp_path / "bin/nvdisasm"
+    path.parent.mkdir()
+    path.write_text('#!/bin/sh\nwc -c < "$2"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    return path
+
+
+def cubin(folder: Path, size: int) -> Path:
+    """Write a file whose ELF header has 2 program headers, from byte 88 to 200."""
+    content = bytearray(200)
+    struct.pack_into("<Q", content, 32, 88)
+    struct.pack_into("<HH", content, 54, 56, 2)
+    path = folder / "kernel.cubin"
+    path.write_bytes(content[:size])
+    return path
+
+
+@pytest.mark.usefixtures("nvdisasm")
+@pytest.mark.parametrize(("size", "given"), [(200, 200), (199, 200), (198, 198), (9, 9)])
+def test_only_a_byte_that_is_missing_is_added(tmp_path: Path, size: int, given: int) -> None:
+    assert sass_listing(cubin(tmp_path, size)) == f"{given}\n"
+
+
+def test_what_nvdisasm_refuses_has_no_listing(tmp_path: Path, nvdisasm: Path) -> None:
+    nvdisasm.write_text("#!/bin/sh\nexit 1\n")
+    assert sass_listing(cubin(tmp_path, 200)) is None
+
+
+@pytest.mark.usefixtures("nvdisasm")
+def test_a_missing_file_has_no_listing(tmp_path: Path) -> None:
+    assert sass_listing(tmp_path / "nothing.cubin") is None
+
+
+def test_without_nvdisasm_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert sass_listing(cubin(tmp_path, 200)) is None

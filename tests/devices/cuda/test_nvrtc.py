@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices import Binary, Compiler, CompilerPool, sass_of
+from pytest_gpuenergy.devices import Binary, NvrtcCompiler, NvrtcCompilers, sass_listing
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault, Worker, WorkerDiedError, WorkerTimeoutError
 
@@ -27,25 +27,25 @@ def kernel(source: str = COPY, *entries: str) -> Kernel:
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Compiler:
-    return Compiler()
+def compiler() -> NvrtcCompiler:
+    return NvrtcCompiler()
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[CompilerPool]:
-    pool = CompilerPool("sm_90", tmp_path, processes=1)
+def pool(tmp_path: Path) -> Iterator[NvrtcCompilers]:
+    pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
     yield pool
     pool.close()
 
 
-def faulty(compiler: Compiler, source: str, *entries: str) -> str:
+def faulty(compiler: NvrtcCompiler, source: str, *entries: str) -> str:
     with pytest.raises(KernelFault) as raised:
         compiler.compile(source, entries, "sm_90")
     assert raised.value.outcome == "compile"
     return str(raised.value)
 
 
-def test_machine_code_is_an_elf_with_the_entry(compiler: Compiler) -> None:
+def test_machine_code_is_an_elf_with_the_entry(compiler: NvrtcCompiler) -> None:
     code, symbols = compiler.compile(COPY, ["copy"], "sm_90")
     assert code.startswith(b"\x7fELF")
     assert symbols == {"copy": "copy"}
@@ -53,50 +53,52 @@ def test_machine_code_is_an_elf_with_the_entry(compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize("header", ["<strings.h>", '"graphics.c"', "<scibuf/image.h>"])
-def test_a_header_that_only_host_code_needs_may_be_missing(compiler: Compiler, header: str) -> None:
+def test_a_header_that_only_host_code_needs_may_be_missing(
+    compiler: NvrtcCompiler, header: str
+) -> None:
     host = "void image() { bcopy(0, 0, 0); copy<<<1, 1>>>(0, 0); }"
     code, _ = compiler.compile(f"#include {header}\n{COPY}\n{host}", ["copy"], "sm_90")
     assert b".text.copy" in code
 
 
-def test_a_header_that_a_kernel_needs_is_named(compiler: Compiler) -> None:
+def test_a_header_that_a_kernel_needs_is_named(compiler: NvrtcCompiler) -> None:
     text = '#include "gone.h"\n#include <own/sizes.h>\n' + COPY.replace("threadIdx.x]", "GONE]")
     assert 'cannot open source file "gone.h"' in faulty(compiler, text, "copy")
 
 
-def test_an_instance_of_a_template_has_its_symbol(compiler: Compiler) -> None:
+def test_an_instance_of_a_template_has_its_symbol(compiler: NvrtcCompiler) -> None:
     source = "template <typename T> __global__ void f(T* x) { *x = 1; }"
     code, symbols = compiler.compile(source, ["f<float>", "f<int>"], "sm_90")
     assert len(set(symbols.values())) == 2
     assert all(symbol.encode() in code for symbol in symbols.values())
 
 
-def test_ptx_has_the_entry(pool: CompilerPool) -> None:
+def test_ptx_has_the_entry(pool: NvrtcCompilers) -> None:
     assert ".visible .entry copy(" in pool.ptx(kernel())
 
 
-def test_ptx_of_text_that_does_not_compile_is_a_fault(pool: CompilerPool) -> None:
+def test_ptx_of_text_that_does_not_compile_is_a_fault(pool: NvrtcCompilers) -> None:
     with pytest.raises(KernelFault):
         pool.ptx(kernel("nonsense"))
 
 
-def test_machine_code_is_listed_where_nvdisasm_is(pool: CompilerPool, tmp_path: Path) -> None:
-    listing = sass_of(pool.submit(kernel()).result().path)
+def test_machine_code_is_listed_where_nvdisasm_is(pool: NvrtcCompilers, tmp_path: Path) -> None:
+    listing = sass_listing(pool.submit(kernel()).result().path)
     if shutil.which("nvdisasm") is None:
         assert listing is None
     else:
         assert listing is not None
         assert "LDG" in listing
-    assert sass_of(tmp_path / "nothing") is None
+    assert sass_listing(tmp_path / "nothing") is None
 
 
-def test_functions_without_a_mark_run_on_the_device(compiler: Compiler) -> None:
+def test_functions_without_a_mark_run_on_the_device(compiler: NvrtcCompiler) -> None:
     source = "constexpr int two() { return 2; }\n" + COPY.replace("x[threadIdx.x]", "two()")
     assert compiler.compile(source, ["copy"], "sm_90")[0]
 
 
 @pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda/std/cstdint"])
-def test_the_toolkits_headers_are_found(compiler: Compiler, header: str) -> None:
+def test_the_toolkits_headers_are_found(compiler: NvrtcCompiler, header: str) -> None:
     assert compiler.compile(f"#include <{header}>\n{COPY}", ["copy"], "sm_90")[0]
 
 
@@ -132,14 +134,14 @@ static_assert(c::is_same_v<c::enable_if<true, long>::type, long>);
     ],
 )
 def test_what_nvcc_declares_from_the_hosts_headers_is_declared(
-    compiler: Compiler, header: str, value: str
+    compiler: NvrtcCompiler, header: str, value: str
 ) -> None:
     include = f"#include {header}\n" if header else ""
     text = f'{include}extern "C" __global__ void k(float* y) {{ y[0] = {value}; }}'
     assert compiler.compile(text, ["k"], "sm_90")[1] == {"k": "k"}
 
 
-def test_small_headers_stand_in_for_those_of_tvms_text(compiler: Compiler) -> None:
+def test_small_headers_stand_in_for_those_of_tvms_text(compiler: NvrtcCompiler) -> None:
     assert compiler.compile(SMALL + COPY, ["copy"], "sm_90")[0]
 
 
@@ -151,46 +153,46 @@ def test_small_headers_stand_in_for_those_of_tvms_text(compiler: Compiler) -> No
     ],
 )
 def test_the_toolkits_headers_serve_where_the_small_ones_do_not(
-    compiler: Compiler, more: str
+    compiler: NvrtcCompiler, more: str
 ) -> None:
     assert compiler.compile(more + COPY, ["copy"], "sm_90")[0]
 
 
-def test_an_error_has_the_line_and_what_is_wrong(compiler: Compiler) -> None:
+def test_an_error_has_the_line_and_what_is_wrong(compiler: NvrtcCompiler) -> None:
     message = faulty(compiler, COPY.replace("= x[", "= nonsense["), "copy")
     assert message.startswith("NVRTC: kernel.cu(2): error: ")
     assert '"nonsense" is undefined' in message
 
 
-def test_an_entry_that_is_not_there_is_an_error(compiler: Compiler) -> None:
+def test_an_entry_that_is_not_there_is_an_error(compiler: NvrtcCompiler) -> None:
     assert "other" in faulty(compiler, COPY, "other")
 
 
-def test_the_compiler_goes_on_after_an_error(compiler: Compiler) -> None:
+def test_the_compiler_goes_on_after_an_error(compiler: NvrtcCompiler) -> None:
     faulty(compiler, "nonsense", "copy")
     assert compiler.compile(COPY, ["copy"], "sm_90")[0]
 
 
-def test_the_version_is_two_numbers(compiler: Compiler) -> None:
+def test_the_version_is_two_numbers(compiler: NvrtcCompiler) -> None:
     major, minor = compiler.version().split(".")
     assert int(major) >= 12
     assert int(minor) >= 0
 
 
-def test_a_pool_compiles_in_another_process(pool: CompilerPool, tmp_path: Path) -> None:
+def test_a_pool_compiles_in_another_process(pool: NvrtcCompilers, tmp_path: Path) -> None:
     binary = pool.submit(kernel()).result(timeout=60)
     assert binary.path.parent == tmp_path
     assert binary.path.read_bytes().startswith(b"\x7fELF")
     assert binary.symbols == {"copy": "copy"}
 
 
-def test_a_fault_comes_out_of_the_future(pool: CompilerPool) -> None:
+def test_a_fault_comes_out_of_the_future(pool: NvrtcCompilers) -> None:
     with pytest.raises(KernelFault, match="nonsense"):
         pool.submit(kernel(COPY.replace("= x[", "= nonsense["))).result(timeout=60)
 
 
 class Answers:
-    """Stands for the child processes: what each call is answered, and which were made."""
+    """Stands in for the child processes: has answers, and records calls."""
 
     def __init__(self, *compiled: object) -> None:
         self.compiled = list(compiled)
@@ -213,31 +215,31 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     return answers
 
 
-def compiled(pool: CompilerPool, of: Kernel) -> Binary:
+def compiled(pool: NvrtcCompilers, of: Kernel) -> Binary:
     return pool.submit(of).result(timeout=60)
 
 
-def test_a_kernel_is_compiled_once(pool: CompilerPool, answers: Answers) -> None:
+def test_a_kernel_is_compiled_once(pool: NvrtcCompilers, answers: Answers) -> None:
     assert pool.submit(kernel()) is pool.submit(kernel())
     compiled(pool, kernel())
     assert answers.calls == [(COPY, ["copy"], "sm_90")]
 
 
-def test_an_entry_launched_twice_is_named_once(pool: CompilerPool, answers: Answers) -> None:
+def test_an_entry_launched_twice_is_named_once(pool: NvrtcCompilers, answers: Answers) -> None:
     compiled(pool, kernel(COPY, "copy", "other", "copy"))
     assert answers.calls == [(COPY, ["copy", "other"], "sm_90")]
 
 
 def test_what_was_compiled_is_remembered_on_disk(tmp_path: Path, answers: Answers) -> None:
     for _ in range(2):
-        pool = CompilerPool("sm_90", tmp_path, processes=1)
+        pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
         binary = compiled(pool, kernel())
         pool.close()
     assert (binary.path.read_bytes(), binary.symbols) == (b"code", {"copy": "copy"})
     assert len(answers.calls) == 1
 
 
-def test_another_text_is_another_binary(pool: CompilerPool, answers: Answers) -> None:
+def test_another_text_is_another_binary(pool: NvrtcCompilers, answers: Answers) -> None:
     paths = {compiled(pool, kernel(text)).path for text in (COPY, COPY + "// changed")}
     assert len(paths) == len(answers.calls) == 2
 
@@ -245,7 +247,7 @@ def test_another_text_is_another_binary(pool: CompilerPool, answers: Answers) ->
 def test_another_architecture_is_another_binary(tmp_path: Path, answers: Answers) -> None:
     paths = set()
     for architecture in ("sm_80", "sm_90"):
-        pool = CompilerPool(architecture, tmp_path, processes=1)
+        pool = NvrtcCompilers(architecture, tmp_path, processes=1)
         paths.add(compiled(pool, kernel()).path)
         pool.close()
     assert len(paths) == len(answers.calls) == 2
@@ -253,10 +255,10 @@ def test_another_architecture_is_another_binary(tmp_path: Path, answers: Answers
 
 @pytest.mark.parametrize("text", ["", "{", "\0", "[]", "3", "null", '{"other": "other"}'])
 def test_a_torn_entry_is_made_again(tmp_path: Path, answers: Answers, text: str) -> None:
-    pool = CompilerPool("sm_90", tmp_path, processes=1)
+    pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
     compiled(pool, kernel()).path.with_suffix(".json").write_text(text)
     pool.close()
-    again = CompilerPool("sm_90", tmp_path, processes=1)
+    again = NvrtcCompilers("sm_90", tmp_path, processes=1)
     assert compiled(again, kernel()).symbols == {"copy": "copy"}
     again.close()
     assert len(answers.calls) == 2
@@ -264,7 +266,7 @@ def test_a_torn_entry_is_made_again(tmp_path: Path, answers: Answers, text: str)
 
 def test_an_entry_without_its_code_is_made_again(tmp_path: Path, answers: Answers) -> None:
     for _ in range(2):
-        pool = CompilerPool("sm_90", tmp_path, processes=1)
+        pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
         path = compiled(pool, kernel()).path
         assert path.exists()
         path.unlink()
@@ -278,7 +280,7 @@ def test_an_entry_without_its_code_is_made_again(tmp_path: Path, answers: Answer
     ids=["twice", "of waiting"],
 )
 def test_a_compiler_that_dies_is_the_kernels_fault(
-    pool: CompilerPool, answers: Answers, deaths: list[Exception]
+    pool: NvrtcCompilers, answers: Answers, deaths: list[Exception]
 ) -> None:
     answers.compiled += deaths
     with pytest.raises(KernelFault, match="it died") as raised:
@@ -286,13 +288,13 @@ def test_a_compiler_that_dies_is_the_kernels_fault(
     assert raised.value.outcome == "compile"
 
 
-def test_a_compiler_that_dies_once_is_replaced(pool: CompilerPool, answers: Answers) -> None:
+def test_a_compiler_that_dies_once_is_replaced(pool: NvrtcCompilers, answers: Answers) -> None:
     answers.compiled.append(WorkerDiedError("it died"))
     assert compiled(pool, kernel()).path.read_bytes() == b"code"
 
 
 def test_no_draft_is_left_in_the_cache(
-    pool: CompilerPool, answers: Answers, tmp_path: Path
+    pool: NvrtcCompilers, answers: Answers, tmp_path: Path
 ) -> None:
     path = compiled(pool, kernel()).path
     assert answers.calls
@@ -300,7 +302,7 @@ def test_no_draft_is_left_in_the_cache(
     assert json.loads(path.with_suffix(".json").read_text()) == {"copy": "copy"}
 
 
-def test_a_pool_may_be_closed_twice_and_compiles_no_more(pool: CompilerPool) -> None:
+def test_a_pool_may_be_closed_twice_and_compiles_no_more(pool: NvrtcCompilers) -> None:
     pool.close()
     pool.close()
     with pytest.raises(RuntimeError, match="shutdown"):

@@ -14,7 +14,7 @@ import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 from test_relaunch import Worker
 
-from pytest_gpuenergy.devices import CudaDevice, ProgramCompilers, specific
+from pytest_gpuenergy.devices import CudaDevice, NvccCompilers, specific_architecture
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import CudaProgram, Headers
@@ -73,7 +73,7 @@ def program_for(gemm: Gemm, source: str = SOURCE) -> CudaProgram:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the compiler, the only one on the PATH."""
+    """A folder with the compiler, which is the only folder on the PATH."""
     folder = tmp_path / "tools"
     folder.mkdir()
     words = {"{python}": sys.executable, "{folder}": str(folder), "{cxx}": shutil.which("g++")}
@@ -102,9 +102,9 @@ def device(tools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]
 
 
 @pytest.fixture
-def compilers(tools: Path, tmp_path: Path) -> Iterator[ProgramCompilers]:
+def compilers(tools: Path, tmp_path: Path) -> Iterator[NvccCompilers]:
     assert tools.is_dir()
-    compilers = ProgramCompilers("sm_90", tmp_path, processes=1)
+    compilers = NvccCompilers("sm_90", tmp_path, processes=1)
     yield compilers
     compilers.close()
 
@@ -159,7 +159,7 @@ def test_without_nvcc_a_program_is_refused_in_one_sentence(device: CudaDevice, t
 
 def test_what_was_compiled_is_remembered_on_disk(tools: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        compilers = ProgramCompilers("sm_80", tmp_path, processes=1)
+        compilers = NvccCompilers("sm_80", tmp_path, processes=1)
         path = compilers.submit(program_for(GEMM)).result(timeout=60).path
         compilers.close()
     assert path.parent == tmp_path
@@ -167,7 +167,7 @@ def test_what_was_compiled_is_remembered_on_disk(tools: Path, tmp_path: Path) ->
 
 
 def test_other_headers_are_another_program(
-    compilers: ProgramCompilers, tools: Path, tmp_path: Path
+    compilers: NvccCompilers, tools: Path, tmp_path: Path
 ) -> None:
     program = replace(program_for(GEMM), headers=Headers("L 1", "a", str(tmp_path)))
     paths = {
@@ -178,20 +178,25 @@ def test_other_headers_are_another_program(
     assert f"-I{tmp_path}" in calls(tools)[0]
 
 
-def test_headers_that_are_gone_are_told(compilers: ProgramCompilers) -> None:
+def test_headers_that_are_gone_are_told(compilers: NvccCompilers) -> None:
     program = replace(program_for(GEMM), headers=Headers("L 1", "a", "/missing"))
     with pytest.raises(KernelFault, match="product needs L 1, which is not in /missing"):
         compilers.submit(program).result(timeout=60)
 
 
-def test_an_nvcc_that_does_not_work_is_told(compilers: ProgramCompilers, tools: Path) -> None:
+def test_an_nvcc_that_does_not_work_is_told(compilers: NvccCompilers, tools: Path) -> None:
     (tools / "nvcc").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(KernelFault, match="nvcc does not work: repair the CUDA toolkit"):
         compilers.submit(program_for(GEMM)).result(timeout=60)
 
 
 def test_older_gpus_have_no_features_of_their_own() -> None:
-    assert [specific(one) for one in ("sm_89", "sm_90", "sm_120")] == ["sm_89", "sm_90a", "sm_120a"]
+    names = ("sm_89", "sm_90", "sm_120")
+    assert [specific_architecture(name) for name in names] == [
+        "sm_89",
+        "sm_90a",
+        "sm_120a",
+    ]
 
 
 @pytest.mark.parametrize("number", [1 << 31, 1.5, True])

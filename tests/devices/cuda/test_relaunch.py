@@ -71,7 +71,7 @@ class Double:
 
 
 class Worker:
-    """A child that is this process."""
+    """A worker that runs in this process."""
 
     pid = 1
 
@@ -109,7 +109,7 @@ def in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def measured(
     device: CudaDevice, change: Change, cache: Any = "hot", workload: Contract = WORKLOAD
 ) -> int:
-    """Verify, launch on all sets, check again; how many launches there were."""
+    """Verify, launch on all sets, check again, and return the number of launches."""
     sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
     double = Double(change, sets)
     with host_gpu(double), arenas_for(workload, 0, device.arrays) as arenas:

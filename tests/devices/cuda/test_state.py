@@ -35,7 +35,7 @@ Body = Callable[[Any, Any, Any], None]
 
 
 class InProcess:
-    """A worker that is this process."""
+    """A worker that runs in this process."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.pid: int | None = None
@@ -72,7 +72,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[InProcess]:
 
 
 def verified(body: Body) -> tuple[int, ...]:
-    """The seeds for which ``body``, which gets x, y and a workspace, was right."""
+    """Return the seeds for which ``body``, which gets x, y and a workspace, was right."""
 
     def launch(*arguments: Any) -> None:
         x, y, space = (np.asarray(one).view(np.float32) for one in arguments)

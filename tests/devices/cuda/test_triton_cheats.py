@@ -63,7 +63,7 @@ def state_with(source: str) -> State:
 
 @pytest.fixture
 def calls() -> list[tuple[str, bytes]]:
-    """What was sent to the worker."""
+    """The calls that were sent to the worker."""
     return []
 
 
@@ -81,7 +81,7 @@ def device(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]) -> C
 
 
 def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> Correctness:
-    """As a search does: verify, run back to back, verify again."""
+    """Verify, run back to back, and verify again, as a search does."""
     correctness = verify_on_device(device, kernel, SCALE)
     with arenas_for(SCALE, seed=0) as arenas:
         check = check_of(device, SCALE, arenas, seed=0)

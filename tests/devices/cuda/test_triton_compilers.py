@@ -51,7 +51,7 @@ GEOMETRY = (TRITON.grid, TRITON.arguments, TRITON.constants)
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
-    """What was compiled: numbers of the process and its parent, and what it was compiled for."""
+    """For each compilation, the process, its parent and the target."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_each_function_is_compiled_once_in_a_process_of_its_own(
     for kernel in (TRITON, fails, TRITON, other):
         compilers.submit(Job.of(kernel, SCALE))
     for kernel in (fails, TRITON, other):
-        compilers.wait(Job.of(kernel, SCALE))
+        compilers.submit(Job.of(kernel, SCALE)).result()
     compilers.close()
     (one, parent, what), (two, _, _) = compiled()
     assert len({one, two, parent}) == 3
@@ -87,6 +87,6 @@ def test_without_triton_nothing_is_compiled_ahead(
 ) -> None:
     (tmp_path / "triton/__init__.py").write_text("raise ImportError('no Triton here')")
     compilers = TritonCompilers("sm_90")
-    compilers.wait(Job.of(TRITON, SCALE))
+    assert not compilers.submit(Job.of(TRITON, SCALE)).result()
     compilers.close()
     assert compiled() == []

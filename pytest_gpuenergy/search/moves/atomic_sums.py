@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
-from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
 from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
@@ -44,7 +44,7 @@ class AvoidAtomicsReduce(SourceMove):
     languages = frozenset({"cuda"})
     relieves = frozenset({"atomics", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         kernel = without_early_return(kernel)
         if any(nodes(kernel.text.body, "return_statement")) or kernel.threads % _WARP:
             return
@@ -101,7 +101,9 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
     return False
 
 
-def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> Iterator[Rewrite]:
+def _reduced(
+    kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial
+) -> Iterator[TextChange]:
     root = own[0].root
     partial = kernel.fresh(f"{root.name}_partial")
     edits = [
@@ -120,7 +122,7 @@ def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> 
     ):
         end = _end_of(kernel, lines, by)
         source = edited(kernel.text.source, [*edits, end])
-        yield Rewrite(f"{what} reduction for {root.name}", source, kernel.launch)
+        yield TextChange(f"{what} reduction for {root.name}", source, kernel.launch)
 
 
 def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
@@ -178,7 +180,7 @@ def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list
     ]
 
 
-def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
+def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[TextChange]:
     """Yield the kernel with a copy of a small tensor of one size in shared memory."""
     root = own[0].root
     if kernel.tensors[root.key].strides is not None:
@@ -218,7 +220,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
     if len(edits) != len(own) + 1:
         return
     edits.append(_end_of(kernel, after, by))
-    yield Rewrite(
+    yield TextChange(
         f"copy of {root.name} for each block", edited(kernel.text.source, edits), kernel.launch
     )
 

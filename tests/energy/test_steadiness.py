@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy import Slope, power_slope, unsettled
+from pytest_gpuenergy.energy import Slope, former_power_effect, power_slope
 
 watts = st.floats(1.0, 1000.0)
 
@@ -58,11 +58,11 @@ def test_a_slope_takes_edges_and_energy(energies: list[float]) -> None:
 def test_what_was_before_is_forgotten(
     before_w: float, power_w: float, since_s: float, more_s: float
 ) -> None:
-    there = unsettled(before_w, power_w, since_s)
-    assert 0 <= unsettled(before_w, power_w, since_s + more_s) <= there
+    there = former_power_effect(before_w, power_w, since_s)
+    assert 0 <= former_power_effect(before_w, power_w, since_s + more_s) <= there
 
 
 @given(watts, st.floats(0, 10))
 def test_the_same_power_before_is_settled(power_w: float, since_s: float) -> None:
-    assert unsettled(power_w, power_w, since_s) == 0
-    assert unsettled(None, power_w, since_s) == 0
+    assert former_power_effect(power_w, power_w, since_s) == 0
+    assert former_power_effect(None, power_w, since_s) == 0

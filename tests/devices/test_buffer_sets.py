@@ -5,16 +5,23 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import (
     MAX_PLACEMENTS,
+    MAX_SETS,
     PAGE_BYTES,
-    pieces,
+    Work,
     placements,
     pool_bytes,
-    scattered,
+    scattered_offsets,
+    set_layout,
+    sets_needed,
 )
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, Traffic, demand_of
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support import KernelFault
 
 MIB = 1 << 20
 SIZES = st.lists(st.integers(1, 64 * MIB), min_size=1, max_size=24)
@@ -32,7 +39,7 @@ def test_small_buffers_take_many_places_and_large_ones_little_memory(set_bytes: 
 def test_buffers_of_a_piece_do_not_overlap_and_large_ones_have_their_own(
     sizes: dict[str, int],
 ) -> None:
-    found = pieces(sizes)
+    found = set_layout(sizes)
     assert sorted(name for piece in found for name in piece) == sorted(sizes)
     for piece in found:
         assert len(piece) == 1 or all(sizes[name] < MIB for name in piece)
@@ -47,7 +54,7 @@ def test_scattered_pieces_lie_in_the_pool_on_pages_of_their_own(
     sizes: list[int], free_bytes: int, seed: int
 ) -> None:
     pool = pool_bytes(sizes, free_bytes)
-    found = scattered(sizes, pool, np.random.default_rng(seed))
+    found = scattered_offsets(sizes, pool, np.random.default_rng(seed))
     spans = sorted((at, at + size) for at, size in zip(found, sizes, strict=True))
     assert all(at % PAGE_BYTES == 0 for at in found)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
@@ -66,7 +73,7 @@ def test_a_pool_leaves_memory_to_others(sizes: list[int], free_bytes: int) -> No
 def test_places_are_anywhere_and_differ_from_process_to_process() -> None:
     sizes = [3 * MIB] * MAX_PLACEMENTS
     pool = pool_bytes(sizes, 1 << 37)
-    found = [scattered(sizes, pool, np.random.default_rng(seed)) for seed in range(200)]
+    found = [scattered_offsets(sizes, pool, np.random.default_rng(seed)) for seed in range(200)]
     assert len({tuple(places) for places in found}) == 200
     first = np.array([places[0] for places in found]) / pool
     assert abs(first.mean() - 0.5) < 0.1
@@ -75,4 +82,46 @@ def test_places_are_anywhere_and_differ_from_process_to_process() -> None:
 
 def test_nothing_takes_no_memory() -> None:
     assert pool_bytes([], 1 << 37) == 0
-    assert scattered([], 0, np.random.default_rng(0)) == []
+    assert scattered_offsets([], 0, np.random.default_rng(0)) == []
+
+
+@given(st.integers(13_000, 1 << 36), st.integers(MIB, 50 * MIB))
+def test_what_comes_between_two_uses_of_a_set_fills_the_cache_twice(
+    set_bytes: int, l2_bytes: int
+) -> None:
+    sets = sets_needed(set_bytes, l2_bytes)
+    assert 2 <= sets <= MAX_SETS
+    assert (sets - 1) * set_bytes >= 2 * l2_bytes
+    assert (sets - 2) * set_bytes < 2 * l2_bytes
+
+
+@pytest.mark.parametrize("set_bytes", [0, 1, 4096])
+def test_buffers_too_small_are_refused(set_bytes: int) -> None:
+    with pytest.raises(KernelFault, match="use --gpuenergy-cache hot, or a larger") as raised:
+        sets_needed(set_bytes, 50 * MIB)
+    assert raised.value.outcome == "constraints"
+
+
+LAUNCH = Launch("f", (1000, 1, 1), (128, 1, 1), ())
+TRAFFIC = Traffic(
+    global_read_bytes=1e4, global_loads=80, global_sectors=320, l2_sectors=320, private_words=1
+)
+
+
+def test_modelled_memory_serves_a_cold_cache_and_not_a_hot_one() -> None:
+    kernel, work = Kernel('extern "C" __global__ void f() {}', (LAUNCH,)), Work(10**6, 10 * MIB)
+    hot, cold = (
+        demand_of(kernel, work, [TRAFFIC], DEFAULT_PROFILE, cache=state)
+        for state in ("hot", "cold")
+    )
+    assert (hot.memory_power, cold.memory_power > 0) == (0.0, True)
+    assert cold.power_w * cold.time_s > hot.power_w * hot.time_s
+
+
+def test_figures_recorded_hot_say_nothing_of_a_cold_cache() -> None:
+    recorded = RecordedFigures(DEFAULT_PROFILE.name, 700.0, 5.0, 400.0, 2000.0)
+    kernel = Kernel('extern "C" __global__ void f() {}', (LAUNCH,), recorded=(recorded,))
+    work = Work(10**6, 10 * MIB)
+    cold = demand_of(kernel, work, [TRAFFIC], DEFAULT_PROFILE, cache="cold")
+    assert demand_of(kernel, work, None, DEFAULT_PROFILE).time_s == 5e-3
+    assert cold.time_s < 1e-3

@@ -69,7 +69,7 @@ _ATTRIBUTES = frozenset(
 
 
 @dataclass(frozen=True)
-class _Token:
+class _TextToken:
     kind: str
     text: str
     start: int
@@ -77,7 +77,7 @@ class _Token:
 
 
 @dataclass(frozen=True)
-class _Item:
+class _Declaration:
     """A declaration at file scope or in a namespace.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Item:
 
 @functools.lru_cache(maxsize=8)  # texts are compiled in several variants
 def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str], bool]) -> str:
-    """The text with blanks in place of what none of its entries needs, line by line as before.
+    """Return the text, line by line as before, with blanks for what none of its entries needs.
 
     Args:
         source: CUDA C++ text.
@@ -158,19 +158,19 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
     return _without(source, sorted(blanks), directives)
 
 
-def _tokens(source: str) -> Iterator[_Token]:
+def _tokens(source: str) -> Iterator[_TextToken]:
     position = 0
     while match := _TOKEN.match(source, position):
         position = match.end()
         kind = match.lastgroup if match.lastgroup != "delimiter" else "literal"
         if kind != "skipped":
-            yield _Token(str(kind), match[0], match.start(), match.end())
+            yield _TextToken(str(kind), match[0], match.start(), match.end())
 
 
-def _items(tokens: Sequence[_Token]) -> list[_Item] | None:
-    """The declarations of a text; None if its braces do not match, as with some conditions."""
-    items: list[_Item] = []
-    head: list[_Token] = []  # of the declaration so far, with its body
+def _items(tokens: Sequence[_TextToken]) -> list[_Declaration] | None:
+    """Return the declarations of a text; None if its braces do not match."""
+    items: list[_Declaration] = []
+    head: list[_TextToken] = []  # of the declaration so far, with its body
     body_at = -1  # index in ``head`` of the brace that opens the body
     depth = 0
     scopes: list[frozenset[str]] = []  # names of the namespaces around
@@ -207,7 +207,7 @@ def _items(tokens: Sequence[_Token]) -> list[_Item] | None:
     return items if depth == 0 and not scopes and not head else None
 
 
-def _is_scope(head: Sequence[_Token]) -> bool:
+def _is_scope(head: Sequence[_TextToken]) -> bool:
     words = [token.text for token in head if token.kind != "directive"]
     words = words[1:] if words[:1] == ["inline"] else words
     return words[:1] == ["namespace"] or (
@@ -215,15 +215,15 @@ def _is_scope(head: Sequence[_Token]) -> bool:
     )
 
 
-def _is_function(head: Sequence[_Token]) -> bool:
-    """Whether a brace after ``head`` opens the body of a function, which no semicolon follows."""
+def _is_function(head: Sequence[_TextToken]) -> bool:
+    """Return whether a brace after ``head`` opens the body of a function."""
     words, _ = _top(head)
     return "(" in words and "=" not in words[: words.index("(")] and not _type_of(words)
 
 
-def _top(head: Sequence[_Token]) -> tuple[list[str], list[_Token]]:
-    """The words outside of parentheses, template parameters and attributes, with their tokens."""
-    found: list[_Token] = []
+def _top(head: Sequence[_TextToken]) -> tuple[list[str], list[_TextToken]]:
+    """Return the words outside parentheses, template parameters and attributes, with tokens."""
+    found: list[_TextToken] = []
     depth, angles, previous = 0, 0, ""
     for token in head:
         if token.kind == "directive":
@@ -249,7 +249,9 @@ def _type_of(words: Sequence[str]) -> bool:
     return bool(plain) and plain[0] in _TYPES and "(" not in plain
 
 
-def _item(tokens: Sequence[_Token], body_at: int, scopes: Sequence[frozenset[str]]) -> _Item:
+def _item(
+    tokens: Sequence[_TextToken], body_at: int, scopes: Sequence[frozenset[str]]
+) -> _Declaration:
     head = tokens if body_at < 0 else tokens[:body_at]
     words, top = _top(head)
     used = frozenset(token.text for token in tokens if token.kind == "name")
@@ -289,11 +291,11 @@ def _item(tokens: Sequence[_Token], body_at: int, scopes: Sequence[frozenset[str
     opened = "".join(words[2:-1]) if words[:2] == ["using", "namespace"] else ""
     around = frozenset[str]().union(*scopes, words[1:2] if words[:1] == ["namespace"] else ())
     place = tokens[0].start, tokens[-1].end
-    return _Item(*place, frozenset(declared), used | macros, called, opened, around, is_host)
+    return _Declaration(*place, frozenset(declared), used | macros, called, opened, around, is_host)
 
 
 def _without(
-    source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[_Token]
+    source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[_TextToken]
 ) -> str:
     """Return the text without some of its parts, whose line breaks and other directives stay."""
     parts, last = [], 0

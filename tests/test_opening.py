@@ -1,4 +1,4 @@
-"""From the words of --gpu-device to a device."""
+"""The device that --gpu-device names is opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPUS = [FoundGpu(0, "GPU-aa11", "NVIDIA H200", "h0"), FoundGpu(1, "GPU-bb22", "N
 
 
 class FakeDevice:
-    """What opening a GPU gives; ``mig`` is the mode of each by its handle."""
+    """A stand-in for the device of a GPU; ``mig`` has the MIG mode of each handle."""
 
     mig: ClassVar[dict[object, int]] = {}
 
@@ -37,7 +37,7 @@ opened: list[FakeDevice] = []
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundGpu]:
-    """The GPUs of the machine, to be changed."""
+    """The GPUs of the machine, which a test may change."""
     gpus = list(GPUS)
 
     def mig_mode(handle: object) -> tuple[int, int]:
