@@ -31,9 +31,9 @@ from pytest_gpuenergy.workloads import (
 )
 
 pytest_plugins = [
-    "pytest_gpuenergy.pytest_plugin.products",
-    "pytest_gpuenergy.pytest_plugin.replays",
-    "pytest_gpuenergy.pytest_plugin.searches",
+    "pytest_gpuenergy.pytest_plugin.benches.products",
+    "pytest_gpuenergy.pytest_plugin.benches.replays",
+    "pytest_gpuenergy.pytest_plugin.benches.searches",
 ]
 
 BENCH = Path(__file__).parent / "bench"

@@ -29,7 +29,7 @@ COMMANDS = (
 """Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""
 
 _LEAVE_AS_FOUND = ("doctor", "powercap")
-"""Commands that report the power limit that a killed run left, and so must not restore it first."""
+"""Commands that report what a killed run left, so its power limit must not be restored before."""
 
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(argv)
-        if sys.stdout is not None:  # None: it was closed before we started
+        if sys.stdout is not None:  # None if it was closed before we started
             sys.stdout.flush()  # a closed pipe or a full disk raises here at the latest
     except SystemExit as stop:  # argparse, after --help or a usage error
         return stop.code if isinstance(stop.code, int) else _FAILURE
@@ -104,7 +104,7 @@ def _restore_after_dead_runs() -> None:
 
 
 def build_parser() -> ArgumentParser:
-    """The parser with every subcommand."""
+    """Return the parser with every subcommand."""
     parser = ArgumentParser(
         prog="gpuenergy",
         description="Commands that accompany pytest in measuring GPU kernels under power caps.",

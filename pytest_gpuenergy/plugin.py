@@ -1,7 +1,7 @@
 """pytest's entry point: declares options, markers and fixtures, and loads the rest on demand.
 
-A project that sets none of our options and collects none of our items only pays for this module and
-its imports from the standard library and pytest.
+A project that sets none of our options and collects none of our items imports only this module and
+a few small ones, which need nothing but the standard library and pytest.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import pytest
 from pytest_gpuenergy.pytest_plugin import (
     BENCH,
     BUDGET_MARKERS,
+    DEVICE,
     DEVICE_FIXTURE,
     EDP_MARKER,
     ENERGY_MARKER,
+    FLEET,
     POWERCAP_FIXTURE,
     RUN,
     WITH_VALUES,
+    Hooks,
     WorkerPlugin,
     add_options,
     any_option_is_set,
     keep_rootdir,
-    named_device,
-    named_fleet,
-    names,
     options_of_group,
     runs_items,
 )
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.pytest_plugin import EnergyBenchmark, RunPlugin
 
 _ERRORS = "pytest_gpuenergy.support.errors"
-"""The module of our errors; until it is imported there are none."""
+"""The module of our errors. Until it is imported, no error can be ours."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,15 +50,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare what a ``conftest.py`` may implement."""
-    pluginmanager.add_hookspecs(names)
+    """Declare the hook that a ``conftest.py`` may implement."""
+    pluginmanager.add_hookspecs(Hooks)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before anybody reads the ini file
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before another plugin reads the ini file
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """Let no value of an option of ours decide which ini file pytest reads."""
+    """Prevent that the value of an option of ours decides which ini file pytest reads."""
     keep_rootdir(early_config, parser, args, WITH_VALUES, mend=True)
     result = yield
     loaded = [name for name, _ in early_config.pluginmanager.list_name_plugin()]
@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def load_run(config: pytest.Config) -> RunPlugin:
-    """The plugin that measures in this pytest process, loaded at the first call.
+    """Return the plugin that measures in this pytest process, which the first call loads.
 
     Raises:
         pytest.UsageError: an option is invalid.
@@ -103,10 +103,10 @@ def load_run(config: pytest.Config) -> RunPlugin:
     return loaded
 
 
-@pytest.hookimpl(tryfirst=True)  # before anybody looks at --tx and --dist
+@pytest.hookimpl(tryfirst=True)  # before another plugin reads --tx and --dist
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Muster the fleet, unless this is one of its workers, or nothing is to be run."""
-    fleet = named_fleet(config)
+    """Prepare the fleet, unless this process is one of its workers or no items will run."""
+    fleet = str(FLEET.value(config)).strip()
     if fleet and not hasattr(config, "workerinput") and runs_items(config):
         from pytest_gpuenergy.pytest_plugin import prepare
 
@@ -115,12 +115,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-xdist's own
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """``-n auto``: one worker per GPU, if the user has named the GPUs.
+    """For ``-n auto``, return the number of GPUs if the user has named them.
 
     pytest-xdist asks before collection, when it is not yet known whether there are items of ours.
     Without a named device, pytest-xdist's own default, the number of CPU cores, applies.
     """
-    device = named_device(config)
+    device = DEVICE.text(config)
     if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from pytest_gpuenergy.opening import count_gpus
@@ -167,7 +167,7 @@ def pytest_runtest_makereport(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Show an error of ours in a test module as one sentence, that of a bad option only once.
+    """Show an error of ours in a test module as one sentence, and a bad option only once.
 
     Raises:
         pytest.UsageError: an option of ours cannot work.

@@ -19,7 +19,7 @@ from typing import Any
 import execnet
 import pytest
 
-from pytest_gpuenergy.pytest_plugin import link
+from pytest_gpuenergy.pytest_plugin.distribute import link
 from pytest_gpuenergy.record import KernelInfo, Measurement, RunInfo, Window, WorkloadInfo
 from pytest_gpuenergy.support import encode
 

@@ -13,7 +13,7 @@ from pytest_gpuenergy import devices
 from pytest_gpuenergy.devices import Device, Repeater, Timeline
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.pytest_plugin import card
+from pytest_gpuenergy.pytest_plugin import session
 
 
 @contextmanager
@@ -69,6 +69,6 @@ def unmarked_gpu(
                     self.launches += 1
                 return self._returned
 
-        monkeypatch.setattr(card, "open_device", unmarked)
+        monkeypatch.setattr(session, "open_device", unmarked)
         monkeypatch.setattr(devices, "GraphRepeater", Graph)
         yield

@@ -7,9 +7,8 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import Subparsers, add_command, tell
+from pytest_gpuenergy.commands.command_line import Subparsers, add_clock_options, add_command, tell
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
-from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.support import GpuEnergyError
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 16
 _TIMEOUT_S = 60.0
+"""Time after which a kernel counts as hung, as pytest's default."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -63,7 +63,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 
 def run(arguments: Namespace) -> int:
-    """Export both, measure, judge; 1 if the gate fails."""
+    """Export the kernels of both revisions, measure and judge them; 1 if the gate fails."""
     from pytest_gpuenergy.ab import check_paths, check_sides, commit_of, load_side, run_pytest
     from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.control import cap_words, clock_words
@@ -115,14 +115,14 @@ def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
 
 
 def _item_names(expression: str) -> str:
-    """The expression, with items' names for ids in the latest run, which no worktree has."""
+    """Replace ids in the expression by items' names, as no worktree has the latest run."""
     from pytest_gpuenergy.report import latest_run, with_item_names
 
     try:
         run = latest_run(Path.cwd())
         return expression if run is None else with_item_names(expression, run.load().measurements)
     except GpuEnergyError:
-        return expression  # a run that is damaged
+        return expression  # the run is damaged
 
 
 def _compare(

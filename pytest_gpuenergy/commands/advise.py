@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.report import Report
 
 _MOST_TIMES = 1e9
+"""The largest weight, to refuse typing errors."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -82,7 +83,7 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
 
 
 def run(arguments: Namespace) -> int:
-    """Advise, write or print; 1 if no setpoint has all workloads."""
+    """Choose, then write or print the advice; 1 if no setpoint has all workloads."""
     from pytest_gpuenergy.advice import advise_on, json_document, markdown, terminal
     from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.workloads import network, split_words
@@ -104,12 +105,11 @@ def run(arguments: Namespace) -> int:
 
 
 def _chosen(arguments: Namespace) -> Report:
-    """The runs, merged; only the GPU model and the workloads that are named."""
+    """Merge the runs, and keep the GPU model and the workloads that are named."""
     from msgspec.structs import replace
 
     from pytest_gpuenergy.advice import select_model, single_model
-    from pytest_gpuenergy.commands.runs import find_runs
-    from pytest_gpuenergy.commands.selection import select
+    from pytest_gpuenergy.commands.runs import find_runs, select
     from pytest_gpuenergy.report import load_report, merge
 
     reports = [load_report(path) for path in find_runs(arguments.runs)]
@@ -118,7 +118,7 @@ def _chosen(arguments: Namespace) -> Report:
     try:
         report = merge(reports)
     except ReportInputError:
-        single_model(*reports)  # or says what to do
+        single_model(*reports)  # its error says what to do
         raise
     found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
     return replace(report, measurements=found)

@@ -1,4 +1,4 @@
-"""What the subcommands share: arguments, and what they print and write."""
+"""The parts that subcommands share: adding arguments, printing, and writing files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ import argparse
 import json
 import sys
 import textwrap
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import (
+    ArgumentParser,
+    ArgumentTypeError,
+    Namespace,
+    RawDescriptionHelpFormatter,
+    _ArgumentGroup,
+)
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pytest_gpuenergy.support import aligned, printable, terminal_width
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
-"""What `argparse.ArgumentParser.add_subparsers` returns."""
+"""The type that `argparse.ArgumentParser.add_subparsers` returns."""
 
 _WIDTH = 79
+"""Columns of the text in ``--help``."""
 _T = TypeVar("_T")
 
 
@@ -32,7 +43,7 @@ def add_command(
     """Add a subcommand whose ``--help`` ends with an example.
 
     Args:
-        subparsers: what `argparse.ArgumentParser.add_subparsers` returned.
+        subparsers: the parent's subparsers.
         name: the word on the command line.
         run: called with the parsed arguments; returns the exit code.
         summary: one phrase, for the list of commands.
@@ -53,7 +64,7 @@ def add_command(
 
 
 def count(text: str) -> int:
-    """A number above zero, for `ArgumentParser.add_argument`."""
+    """Parse a whole number above zero, for `ArgumentParser.add_argument`."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 20:
         raise ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
@@ -74,9 +85,10 @@ def write_outcome(
     json_document: Callable[[_T], str],
     markdown: Callable[[_T], str],
 ) -> None:
-    """Write to the paths of ``--json`` and ``--md``, and to the terminal unless one of them is it.
+    """Write an outcome to the paths of ``--json`` and ``--md``, where ``-`` is the terminal.
 
-    ``terminal`` is called with the width of the terminal, see `stdout_width`.
+    Unless one of them is ``-``, the lines of ``terminal`` are printed. It is called with the
+    outcome and the width of the terminal, see `stdout_width`.
 
     Raises:
         ReportError: a file cannot be written.
@@ -93,7 +105,7 @@ def write_outcome(
 
 
 def stdout_width() -> int | None:
-    """The width of the terminal on standard output; None where lines may have any length."""
+    """Return the width of the terminal on standard output, or None if lines may have any length."""
     return terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
 
 
@@ -112,7 +124,7 @@ def write_text(text: str, target: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each as one line, whatever it contains."""
+    """Print each string as one line, with control characters escaped."""
     for line in lines:
         print(printable(line))
 
@@ -129,6 +141,30 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print the columns `aligned`."""
+    """Print a table with aligned columns."""
     for line in aligned([header, *rows]):
         print(line)
+
+
+def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:
+    """Add ``--smclock`` and ``--allow``, for a command that has ``--powercap``.
+
+    Args:
+        parser: the command's parser, or a group of it.
+        several: whether the command takes a list of clocks.
+    """
+    parser.add_argument(
+        "--smclock",
+        metavar="LIST" if several else "MHZ",
+        default="current",
+        help="Clocks to lock the SMs to, as for pytest (default: current)"
+        if several
+        else "One clock to lock the SMs to, such as 1500MHz, or current, which leaves them as they "
+        "are (default: current)",
+    )
+    parser.add_argument(
+        "--allow",
+        choices=("clocks",),
+        help="clocks: lock those of a card that somebody else seems to have locked; they are "
+        "unlocked afterwards",
+    )

@@ -53,7 +53,7 @@ gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMAR
 
 
 def add_gate_arguments(parser: ArgumentParser) -> None:
-    """Add what ``compare`` and ``ab`` share: limits, and where to write the outcome."""
+    """Add the options that ``compare`` and ``ab`` share: limits, and where to write the outcome."""
     parser.add_argument(
         "--fail",
         metavar="METRIC:PERCENT",
@@ -71,7 +71,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Compare, write or print; 1 if the gate fails."""
+    """Compare two runs, and write or print the outcome; 1 if the gate fails."""
     from pytest_gpuenergy.commands.runs import check_outputs, find_runs
     from pytest_gpuenergy.gate import GateSettings, compare
     from pytest_gpuenergy.report import load_report
@@ -92,7 +92,7 @@ def run(arguments: Namespace) -> int:
 
 
 def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
-    """Write to the outputs that the arguments name; in GitHub Actions, also print annotations.
+    """Write a comparison where the arguments say; in GitHub Actions, also print annotations.
 
     Raises:
         ReportError: a file cannot be written.

@@ -20,8 +20,8 @@ class ClaimedGpus:
     """The GPUs of a search.
 
     Attributes:
-        stations: of this process, in the order in which the GPUs were named.
-        team: their own processes, which start when they are first needed.
+        stations: the claimed GPUs, in the order in which they were named.
+        team: the GPUs' own processes, which start when they are first needed.
     """
 
     stations: tuple[Station, ...]
@@ -29,7 +29,7 @@ class ClaimedGpus:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The GPUs as this process has opened them."""
+        """The devices that this process has opened."""
         return tuple(station.device for station in self.stations)
 
 
@@ -39,12 +39,12 @@ def claim_gpus(
     """Claim GPUs of one model, all with the same settings, until the stack is closed.
 
     Args:
-        stack: closed by the caller.
-        gpus: a list of what ``--gpu-device`` takes.
-        settings: of all of them.
-        option: that gave the list.
-        factory: of the object in each process, see `Worker`; it is called with what `open_device`
-            takes.
+        stack: releases the GPUs when the caller closes it.
+        gpus: values of ``--gpu-device``, separated by commas.
+        settings: the settings of all GPUs.
+        option: the option that gave the list, for messages.
+        factory: the class of the object in each GPU's process, see `Worker`; its arguments are
+            those of `open_device`.
 
     Raises:
         InputError: there is no such GPU, one is named twice, or they are of different models.
@@ -71,7 +71,7 @@ def claim_gpus(
 
 
 def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
-    """The GPUs of a list as `open_device` takes them; ``emulated:h200x2`` stands for two.
+    """Return the arguments of `open_device` for each GPU of a list; ``emulated:h200x2`` is two.
 
     Raises:
         InputError: a name is not understood.
@@ -99,14 +99,14 @@ def _check_alike(named: str, devices: Sequence[Device]) -> None:
     for device in devices:
         if (device.name, device.emulated) != (first.name, first.emulated):
             raise InputError(
-                f"{named} names {_called(first)} and {_called(device)}, whose figures cannot "
+                f"{named} names {_title(first)} and {_title(device)}, whose figures cannot "
                 "be compared: name GPUs of one model, and search on others into a folder of their "
                 "own."
             )
 
 
 def _check_limits(named: str, devices: Sequence[Device]) -> None:
-    """Refuse GPUs that were left under different limits (``--powercap current``)."""
+    """Refuse GPUs with different power limits, which ``--powercap current`` leaves in force."""
     from pytest_gpuenergy.control import enforced_setpoint
 
     limits_w = [enforced_setpoint(device).power_limit_w for device in devices]
@@ -118,5 +118,5 @@ def _check_limits(named: str, devices: Sequence[Device]) -> None:
         )
 
 
-def _called(device: Device) -> str:
+def _title(device: Device) -> str:
     return f"the emulated {device.name}" if device.emulated else device.name

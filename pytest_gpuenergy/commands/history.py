@@ -47,7 +47,7 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 
 
 def run(arguments: Namespace) -> int:
-    """Print, or write."""
+    """Read the runs, and print or write the history."""
     from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
     from pytest_gpuenergy.gate import history, history_json, history_markdown, history_text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
@@ -16,7 +17,7 @@ from pytest_gpuenergy.commands.command_line import (
 from pytest_gpuenergy.support import emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.fleet import Fleet, Muster, ProbedGpu, ProbedHost
+    from pytest_gpuenergy.fleet import Fleet, ProbedGpu, ProbedHost
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -65,18 +66,17 @@ def _add_fleets(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print what was found; 0 if a GPU can measure."""
-    from pathlib import Path
-
-    from pytest_gpuenergy.fleet import ask_hosts, seated
+    """Print the hosts and their GPUs; 0 if a GPU can measure."""
+    from pytest_gpuenergy.fleet import ask_hosts, seated, tx_spec
+    from pytest_gpuenergy.support import plain
 
     fleet = _fleet(arguments)
     project = str(Path.cwd())
     hosts = ask_hosts(fleet, arguments.gpu_device, project)
     found = seated(fleet, hosts, arguments.gpu_device, project, capping=False)
-    specs = _tx_specs(found)
+    specs = [tx_spec(seat.command) for seat in found.seats]
     if arguments.json:
-        print_json({"hosts": [_json_of(host) for host in hosts], "tx": specs})
+        print_json({"hosts": [plain(host) for host in hosts], "tx": specs})
     else:
         _print(hosts, specs)
     return 0 if found.seats else 1
@@ -95,12 +95,6 @@ def _fleet(arguments: Namespace) -> Fleet | None:
     return None if arguments.slurm is None else parse_fleet(f"slurm:{arguments.slurm}", "--slurm")
 
 
-def _tx_specs(found: Muster) -> list[str]:
-    from pytest_gpuenergy.fleet import tx_spec
-
-    return [tx_spec(seat.command) for seat in found.seats]
-
-
 def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
     rows = [_row(host, gpu) for host in hosts for gpu in host.gpus]
     if rows:
@@ -110,17 +104,13 @@ def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
         if host.problem is not None:
             print(f"{host.title}: {host.problem}")
         for gpu in host.gpus:
-            _print_reasons(host, gpu)
+            for what, reason in (("measures", gpu.no_measuring), ("is capped", gpu.no_capping)):
+                if reason is not None:
+                    print(f"{host.title}, GPU {gpu.index} {what} not: {reason}")
     for spec in specs:
         print(f"--tx {shlex.quote(spec)}")
     if not specs:
         tell("No GPU can measure.")
-
-
-def _print_reasons(host: ProbedHost, gpu: ProbedGpu) -> None:
-    for what, reason in (("measures", gpu.no_measuring), ("is capped", gpu.no_capping)):
-        if reason is not None:
-            print(f"{host.title}, GPU {gpu.index} {what} not: {reason}")
 
 
 def _row(host: ProbedHost, gpu: ProbedGpu) -> tuple[str, ...]:
@@ -136,9 +126,3 @@ def _row(host: ProbedHost, gpu: ProbedGpu) -> tuple[str, ...]:
         "no" if gpu.no_measuring else "yes",
         "no" if gpu.no_capping else "yes",
     )
-
-
-def _json_of(host: ProbedHost) -> object:
-    from pytest_gpuenergy.support import plain
-
-    return plain(host)

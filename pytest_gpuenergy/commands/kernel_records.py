@@ -1,4 +1,4 @@
-"""The record files that the options of ``gpuenergy kernels`` name."""
+"""The kernels that options name: those of record files, and those of contenders for products."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.support import InputError, is_folder, nearest
 from pytest_gpuenergy.tuning import TUNER_NAMES
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.tuning import Record, RecordFile
 
 RECORDS = Path("bench", "records")
@@ -27,7 +30,7 @@ def add_case(parser: ArgumentParser) -> None:
 
 
 def add_choice(parser: ArgumentParser, what: str) -> None:
-    """Add ``--case`` and ``--network``, which choose ``what`` from those that there are."""
+    """Add ``--case`` and ``--network``, which choose ``what`` from the existing ones."""
     parser.add_argument(
         "--case",
         metavar="NAME[,NAME...]",
@@ -62,10 +65,10 @@ def add_records(parser: ArgumentParser) -> None:
 
 
 def load_record_files(records: Path | None) -> list[RecordFile]:
-    """The record files that ``--records`` names, or those of the current project.
+    """Return the record files that ``--records`` names, or those of the current project.
 
     Raises:
-        InputError: there are none, or one is damaged.
+        InputError: there are none, or a file is damaged.
     """
     from pytest_gpuenergy.tuners import load_records
     from pytest_gpuenergy.tuning import record_paths
@@ -87,8 +90,8 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     return [load_records(path) for path in paths]
 
 
-def files_of(arguments: Namespace) -> list[RecordFile]:
-    """The record files that ``--records``, ``--tuner`` and the cases name."""
+def chosen_files(arguments: Namespace) -> list[RecordFile]:
+    """Return the record files that ``--records``, ``--tuner`` and the cases name."""
     from pytest_gpuenergy.tuners import FORMS
 
     files = load_record_files(arguments.records)
@@ -100,11 +103,11 @@ def files_of(arguments: Namespace) -> list[RecordFile]:
 def choose_cases(
     files: Sequence[RecordFile], cases: Sequence[str], networks: Sequence[str] = ()
 ) -> list[RecordFile]:
-    """The files of the workloads that ``--case`` and ``--network`` name, or all without them.
+    """Return the files of the workloads that ``--case`` and ``--network`` name, or all files.
 
-    A workload without records of its own gets those of its shape, under its name. Workloads that
-    are only named together, by a network or ``all``, may have none. An id of a kernel chooses it
-    alone.
+    A workload without records of its own gets those of its shape, under its name. Of workloads that
+    are named together, by a network or ``all``, some may have no records. The id of a kernel
+    chooses that kernel alone.
 
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
@@ -124,7 +127,7 @@ def choose_cases(
 
 
 def _united(chosen: Iterable[RecordFile]) -> list[RecordFile]:
-    """Each file once, with all its records that are chosen."""
+    """Return each file once, with all its chosen records."""
     found: dict[RecordFile, set[Record]] = {}
     for file in chosen:
         found.setdefault(replace(file, records=()), set()).update(file.records)
@@ -157,15 +160,15 @@ def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
 
 
 def _none(files: Sequence[RecordFile], word: str) -> InputError:
-    known = [*dict.fromkeys(file.workload.name for file in files)]
-    if len(known) > _MOST_NAMES:
-        known = [*known[:_MOST_NAMES], f"{len(known) - _MOST_NAMES} more"]
-    only, hint = ", ".join(known) or "none", " Omit --case to take all." if word == "all" else ""
+    names = [*dict.fromkeys(file.workload.name for file in files)]
+    if len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+    only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
     return InputError(f"There are no records for {word[:80]!r}, only for {only}.{hint}")
 
 
 def parse_kernel_id(text: str, known: Iterable[str]) -> tuple[str, int | None]:
-    """The workload and the rank in an id that a report shows, such as ``case1-k01-300W``.
+    """Return the workload and the rank in an id from a report, such as ``case1-k01-300W``.
 
     The id of an item may be given with its test and file, ``bench/a.py::test_a[case1-k01-300W]``,
     and names may contain dashes. The rank is None if there is none.
@@ -182,13 +185,13 @@ def parse_kernel_id(text: str, known: Iterable[str]) -> tuple[str, int | None]:
 
 
 def parse_rank(text: str) -> int | None:
-    """The rank that ``1``, ``k01`` or ``kernel01`` names; None for other words."""
+    """Return the rank that ``1``, ``k01`` or ``kernel01`` names; None for other words."""
     match = re.fullmatch(r"(?:kernel|k)?([0-9]{1,9})", text, re.ASCII)
     return None if match is None else int(match[1])
 
 
 def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
-    """The records for the shape of the workload ``name``, one file for each GPU and tuner."""
+    """Return records for the shape of the workload ``name``, a file for each GPU and tuner."""
     from pytest_gpuenergy.workloads import all_networks
 
     known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
@@ -201,10 +204,10 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
 
 
 def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
-    """The only one of the ``files`` for the workload ``case``.
+    """Return the only file for the workload ``case``.
 
     Raises:
-        InputError: there are several.
+        InputError: there are several files.
     """
     if len(files) > 1:
         tuned = ", ".join(f"by {file.form.tuner} for {file.gpu}" for file in files)
@@ -213,3 +216,74 @@ def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
             "--records, and one tuner with --tuner."
         )
     return files[0]
+
+
+USUAL_CONTENDER = "template"
+
+
+def add_product_options(parser: ArgumentParser) -> None:
+    """Add ``--contender`` and ``--gpu-device``, without defaults."""
+    parser.add_argument(
+        "--contender",
+        metavar="NAME",
+        help=f"Whose kernels of matrix products (default: {USUAL_CONTENDER})",
+    )
+    parser.add_argument(
+        "--gpu-device",
+        metavar="DEVICE",
+        help="GPU to make kernels of matrix products for: auto, an index, a UUID, or "
+        "emulated[:PROFILE] (default: auto)",
+    )
+
+
+def check_contender(name: str) -> None:
+    """Check that there is a contender ``name`` and that its kernels are CUDA text.
+
+    Raises:
+        InputError: there is none, or its kernels are not.
+    """
+    from pytest_gpuenergy.tuners import CONTENDERS, WITHOUT_TEXT
+
+    able = [one for one in CONTENDERS if one not in WITHOUT_TEXT]
+    if name in WITHOUT_TEXT:
+        raise InputError(
+            f"The kernels of the contender {name} are no CUDA text that a program could contain: "
+            f"choose from {', '.join(able)}."
+        )
+    if name not in CONTENDERS:
+        raise InputError(f"There is no contender {name!r:.40}: choose from {', '.join(able)}.")
+
+
+def product_kernels(
+    sizes: str, contender: str | None, device: Device, records: Path | None
+) -> list[RankedKernel]:
+    """Make a contender's kernel for each matrix product.
+
+    Args:
+        sizes: the sizes of the products, see `workloads.gemm_sizes`.
+        contender: name of the contender that makes the kernels; None for `USUAL_CONTENDER`.
+        device: the device that the kernels are for.
+        records: folder of record files; None for that of the project.
+
+    Raises:
+        InputError: the sizes are not understood, or `check_contender` refuses the contender.
+        UnavailableError: the contender has no kernel for a product.
+    """
+    from pytest_gpuenergy.kernels import Kernel, RankedKernel
+    from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore
+    from pytest_gpuenergy.tuning import given_folder
+    from pytest_gpuenergy.workloads import measured_products, search_options_notice
+
+    products = measured_products(sizes)
+    if said := search_options_notice(sizes):
+        tell(said)
+    name = contender or USUAL_CONTENDER
+    check_contender(name)
+    folder = given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
+    found = []
+    with KernelStore() as store:
+        for product in products:
+            kernel = CONTENDERS[name](product, Bench(device, folder, store, claimed=False))
+            assert isinstance(kernel, Kernel)
+            found.append(RankedKernel(product, 1, kernel))
+    return found

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import kernels_export, kernels_sample
-from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_json,
+    print_table,
+    tell,
+)
 from pytest_gpuenergy.commands.kernel_records import (
     add_case,
+    add_product_options,
     add_records,
-    files_of,
+    chosen_files,
     only_set,
     parse_rank,
+    product_kernels,
 )
 from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.kernels import RankedKernel
+    from pytest_gpuenergy.tuners import LoggedSearch, Sampled
     from pytest_gpuenergy.tuning import Record, RecordFile
 
 
@@ -38,10 +49,10 @@ gpuenergy kernels export --gemm "MNK=1024 mode=3xtf32" --out exported
 """,
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    for action in (_add_list(actions), _add_show(actions), kernels_export.add_parser(actions)):
+    for action in (_add_list(actions), _add_show(actions), _add_export(actions)):
         add_records(action)
         action.add_argument("--json", action="store_true", help="Print JSON")
-    kernels_sample.add_parser(actions)
+    _add_sample(actions)
 
 
 def _add_list(actions: Subparsers) -> ArgumentParser:
@@ -81,7 +92,7 @@ def _rank(text: str) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    files = files_of(arguments)
+    files = chosen_files(arguments)
     if arguments.json:
         print_json([_entry(file, record) for file in files for record in file.records])
         return 0
@@ -132,7 +143,7 @@ def _show(arguments: Namespace) -> int:
 
     word = arguments.case
     arguments.case, arguments.network = [word], []
-    file = only_set(files_of(arguments), word)
+    file = only_set(chosen_files(arguments), word)
     if arguments.rank is None and len(file.records) > 1:
         raise InputError(
             f"There are {len(file.records)} kernels for {word}: name one, such as "
@@ -152,3 +163,276 @@ def _show(arguments: Namespace) -> int:
         )
     print(kernel.source)
     return 0
+
+
+_ONLY_RECORDS = ("case", "network", "kernels", "tuner")
+_OUT = Path("exported")
+_ONLY_PRODUCTS = ("contender", "gpu_device")
+
+
+def _add_export(actions: Subparsers) -> ArgumentParser:
+    """Add ``export``."""
+    parser = add_command(
+        actions,
+        "export",
+        _export,
+        summary="Write kernels as CUDA sources that build without this package",
+        description="Each source comes with its launch plan, which load_kernel reads. A driver and "
+        "a CMakeLists.txt build one program per kernel, which verifies it and then measures its "
+        "time and energy. Kernels are those of record files or, with --gemm, those that a "
+        "contender makes for matrix products.",
+        example="""
+gpuenergy kernels export --case case1 --kernels top1 --out exported
+gpuenergy kernels export --gemm "MNK=1024; M=512 N=256 K=640 layout=nt" --out exported
+cmake -S exported -B exported/build && cmake --build exported/build
+ctest --test-dir exported/build --verbose
+""",
+    )
+    add_case(parser)
+    parser.add_argument(
+        "--kernels",
+        metavar="LIST",
+        help="all, top1, top2, ..., or ranks such as 1,5,25 or k01 (default: all)",
+    )
+    parser.add_argument(
+        "--gemm",
+        metavar="SIZES",
+        help="Matrix products, such as 'MNK=4096; M=512 N=256 K=640 layout=nt mode=3xtf32', "
+        "instead of --case and --kernels",
+    )
+    add_product_options(parser)
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=_OUT,
+        help="Folder to write to: a new one, or that of an earlier export, which is replaced "
+        f"(default: {_OUT})",
+    )
+    return parser
+
+
+def _export(arguments: Namespace) -> int:
+    """Write the chosen kernels, and the program that measures them."""
+    from pytest_gpuenergy.kernels import check_exportable, export_kernels
+
+    for name in _ONLY_PRODUCTS if arguments.gemm is None else _ONLY_RECORDS:
+        if getattr(arguments, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{option} is only for matrix products: name them with --gemm."
+                if arguments.gemm is None
+                else f"{option} chooses among record files, and --gemm names matrix products "
+                "instead: leave out one of them."
+            )
+    check_exportable(arguments.out)  # before minutes of lowering, not after
+    architecture, made_for = None, ""
+    if arguments.gemm is None:
+        kernels = _recorded(arguments)
+    else:
+        from pytest_gpuenergy.opening import open_device
+
+        with open_device(arguments.gpu_device or "auto") as device:
+            kernels = product_kernels(
+                arguments.gemm, arguments.contender, device, arguments.records
+            )
+            architecture = device.architecture
+            made_for = f", made for {device.name} ({architecture})"
+    written = export_kernels(kernels, arguments.out, architecture)
+    if arguments.json:
+        print_json([str(path) for path in written])
+    else:
+        print(f"wrote {len(kernels)} kernels to {arguments.out}{made_for}: {written[0]} lists them")
+    return 0
+
+
+def _recorded(arguments: Namespace) -> list[RankedKernel]:
+    """Return the kernels of record files that the options choose."""
+    from pytest_gpuenergy.kernels import RankedKernel
+    from pytest_gpuenergy.tuners import kernels_of
+    from pytest_gpuenergy.tuning import choose_ranks
+
+    files = chosen_files(arguments)
+    for file in files:
+        name = file.workload.name  # exported folders are named after it
+        same = [other for other in files if other.workload.name == name]
+        if any(other.workload != file.workload for other in same):
+            raise InputError(
+                f"There are records for several workloads called {name}: remove the outdated file, "
+                "or name another folder with --records."
+            )
+        only_set(same, name)
+    chosen = [(file, choose_ranks(arguments.kernels or "all", file.ranks)) for file in files]
+    return [
+        RankedKernel(file.workload, rank, kernel)
+        for file, ranks in chosen
+        for rank, kernel in zip(ranks, kernels_of(file, ranks), strict=True)
+    ]
+
+
+def _add_sample(actions: Subparsers) -> None:
+    """Add ``sample``."""
+    parser = add_command(
+        actions,
+        "sample",
+        _sample,
+        summary="Choose the trials that represent a whole search",
+        description="Reads a database of TVM's MetaSchedule or a log of its former auto-scheduler "
+        "(Ansor), plain or compressed (.gz, .xz), or all logs in a folder. A fifth of the chosen "
+        "trials are the fastest; the others are nearest to the 10th, 25th, 50th and 75th "
+        "percentile of time.",
+        example="""
+gpuenergy kernels sample tuned/case5/raw --performance performance/case5.json
+gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,64,3,3,1,1
+gpuenergy kernels sample tuningrecords --performance performance --filtered filtered
+""",
+    )
+    parser.add_argument(
+        "log",
+        metavar="LOG",
+        type=Path,
+        help="Log, folder of a MetaSchedule database, or folder of logs",
+    )
+    parser.add_argument(
+        "--keep", metavar="N", type=_positive, default=25, help="Trials to choose (default: 25)"
+    )
+    parser.add_argument(
+        "--shape",
+        metavar="[KIND:]SIZES",
+        help="The workload, as for gpuenergy tune, if the log does not contain its sizes",
+    )
+    parser.add_argument(
+        "--performance",
+        metavar="PATH",
+        type=Path,
+        help="Write their GFLOP/s as one integer per line, the fastest first; of several logs, to "
+        "files in this folder",
+    )
+    parser.add_argument(
+        "--filtered",
+        metavar="DIR",
+        type=Path,
+        help="Write logs with only the chosen trials to this folder, the fastest first",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON")
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    """The trials that were chosen from a log."""
+
+    log: Path
+    search: LoggedSearch
+    chosen: list[Sampled]
+
+
+def _sample(arguments: Namespace) -> int:
+    """Choose trials, write and print them; 1 if some of several logs cannot be used."""
+    from pytest_gpuenergy.support import is_folder
+    from pytest_gpuenergy.tuners import is_database, logs_in
+
+    log: Path = arguments.log
+    if not is_folder(log) or is_database(log):
+        outcome = _sample_log(log, arguments, arguments.performance)
+        if arguments.json:
+            print_json(_sampled_json(outcome.search, outcome.chosen, arguments.keep))
+        else:
+            _print_sampled(outcome.search, outcome.chosen, arguments.keep)
+        return 0
+    if arguments.shape is not None:
+        raise InputError(f"--shape is for one log, and {log} is a folder: name a log in it.")
+    return _sample_all(logs_in(log), arguments)
+
+
+def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
+    """Sample each log that can be used."""
+    from pytest_gpuenergy.tuners import plain_name
+
+    outcomes: list[_Sampling] = []
+    for log in logs:
+        folder = arguments.performance
+        try:
+            performance = None if folder is None else folder / f"{Path(plain_name(log)).stem}.json"
+            outcome = _sample_log(log, arguments, performance)
+        except InputError as error:
+            tell(f"{log.name}: not sampled: {error}")
+            continue
+        outcomes.append(outcome)
+        if not arguments.json:
+            print(f"{log.name}:")
+            _print_sampled(outcome.search, outcome.chosen, arguments.keep)
+    if not outcomes:
+        raise InputError(
+            f"None of the {len(logs)} logs in {arguments.log} can be used, for the reasons above."
+        )
+    if arguments.json:
+        print_json(
+            [_sampled_json(sampled.search, sampled.chosen, arguments.keep) for sampled in outcomes]
+        )
+    return 0 if len(outcomes) == len(logs) else 1
+
+
+def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _Sampling:
+    """Choose trials from one log, and write the files that the options name.
+
+    Raises:
+        InputError: the log cannot be used, or a file cannot be written.
+    """
+    from pytest_gpuenergy.tuners import load_search, sample, write_filtered
+    from pytest_gpuenergy.tuning import write_performance
+    from pytest_gpuenergy.workloads import parse_shape
+
+    shape = None if arguments.shape is None else parse_shape(arguments.shape)
+    search = load_search(log, shape)
+    chosen = sample(search, arguments.keep)
+    if arguments.filtered is not None:
+        write_filtered(log, search, chosen, arguments.filtered)
+    if performance is not None:
+        figures = [pick.gflops for pick in chosen if pick.gflops is not None]
+        if len(figures) < len(chosen):
+            raise InputError(
+                f"{search.path} does not contain the sizes of its workload, without which there "
+                "are no GFLOP/s: give them with --shape."
+            )
+        write_performance(performance, figures)
+    return _Sampling(log, search, chosen)
+
+
+def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
+    from pytest_gpuenergy.report import time
+
+    print_table(
+        ("line", "band", "time", "GFLOP/s"),
+        [
+            (
+                str(pick.line),
+                pick.band,
+                time(pick.time_ms),
+                "-" if pick.gflops is None else f"{pick.gflops:.0f}",
+            )
+            for pick in chosen
+        ],
+    )
+    ran = len(search.trials)
+    print(f"{len(chosen)} of {ran} trials that ran; {search.total - ran} of {search.total} failed")
+    if len(chosen) < keep:
+        print(f"fewer than the {keep} requested: no other schedules ran")
+    if search.flops is None:
+        print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
+
+
+def _sampled_json(search: LoggedSearch, chosen: list[Sampled], keep: int) -> dict[str, object]:
+    return {
+        "log": str(search.path),
+        "tuner": search.tuner,
+        "flops": search.flops,
+        "trials": {"total": search.total, "failed": search.total - len(search.trials)},
+        "asked": keep,
+        "representatives": [asdict(pick) for pick in chosen],
+    }
+
+
+def _positive(word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
+        raise ArgumentTypeError(f"{word!r} is not a positive integer")
+    return int(word)

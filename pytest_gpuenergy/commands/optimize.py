@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
+    add_clock_options,
     add_command,
     print_json,
     print_lines,
     tell,
 )
-from pytest_gpuenergy.commands.optimize_llm import (
-    add_llm_arguments,
-    endpoint_of,
-    number,
-    proposals_for,
+from pytest_gpuenergy.commands.gpus import claim_gpus, gpu_names
+from pytest_gpuenergy.search import (
+    KEY_VARIABLE,
+    MODEL,
+    PRIOR,
+    TIMEOUT_S,
+    URL_VARIABLE,
+    LlmSettings,
+    Prices,
+    url_in_environment,
 )
-from pytest_gpuenergy.commands.optimize_strategy import (
-    add_strategy_arguments,
-    parameters_of,
-    strategy_for,
-)
-from pytest_gpuenergy.commands.setpoint_options import add_clock_options
-from pytest_gpuenergy.support import InputError, emulated_mark
+from pytest_gpuenergy.support import InputError, UnavailableError, emulated_mark
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.search import Endpoint, KernelSpec, SearchState, VariantGain
+    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.record import Metric
+    from pytest_gpuenergy.search import (
+        Endpoint,
+        Evaluator,
+        GraphExplorer,
+        KernelFolder,
+        KernelSpec,
+        LlmMoves,
+        SearchIdentity,
+        SearchParameters,
+        SearchState,
+        VariantGain,
+    )
 
 _BUILDS = 50
+_FACTORY = "pytest_gpuenergy.search.running.evaluators:SearchGpuProcess"
+"""The class whose object evaluates variants in each GPU's own process."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -143,7 +159,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
-    from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
     from pytest_gpuenergy.engine import Settings
     from pytest_gpuenergy.support import interrupt_once, is_folder, watched
 
@@ -155,10 +170,10 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
         stack.enter_context(watched())  # a variant whose reference does not end never ends
         allowed = arguments.allow == "clocks"
         settings = Settings(arguments.powercap, arguments.smclock, allowed)
-        gpus = claim_gpus(stack, arguments.gpus, settings)
+        gpus = claim_gpus(stack, arguments.gpus, settings, option="--gpus", factory=_FACTORY)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
-        specs = [one.on(emulated=gpus.devices[0].emulated) for one in specs]
+        specs = [spec.on(emulated=gpus.devices[0].emulated) for spec in specs]
         for spec in _runnable(specs, gpus.devices[0], alone=not is_folder(place)):
             if stop.is_set():
                 raise KeyboardInterrupt
@@ -177,10 +192,10 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
 
 
 def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[KernelSpec]:
-    """The specs of kernels that the GPU can run at all; one named ``alone`` is not left out.
+    """Return the specs whose kernels the GPU can run; one that is named ``alone`` is kept.
 
     Raises:
-        InputError: none is left.
+        InputError: the GPU can run none of them.
     """
     from pytest_gpuenergy.search import refusal_of
 
@@ -200,7 +215,6 @@ def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[K
 def _search_one(
     arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
-    from pytest_gpuenergy.commands.optimize_gpus import evaluator_of
     from pytest_gpuenergy.engine import git_revision_of, run_info
     from pytest_gpuenergy.record import Metric
     from pytest_gpuenergy.search import KernelFolder, Search, SearchOptions, identity_of
@@ -224,7 +238,6 @@ def _search_one(
 
 
 def _run_worker(arguments: Namespace) -> int:
-    from pytest_gpuenergy.commands.optimize_gpus import claim_one
     from pytest_gpuenergy.engine import Settings
     from pytest_gpuenergy.search import Bench, read_control, read_spec
     from pytest_gpuenergy.support import dump, plain, write_atomically
@@ -258,7 +271,6 @@ def _run_worker(arguments: Namespace) -> int:
 
 
 def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
-    from pytest_gpuenergy.commands.optimize_summary import sum_up
     from pytest_gpuenergy.support import plain
 
     if arguments.json:
@@ -292,3 +304,314 @@ def _gain(gain: VariantGain) -> str:
         for metric, ends in gain.ratio_intervals.items()
     ]
     return f"{gain.id}: {', '.join(parts)}{'' if gain.accepted else ': not certainly better'}"
+
+
+_N = TypeVar("_N", int, float)
+
+
+def add_llm_arguments(parser: ArgumentParser) -> None:
+    """Add the options that concern language models."""
+    parser.add_argument(
+        "--no-llm", action="store_true", help="Rules only: ask no language model, send nothing"
+    )
+    parser.add_argument(
+        "--llm-model",
+        metavar="MODEL",
+        default=MODEL,
+        help=f"Asked for moves beside the rules, at the endpoint of {URL_VARIABLE} or with the key "
+        f"of {KEY_VARIABLE}; kernels are sent there (default: {MODEL})",
+    )
+    parser.add_argument(
+        "--llm-max-tokens",
+        metavar="N",
+        type=number(int, 0, 1 << 40),
+        help="Of all questions and answers for a kernel, earlier runs included",
+    )
+    parser.add_argument(
+        "--llm-max-usd",
+        metavar="USD",
+        type=number(float, 0.0, 1e6),
+        help="Likewise in US dollars; needs --llm-usd-per-mtok",
+    )
+    parser.add_argument(
+        "--llm-usd-per-mtok",
+        metavar="INPUT,OUTPUT",
+        type=_prices,
+        help="Prices of a million tokens; without them money is not counted",
+    )
+    parser.add_argument(
+        "--llm-timeout",
+        metavar="S",
+        type=number(float, 0.01, 86_400.0),
+        default=TIMEOUT_S,
+        help=f"Seconds to wait for a complete answer (default: {TIMEOUT_S:g})",
+    )
+    parser.add_argument(
+        "--llm-prior",
+        metavar="GAIN",
+        type=number(float, -20.0, 20.0),
+        default=PRIOR,
+        help=f"Gain to expect of a proposal, log of a speedup (default: {PRIOR})",
+    )
+
+
+def endpoint_of(arguments: Namespace) -> Endpoint:
+    """Return the endpoint, disabled if no model is to be asked; tell which model is asked where.
+
+    Raises:
+        InputError: the settings cannot be used.
+    """
+    from pytest_gpuenergy.search import Endpoint
+
+    url = url_in_environment()
+    settings = LlmSettings(
+        model=arguments.llm_model,
+        url=url or "",
+        max_tokens=arguments.llm_max_tokens,
+        max_usd=arguments.llm_max_usd,
+        prices=arguments.llm_usd_per_mtok,
+        timeout_s=arguments.llm_timeout,
+        prior=arguments.llm_prior,
+    )
+    if arguments.no_llm:
+        return Endpoint(settings, "it is not to be asked (--no-llm)")
+    if url is None:
+        away = f"neither {KEY_VARIABLE} nor {URL_VARIABLE} is set"
+        tell(f"{settings.model} is not asked for moves, because {away}: rules only.")
+        return Endpoint(settings, away)
+    try:
+        endpoint = Endpoint(settings)
+    except UnavailableError as error:
+        tell(str(error))
+        return Endpoint(settings, "the package openai is missing")
+    tell(
+        f"{settings.model} at {urlsplit(url).hostname or url} is asked for moves, and gets the "
+        "kernels' sources; --no-llm searches without."
+    )
+    return endpoint
+
+
+def proposals_for(endpoint: Endpoint, folder: KernelFolder, gpu: str) -> LlmMoves | None:
+    """Return a model's proposals for a kernel, or None for a search without a model.
+
+    A search that began without a model continues without one.
+
+    Raises:
+        InputError: earlier answers are damaged.
+        OutputError: answers cannot be written.
+    """
+    from pytest_gpuenergy.search import FILE_NAME, AnswerLog, Consultant, LlmMoves
+    from pytest_gpuenergy.support import is_there
+
+    begins = folder.earlier is None or not folder.earlier.nodes
+    if not is_there(folder.path / FILE_NAME) and not (begins and endpoint.enabled):
+        return None
+    consultant = Consultant(endpoint, AnswerLog(folder.path), tell)
+    return LlmMoves(consultant, gpu, folder.event)
+
+
+def number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
+    """Return a type for `ArgumentParser.add_argument`: numbers from ``least`` to ``most``."""
+
+    def parse(text: str) -> _N:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = None
+        if found is None or not least <= found <= most:
+            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+        return found
+
+    return parse
+
+
+def _prices(text: str) -> Prices:
+    parse = number(float, 0.0, 1e6)
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise ArgumentTypeError(f"{text!r} is not two prices in US dollars with a comma between")
+    return Prices(parse(parts[0]), parse(parts[1]))
+
+
+_MIN_GAIN = 0.02
+_NCU_EVERY = 5
+
+
+def add_strategy_arguments(parser: ArgumentParser) -> None:
+    """Add the options that decide which states are tried."""
+    parser.add_argument(
+        "--min-pred-gain",
+        metavar="FRACTION",
+        type=number(float, 0.0, 1.0),
+        help=f"Do not try what is predicted to gain less than this (default: {_MIN_GAIN})",
+    )
+    parser.add_argument(
+        "--ncu-every",
+        metavar="N",
+        type=number(int, 0, 1_000_000),
+        help="Profile every Nth variant with Nsight Compute where it works, to know what its time "
+        f"is spent on; 0: never (default: {_NCU_EVERY})",
+    )
+    parser.add_argument(
+        "--search-param",
+        metavar="NAME=NUMBER",
+        type=_setting,
+        action="append",
+        default=[],
+        help="A parameter of the search, such as PUCT_C=1.5; repeatable",
+    )
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text!r} is not NAME=NUMBER, such as PUCT_C=1.5")
+    return name, value
+
+
+def parameters_of(arguments: Namespace) -> SearchParameters:
+    """Return the search parameters that the options set.
+
+    Raises:
+        InputError: a parameter is unknown, given twice, or out of bounds.
+    """
+    from pytest_gpuenergy.search import SearchParameters
+
+    given = {"min_pred_gain": arguments.min_pred_gain, "ncu_every": arguments.ncu_every}
+    settings: dict[str, str | float] = {
+        name: value for name, value in given.items() if value is not None
+    }
+    for name, value in arguments.search_param:
+        if name.lower() in settings:
+            raise InputError(f"The search parameter {name.upper()} is given twice: give it once.")
+        settings[name.lower()] = value
+    return SearchParameters.of(settings)
+
+
+@dataclass
+class KernelStrategy:
+    """The strategy of one kernel's search.
+
+    Attributes:
+        explorer: chooses the states to evaluate.
+        finish: stores what later searches learn from this one; called after the search.
+    """
+
+    explorer: GraphExplorer
+    finish: Callable[[], None]
+
+
+def strategy_for(
+    arguments: Namespace,
+    spec: KernelSpec,
+    devices: Sequence[Device],
+    identity: SearchIdentity,
+    folder: KernelFolder,
+    llm: LlmMoves | None,
+) -> KernelStrategy:
+    """Return the strategy for a kernel, which uses what searches in ``--outdir`` have learned.
+
+    Raises:
+        InputError: the tactics with which the search began are damaged.
+        OutputError: they cannot be written.
+    """
+    from pytest_gpuenergy.search import (
+        BASELINE,
+        MOVES,
+        BottleneckPrior,
+        CardModel,
+        GraphExplorer,
+        Guide,
+        Profiler,
+        SearchParameters,
+        SearchTactics,
+        tactics_at_start,
+        tactics_from,
+        write_tactics,
+    )
+
+    parameters = SearchParameters.of(identity.strategy)
+    part = SearchTactics(
+        kernel=spec.name,
+        gpu=identity.gpu,
+        emulated=identity.emulated,
+        objective=identity.objective,
+    )
+    device = devices[0]
+    tactics = tactics_at_start(arguments.outdir, folder.path, part, tell)
+    prior = BottleneckPrior(spec, CardModel.of(device), identity.objective, parameters, tactics)
+    # With several GPUs one would be profiled while it measures.
+    profiles = not device.emulated and len(devices) == 1
+    every = int(parameters.ncu_every) if profiles else 0
+    guide = Guide(
+        prior,
+        lambda state: folder.place(BASELINE if state == spec.baseline.id else state),
+        Profiler(every, device.uuid, device.name, spec.entry, tell),
+        llm,
+    )
+    explorer = GraphExplorer(
+        spec,
+        MOVES if llm is None else (*MOVES, llm),
+        seed=identity.seed,
+        parameters=parameters,
+        guide=guide,
+    )
+
+    def finish() -> None:
+        found = tactics_from(spec.language, guide.observations(explorer.steps()))
+        write_tactics(arguments.outdir, part, found, tell)
+
+    return KernelStrategy(explorer, finish)
+
+
+def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
+    """Claim only the GPU at index ``place`` of the list until the stack is closed."""
+    from pytest_gpuenergy.engine import claim
+    from pytest_gpuenergy.opening import open_device
+
+    names = gpu_names(gpus, "--gpus")
+    gpu, index = names[min(place, len(names) - 1)]
+    device = stack.enter_context(open_device(gpu, index=index))
+    claim(stack, device, settings, tell)
+    return device
+
+
+def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int) -> Evaluator:
+    """Return the evaluator of a spec's states on the claimed GPUs."""
+    from pytest_gpuenergy.search import Bench, OwnProcess, TeamEvaluator
+
+    benches = tuple(Bench(spec, device, objective, seed) for device in gpus.devices)
+    if len(benches) == 1:
+        return OwnProcess(benches[0])
+    for device in gpus.devices:
+        device.renew()  # so that no process of this one keeps a context on the GPU
+    return TeamEvaluator(gpus.team, benches)
+
+
+SUMMARY_JSON, SUMMARY_MD = "summary.json", "summary.md"
+
+
+def sum_up(found: Sequence[tuple[KernelSpec, SearchState]], outdir: Path, *, printed: bool) -> None:
+    """Write the gains of all searches together, and print them if there are several searches.
+
+    Raises:
+        OutputError: the summary cannot be written.
+    """
+    from pytest_gpuenergy.report import markdown_table
+    from pytest_gpuenergy.search import summary_of, table_of, totals_of
+    from pytest_gpuenergy.support import aligned, dump, write_atomically
+    from pytest_gpuenergy.tuning import writing
+
+    summary = summary_of(found)
+    if summary is None:
+        return
+    head, *rows = table_of(summary)
+    text = (0, len(head) - 2, len(head) - 1)
+    page = [markdown_table(head, rows, text=text), "", *totals_of(summary), ""]
+    for name, content in ((SUMMARY_JSON, dump(summary)), (SUMMARY_MD, "\n".join(page))):
+        with writing(outdir / name):
+            write_atomically(outdir / name, content)
+    if printed and len(rows) > 1:
+        print_lines([*aligned([head, *rows]), *totals_of(summary), f"  {outdir / SUMMARY_MD}"])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Gpu
 
 _LOCK_WAIT_S = 2.0
+"""How long to wait for a GPU that a run is using, before giving up."""
 _DEVICE = "auto, an index, a UUID, or emulated[:PROFILE] (default: {})"
 
 
@@ -246,7 +247,7 @@ def _restore(arguments: Namespace) -> int:
         except DeviceError as error:
             refused = isinstance(error, SetpointError)
             if spec is None and name not in waiting and not refused:
-                continue  # its run is still in progress and will restore it
+                continue  # its run is still in progress and will restore the settings
             problems.setdefault(str(error), []).append(name)
     if arguments.json:
         print_json(done)
@@ -266,8 +267,8 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
     from pytest_gpuenergy.devices import gpu_lock
 
     with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
-        # A run starts from the limit that `set` has written, so the run is undone first.
-        said = [restore(gpu) for restore in (restore_leftover, restore_kept)]
+        # A killed run began at the limit that `set` had written, so the run is undone first.
+        sentences = [restore(gpu) for restore in (restore_leftover, restore_kept)]
         limit_w = read_limits(gpu).current_w
     nothing = f"{_title(gpu)}: nothing to restore, its settings were not changed by gpuenergy"
     return {
@@ -275,7 +276,7 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
         "uuid": gpu.uuid,
         "emulated": gpu.emulated,
         "power_limit_w": limit_w,
-        "message": " ".join(filter(None, said)) or nothing,
+        "message": " ".join(filter(None, sentences)) or nothing,
     }
 
 

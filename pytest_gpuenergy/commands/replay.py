@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
+    add_clock_options,
     add_command,
     count,
     print_json,
     print_lines,
     tell,
 )
-from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 
 
 def add_parser(subparsers: Subparsers) -> None:

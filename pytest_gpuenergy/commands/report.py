@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import report_searches
-from pytest_gpuenergy.commands.command_line import Subparsers, add_command, write_text
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_lines,
+    stdout_width,
+    write_text,
+)
 from pytest_gpuenergy.commands.kernel_records import add_choice
-from pytest_gpuenergy.commands.report_views import TEXTS, print_summary, write_views
-from pytest_gpuenergy.commands.runs import check_outputs, find_runs, load_runs
-from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.commands.runs import check_outputs, find_runs, load_runs, runs_of_project
+from pytest_gpuenergy.support import InputError, emulated_mark, wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report import Report
+    from pytest_gpuenergy.search import SearchRecord
+
+TEXTS = {
+    "json": "the JSON report",
+    "tidy": "one CSV table with a row per measurement and a column per field",
+    "md": "Markdown, as for the summary of a CI job",
+    "html": "one HTML page with charts that works offline",
+    "bencher": "Bencher Metric Format",
+    "gha": "what github-action-benchmark's customSmallerIsBetter reads",
+}
+"""Options that take a path, and the view that each writes there."""
 
 
 _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
@@ -23,7 +39,7 @@ _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
 _ONLY_FIGURES = ("csv", "bencher", "gha")
 """Options whose views have only kernels with figures."""
 
-_OF_RUNS = (
+_ONLY_RUNS = (
     *(name for name in TEXTS if name != "html"),
     *("csv", "best_perf", "parquet", "baseline", "trend", "mean", "calibrated", "gpu"),
     *("case", "network"),
@@ -114,7 +130,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 
 
 def run(arguments: Namespace) -> int:
-    """Merge, write, print; 1 if a view cannot be written, 2 if a run cannot be read or used."""
+    """Merge the runs, and write or print their views."""
     from pytest_gpuenergy.report import check_sort, mean_of_runs, merge
 
     asked = {name: getattr(arguments, name) for name in TEXTS}
@@ -129,7 +145,7 @@ def run(arguments: Namespace) -> int:
     sort = check_sort(arguments.sort, "--sort")
     paths = {name: getattr(arguments, name) for name in (*TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
-    named, outdirs = report_searches.split(arguments.runs)
+    named, outdirs = _split_searches(arguments.runs)
     read = [*named, arguments.baseline, *(arguments.trend or ())]
     check_outputs(paths, read, folders, outdirs)
     if arguments.schema is not None:
@@ -139,10 +155,10 @@ def run(arguments: Namespace) -> int:
     written = [*asked.values(), *folders.values(), arguments.parquet]
     if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
         return 0
-    searches = report_searches.read(outdirs)
+    searches = _read_searches(outdirs)
     if searches and not named:
-        given = [name for name in _OF_RUNS if getattr(arguments, name)]
-        report_searches.show_alone(searches, asked["html"], given, outdirs[0])
+        given = [name for name in _ONLY_RUNS if getattr(arguments, name)]
+        _show_searches_alone(searches, asked["html"], given, outdirs[0])
         return 0
     if searches and asked["html"] is None and written.count(None) < len(written):
         raise InputError(
@@ -156,18 +172,18 @@ def run(arguments: Namespace) -> int:
         from pytest_gpuenergy.report import check_gains
 
         check_gains(report)
-    write_views(report, runs, searches, arguments)
+    _write_views(report, runs, searches, arguments)
     if arguments.schema is None and written.count(None) == len(written):
-        print_summary(report, sort, calibrated=arguments.calibrated)
+        _print_summary(report, sort, calibrated=arguments.calibrated)
         if searches:
-            report_searches.print_searches(searches)
+            _print_searches(searches)
     return 0
 
 
 def _chosen(report: Report, arguments: Namespace) -> Report:
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.commands.selection import select
+    from pytest_gpuenergy.commands.runs import select
 
     found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
     return replace(report, measurements=found)
@@ -196,3 +212,192 @@ def _refuse_useless(report: Report, arguments: Namespace) -> None:
                 f"--{name} has figures only, and none of the {len(measurements)} kernels has any "
                 f"({why}): omit --{name}."
             )
+
+
+def _write_views(
+    report: Report,
+    runs: Sequence[Report],
+    searches: Sequence[SearchRecord],
+    arguments: Namespace,
+) -> None:
+    """Write each view whose option is given.
+
+    Args:
+        report: the report that the views show.
+        runs: the runs from which the report is made.
+        searches: the searches that the page shows too.
+        arguments: the command's arguments.
+
+    Raises:
+        ReportError: a view cannot be written.
+    """
+    for name in TEXTS:
+        if (target := getattr(arguments, name)) is None:
+            continue
+        if name == "html":
+            text = _page(report, runs, searches, arguments)
+        else:
+            text = _text(name, report, calibrated=arguments.calibrated)
+        write_text(text, target)
+    if arguments.csv is not None:
+        from pytest_gpuenergy.report import write_classic_csv
+
+        write_classic_csv(report, arguments.csv)
+    if arguments.best_perf is not None:
+        from pytest_gpuenergy.report import write_best_perf
+
+        write_best_perf(report, arguments.best_perf)
+    if arguments.parquet is not None:
+        from pytest_gpuenergy.report import write_parquet
+
+        write_parquet(report, arguments.parquet)
+
+
+def _text(name: str, report: Report, *, calibrated: bool) -> str:
+    """Return the text of the view that the option ``name`` asks for, except the page."""
+    from pytest_gpuenergy.report import (
+        bencher_json,
+        calibrated_report,
+        github_action_json,
+        json_document,
+        markdown,
+        tidy_csv,
+    )
+
+    if name == "md":
+        return markdown(calibrated_report(report) if calibrated else report, calibrated=calibrated)
+    views = {
+        "json": json_document,
+        "tidy": tidy_csv,
+        "bencher": bencher_json,
+        "gha": github_action_json,
+    }
+    return views[name](report)
+
+
+def _page(
+    report: Report,
+    runs: Sequence[Report],
+    searches: Sequence[SearchRecord],
+    arguments: Namespace,
+) -> str:
+    """Return the HTML page, with verdicts on a baseline and the trend over earlier runs."""
+    from pytest_gpuenergy.gate import GateSettings, page_verdicts, trend_values
+    from pytest_gpuenergy.report import html_page
+
+    baseline = verdicts = trend = None
+    if arguments.baseline is not None:
+        (baseline,) = load_runs(find_runs([arguments.baseline]))
+        verdicts = page_verdicts(baseline, report, GateSettings())
+    if arguments.trend is not None:
+        earlier = arguments.trend and load_runs(find_runs(arguments.trend))
+        by_id = {run.run.run_id: run for run in [*(earlier or runs_of_project(Path.cwd())), *runs]}
+        trend = trend_values(by_id.values())
+    graphs = _page_values(searches)
+    return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
+
+
+def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
+    """Print the tables of a report by GPU model, and lines about its boards."""
+    from pytest_gpuenergy.report import (
+        best_lines,
+        board_lines,
+        by_model,
+        calibrated_report,
+        calibration_lines,
+        summary,
+    )
+
+    report = calibrated_report(report) if calibrated else report
+    emulated = report.run.emulated
+    width = stdout_width()
+    for part in by_model(report):
+        rows, run = part.measurements, part.run
+        heading = f"{run.gpu_name}{emulated_mark(emulated)}, run {run.run_id}"
+        print_lines(wrapped(heading, width))
+        tables = summary(
+            rows,
+            emulated=emulated,
+            width=width,
+            sort=sort,
+            gpu_name=run.gpu_name,
+            calibrated=calibrated,
+        )
+        print_lines(tables)
+        print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
+    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
+        print_lines(wrapped(line, width, whole_words=True))
+
+
+def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
+    """Divide what was named into runs and folders of searches."""
+    from pytest_gpuenergy.report import is_run
+    from pytest_gpuenergy.search import search_folders
+
+    runs, searches = list[str](), list[Path]()
+    for name in named:
+        path = Path(name)
+        if not is_run(path) and search_folders(path):
+            searches.append(path)
+        else:
+            runs.append(name)
+    return runs, searches
+
+
+def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
+    """Read the searches in folders, each once.
+
+    Raises:
+        InputError: a search cannot be read.
+    """
+    from pytest_gpuenergy.search import read_searches
+
+    found = [search for path in named for search in read_searches(path)]
+    return list({search.folder.resolve(): search for search in found}.values())
+
+
+def _show_searches_alone(
+    searches: Sequence[SearchRecord], html: str | None, others: Iterable[str], first: Path
+) -> None:
+    """Write the page of searches without a run, or print what they have gained.
+
+    Args:
+        searches: at least one search.
+        html: where to write the page; None to print.
+        others: the given options that need a run, without their dashes.
+        first: a folder of searches that was named, for the message.
+
+    Raises:
+        InputError: an option is given that needs a run.
+        ReportError: the page cannot be written.
+    """
+    from pytest_gpuenergy.commands.command_line import write_text
+    from pytest_gpuenergy.report import Report, html_page
+
+    for name in others:
+        raise InputError(
+            f"--{name.replace('_', '-')} is of measurements, and {first} has searches only: omit "
+            f"it, or name a run, too, such as one of bench/test_search.py --search-out {first}."
+        )
+    if html is None:
+        _print_searches(searches)
+        return
+    latest = max(searches, key=lambda one: one.run.started)
+    write_text(html_page(Report(latest.run, ()), searches=_page_values(searches)), html)
+
+
+def _page_values(searches: Iterable[SearchRecord]) -> list[Mapping[str, Any]]:
+    """Return what the page shows of searches."""
+    from pytest_gpuenergy.search import search_values
+
+    return [search_values(one) for one in searches]
+
+
+def _print_searches(searches: Sequence[SearchRecord]) -> None:
+    """Print a table of what searches have gained, and the sums."""
+    from pytest_gpuenergy.search import summary_of, table_of, totals_of
+    from pytest_gpuenergy.support import aligned
+
+    summary = summary_of((one.spec, one.state) for one in searches)
+    assert summary is not None  # each has a baseline
+    print_lines([*aligned(table_of(summary)), *totals_of(summary)])

@@ -1,4 +1,4 @@
-"""Runs that a command line names, and the outputs that must not overwrite them."""
+"""The runs and measurements that a command line names, and a check that outputs spare them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.support import InputError, ReportError, matching
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.record import Measurement
     from pytest_gpuenergy.report import Report
 
 
 def find_runs(runs: Sequence[str]) -> list[Path]:
-    """Paths of the runs given by path or by id; without any, this project's latest run.
+    """Return the paths of runs that are given by path or id, or this project's latest run.
 
     Raises:
         InputError: there is no latest run.
@@ -32,14 +33,14 @@ def find_runs(runs: Sequence[str]) -> list[Path]:
 
 
 def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
-    """Read runs, and what older tools have left; says how many outputs of those have no figures.
+    """Read runs and the outputs of older tools; tell how many of these outputs lack figures.
 
     Args:
-        paths: see `find_runs`.
-        gpu: the name of the GPU of older tools' outputs; None where it is unknown.
+        paths: the paths that `find_runs` returns.
+        gpu: the name of the GPU of older tools' outputs; None if it is unknown.
 
     Raises:
-        InputError: one cannot be read, or a run names another GPU than ``gpu``.
+        InputError: a run cannot be read, or names a GPU other than ``gpu``.
     """
     from pytest_gpuenergy.report import is_legacy, load_legacy, load_report
 
@@ -58,7 +59,7 @@ def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
 
 
 def runs_of_project(root: Path) -> list[Report]:
-    """The runs of the project in ``root``; one that cannot be read is left out, and named.
+    """Read the runs of the project in ``root``; tell which cannot be read and are left out.
 
     Raises:
         InputError: there is none.
@@ -85,13 +86,13 @@ def check_outputs(
     """Check that no output would overwrite another one, or the runs it is made from.
 
     Args:
-        outputs: paths by the names of their options.
-        runs: as on the command line; None is skipped.
-        folders: likewise, of trees.
-        outdirs: folders of searches that are read, too.
+        outputs: paths of files by the names of their options.
+        runs: the runs as on the command line; None is skipped.
+        folders: paths of folders by the names of their options.
+        outdirs: folders of searches that are read too.
 
     Raises:
-        InputError: one would.
+        InputError: an output would overwrite something.
     """
     from pytest_gpuenergy.report import ViewTarget, check_targets, files_read, is_legacy, outputs_in
     from pytest_gpuenergy.search import files_of
@@ -111,4 +112,70 @@ def check_outputs(
     files = [
         file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
     ]
-    check_targets(targets, [*files, *(file for one in outdirs for file in files_of(one))])
+    check_targets(targets, [*files, *(file for outdir in outdirs for file in files_of(outdir))])
+
+
+_MOST_NAMES = 12
+"""Workloads that an error message lists; of more, it gives the number."""
+
+
+def select(
+    measurements: Sequence[Measurement],
+    cases: Sequence[str],
+    networks: Sequence[str],
+    root: Path,
+) -> tuple[Measurement, ...]:
+    """Return the measurements that ``--case`` and ``--network`` name; all if neither is given.
+
+    Args:
+        measurements: the measurements to choose from, whose order is kept.
+        cases: ids, names of workloads, ``5`` for ``case5``, or ``all`` for the seven cases.
+        networks: names of networks, see `workloads.network`.
+        root: the project's folder.
+
+    Raises:
+        InputError: a word names none of them.
+    """
+    from pytest_gpuenergy.report import is_named
+    from pytest_gpuenergy.workloads import (
+        ALL,
+        CASES,
+        check_named,
+        network,
+        numbered_case,
+        split_words,
+    )
+
+    if not cases and not networks:
+        return tuple(measurements)
+    check_named(cases, networks)
+    chosen: set[int] = set()
+    whole = [text for text in cases if any(is_named(m, text.strip()) for m in measurements)]
+    for word in [*whole, *split_words([text for text in cases if text not in whole])]:
+        name = word.strip()
+        names = {*CASES} if name == ALL else {numbered_case(name)}
+        chosen |= _indices(
+            word,
+            measurements,
+            (m.workload.name in names or (name != ALL and is_named(m, name)) for m in measurements),
+        )
+    for word in split_words(networks):
+        names = {workload.name for workload in network(word, root)}
+        chosen |= _indices(word, measurements, (m.workload.name in names for m in measurements))
+    return tuple(m for i, m in enumerate(measurements) if i in chosen)
+
+
+def _indices(word: str, measurements: Sequence[Measurement], chosen: Iterable[bool]) -> set[int]:
+    """Return the indices of the measurements that ``word`` chooses.
+
+    Raises:
+        InputError: it chooses none.
+    """
+    found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
+    if not found:
+        names = [*dict.fromkeys(m.workload.name for m in measurements)]
+        if len(names) > _MOST_NAMES:
+            names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+        listed = ", ".join(names) or "nothing"
+        raise InputError(f"Nothing in this report is called {word[:80]!r}: it has {listed}.")
+    return found

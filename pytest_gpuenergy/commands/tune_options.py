@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import tell
-from pytest_gpuenergy.commands.setpoint_options import add_clock_options
+from pytest_gpuenergy.commands.command_line import add_clock_options, tell
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.tuners import SPACES, STRATEGIES, SearchSettings
 from pytest_gpuenergy.tuning import TUNER_NAMES, TunerName

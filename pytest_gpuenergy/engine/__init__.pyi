@@ -4,7 +4,6 @@ from .arena_check import (
     check_again as check_again,
     falsified as falsified,
 )
-from .best_of import best_of as best_of
 from .boards import BoardWatch as BoardWatch, board_kernels as board_kernels
 from .callables import (
     CallableCheck as CallableCheck,
@@ -49,6 +48,7 @@ from .jobs import (
     save_arrays as save_arrays,
     write_job as write_job,
 )
+from .kernel_choice import best_of as best_of
 from .references import (
     Case as Case,
     Drawing as Drawing,

@@ -1,13 +1,13 @@
 """Every use of the private API of pytest and pytest-benchmark; tested against the newest releases.
 
-pytest looks for its ini file before it knows a plugin's options, and takes the value that follows
-one with a blank for a path of tests. It reads each ini option as one type, though TOML has several.
-An item's properties are in JUnit XML before the gate has judged all items.
+pytest looks for its ini file before it knows the options of plugins, so it takes the value after an
+option, as in ``--option value``, for a path of tests. It reads each ini option as one type,
+although TOML has several. It adds an item's properties to JUnit XML before the gate has judged all
+items.
 
-pytest-benchmark's public hooks report and change records but cannot add any, which takes its
-session's list and its own record class. Its table and histogram label every figure as a time in
-seconds, so the label is corrected in the table, and our units are added to those the histogram
-knows.
+pytest-benchmark's public hooks report and change records but cannot add any. Adding them needs the
+list of its session and its own class of records. Its table and histogram label every figure as a
+time in seconds, so the table's label is corrected, and our units are added to the histogram's.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import argparse
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.config.findpaths import determine_setup
@@ -41,8 +41,7 @@ UNIT = "unit"
 """Key in a record's ``extra_info`` for a unit other than seconds."""
 
 
-@dataclass(frozen=True)
-class Record:
+class BenchmarkRecord(NamedTuple):
     """The content of a pytest-benchmark record, with one value per trial."""
 
     name: str
@@ -54,23 +53,8 @@ class Record:
     params: Mapping[str, Any] | None = None
 
 
-@dataclass
-class _Fixture:
-    """The part of pytest-benchmark's fixture that its records read."""
-
-    name: str
-    fullname: str
-    group: str
-    params: dict[str, Any] | None
-    extra_info: dict[str, Any]
-    param: str | None = None
-    cprofile_stats: None = None
-    has_error: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
-
-
 def ini_value(config: pytest.Config, key: str) -> Any:
-    """The value of an ini option as the file or ``-o`` gives it, of whatever type; None without."""
+    """Return an ini option's value, of the type that the file or ``-o`` gives it, or None."""
     found = getattr(config, _name_of_ini(config)).get(key)
     return getattr(found, "value", found)
 
@@ -80,14 +64,23 @@ def _name_of_ini(config: pytest.Config) -> str:
 
 
 def command_line(config: pytest.Config) -> argparse.Namespace:
-    """What the command line says, also in files named ``@file``, without the ini file's addopts."""
+    """Return the options of the command line and its ``@file`` files, without ``addopts``."""
     given = [str(argument) for argument in config.invocation_params.args]
     found: argparse.Namespace = config._parser.parse_known_args(given, argparse.Namespace())
     return found
 
 
+def selects(expression: str, matches: Callable[[str], bool]) -> bool:
+    """Whether an expression of ``-k`` selects what has the names that ``matches`` accepts."""
+
+    def is_named(name: str, /, **_: object) -> bool:
+        return matches(name)
+
+    return Expression.compile(expression).evaluate(is_named)
+
+
 def unmatched(config: pytest.Config, item: pytest.Item) -> list[str]:
-    """The names of the expressions of ``-k`` and ``-m`` that do not select an item."""
+    """Return which of ``keyword`` and ``markexpr``, that is ``-k`` and ``-m``, deselect an item."""
     matchers: dict[str, Any] = {
         "keyword": lambda: KeywordMatcher.from_item(item),
         "markexpr": lambda: MarkMatcher.from_markers(item.iter_markers()),
@@ -101,7 +94,7 @@ def unmatched(config: pytest.Config, item: pytest.Item) -> list[str]:
 
 
 def options_of_group(parser: pytest.Parser, name: str) -> set[str]:
-    """The options of a group, as they are written, that take a value."""
+    """Return the options of a group that take a value, as they are written."""
     return {
         written
         for group in parser._groups
@@ -122,22 +115,22 @@ def keep_rootdir(
 ) -> None:
     """Have pytest use the ini file and rootdir that it finds without the values of ``options``.
 
-    Call it before the initial conftest files are loaded to mend what pytest did, or after that to
-    refuse the run.
+    Call it with ``mend`` before the initial conftest files are loaded, and once more without it
+    for options that those files have added: then a run with the wrong rootdir is refused.
 
     Args:
-        config: pytest's, which is changed.
-        parser: pytest's; it knows ``options``.
+        config: pytest's configuration, which is changed.
+        parser: pytest's parser, which knows ``options``.
         args: the arguments that pytest will parse, which are changed.
-        options: as they are written.
-        mend: whether that is still possible.
+        options: the options as they are written.
+        mend: whether the configuration can still be changed.
 
     Raises:
-        pytest.UsageError: pytest was misled by a value, and what it did cannot be mended.
+        pytest.UsageError: pytest took a value for a path, and the configuration cannot be changed.
     """
     addopts = config.getini("addopts")
     given = args[len(addopts) :] if args[: len(addopts)] == addopts else args
-    every: list[str] = parser.optparser._read_args_from_files(given)  # those in @files, too
+    every: list[str] = parser.optparser._read_args_from_files(given)  # also those in @files
     values = [
         (name, value)
         for name, value in pairwise(every)
@@ -145,20 +138,20 @@ def keep_rootdir(
     ]
     if not values:
         return
-    known = parser.parse_known_args(given, namespace=copy.copy(config.option))
+    parsed = parser.parse_known_args(given, namespace=copy.copy(config.option))
 
     def setup(paths: Sequence[str]) -> Any:
         return determine_setup(
-            inifile=known.inifilename,
-            override_ini=known.override_ini,
+            inifile=parsed.inifilename,
+            override_ini=parsed.override_ini,
             args=paths,
-            rootdir_cmd_arg=known.rootdir or None,
+            rootdir_cmd_arg=parsed.rootdir or None,
             invocation_dir=config.invocation_params.dir,
         )
 
-    right = setup(known.file_or_dir)
+    right = setup(parsed.file_or_dir)
     used = config.rootpath, config.inipath
-    misled = setup([*known.file_or_dir, *(value for _, value in values)])[:2] != right[:2]
+    misled = setup([*parsed.file_or_dir, *(value for _, value in values)])[:2] != right[:2]
     if not misled or right[:2] == used:
         return
     mendable = mend and not addopts and all(hasattr(config, name) for name in MENDED)
@@ -171,10 +164,10 @@ def keep_rootdir(
 
 
 def _mended(config: Any, parser: pytest.Parser, args: list[str], setup: Any) -> bool:
-    """Do again, with the right ini file, what pytest does between reading it and loading plugins.
+    """Repeat, with the right ini file, what pytest does between reading it and loading plugins.
 
-    Returns False if its ``addopts`` load or block plugins, or change options of the ini file: what
-    was loaded meanwhile may have used others.
+    Returns False if its ``addopts`` load or block plugins, or change options of the ini file,
+    because plugins were already loaded with others.
     """
     config._unconfigure_python_path()
     config._rootpath, config._inipath, ini, config._ignored_config_files = setup
@@ -226,7 +219,7 @@ class JunitCase:
 
     @classmethod
     def of(cls, config: pytest.Config, report: pytest.TestReport) -> JunitCase | None:
-        """The element to which ``report`` will be added; None without ``--junitxml``."""
+        """Return the element to which ``report`` will be added; None without ``--junitxml``."""
         xml = config.stash.get(xml_key, None)
         return None if xml is None else cls(xml.node_reporter(report))
 
@@ -240,28 +233,28 @@ class JunitCase:
             reporter._add_simple("failure", problem, problem)
 
     def set_property(self, name: str, value: str) -> None:
-        """Change the value of a property that the element has."""
-        for one in self._reporter.to_xml().iter("property"):
-            if one.get("name") == name:
-                one.set("value", bin_xml_escape(value))
+        """Change the value of the element's property ``name``, if it has one."""
+        for element in self._reporter.to_xml().iter("property"):
+            if element.get("name") == name:
+                element.set("value", bin_xml_escape(value))
 
     def drop_properties(self) -> None:
         """Remove the properties of a run of the item that is not its last."""
-        for one in self._reporter.to_xml().findall("properties"):
-            one.clear()
+        for element in self._reporter.to_xml().findall("properties"):
+            element.clear()
 
     def replace(self, before: str, after: str) -> None:
         """Replace a text in the description of a failure."""
-        for one in self._reporter.to_xml().iter("failure"):
-            one.text = (one.text or "").replace(bin_xml_escape(before), bin_xml_escape(after))
-            message = one.get("message", "")
-            one.set("message", message.replace(bin_xml_escape(before), bin_xml_escape(after)))
+        old, new = bin_xml_escape(before), bin_xml_escape(after)
+        for element in self._reporter.to_xml().iter("failure"):
+            element.text = (element.text or "").replace(old, new)
+            element.set("message", element.get("message", "").replace(old, new))
 
 
 def benchmark_session(config: pytest.Config) -> Any:
-    """pytest-benchmark's session, which it creates at the end of ``pytest_configure``.
+    """Return pytest-benchmark's session, which exists from the end of ``pytest_configure``.
 
-    None without the plugin, and when none of its outputs was requested.
+    It is None without the plugin, and when none of its outputs was requested.
     """
     session = getattr(config, "_benchmarksession", None)
     if session is None:
@@ -279,7 +272,7 @@ def change_params(
             record.params = change(record.params)
 
 
-def add_records(session: Any, records: Sequence[Record]) -> None:
+def add_records(session: Any, records: Sequence[BenchmarkRecord]) -> None:
     """Add ``records`` to pytest-benchmark's own."""
     from pytest_benchmark import stats
 
@@ -287,7 +280,17 @@ def add_records(session: Any, records: Sequence[Record]) -> None:
     for record in records:
         params = None if record.params is None else dict(record.params)
         info = dict(record.extra_info)
-        fixture = _Fixture(record.name, record.fullname, record.group, params, info, record.param)
+        fixture = SimpleNamespace(  # what a record reads of pytest-benchmark's own fixture
+            name=record.name,
+            fullname=record.fullname,
+            group=record.group,
+            params=params,
+            extra_info=info,
+            param=record.param,
+            cprofile_stats=None,
+            has_error=False,
+            options={},
+        )
         made = kind(fixture, iterations=1, options={})
         for value in record.values:
             made.update(value)
@@ -324,6 +327,6 @@ def label_units(units: Sequence[str]) -> Callable[[], None]:
 
 
 def unit_of(benchmarks: Sequence[Any]) -> str | None:
-    """The unit shared by all of ``benchmarks``, the records of one table; None for seconds."""
-    units = {one["extra_info"].get(UNIT) for one in benchmarks}
+    """Return the unit of ``benchmarks``, the records of one table; None for seconds."""
+    units = {benchmark["extra_info"].get(UNIT) for benchmark in benchmarks}
     return units.pop() if len(units) == 1 else None

@@ -1,8 +1,9 @@
 """Every use of pytest-xdist's private API; tested against its newest release.
 
-Its session of workers ends with an internal error when a host cannot be reached, starts a worker
-that cannot live again and again, starts no other in the place of one that is lost for good, and
-counts what fails because a host has stopped working, and takes the items of one for those of all.
+Its session of workers needs changes in five cases. It ends with an internal error when a host
+cannot be reached; it restarts a worker that ends at once again and again; it does not replace a
+worker that is lost for good; it counts failures that a broken host causes; and it takes the number
+of items that one worker has collected for that of the run.
 """
 
 from __future__ import annotations
@@ -15,37 +16,37 @@ import pytest
 
 
 class Judge(Protocol):
-    """Knows the workers."""
+    """Decides about the workers for `Nodes`."""
 
     def may_restart(self, node: Any) -> bool:
-        """Whether a lost worker shall be replaced by one at the same place."""
+        """Whether to replace a lost worker by one at the same place."""
 
     def ended_by(self, node: Any) -> str:
-        """The signal by which somebody else has ended a worker; empty if nobody has."""
+        """The signal with which another process has ended a worker; empty if none has."""
 
     def excuses(self, node: Any, node_id: str) -> bool:
-        """Whether an item's failure on a worker does not count, because it runs once more."""
+        """Whether an item's failure on a worker does not count, because others run the item."""
 
     def lost_for_good(self) -> None:
-        """A lost worker is not replaced."""
+        """Note that a lost worker is not replaced."""
 
     def prepare(self, node: Any) -> None:
-        """The next worker that is started gets the GPU of this one."""
+        """Give the next worker that is started the GPU of this one."""
 
     def unreachable(self, spec: Any, error: BaseException) -> None:
-        """No worker could be started at a place."""
+        """Note that no worker could be started at a place."""
 
     def usable(self) -> Iterable[Any]:
-        """Workers at whose places another one could be started, the best first."""
+        """Return workers at whose places another one could be started, the best first."""
 
 
 class Nodes:
     """The workers of a session of pytest-xdist.
 
     Args:
-        config: pytest's, of the controller, once pytest-xdist has made its list of workers to
-            start and before it starts them.
-        judge: knows them.
+        config: the controller's configuration, after pytest-xdist has listed the workers to start
+            and before it starts them.
+        judge: decides about the workers.
     """
 
     def __init__(self, config: pytest.Config, judge: Judge) -> None:
@@ -66,11 +67,11 @@ class Nodes:
     def active(self) -> set[Any]:
         """Workers that are starting, ready or ending."""
         active: set[Any] = self._session._active_nodes
-        active.discard(None)  # in the place of one that could not be started
+        active.discard(None)  # stands for a worker that could not be started
         return active
 
     def recruit(self, most: int) -> None:
-        """Start more workers, at most so many, where there are some that can measure."""
+        """Start at most ``most`` more workers, at places whose workers can measure."""
         if self._session.shuttingdown:
             return
         for node in list(self._judge.usable()):
@@ -87,8 +88,8 @@ class Nodes:
     def _collected(self, node: Any, ids: Sequence[str]) -> None:
         """Stand in for ``DSession.worker_collectionfinish``.
 
-        That one takes the number of items that the last worker has collected for the run's: a run
-        of 40 items ends as one without any (exit code 5) if a host has none of them.
+        pytest-xdist takes the number of items that the last worker has collected for the run's. A
+        run of 40 items then ends as one without items (exit code 5) if a host has none of them.
         """
         known = self._session._session.testscollected
         self._collect(node, ids)
@@ -119,7 +120,7 @@ class Nodes:
         return clone
 
     def _started(self, spec: Any, putevent: Callable[..., object]) -> Any:
-        """Stand in for ``NodeManager.setup_node``, which raises if a host is not reached."""
+        """Stand in for ``NodeManager.setup_node``, which raises if a host cannot be reached."""
         from execnet import HostNotFound, RemoteError
 
         try:

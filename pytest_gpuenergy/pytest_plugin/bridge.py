@@ -1,7 +1,7 @@
-"""Passes our items to pytest-benchmark as records, when one of its outputs was requested.
+"""The bridge to pytest-benchmark: passes our items on when one of its outputs is requested.
 
-Time is passed in seconds, as from any benchmark. Energy and EDP are records of their own, in mJ and
-mJ·ms, because pytest-benchmark compares only one figure per record.
+Time is passed on in seconds. Energy and EDP are separate records, in mJ and mJ·ms, because
+pytest-benchmark compares only one figure per record.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import pytest
 from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.pytest_plugin._compat import (
     UNIT,
-    Record,
+    BenchmarkRecord,
     add_records,
     benchmark_session,
     change_params,
     label_units,
     unit_of,
 )
-from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.declared_options import POWERCAP_FIXTURE
 from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report import Models, Report
 from pytest_gpuenergy.support import emulated_mark, plain
 
 UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
-"""The records' units, and their thousandths."""
+"""The units of records, each with its thousandth."""
 _SMALL = 0.1
+"""Figures below this are shown in thousandths, because the table has four decimals."""
 _Group = tuple[str | None, list[dict[str, Any]]]
 
 
@@ -42,7 +43,7 @@ class BenchmarkBridge:
         self._undo: Callable[[], None] | None = None
 
     def add(self, report: Report | None) -> None:
-        """Pass on the measurements, before pytest-benchmark writes anything."""
+        """Pass the measurements on before pytest-benchmark writes anything."""
         change_params(self._config, _with_readable_cap)
         session = benchmark_session(self._config)
         if session is not None and report is not None and self._undo is None:
@@ -52,11 +53,11 @@ class BenchmarkBridge:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_benchmark_scale_unit(self, unit: str, benchmarks: Any) -> tuple[str, float] | None:
-        """Our units, or their thousandths for small figures, since four decimals are shown."""
+        """Show our records in their own units, or in thousandths if a figure is small."""
         ours = unit_of(benchmarks)
         if ours is None:
             return None
-        small = min(one["min"] for one in benchmarks) < _SMALL
+        small = min(benchmark["min"] for benchmark in benchmarks) < _SMALL
         shown, scale = (UNITS[ours], 1e3) if small else (ours, 1.0)
         return (shown, scale) if unit == "seconds" else ("", 1 / scale)
 
@@ -64,11 +65,11 @@ class BenchmarkBridge:
     def pytest_benchmark_group_stats(
         self, benchmarks: list[dict[str, Any]], group_by: str
     ) -> Generator[None, list[_Group], list[_Group]]:
-        """Group by a parameter that not every test has, and never mix units in one table."""
+        """Allow grouping by a parameter that some tests lack, and keep units in separate tables."""
         for grouping in group_by.split(","):
             if name := grouping.partition("param:")[2]:
-                for one in benchmarks:
-                    one["params"] = {name: None, **(one["params"] or {})}
+                for benchmark in benchmarks:
+                    benchmark["params"] = {name: None, **(benchmark["params"] or {})}
         groups = yield
         apart: list[_Group] = []
         for title, members in groups:
@@ -94,10 +95,11 @@ class BenchmarkBridge:
             self._undo()
 
 
-def records(report: Report) -> Iterator[Record]:
-    """Three records for each measurement with figures: time, energy, EDP.
+def records(report: Report) -> Iterator[BenchmarkRecord]:
+    """Return three records for each measurement with figures: time, energy, EDP.
 
-    pytest-benchmark compares records with the same full name, so emulated figures say so in theirs.
+    pytest-benchmark compares records with the same full name, so those of emulated figures contain
+    a mark.
     """
     label, models = emulated_mark(report.run.emulated), Models(report)
     for m in report.measurements:
@@ -123,10 +125,10 @@ def records(report: Report) -> Iterator[Record]:
         ids = m.node_id.partition("[")[2].removesuffix("]") or None
         name, path = m.node_id.rpartition("::")[2] + label, m.node_id + label
         times_s = [time_ms / 1e3 for time_ms in _values(m, Metric.TIME)]
-        yield Record(name, path, f"time{label}", times_s, info, ids, params)
+        yield BenchmarkRecord(name, path, f"time{label}", times_s, info, ids, params)
         for metric in (Metric.ENERGY, Metric.EDP):
             words = f"{metric.label} ({metric.unit})"
-            yield Record(
+            yield BenchmarkRecord(
                 f"{name} {words}",
                 f"{path} {words}",
                 f"{words}{label}",
@@ -142,7 +144,7 @@ def _unit(benchmark: Mapping[str, Any]) -> str:
 
 
 def _with_readable_cap(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The fixture beneath ours, whose value JSON cannot have, under the name that tests use."""
+    """Rename the fixture beneath ``powercap`` to the name that tests use, its value as text."""
     return {
         "powercap" if name == POWERCAP_FIXTURE else name: (
             value.label if isinstance(value, Setpoint) else value
@@ -152,7 +154,7 @@ def _with_readable_cap(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(m: Measurement, metric: Metric) -> list[float]:
-    """The metric of each trial on a settled card, or the figure itself without trials."""
+    """Return the metric of each trial on a settled card, or the figure itself without trials."""
     if m.trials:
         settled = 1.0
         if metric is not Metric.TIME and m.energy_mj is not None and m.raw_energy_mj:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Generator
+from enum import Enum
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -18,17 +21,10 @@ from pytest_gpuenergy.engine import (
     describe_workload,
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
-from pytest_gpuenergy.pytest_plugin.benchmark_arguments import (
-    check_options,
-    check_subject,
-    limit_of,
-)
+from pytest_gpuenergy.pytest_plugin.declared_options import FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin, set_properties
-from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label, plain_parameters
-from pytest_gpuenergy.pytest_plugin.names import FIGURES
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.pytest_plugin.verify_only import end_verified
-from pytest_gpuenergy.record import Measurement, WorkloadInfo
+from pytest_gpuenergy.record import VERIFIED, Measurement, WorkloadInfo
 from pytest_gpuenergy.report import words
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -38,6 +34,142 @@ from pytest_gpuenergy.support import (
     emulated_mark,
 )
 from pytest_gpuenergy.workloads import ErrorBound, Workload, whole_flops
+
+if TYPE_CHECKING:
+    import pytest
+
+_ENDED = pytest.StashKey[bool]()
+
+
+def end_verified(item: pytest.Item) -> NoReturn:
+    """End an item whose kernel is correct, because the rest of its test may need figures."""
+    item.stash[_ENDED] = True
+    item.user_properties.append((FIGURES, VERIFIED))
+    pytest.skip(VERIFIED)
+
+
+class VerifyOnlyPlugin:
+    """Lets items pass that `end_verified` has ended."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Report an ended item as passed, unless it ended in a fixture, before its test began."""
+        report = yield
+        ended = item.stash.get(_ENDED, False) and call.excinfo is not None
+        if call.when == "call" and ended and report.skipped:
+            report.outcome, report.longrepr = "passed", None
+        return report
+
+
+_MOST = 1 << 63
+"""Limit of integers that every reader of JSON understands; larger ones are stored as text."""
+
+
+def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
+    """Return ``k01`` from a kernel's rank, or else the name of its function; a callable's own name.
+
+    The hash is not used, because the next version of a kernel must have the same label.
+    """
+    if not isinstance(subject, AnyKernel):
+        return str(getattr(subject, "__name__", "callable"))
+    rank = subject.origin.rank
+    return subject.label if rank is None else f"k{rank:02d}"
+
+
+def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint) -> str:
+    """Return ``label`` with the ids of the item's parameters, such as ``scale-64``.
+
+    Ids that the measurement already contains are omitted: the power cap, the workload's name and
+    ``label`` itself. With the label ``scale``, ``test_scale[64-450W]`` becomes ``scale-64``. The
+    item ``test_conv2d[case1-k01-450W]`` of workload ``case1`` and kernel ``k01`` has the label
+    ``k01``.
+    """
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return label
+    ids = callspec.id
+    if {"powercap", POWERCAP_FIXTURE} & callspec.params.keys():
+        # The cap is the last parameter, unless the test parametrizes it itself.
+        ids = _without(ids, setpoint.label, last=True)
+    for part in (workload, label):
+        ids = _without(ids, part)
+    return f"{label}-{ids}" if ids else label
+
+
+def plain_parameters(item: pytest.Item) -> dict[str, str | int | float | bool]:
+    """Return the parameters of an item that are text or finite numbers, by name.
+
+    A member of an enumeration counts as text. The power cap is left out, because the measurement
+    contains it.
+    """
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    found: dict[str, str | int | float | bool] = {}
+    for name, value in params.items():
+        if isinstance(value, Enum):
+            found[name] = value.name
+        elif isinstance(value, str | bool):
+            found[name] = value
+        elif isinstance(value, Integral):
+            whole = int(value)
+            found[name] = whole if abs(whole) < _MOST else str(whole)
+        elif isinstance(value, Real) and math.isfinite(value):
+            found[name] = float(value)
+    return {name: value for name, value in found.items() if name != POWERCAP_FIXTURE}
+
+
+def _without(ids: str, part: str, *, last: bool = False) -> str:
+    """Return ``ids`` without the first (or ``last``) ``part`` between dashes."""
+    dashed = f"-{ids}-"
+    at = dashed.rfind(f"-{part}-") if last else dashed.find(f"-{part}-")
+    return ids if at < 0 else f"{dashed[:at]}{dashed[at + len(part) + 1 :]}"[1:-1]
+
+
+def limit_of(bound: object) -> ErrorBound | None:
+    """Return the given bound of a callable's result as an ErrorBound.
+
+    Raises:
+        InputError: ``bound`` is neither a number nor an ErrorBound.
+    """
+    return None if bound is None else ErrorBound.of(bound, "A call of energy_benchmark")
+
+
+def check_subject(subject: object, workload: object) -> None:
+    """Check that ``subject`` and ``workload`` are of types that can be measured.
+
+    Raises:
+        InputError: one of them is of another type.
+    """
+    if not (isinstance(subject, AnyKernel | Replayable) or callable(subject)):
+        raise InputError(
+            f"energy_benchmark does not measure {subject!r:.80}: give a kernel, as load_kernel "
+            "returns, or something to call."
+        )
+    if not isinstance(workload, Workload | None):
+        raise InputError(
+            f"energy_benchmark does not accept workload={workload!r:.80}: give a workload, such as "
+            "a Contract, or find_workload(name)."
+        )
+
+
+def check_options(subject: object, reference: object, bound: object, label: object) -> None:
+    """Check the arguments that tell how to verify and label the subject.
+
+    Raises:
+        InputError: a value is of another type, or does not apply to the subject.
+    """
+    if isinstance(subject, Replayable) and reference is not None:
+        raise InputError("energy_benchmark takes no reference= for what is replayed.")
+    if isinstance(subject, AnyKernel) and reference is not None:
+        raise InputError(
+            "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "
+            "compute in Contract(name, contract, compute)."
+        )
+    if not isinstance(label, str | None):
+        raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
+    limit_of(bound)
 
 
 class EnergyBenchmark:
@@ -139,7 +271,7 @@ class EnergyBenchmark:
         pytest.fail(problem, pytrace=False)
 
     def _kept(self, measurement: Measurement, named: Subject) -> Measurement:
-        """The measurement with what only the session and the item know of it, written to disk."""
+        """Add the item's parameters and the session's flags to a measurement; write it to disk."""
         measurement = replace(measurement, parameters=plain_parameters(self._item))
         if measurement.measured:
             flags = (*self._session.card.judge_setpoint(), *self._session.anchors.flags(named))
@@ -153,7 +285,7 @@ class EnergyBenchmark:
         if isinstance(subject, Replayable):
             return subject.label
         label = kernel_label(subject)
-        if workload is None:  # it is named after the item, parameters included
+        if workload is None:  # the workload is named after the item, parameters included
             return label
         return item_label(self._item, label, workload.name, self._setpoint)
 
@@ -170,12 +302,12 @@ class EnergyBenchmark:
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
         self._claim(named, workload.name)
-        if known := self._session.resumption.already_measured(
+        if earlier := self._session.resumption.already_measured(
             named, kernel.digest, describe_workload(workload)
         ):
-            if known.measured:
-                self._session.recall_anchor(named, known, kernel, workload)
-            self._skip_known(known)
+            if earlier.measured:
+                self._session.recall_anchor(named, earlier, kernel, workload)
+            self._skip_measured(earlier)
         try:
             if self._session.options.verify_only:
                 return self._session.harness.verify_kernel(kernel, workload, named)[0]
@@ -208,8 +340,8 @@ class EnergyBenchmark:
         if session.options.verify_only:
             pytest.skip("what is replayed can be measured, but not verified")
         self._claim(named, subject.workload.name)
-        if known := session.resumption.already_measured(named, "", subject.workload):
-            self._skip_known(known)
+        if earlier := session.resumption.already_measured(named, "", subject.workload):
+            self._skip_measured(earlier)
         session.check_card(named)
         try:
             return session.harness.measure_callable(
@@ -245,11 +377,11 @@ class EnergyBenchmark:
         self._session.check_card(named)
         return verified.measure(self._session.harness, info, named)
 
-    def _skip_known(self, known: Measurement) -> NoReturn:
+    def _skip_measured(self, earlier: Measurement) -> NoReturn:
         """Skip an item that the run being resumed has measured or verified."""
-        if known.measured:
-            self._judge(known)
-        done = "measured" if known.measured else "verified"
+        if earlier.measured:
+            self._judge(earlier)
+        done = "measured" if earlier.measured else "verified"
         pytest.skip(f"already {done} in run {self._session.run_id}")
 
     def _judge(self, m: Measurement) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.gate import GateSettings
+from pytest_gpuenergy.gate import GateSettings, parse_percent
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase, replace_in_failure
-from pytest_gpuenergy.pytest_plugin.budgets import KINDS, Budget, budgets_of
+from pytest_gpuenergy.pytest_plugin.declared_options import EDP_MARKER, ENERGY_MARKER
 from pytest_gpuenergy.pytest_plugin.selection import COLLECTED, Selection
-from pytest_gpuenergy.record import METRICS
+from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import (
     InputError,
     emulated_mark,
@@ -24,15 +25,100 @@ from pytest_gpuenergy.support import (
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.gate import Baseline, Comparison, Judgement, Unmatched
-    from pytest_gpuenergy.pytest_plugin.options import Options
+    from pytest_gpuenergy.pytest_plugin.options import PytestOptions
     from pytest_gpuenergy.record import Measurement, RunInfo
     from pytest_gpuenergy.report import Pair, Report
+
+
+@dataclass(frozen=True)
+class BudgetKind:
+    """A marker that sets a budget for an item.
+
+    Attributes:
+        marker: name of the marker.
+        metric: the metric that it bounds.
+        argument: name of its argument, a figure of one launch.
+        unit: unit of the argument.
+        scale: factor from the argument's unit to the metric's unit.
+        most: largest value of the argument.
+        example: how the marker is written.
+        name: name of the budget in the JUnit properties.
+    """
+
+    marker: str
+    metric: Metric
+    argument: str
+    unit: str
+    scale: float
+    most: float
+    example: str
+    name: str
+
+
+BUDGET_KINDS = (
+    BudgetKind(
+        *(EDP_MARKER, Metric.EDP, "max_mj_ms", "mJ·ms", 1.0, 1e12),
+        example='edp_budget(max_mj_ms=0.15, rel="3%")',
+        name="budget",
+    ),
+    BudgetKind(
+        *(ENERGY_MARKER, Metric.ENERGY, "joules", "J", 1e3, 1e9),
+        example='energy_budget(joules=0.008, rel="3%")',
+        name="energy_budget",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of a marker: ``most`` in the metric's unit, plus the fraction ``rel`` of it."""
+
+    kind: BudgetKind
+    most: float
+    rel: float
+
+    @classmethod
+    def of(cls, kind: BudgetKind, mark: pytest.Mark) -> Budget:
+        """Read the marker's arguments.
+
+        Raises:
+            InputError: an argument is unknown, missing or invalid.
+        """
+        name, given = kind.argument, mark.kwargs.get(kind.argument)
+        unknown = [*map(repr, mark.args), *sorted({*mark.kwargs} - {name, "rel"})]
+        if unknown:
+            raise InputError(
+                f"The marker {kind.marker} does not take {unknown[0]}: write {kind.example}."
+            )
+        if (
+            not isinstance(given, int | float)
+            or isinstance(given, bool)
+            or not 0 < given <= kind.most
+        ):
+            raise InputError(
+                f"The marker {kind.marker} needs {name}, a number of {kind.unit} above 0, up to "
+                f"{kind.most:g}, not {given!r}."
+            )
+        rel = parse_percent(mark.kwargs.get("rel", "0%"), f"{kind.marker}'s rel")
+        return cls(kind, float(given) * kind.scale, rel)
+
+
+def budgets_of(item: pytest.Item) -> Iterator[Budget]:
+    """Return the budgets of an item; of several markers of one kind, the closest one counts.
+
+    Raises:
+        InputError: the arguments of a marker are invalid.
+    """
+    for kind in BUDGET_KINDS:
+        if (mark := item.get_closest_marker(kind.marker)) is not None:
+            yield Budget.of(kind, mark)
+
 
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
 """Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
 
 _COMPARED = {f"{name}{VERDICT}" for name in METRICS}
-_VERDICTS = {*_COMPARED, *(f"{kind.name}{VERDICT}" for kind in KINDS)}
+_VERDICTS = {*_COMPARED, *(f"{kind.name}{VERDICT}" for kind in BUDGET_KINDS)}
 _SELECTED = "gpuenergy_selected"
 """Attribute of the reports of energy items, also those from pytest-xdist's workers."""
 
@@ -45,14 +131,14 @@ _UNREMARKABLE = ("SAME", "within budget")
 
 
 def measures_energy(item: pytest.Item) -> bool:
-    """Whether ``item`` is an energy item, that is, uses the fixture ``energy_benchmark``."""
+    """Whether ``item`` is an energy item: one that uses the fixture ``energy_benchmark``."""
     return "energy_benchmark" in getattr(item, "fixturenames", ())
 
 
 class GatePlugin:
     """Holds the baseline and judges measurements; also a pytest plugin with hooks."""
 
-    def __init__(self, config: pytest.Config, options: Options) -> None:
+    def __init__(self, config: pytest.Config, options: PytestOptions) -> None:
         """Read the baseline.
 
         Raises:
@@ -95,7 +181,7 @@ class GatePlugin:
             self._baseline.check(run)
 
     def baseline_for(self, run: RunInfo) -> Report | None:
-        """The baseline to show next to ``run``; None without one or if they cannot be compared."""
+        """Return the baseline to show next to ``run``; None if none can be compared with it."""
         try:
             self.begin(run)
         except InputError:
@@ -103,7 +189,7 @@ class GatePlugin:
         return None if self._baseline is None else self._baseline.report
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
-        """Judge a measurement with figures; returns what fails the item, or an empty string."""
+        """Judge a measurement with figures; return what fails the item, or an empty string."""
         problems: list[str] = []
         for budget in budgets_of(item):
             problems += self._judge_budget(item, measurement, run, budget)
@@ -112,22 +198,22 @@ class GatePlugin:
         return "\n".join(map(printable, problems))
 
     def compare(self, report: Report) -> Comparison | None:
-        """Compare the run with the baseline, once; None without one or if that is impossible.
+        """Compare the run with the baseline, once; return None if that is impossible.
 
-        These are the verdicts of the run. The one that an item got in its call phase knew only the
+        These are the final verdicts. An item's verdict in its call phase could only use the
         unchanged kernels that were measured before it.
         """
         from pytest_gpuenergy.gate import compare
 
         if self._comparison is None and self._baseline is not None:
             deselects = self._selection.deselects
-            with contextlib.suppress(InputError):  # the items have failed with that
+            with contextlib.suppress(InputError):  # the items have failed for this reason
                 base = self._baseline.report
                 self._comparison = compare(base, report, self._settings, deselects)
         return self._comparison
 
     def review(self, report: Report | None) -> list[str]:
-        """Check at the end that something was judged, and judge all with all that is known.
+        """At the end, check that something was judged, and judge all items again with all figures.
 
         Returns:
             The problems that fail the run.
@@ -149,7 +235,9 @@ class GatePlugin:
                 ]
             if self._run_problems:
                 return self._run_problems
-        if report is None and self._baseline is not None:  # all that the baseline has may be lost
+        if (
+            report is None and self._baseline is not None
+        ):  # all kernels of the baseline may be missing
             report = Report(self._baseline.run, ())
         sure = {
             node
@@ -178,12 +266,12 @@ class GatePlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Hear from a pytest-xdist worker what it collected."""
+        """Receive from a pytest-xdist worker what it has collected."""
         if sent := getattr(node, "workeroutput", {}).get(COLLECTED):
             self._selection.receive(sent)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Count the verdicts before anything is measured, and read the markers."""
+        """Before anything is measured, count the verdicts to come and read the markers."""
         comparisons = 0
         self._selection.select([item for item in session.items if measures_energy(item)])
         if self._baseline is not None and hasattr(session.config, "workeroutput"):
@@ -224,8 +312,8 @@ class GatePlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the verdicts; with pytest-xdist they come from the workers.
 
-        An item that is run again, as by pytest-rerunfailures, has those of its last run, and the
-        properties too.
+        An item that is run again, as by pytest-rerunfailures, keeps the verdicts and properties of
+        its last run.
         """
         self._must_judge = self._must_judge or hasattr(report, _SELECTED)
         if report.when == "teardown":
@@ -236,7 +324,7 @@ class GatePlugin:
         if report.when == "setup":
             self._run_again.discard(report.nodeid)
             if (earlier := self._in_junit.pop(report.nodeid, None)) is not None:
-                earlier.drop_properties()  # of a run that failed, as with the plugin flaky
+                earlier.drop_properties()  # they belong to a failed run, as with the plugin flaky
         if str(report.outcome) == "rerun":
             self._run_again.add(report.nodeid)
         elif report.when == "call":
@@ -265,7 +353,7 @@ class GatePlugin:
             terminalreporter.write_line(line)
 
     def _annotations(self) -> Iterator[str]:
-        """In GitHub Actions, the annotations that ``gpuenergy compare`` prints, and of budgets."""
+        """Return annotations for GitHub Actions: those of ``gpuenergy compare``, and budgets."""
         from pytest_gpuenergy.gate import annotate_counts, limited, wanted
 
         if wanted():
@@ -324,7 +412,7 @@ class GatePlugin:
         return baseline.judge(found, run, shifts, tails)
 
     def _settle(self, comparison: Comparison) -> list[str]:
-        """Take over the verdicts that are given with all kernels; returns what fails the run."""
+        """Replace the items' verdicts by those of the comparison; return what fails the run."""
         from pytest_gpuenergy.gate import describe, fails, shift_lines, shift_problem
 
         emulated = comparison.new.emulated
@@ -332,24 +420,24 @@ class GatePlugin:
         for shift in comparison.failing_shifts:
             self._run_problems.append(f"gate: {shift_problem(shift, emulated=emulated)}")
         self._shift_lines += shift_lines(comparison.shifts, emulated=emulated)
-        for one in comparison.judgements:
-            place = one.node_id, str(one.metric)
+        for judgement in comparison.judgements:
+            place = judgement.node_id, str(judgement.metric)
             if (before := self._results.get(place)) is None:
                 continue
-            words = described = describe(one, emulated=emulated)
-            if before[0] != one.verdict:
+            words = described = describe(judgement, emulated=emulated)
+            if before[0] != judgement.verdict:
                 words = f"{_AGAIN}{words}"
-                if fails(one, self._settings) and one.node_id not in self._failed:
-                    problems.append(f"gate: {one.node_id}{words}")
+                if fails(judgement, self._settings) and judgement.node_id not in self._failed:
+                    problems.append(f"gate: {judgement.node_id}{words}")
                 described += f" (when it was measured: {before[0]})"
-            self._results[place] = str(one.verdict), words
-            report, told = self._failed.get(one.node_id), printable(described)
+            self._results[place] = str(judgement.verdict), words
+            report, shown = self._failed.get(judgement.node_id), printable(described)
             if report is not None:
-                replace_in_failure(report, printable(before[1]), told)
-            if (case := self._in_junit.get(one.node_id)) is not None:
-                case.replace(printable(before[1]), told)
-                case.set_property(f"{one.metric}{VERDICT}", str(one.verdict))
-                case.set_property(f"{one.metric}{WORDS}", told)
+                replace_in_failure(report, printable(before[1]), shown)
+            if (case := self._in_junit.get(judgement.node_id)) is not None:
+                case.replace(printable(before[1]), shown)
+                case.set_property(f"{judgement.metric}{VERDICT}", str(judgement.verdict))
+                case.set_property(f"{judgement.metric}{WORDS}", shown)
         return problems
 
     def _judge_budget(
@@ -384,7 +472,7 @@ class GatePlugin:
 
 
 def set_properties(item: pytest.Item, properties: Iterable[tuple[str, object]]) -> None:
-    """Give an item properties for JUnit XML, instead of those of an earlier run of the item."""
+    """Set an item's properties for JUnit XML, replacing those of an earlier run of the item."""
     found = dict(properties)
     kept = [(name, value) for name, value in item.user_properties if name not in found]
     item.user_properties[:] = [*kept, *found.items()]

@@ -16,35 +16,59 @@ from pytest_gpuenergy.control import cap_words, clock_words
 from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
 from pytest_gpuenergy.opening import check_spec, count_gpus
-from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
-from pytest_gpuenergy.pytest_plugin.option_table import (
-    AUTO,
-    LARGEST_SEED,
-    either,
-    named_device,
-    stated,
-)
-from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
+from pytest_gpuenergy.pytest_plugin import declared_options as declared
+from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, LARGEST_SEED, PytestOption
+from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS, GPU, REMOTE
+from pytest_gpuenergy.pytest_plugin.selection import setpoints_named
 from pytest_gpuenergy.report import check_sort
 from pytest_gpuenergy.support import InputError, gpu_number
 
 _MOST_S = 1_000_000
-ORDERS = ("interleaved", "file")
-WHEN = (AUTO, "always", "never")
-CLOCKS = "clocks"
+"""The longest time that an option may set, to refuse typing errors."""
+_ORDERS = ("interleaved", "file")
+_WHEN = (AUTO, "always", "never")
+_CLOCKS = "clocks"
 """What ``--gpuenergy-allow`` takes besides differences from the baseline."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options' values; paths are absolute.
+class PytestOptions:
+    """The values of the options.
 
-    ``setpoints_named`` are those in ids on the command line. Without measurements there is no
-    ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
-    strict gate. ``selection`` is what chose among the tests, as pytest takes it. ``remote`` reports
-    whether this process is a worker that may be on another host.
+    Attributes:
+        device: ``--gpu-device``.
+        powercap: ``--powercap``; None where it is not given.
+        smclock: ``--smclock``; None where it is not given.
+        setpoints_named: labels of the setpoints in ids on the command line.
+        strict_powercap: whether an item fails whose setpoint cannot be set.
+        json_path: where to write the JSON report besides the run folder.
+        csv_folder: where to write the classic CSV tree besides the run folder.
+        html_path: where to write the HTML page.
+        sort: the key by which the summary's tables are sorted.
+        durations: whether to show where wall time was spent.
+        resume: whether to continue the last run.
+        timeout_s: time after which a kernel counts as hung.
+        lock_wait_s: how long to wait for a GPU that another run is using.
+        cache: state of the L2 cache at each launch.
+        order: ``interleaved`` or ``file``.
+        preheat_s: most seconds to heat the card up; None if it depends on the number of items.
+        anchor_s: seconds between measurements of an anchor kernel; 0 disables them.
+        boards: when GPUs measure the kernels by which boards are compared.
+        seed: seed of the last inputs; None if one is drawn.
+        export_folder: where to write verified kernels instead of measuring them.
+        verify_only: whether nothing is measured.
+        baseline: the run to compare with; None in a run that measures nothing.
+        gate: limits and strictness of the gate.
+        strict_named: whether the command line, not the ini file, asks for a strict gate.
+        allow_clocks: whether to lock clocks that somebody else seems to have locked.
+        selection: the arguments that chose among the tests, as pytest takes them.
+        root: pytest's root folder.
+        worker: this process's id as a worker of pytest-xdist; None for others.
+        worker_index: number of the worker's GPU.
+        worker_boards: number of GPUs in the run, if the controller knows it.
+        remote: whether this process is a worker that may be on another host.
     """
 
     device: str
@@ -80,44 +104,46 @@ class Options:
     remote: bool
 
     @classmethod
-    def from_pytest_config(cls, config: pytest.Config) -> Options:
+    def from_pytest_config(cls, config: pytest.Config) -> PytestOptions:
         """Read the options from the command line, or else from the ini file.
 
         Raises:
             InputError: a value is invalid.
         """
-        device = named_device(config)
-        device = "auto" if device is None else device
+        device = declared.DEVICE.text(config)
+        device = AUTO if device is None else device
         check_spec(device)
         worker_input = getattr(config, "workerinput", {})
-        export_folder = _path(config, "gpuenergy_export")
-        verify_only = _verify_only(config) and export_folder is None  # which measures nothing too
+        export_folder = _path(config, declared.EXPORT)
+        # An export measures nothing either, and has its own way of verifying.
+        verify_only = _verify_only(config) and export_folder is None
+        sort = str(declared.SORT.value(config))
         return cls(
             device=device,
-            powercap=_words(config, "powercap", cap_words),
-            smclock=_words(config, "smclock", clock_words),
+            powercap=_words(config, declared.POWERCAP, cap_words),
+            smclock=_words(config, declared.SMCLOCK, clock_words),
             setpoints_named=tuple(setpoints_named(config)),
-            strict_powercap=bool(either(config, "strict_powercap")),
-            json_path=_path(config, "gpuenergy_json"),
-            csv_folder=_path(config, "gpuenergy_csv"),
-            html_path=_path(config, "gpuenergy_html"),
-            sort=check_sort(str(either(config, "gpuenergy_sort")), "--gpuenergy-sort"),
-            durations=bool(either(config, "gpuenergy_durations")),
-            resume=bool(either(config, "gpuenergy_resume")),
-            timeout_s=_seconds(config, "gpuenergy_timeout"),
-            lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
-            cache=_choice(config, "gpuenergy_cache", CACHE_STATES),
-            order=_choice(config, "gpuenergy_order", ORDERS),
+            strict_powercap=bool(declared.STRICT_POWERCAP.value(config)),
+            json_path=_path(config, declared.JSON),
+            csv_folder=_path(config, declared.CSV),
+            html_path=_path(config, declared.HTML),
+            sort=check_sort(sort, declared.SORT.name),
+            durations=bool(declared.DURATIONS.value(config)),
+            resume=bool(declared.RESUME.value(config)),
+            timeout_s=_seconds(config, declared.TIMEOUT),
+            lock_wait_s=_seconds(config, declared.LOCK_WAIT, zero=True),
+            cache=_choice(config, declared.CACHE, CACHE_STATES),
+            order=_choice(config, declared.ORDER, _ORDERS),
             preheat_s=_preheat(config),
-            anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
-            boards=_choice(config, "gpuenergy_boards", WHEN),
+            anchor_s=_seconds(config, declared.ANCHOR, zero=True),
+            boards=_choice(config, declared.BOARDS, _WHEN),
             seed=_seed(config),
             export_folder=export_folder,
             verify_only=verify_only,
-            baseline=None if verify_only else _path(config, "gpuenergy_compare"),
+            baseline=None if verify_only else _path(config, declared.COMPARE),
             gate=_gate(config),
-            strict_named=bool(config.getoption("gpuenergy_strict")),
-            allow_clocks=CLOCKS in _allowed(config),
+            strict_named=bool(declared.STRICT.given(config)),
+            allow_clocks=_CLOCKS in _allowed(config),
             selection=_selection(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
@@ -163,42 +189,45 @@ class Options:
         }
 
 
-def _words(config: pytest.Config, name: str, check: Callable[[str], Sequence[str]]) -> str | None:
-    given = config.getoption(name)
-    text = (str(stated(config, name)) or None) if given is None else str(given)
+def _words(
+    config: pytest.Config, option: PytestOption, check: Callable[[str], Sequence[str]]
+) -> str | None:
+    text = option.text(config)
     if text is not None:
         check(text)
     return text
 
 
-def _path(config: pytest.Config, name: str) -> Path | None:
-    """The path, relative to the working directory or to the ini file that sets it."""
-    if (given := config.getoption(name)) is not None:
+def _path(config: pytest.Config, option: PytestOption) -> Path | None:
+    """Return the path, relative to the working directory or to the ini file that sets it."""
+    if (given := option.given(config)) is not None:
         if not given:  # such as an unset variable in a CI job
-            raise InputError(f"{_option(name)} is empty: give a path, or leave it out.")
+            raise InputError(f"{option.name} is empty: give a path, or leave it out.")
         return config.invocation_params.dir / str(given)
-    text = str(stated(config, name))
+    text = str(option.stated(config))
     folder = config.inipath.parent if config.inipath else config.rootpath
     return folder / text if text else None
 
 
 def _gate(config: pytest.Config) -> GateSettings:
-    fail = either(config, "gpuenergy_fail")
+    fail = declared.FAIL.value(config)
     settings = GateSettings.parse(
         list(filter(None, [fail])) if isinstance(fail, str) else fail,
-        session_sd=either(config, "gpuenergy_session_sd"),
-        allow=",".join(word for word in _allowed(config) if word != CLOCKS),
-        also_allowed=(CLOCKS,),
-        strict=bool(either(config, "gpuenergy_strict")),
+        session_sd=declared.SESSION_SD.value(config),
+        allow=",".join(word for word in _allowed(config) if word != _CLOCKS),
+        also_allowed=(_CLOCKS,),
+        strict=bool(declared.STRICT.value(config)),
         prefix="--gpuenergy-",
     )
-    if config.getoption("gpuenergy_fail") and not either(config, "gpuenergy_compare"):
-        raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
+    if declared.FAIL.given(config) and not declared.COMPARE.value(config):
+        raise InputError(
+            f"{declared.FAIL.name} needs a baseline: give {declared.COMPARE.name} too."
+        )
     return settings
 
 
 def _allowed(config: pytest.Config) -> list[str]:
-    return [word.strip() for word in str(either(config, "gpuenergy_allow")).split(",")]
+    return [word.strip() for word in str(declared.ALLOW.value(config)).split(",")]
 
 
 def _selection(config: pytest.Config) -> str:
@@ -207,30 +236,31 @@ def _selection(config: pytest.Config) -> str:
         words += [name, value] if (value := getattr(option, key, "")) else []
     words += [f"--{key}" for key in ("lf", "stepwise") if getattr(option, key, False)]
     for key in ("deselect", "ignore", "ignore_glob"):
-        words += [f"{_option(key)}={value}" for value in getattr(option, key, None) or ()]
+        name = f"--{key.replace('_', '-')}"
+        words += [f"{name}={value}" for value in getattr(option, key, None) or ()]
     words += getattr(option, "file_or_dir", None) or ()
     return shlex.join(words)
 
 
 def _verify_only(config: pytest.Config) -> bool:
-    asked = bool(either(config, "gpuenergy_verify_only"))
-    if asked and config.getoption("gpuenergy_fail"):
+    asked = bool(declared.VERIFY_ONLY.value(config))
+    if asked and declared.FAIL.given(config):
         raise InputError(
-            "--gpuenergy-verify-only measures nothing that --gpuenergy-fail could judge: give only "
-            "one of them."
+            f"{declared.VERIFY_ONLY.name} measures nothing that {declared.FAIL.name} could judge: "
+            "give only one of them."
         )
     return asked
 
 
 def _preheat(config: pytest.Config) -> float | None:
-    """In seconds; None to choose it by the number of items."""
-    if either(config, "gpuenergy_preheat") == AUTO:
+    """Return the limit in seconds, or None if it depends on the number of items."""
+    if declared.PREHEAT.value(config) == AUTO:
         return None
-    return _seconds(config, "gpuenergy_preheat", zero=True)
+    return _seconds(config, declared.PREHEAT, zero=True)
 
 
-def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
-    text = either(config, name)
+def _seconds(config: pytest.Config, option: PytestOption, *, zero: bool = False) -> float:
+    text = option.value(config)
     try:
         seconds = float(text)
     except ValueError:
@@ -238,32 +268,25 @@ def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
     if not (0 < seconds <= _MOST_S or (zero and seconds == 0)):
         least = "from 0" if zero else "above 0,"
         raise InputError(
-            f"{_option(name)} {text!r} is not a number of seconds {least} up to {_MOST_S}."
+            f"{option.name} {text!r} is not a number of seconds {least} up to {_MOST_S}."
         )
     return seconds
 
 
 def _seed(config: pytest.Config) -> int | None:
-    text = str(either(config, "gpuenergy_seed") or "").strip()
+    text = str(declared.SEED.value(config) or "").strip()
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_SEED):
         raise InputError(
-            f"--gpuenergy-seed {text[:40]!r} is not a whole number from 0 to {LARGEST_SEED}."
+            f"{declared.SEED.name} {text[:40]!r} is not a whole number from 0 to {LARGEST_SEED}."
         )
     return int(text)
 
 
-def _choice(config: pytest.Config, name: str, choices: Sequence[_T]) -> _T:
-    text = either(config, name)
+def _choice(config: pytest.Config, option: PytestOption, choices: Sequence[_T]) -> _T:
+    text = option.value(config)
     if text not in choices:
-        raise InputError(f"{_option(name)} {text!r} is not understood: give {_or(choices)}.")
+        listed = " or ".join(map(str, choices))
+        raise InputError(f"{option.name} {text!r} is not understood: give {listed}.")
     return choices[choices.index(text)]
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _or(choices: Sequence[object]) -> str:
-    return " or ".join(map(str, choices))

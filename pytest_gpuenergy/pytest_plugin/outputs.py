@@ -1,17 +1,29 @@
-"""The output of a run: views on disk and the summary in the terminal."""
+"""The output of a run: header, progress and summary in the terminal, views on disk, errors.
+
+The functions stand in the order in which a run uses them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import pytest
+
+import pytest_gpuenergy
+from pytest_gpuenergy.control import CURRENT, Setpoint, SettingsWriter, check_setpoint
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
-from pytest_gpuenergy.pytest_plugin.header import emulated_line
-from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
+from pytest_gpuenergy.pytest_plugin.session import Session, SessionCard
 from pytest_gpuenergy.record import VERIFIED
 from pytest_gpuenergy.report import (
     HOME,
@@ -31,10 +43,293 @@ from pytest_gpuenergy.report import (
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support import GpuEnergyError, told, wrapped
+from pytest_gpuenergy.support import GpuEnergyError, SetpointError, span, told, wrapped
 
 
-def check_outputs(options: Options) -> None:
+def header_lines(card: SessionCard, options: PytestOptions) -> list[str]:
+    """Return the lines before the first item: device, driver, energy source and power caps."""
+    try:
+        return list(_header_lines(card, options))
+    except (GpuEnergyError, card.device.nvml.NVMLError) as error:
+        return [f"gpuenergy: {card.device.name} does not work: {error}"]
+
+
+def emulated_line(name: str) -> str:
+    """Return the warning that a run uses the emulated GPU ``name``."""
+    return f"EMULATED {name}: results are verified, time and energy are recorded or modelled"
+
+
+def _header_lines(card: SessionCard, options: PytestOptions) -> Iterator[str]:
+    device = card.device
+    if device.emulated:
+        reason = " (no usable NVIDIA GPU found)" if options.device == "auto" else ""
+        yield f"gpuenergy: {emulated_line(f'{device.name}{reason}')}"
+        kind = "modelled"
+    else:
+        driver = device.nvml.nvmlSystemGetDriverVersion()
+        driver = driver.decode(errors="replace") if isinstance(driver, bytes) else driver
+        yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
+        kind = "NVML"
+    if options.verify_only:
+        yield "gpuenergy: verify only: nothing is measured, and no power limit is set"
+        return
+    name = choose_source(device).name
+    source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
+    what = "setpoints" if _locks(card) else "power caps"
+    yield f"gpuenergy: energy from the {kind} {source}; {what}: {_listed(card.named.setpoints)}"
+    if any(setpoint != CURRENT for setpoint in card.named.setpoints):
+        yield from _setpoint_lines(card)
+
+
+def _setpoint_lines(card: SessionCard) -> Iterator[str]:
+    """Return what cannot be set or restored; on a real GPU also how settings are made and last."""
+    device, writer = card.device, _writer(card)
+    if not (device.emulated or isinstance(writer, str)):
+        yield f"gpuenergy: {_settings(card)} are set through {writer.name}"
+    if _locks(card):
+        yield (
+            "gpuenergy: SM clocks are unlocked afterwards, which is the default: what they were "
+            "locked to before cannot be read"
+        )
+    refused: dict[str, list[Setpoint]] = {}
+    for setpoint in card.named.setpoints:
+        if reason := _refusal(setpoint, writer):
+            refused.setdefault(reason, []).append(setpoint)
+    for reason, setpoints in refused.items():
+        what = "setpoint" if _locks(card) else "power cap"
+        what += "s" if len(setpoints) > 1 else ""
+        yield f"gpuenergy: {what} {_listed(setpoints)} cannot be set: {reason}"
+    if not device.emulated and not _persistent(device):
+        yield (
+            f"gpuenergy: persistence mode is off, so {_settings(card)} are lost whenever the "
+            "driver unloads: sudo nvidia-smi -pm 1"
+        )
+
+
+def _locks(card: SessionCard) -> bool:
+    """Whether clocks are to be locked."""
+    return any(setpoint.sm_clock_mhz is not None for setpoint in card.named.setpoints)
+
+
+def _settings(card: SessionCard) -> str:
+    return "power limits and clocks" if _locks(card) else "power limits"
+
+
+def _writer(card: SessionCard) -> SettingsWriter | str:
+    """Return the writer of the card's settings, or why there is none."""
+    try:
+        return card.settings_writer()
+    except SetpointError as error:
+        return str(error)
+
+
+def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
+    """Return why ``setpoint`` cannot be set, as far as known without writing; empty if it can."""
+    if setpoint == CURRENT:
+        return ""
+    if setpoint.unavailable:
+        return f"{setpoint.unavailable}."
+    if isinstance(writer, str):
+        return writer
+    try:
+        check_setpoint(writer, setpoint)
+    except SetpointError as error:
+        return str(error)
+    return ""
+
+
+def _persistent(device: Device) -> bool:
+    """Whether persistence mode is on, or not supported, in which case there is no remedy."""
+    try:
+        return bool(device.nvml.nvmlDeviceGetPersistenceMode(device.handle))
+    except device.nvml.NVMLError:
+        return True
+
+
+def _listed(setpoints: list[Setpoint]) -> str:
+    return ", ".join(setpoint.label for setpoint in setpoints) or "current"
+
+
+INTERVAL_S = 30.0
+"""Time between two lines of progress."""
+CI_INTERVAL_S = 300.0
+"""The same in CI, where logs are read afterwards and need fewer lines."""
+
+
+class Progress:
+    """Counts finished items and estimates the remaining time, at most once per interval.
+
+    Args:
+        interval_s: minimum time between two lines.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._started_s = self._shown_s = self._first_s = clock()
+        self._finished = self._worked = 0
+
+    def finish(self, total: int, *, skipped: bool) -> str | None:
+        """Count one of ``total`` items; return the line to show, if one is due.
+
+        Skipped items take no time, so the estimate is based on the others, and as soon as possible
+        on those after the first, which had to wait for compilers.
+        """
+        self._finished += 1
+        self._worked += not skipped
+        now_s = self._clock()
+        if self._worked == 1 and not skipped:
+            self._first_s = now_s
+        left = total - self._finished
+        if left <= 0 or not self._worked or now_s - self._shown_s < self._interval_s:
+            return None
+        self._shown_s = now_s
+        since_s, count = (
+            (self._first_s, self._worked - 1) if self._worked > 1 else (self._started_s, 1)
+        )
+        left_s = left * (now_s - since_s) / count
+        return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
+
+
+def show_preheat(config: pytest.Config, left_s: float) -> None:
+    """Show in the terminal for how long the card may still be heated up, unless output is quiet."""
+    plugins = config.pluginmanager
+    terminal: Any = plugins.get_plugin("terminalreporter")
+    capture: Any = plugins.get_plugin("capturemanager")
+    if terminal is None or config.get_verbosity() < 0:
+        return
+    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        terminal.ensure_newline()
+        terminal.write_line(f"gpuenergy: heating up the GPU, up to {left_s:.0f} s")
+
+
+class ProgressPlugin:
+    """Shows `Progress` in the terminal, beginning with the first item that is measured."""
+
+    def __init__(self, config: pytest.Config, is_ours: Callable[[pytest.TestReport], bool]) -> None:
+        self._config = config
+        self._is_ours = is_ours
+        self._progress = Progress(CI_INTERVAL_S if os.environ.get("CI") else INTERVAL_S)
+        self._ours = self._skipped = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count an item after its last phase."""
+        self._ours = self._ours or self._is_ours(report)
+        self._skipped = report.skipped or (self._skipped and report.when != "setup")
+        plugins = self._config.pluginmanager
+        # pytest's session knows the number of items, even under pytest-xdist.
+        session: pytest.Session | None = plugins.get_plugin("session")
+        if report.when != "teardown" or session is None:
+            return
+        line = self._progress.finish(session.testscollected, skipped=self._skipped)
+        terminal: Any = plugins.get_plugin("terminalreporter")
+        if line and self._ours and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(line)
+
+
+@dataclass(frozen=True)
+class SetpointOutcome:
+    """The outcome of setting the card for an item.
+
+    Attributes:
+        setpoint: the setpoint that the item requests.
+        words: the words of the options that name it, such as ``3``, ``all``, ``--smclock all``.
+        problem: why it could not be set, as a sentence; empty when it was set.
+        measured: whether the run being resumed has measured at this setpoint.
+    """
+
+    setpoint: Setpoint
+    words: list[str]
+    problem: str = ""
+    measured: bool = False
+
+
+OUTCOME = pytest.StashKey[SetpointOutcome]()
+"""An item's outcome, once its setpoint was set or rejected."""
+
+_ATTRIBUTE = "gpuenergy_setpoint"
+"""Attribute of an item's reports that carries the outcome from pytest-xdist's workers."""
+
+
+class SetpointPlugin:
+    """Collects the outcomes of all items, and with pytest-xdist from all workers."""
+
+    def __init__(self) -> None:
+        self._finished: set[str] = set()
+        self._outcomes: dict[str, SetpointOutcome] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the outcome to the report, as plain data."""
+        report = yield
+        outcome = item.stash.get(OUTCOME, None)
+        if outcome is not None:
+            setattr(report, _ATTRIBUTE, asdict(outcome))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Read the outcome from the report."""
+        self._finished.add(report.nodeid)
+        if (data := getattr(report, _ATTRIBUTE, None)) is not None:
+            setpoint = Setpoint(**data["setpoint"])
+            self._outcomes[report.nodeid] = SetpointOutcome(**{**data, "setpoint": setpoint})
+
+    def problems(self, collected: int) -> list[str]:
+        """Return a sentence if caps or clocks that the options name could not be set for any item.
+
+        Args:
+            collected: number of items in the run. If some did not run, a cap might have been set
+                for them, so nothing is reported.
+        """
+        if len(self._finished) < collected:
+            return []
+        refused = self._refused()
+        met = {
+            word
+            for outcome in self._outcomes.values()
+            if not outcome.problem or outcome.measured
+            for word in outcome.words
+        }
+        reasons = {
+            label: outcomes[0].problem
+            for label, outcomes in refused.items()
+            if any(word not in met for outcome in outcomes for word in outcome.words)
+        }
+        if not reasons:
+            return []
+        first = next(iter(reasons))
+        caps = f"{_kind(reasons)}{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
+        alike = len(set(reasons.values())) == 1
+        why = reasons[first] if alike else f"the reason for {first}: {reasons[first]}"
+        return [f"The {caps} could not be set for any item{':' if alike else ';'} {why}"]
+
+    def summary_lines(self) -> Iterator[str]:
+        """Return a line with the caps that could not be set, and for how many items each."""
+        if refused := self._refused():
+            named = (
+                f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
+                for label, outcomes in refused.items()
+            )
+            yield f"{_kind(refused)}s that could not be set: {', '.join(named)}"
+
+    def _refused(self) -> dict[str, list[SetpointOutcome]]:
+        """Return the outcomes with a problem by the setpoint's label, lowest first."""
+        found: dict[str, list[SetpointOutcome]] = {}
+        for outcome in sorted(self._outcomes.values(), key=lambda o: o.setpoint.order):
+            if outcome.problem:
+                found.setdefault(outcome.setpoint.label, []).append(outcome)
+        return found
+
+
+def _kind(labels: Iterable[str]) -> str:
+    return "setpoint" if any("MHz" in label for label in labels) else "power cap"
+
+
+def check_outputs(options: PytestOptions) -> None:
     """Check that the views can be written later, each to a path of its own.
 
     Raises:
@@ -62,11 +357,11 @@ def write_outputs(
     gate: GatePlugin,
     searches_of: Callable[[Report], Sequence[Mapping[str, Any]]],
 ) -> list[str]:
-    """Write the views to the run folder and the requested paths; returns the problems.
+    """Write the views to the run folder and the requested paths; return the problems.
 
     Args:
-        session: the session, which has the measurements and the options.
-        gate: judges what the HTML page shows next to the baseline.
+        session: the session with the measurements and the options.
+        gate: the gate, which has the baseline and the verdicts for the HTML page.
         searches_of: returns what the page shows of searches for the kernels of a report.
     """
     try:
@@ -94,7 +389,7 @@ def write_outputs(
         (write_classic_csv, csv_folders),
     ]
     if html_paths:
-        # To import it takes a tenth of the time until a run without a page begins.
+        # Imported late: it takes a tenth of the time until a run without a page begins.
         from pytest_gpuenergy.report import write_html
 
         page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
@@ -110,10 +405,10 @@ def write_outputs(
 
 
 def summary_lines(session: Session, verbosity: int = 0, width: int | None = None) -> Iterator[str]:
-    """A table per workload and cap, the best of each workload, and where the report is.
+    """Return tables per workload and cap, the best of each workload, and the paths of the views.
 
-    With ``verbosity`` below zero, the tables per cap are omitted. Empty when nothing was measured.
-    Lines have at most ``width`` characters, but paths are left whole.
+    With ``verbosity`` below zero, the tables per cap are omitted. There are no lines when nothing
+    was measured. Lines have at most ``width`` characters, but paths are left whole.
     """
     try:
         report = session.outcome
@@ -155,7 +450,7 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
 
 
 def _places(session: Session, width: int | None) -> Iterator[str]:
-    """The paths of the views, on one line if there is room."""
+    """Return the paths of the views, on one line if there is room."""
     options = session.options
     folder = options.root / HOME / "runs" / session.run_id
     written = {
@@ -166,3 +461,39 @@ def _places(session: Session, width: int | None) -> Iterator[str]:
     places = [f"{name}: {path}" for name, path in written.items() if path is not None]
     line = ", ".join(places)
     yield from [line] if width is None or len(line) <= width else places
+
+
+class BadOptionError(pytest.Collector.CollectError):
+    """An option cannot work, as collection shows: the run ends as on any usage error."""
+
+
+_PACKAGE = Path(pytest_gpuenergy.__file__).parent
+
+
+def shorten(
+    report: pytest.TestReport | pytest.CollectReport,
+    excinfo: pytest.ExceptionInfo[BaseException],
+    config: pytest.Config,
+) -> None:
+    """Replace the traceback in a report of one of our errors by its line and its sentence.
+
+    The traceback remains if ``--tb`` or ``--full-trace`` asks for one.
+    """
+    error = excinfo.value
+    asked = config.getoption("tbstyle") != "auto" or config.getoption("fulltrace")
+    if not report.failed or asked or not isinstance(error, GpuEnergyError):
+        return
+    try:
+        pytest.fail(f"{_place(excinfo, config.rootpath)}{error}", pytrace=False)
+    except pytest.fail.Exception:
+        report.longrepr = pytest.ExceptionInfo.from_current().getrepr(style="value")
+
+
+def _place(excinfo: pytest.ExceptionInfo[BaseException], root: Path) -> str:
+    """Return the last line of the user's own code before the error, as ``test_scale.py:12: ``."""
+    for entry in reversed(excinfo.traceback):
+        path = Path(entry.path)
+        is_own = path.is_relative_to(root) and not path.is_relative_to(_PACKAGE)
+        if is_own and "site-packages" not in path.parts:
+            return f"{path.relative_to(root)}:{entry.lineno + 1}: "
+    return ""

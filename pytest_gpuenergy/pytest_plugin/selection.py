@@ -1,45 +1,142 @@
-"""What the command line selects: of what a baseline has, what did it leave out on purpose?
+"""What the command line selects: items by ids from a report, and what it deselects on purpose.
 
 A kernel of the baseline that a run lacks counts as lost unless an option or an argument on the
 command line itself deselected it. A kernel that is gone from the code, a case that is no longer
-collected, a cap that was skipped and items that ``-x`` did not get to are lost.
+collected, a cap that was skipped and items that ``-x`` did not reach are lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark.expression import Expression
 
-from pytest_gpuenergy.pytest_plugin._compat import command_line, unmatched
-from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
-from pytest_gpuenergy.pytest_plugin.option_table import either
+from pytest_gpuenergy.pytest_plugin._compat import command_line, selects, unmatched
+from pytest_gpuenergy.pytest_plugin.declared_options import (
+    CACHE,
+    POWERCAP,
+    POWERCAP_FIXTURE,
+    SMCLOCK,
+)
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.report import shown_ids
-from pytest_gpuenergy.support import is_there
+from pytest_gpuenergy.report import HOME, RunFolder, is_run, shown_ids
+from pytest_gpuenergy.support import GpuEnergyError, is_folder, is_there
+
+_SETPOINT = re.compile(
+    r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W(?:-[0-9]{1,5}MHz)?|[0-9]{1,5}MHz|current)"
+    r"(?=[\]\s)]|$)",
+    re.ASCII,
+)
+_OPERATORS = {"and", "or", "not"}
+_MOST_RUNS = 10
+"""How many of the latest runs are searched for an id."""
+_CHOSEN = "gpuenergy-chosen-by-id"
+_EXPRESSION = re.compile(r"[\w:+\-.\[\]\\/()\s]*")
+"""The characters that an expression of pytest may contain."""
+
+
+def setpoints_named(config: pytest.Config) -> list[str]:
+    """Return the labels of setpoints at the ends of ids, in ``-k`` and in arguments.
+
+    Examples are ``300W`` in ``a.py::test_a[300W]``, and ``450W-1500MHz``. A cap alone, ``-k 300W``,
+    is not an id: it may be a parameter of a test that does not use this plugin.
+    """
+    arguments = [argument for argument in config.args if "::" in argument]
+    return list(dict.fromkeys(_SETPOINT.findall(" ".join([*arguments, _keyword(config)]))))
+
+
+def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Let ``-k`` select items by their whole id, and by ids in this project's latest runs.
+
+    Only words of ``-k`` that match no item's own names are looked up. The label of a kernel, for
+    example, is only known once the item has run.
+    """
+    own = [name.casefold() for item in items for name in _names(item)]
+    keyword = _keyword(config)
+    named = {*re.findall(r"[^\s()]+", keyword.casefold())} - _OPERATORS
+    words = {word for word in named if not any(word in name for name in own)}
+    if whole := _no_expression(keyword):
+        words = {whole}
+    by_id = {item.nodeid.casefold(): item for item in items}
+    for word in words & by_id.keys():
+        by_id[word].extra_keyword_matches.add(word)
+    unknown = words - by_id.keys()
+    for run in _latest_runs(config.rootpath) if unknown else ():
+        unknown -= _name_as_in(run, by_id, unknown)
+        if not unknown:
+            break
+    if whole and not unknown:  # pytest cannot parse the id, so it gets a keyword instead
+        for item in items:
+            if whole in item.extra_keyword_matches:
+                item.extra_keyword_matches.add(_CHOSEN)
+        config.option.keyword = _CHOSEN
+
+
+def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]) -> set[str]:
+    """Let items match the ids that a run gave them; return the words that are such ids."""
+    try:
+        measurements = RunFolder(run).load().measurements
+    except (GpuEnergyError, OSError):
+        return set()  # a damaged run; another one may have the id
+    found = set()
+    for m in measurements:
+        item = by_id.get(m.node_id.casefold())
+        for word in {name.casefold() for name in shown_ids(m)} & set(words) if item else ():
+            assert item is not None
+            item.extra_keyword_matches.add(word)
+            found.add(word)
+    return found
+
+
+def _latest_runs(root: Path) -> list[Path]:
+    folder = root / HOME / "runs"
+    runs = sorted(folder.iterdir(), reverse=True) if is_folder(folder) else []
+    return [run for run in runs[:_MOST_RUNS] if is_run(run)]
+
+
+def _names(item: pytest.Item) -> Iterator[str]:
+    """Return the names that ``-k`` compares with."""
+    for node in item.listchain():
+        yield node.name
+    yield from item.listextrakeywords()
+
+
+def _keyword(config: pytest.Config) -> str:
+    return str(config.getoption("keyword") or "")
+
+
+def _no_expression(keyword: str) -> str:
+    """Return ``keyword`` if it is a single id and no expression, such as ``scale-scale<4>-300W``.
+
+    An id may contain blanks if a parameter does: ``test_scale[two words-300W]``.
+    """
+    words = re.findall(r"[^\s()]+", keyword.casefold())
+    is_one = _EXPRESSION.fullmatch(keyword) is not None
+    return (
+        "" if is_one and (len(words) < 2 or _OPERATORS & {*words}) else keyword.casefold().strip()
+    )
+
 
 COLLECTED = "gpuenergy_collected"
 """Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""
 
 _REPORTED = ("lf", "stepwise", "stepwise_skip", "splits", "shard_id", "num_shards")
-"""Options, some of other plugins, that report to pytest what they deselect."""
-
-_CAPS = ("powercap", "smclock")
+"""Options, some from other plugins, that report to pytest what they deselect."""
 
 
 class Selection:
     """The items that a run has collected, and the options that chose among them.
 
-    With pytest-xdist the workers collect, and send what they did to the controller.
+    With pytest-xdist, the workers collect and send the result to the controller.
 
     Args:
-        config: pytest's.
-        baseline: what the baseline has.
+        config: pytest's configuration.
+        baseline: the baseline's measurements.
     """
 
     def __init__(self, config: pytest.Config, baseline: Iterable[Measurement]) -> None:
@@ -61,7 +158,7 @@ class Selection:
         self._note(items)
 
     def sent(self) -> dict[str, Any]:
-        """What was collected, as a worker sends it."""
+        """Return what was collected, in the form that a worker sends."""
         return {
             "selected": sorted(self._selected),
             "deselected": self._deselected,
@@ -76,9 +173,9 @@ class Selection:
         self._caps.update(sent["caps"])
         self._marks.update(sent["marks"])
 
-    def deselects(self, one: Measurement) -> bool:
-        """Whether the command line left an item of the baseline out of the run."""
-        return one.node_id not in self._selected and any(self._reasons(one))
+    def deselects(self, measurement: Measurement) -> bool:
+        """Whether the command line left out an item of the baseline."""
+        return measurement.node_id not in self._selected and any(self._reasons(measurement))
 
     def _note(self, items: Iterable[pytest.Item]) -> None:
         self._caps.update(_caps_of(items))
@@ -86,8 +183,8 @@ class Selection:
             function = item.nodeid.partition("[")[0]
             self._marks[function] = [mark.name for mark in item.iter_markers()]
 
-    def _reasons(self, one: Measurement) -> Iterator[bool]:
-        item, given = one.node_id, self._given
+    def _reasons(self, measurement: Measurement) -> Iterator[bool]:
+        item, given = measurement.node_id, self._given
         yield self._is_elsewhere(item)
         yield any(item.startswith(prefix) for prefix in given.deselect or ())
         if (unmatched_by := self._deselected.get(item)) is not None:
@@ -95,27 +192,28 @@ class Selection:
             stated = any(item.startswith(each) for each in self._config.option.deselect or ())
             yield not (unmatched_by or stated) and self._names(*_REPORTED)
             return
-        # It was not collected: would it have been selected? Marks are those of its function.
+        # The item was not collected. Would it have been selected? Its function's marks tell.
         function = item.partition("[")[0]
         marks = self._marks.get(function, [])
         if given.keyword:
-            names = [each.casefold() for each in (*shown_ids(one), *marks)]
-
-            def is_named(name: str, /, **_: object) -> bool:
-                return any(name.casefold() in each for each in names)
-
-            yield not Expression.compile(self._config.option.keyword).evaluate(is_named)
+            names = [name.casefold() for name in (*shown_ids(measurement), *marks)]
+            yield not selects(
+                self._config.option.keyword,
+                lambda word: any(word.casefold() in name for name in names),
+            )
         if given.markexpr:
             alike = [each for each in self._deselected if each.partition("[")[0] == function]
             yield bool(alike) and not self._collects(function)
-        if self._names("lf") and self._reruns_failures:  # what passed is not even collected
+        if self._names("lf") and self._reruns_failures:  # items that passed are not even collected
             yield is_there(self._config.rootpath / item.partition("::")[0])
-        if self._names(*_CAPS):
-            yield bool(self._caps) and one.cap not in self._caps
-        if self._names("gpuenergy_cache"):
-            yield one.cache != either(self._config, "gpuenergy_cache")
+        if self._names(POWERCAP.key, SMCLOCK.key):
+            yield bool(self._caps) and measurement.cap not in self._caps
+        if self._names(CACHE.key):
+            yield measurement.cache != CACHE.value(self._config)
         yield any(
-            self._config.hook.pytest_gpuenergy_deselected(config=self._config, measurement=one)
+            self._config.hook.pytest_gpuenergy_deselected(
+                config=self._config, measurement=measurement
+            )
         )
 
     def _collects(self, prefix: str) -> bool:
@@ -123,12 +221,12 @@ class Selection:
 
     @cached_property
     def _given(self) -> Any:
-        """The options of the command line itself, without those that ``addopts`` adds."""
+        """The options on the command line itself, without those that ``addopts`` adds."""
         return command_line(self._config)
 
     @cached_property
     def _reruns_failures(self) -> bool:
-        """Whether ``--lf`` has found any of the items that have failed before."""
+        """Whether this run has any of the items that failed before."""
         cache = getattr(self._config, "cache", None)
         failed = {} if cache is None else cache.get("cache/lastfailed", {})
         return any(map(self._collects, failed))
@@ -140,7 +238,7 @@ class Selection:
         return any(getattr(given, name, None) or name in overridden for name in options)
 
     def _is_elsewhere(self, item: str) -> bool:
-        """Whether an item lies outside the arguments, or where ``--ignore`` does not look."""
+        """Whether an item is outside the paths in the arguments, or in an ignored one."""
         config, given, (file, *names) = self._config, self._given, item.split("::")
         path, here = (config.rootpath / file).resolve(), config.invocation_params.dir
         if any(path.is_relative_to((here / name).resolve()) for name in given.ignore or ()) or any(
@@ -158,7 +256,7 @@ class Selection:
 
     @cached_property
     def _has_our_ids(self) -> bool:
-        """Whether ids in the baseline are relative to the root folder of this project."""
+        """Whether ids in the baseline are relative to this project's root folder."""
         collected = self._selected | self._deselected.keys()
         files = {item.partition("::")[0] for item in self._baseline}
         return (
@@ -169,7 +267,7 @@ class Selection:
 
 
 def _holds(argument: str, here: Path, path: Path, names: Sequence[str]) -> bool:
-    """Whether an argument of pytest's names a file, or what is in it."""
+    """Whether an argument of pytest covers the test ``names`` in the file ``path``."""
     place, *chosen = argument.split("::")
     if not path.is_relative_to((here / place).resolve()):
         return False

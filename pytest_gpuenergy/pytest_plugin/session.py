@@ -1,14 +1,26 @@
-"""What a pytest process that measures holds: its card, the run folder and the harness."""
+"""The session of a pytest process that measures: its card, the run folder and the harness."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from pytest_gpuenergy.control import Setpoint, restore_leftovers, run_uuids
-from pytest_gpuenergy.energy import PREHEAT_S, Announce
+from pytest_gpuenergy.control import (
+    CURRENT,
+    UNKNOWN,
+    NamedSetpoints,
+    Setpoint,
+    SettingsWriter,
+    choose_writer,
+    enforced_setpoint,
+    restore_leftovers,
+    run_uuids,
+)
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import PREHEAT_S, Announce, responds
 from pytest_gpuenergy.engine import (
     AnchorWatch,
     BoardWatch,
@@ -20,17 +32,16 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.gate import Identities
 from pytest_gpuenergy.kernels import AnyKernel
-from pytest_gpuenergy.opening import open_gpu
-from pytest_gpuenergy.pytest_plugin.card import Card
-from pytest_gpuenergy.pytest_plugin.link import (
+from pytest_gpuenergy.opening import open_device, open_gpu
+from pytest_gpuenergy.pytest_plugin.distribute.exchange import Resumption, SentFolder
+from pytest_gpuenergy.pytest_plugin.distribute.link import (
     ENDED,
     RESTORED,
     RUN,
+    SET,
     Link,
 )
-from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.resumption import Resumption
-from pytest_gpuenergy.pytest_plugin.travel import SentFolder
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.report import HOME, Report, RunFolder
 from pytest_gpuenergy.support import (
@@ -45,30 +56,194 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.workloads import Workload
 
+
+class SessionCard:
+    """The GPU of a pytest process: opened and claimed when an item needs it, set for each item.
+
+    Args:
+        options: the run's options.
+        tell: in a pytest-xdist worker, tells the controller the card's setpoint.
+
+    Attributes:
+        named: the setpoints to measure at, and the words of the options that name them.
+    """
+
+    def __init__(self, options: PytestOptions, tell: Callable[[str, object], None]) -> None:
+        self.named = NamedSetpoints({})
+        self._options = options
+        self._tell = tell
+        self._device: Device | None = None
+        self._station: Station | None = None
+        self._writer: SettingsWriter | None = None
+        self._exit = contextlib.ExitStack()
+
+    @property
+    def device(self) -> Device:
+        """The device, opened at first use.
+
+        Raises:
+            InputError, DeviceError: no usable device was found.
+        """
+        if self._device is None:
+            options = self._options
+            self._device = open_device(options.device, index=options.worker_index)
+            self._exit.callback(self._device.close)
+        return self._device
+
+    @property
+    def opened(self) -> bool:
+        """Whether the device has been opened."""
+        return self._device is not None
+
+    def resolve_setpoints(self) -> list[Setpoint]:
+        """The setpoints to measure at, including table values that the card does not support.
+
+        Raises:
+            InputError, DeviceError: the options cannot be understood, or no usable device was
+                found.
+        """
+        if not self.named.words:
+            self.named = named_setpoints(self.device, self._options)
+        return self.named.setpoints
+
+    def settings_writer(self) -> SettingsWriter:
+        """The writer of the card's settings, chosen once.
+
+        Raises:
+            SetpointError: none is permitted.
+        """
+        if self._writer is None:
+            self._writer = choose_writer(self.device)
+        return self._writer
+
+    def claim(self, run_id: str) -> Station:
+        """Claim the GPU until `release`.
+
+        Args:
+            run_id: workers of the same run take turns on a GPU, however long they have to wait.
+
+        Raises:
+            DeviceError: another run is using the GPU, or it does not work.
+        """
+        device, options = self.device, self._options
+        if device.emulated:
+            from pytest_gpuenergy.emulator import find_compiler
+
+            find_compiler()  # without a compiler, every item would fail the same way
+        self._station = Station(
+            device,
+            lock_wait_s=options.lock_wait_s,
+            group=run_id,
+            writer=self._writer,
+            allow_clocks=options.allow_clocks,
+        )
+        return self._station
+
+    def apply(self, setpoint: Setpoint) -> Setpoint:
+        """Set the claimed card to ``setpoint`` and return what it enforces.
+
+        No setting affects a verification: a run that measures nothing writes nothing to the card.
+        An export checks that ``setpoint`` could be set.
+
+        Raises:
+            SetpointError: ``setpoint`` cannot be set.
+        """
+        assert self._station is not None
+        if self._options.export_folder is not None:
+            self._station.check(setpoint)
+        if not self._measures:
+            return UNKNOWN
+        if setpoint != CURRENT:  # before, because this process may die while it sets the card
+            self._tell(SET, setpoint.label)
+        enforced = self._station.apply(setpoint)
+        if setpoint == CURRENT:
+            self._tell(SET, "")
+        return enforced
+
+    def refuse_foreign_lock(self) -> None:
+        """Check that this run may lock the clocks of the claimed GPU, if it locks any.
+
+        Raises:
+            SetpointError: another program seems to have locked them.
+        """
+        assert self._station is not None
+        if self._measures and any(
+            setpoint.sm_clock_mhz is not None for setpoint in self.named.setpoints
+        ):
+            self._station.refuse_foreign_lock()
+
+    def enforced(self) -> Setpoint:
+        """The setpoint that the card currently enforces."""
+        return enforced_setpoint(self.device) if self._measures else UNKNOWN
+
+    def answers(self) -> bool:
+        """Whether the card responds at all, as opposed to only rejecting a setpoint."""
+        return responds(self.device)
+
+    def judge_setpoint(self) -> tuple[str, ...]:
+        """Return validity flags for the settings under which an item was measured."""
+        return () if self._station is None else self._station.judge_setpoint()
+
+    def release(self) -> None:
+        """Restore the power limit and release the GPU."""
+        station, self._station = self._station, None
+        if station is not None:
+            station.close()
+            self._tell(SET, "")
+
+    def close(self) -> None:
+        """End the device's processes. Idempotent."""
+        self._exit.close()
+
+    @property
+    def _measures(self) -> bool:
+        return self._options.export_folder is None and not self._options.verify_only
+
+
 _MOST_PREHEAT_S = 30.0
 _ROOM_BYTES = 1 << 20
-"""Room that a host needs in each folder that a run writes to: a record and a small program."""
+"""Free space that a host needs in each folder that a run writes to: a record, a small program."""
+
+
+def named_setpoints(device: Device, options: PytestOptions) -> NamedSetpoints:
+    """Return the setpoints that the options name or, for options that are not given, ids name.
+
+    Raises:
+        InputError, DeviceError: a word is not understood, or the card cannot be asked.
+    """
+    every = device.emulated and not options.verify_only
+    text = options.powercap or ("all" if every else "current")
+    named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
+    return named.with_labels(
+        device,
+        options.setpoints_named,
+        options.root,
+        any_cap=options.powercap is None,
+        any_clock=options.smclock is None,
+    )
 
 
 class Session:
     """Opens resources only when an item needs them, and restores everything in `close`.
 
     Attributes:
+        options: the run's options.
+        run_id: the run's id.
         card: the GPU.
         run: the run's identity, once the run has started.
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
         resumption: what the run being resumed has measured.
         items: the number of items that this process may measure.
-        link: to the controller, of a pytest-xdist worker.
-        announce_preheat: is told for how many seconds the card may still be heated up.
+        link: in a pytest-xdist worker, the line to the controller.
+        announce_preheat: called with the seconds for which the card may still be heated up.
     """
 
-    def __init__(self, options: Options, run_id: str, link: Link | None = None) -> None:
+    def __init__(self, options: PytestOptions, run_id: str, link: Link | None = None) -> None:
         self.options = options
         self.link = link
         self.run_id = run_id
-        self.card = Card(options, self._tell)
+        self.card = SessionCard(options, self._tell)
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
@@ -106,7 +281,11 @@ class Session:
             timeout_s=options.timeout_s,
             cache=options.cache,
             seed=options.seed,
-            preheat_s=self._preheat_s,
+            preheat_s=(
+                min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
+                if options.preheat_s is None
+                else options.preheat_s
+            ),
             announce=self.announce_preheat,
         )
         revision = git_revision_of(options.root)
@@ -133,18 +312,12 @@ class Session:
         ):
             self._boards = BoardWatch(device, self._harness, self._folder)
 
-    @property
-    def _preheat_s(self) -> float:
-        if self.options.preheat_s is not None:
-            return self.options.preheat_s
-        return min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
-
     def apply(self, setpoint: Setpoint) -> Setpoint:
-        """As `Card.apply`, once the run has begun.
+        """Begin the run if it has not begun, and set the card, see `SessionCard.apply`.
 
         Raises:
             SetpointError: ``setpoint`` cannot be set.
-            DeviceError, ReportError: as `begin`.
+            DeviceError, ReportError: the run cannot begin.
         """
         self.begin()
         return self.card.apply(setpoint)
@@ -160,7 +333,7 @@ class Session:
         """The harness that measures.
 
         Raises:
-            DeviceError, ReportError: as `begin`.
+            DeviceError, ReportError: the run cannot begin.
         """
         self.begin()
         assert self._harness is not None
@@ -171,17 +344,17 @@ class Session:
         """The anchor kernels of this process.
 
         Raises:
-            DeviceError, ReportError: as `begin`.
+            DeviceError, ReportError: the run cannot begin.
         """
         self.begin()
         assert self._anchors is not None
         return self._anchors
 
     def check_card(self, subject: Subject) -> None:
-        """Measure what tells boards and sessions apart, if it is due, before an item.
+        """Before an item, measure the board and anchor kernels that are due.
 
         Raises:
-            DeviceError, ReportError: as `begin`, or a measurement cannot be written.
+            DeviceError, ReportError: the run cannot begin, or a measurement cannot be written.
         """
         anchors = self.anchors
         if self._boards is not None:
@@ -193,7 +366,7 @@ class Session:
     ) -> None:
         """Inform the anchor watch about an item measured before the run was resumed."""
         earlier = self.resumption.earlier
-        if earlier is not None:  # a worker on another host has no part in it
+        if earlier is not None:  # None on another host, whose anchors are its own
             self.anchors.recall(subject, known, kernel, workload, earlier)
 
     def finish(self) -> None:
@@ -219,14 +392,14 @@ class Session:
             self.link.tell(kind, data)
 
     def report(self) -> Report | None:
-        """The measurements of this run so far, from all processes; None before it starts."""
+        """Return the measurements of this run so far, from all processes; None before it starts."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
         try:
             begun = is_there(folder.path / "run.json")
         except InputError:
             if self.run is not None:
                 raise
-            return None  # another user's folder, in which this run has stored nothing
+            return None  # another user's folder; this run has stored nothing in it
         return folder.load() if begun else None
 
     @cached_property
@@ -255,7 +428,7 @@ class Session:
                 raise OSError(error.errno, error.strerror, str(folder)) from error
 
     def restore_leftovers(self) -> set[str]:
-        """Restore what killed workers have left the GPUs of this machine set to.
+        """Restore the settings that killed workers have left on the GPUs of this machine.
 
         Returns:
             The UUIDs of the GPUs that were restored.
@@ -264,7 +437,7 @@ class Session:
             InputError, DeviceError: the GPUs cannot be opened.
         """
         left = set(run_uuids())
-        if left:  # else this machine need not even have a GPU
+        if left:  # otherwise this machine may not even have a GPU
             with open_gpu(self.options.device) as gpu:
                 restored = restore_leftovers(gpu)
             self.restored += restored

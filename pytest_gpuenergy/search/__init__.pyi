@@ -107,7 +107,7 @@ from .running.search_state import (
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.edits import Edit as Edit, edited as edited
-from .source.kernel_extraction import ExtractedKernel as ExtractedKernel, extract as extract
+from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor

@@ -50,7 +50,7 @@ from .files import (
     written_atomically as written_atomically,
     written_to as written_to,
 )
-from .hosts import (
+from .host_names import (
     FLEET_GPU as FLEET_GPU,
     emulated_host as emulated_host,
     gpu_number as gpu_number,

@@ -50,7 +50,24 @@ from .number_types import (
     whole as whole,
     whole_sizes as whole_sizes,
 )
-from .registry import (
+from .sensitivity import (
+    Condition as Condition,
+    Values as Values,
+    estimate_conditions as estimate_conditions,
+    estimate_scales as estimate_scales,
+    estimate_terms as estimate_terms,
+    likely_conditions as likely_conditions,
+)
+from .workload import (
+    IoContract as IoContract,
+    Role as Role,
+    Scalar as Scalar,
+    Tensor as Tensor,
+    Workload as Workload,
+    is_plain_name as is_plain_name,
+    whole_flops as whole_flops,
+)
+from .workload_registry import (
     ALL as ALL,
     CASES as CASES,
     KINDS as KINDS,
@@ -69,21 +86,4 @@ from .registry import (
     project_workloads as project_workloads,
     split_words as split_words,
     to_parameters as to_parameters,
-)
-from .sensitivity import (
-    Condition as Condition,
-    Values as Values,
-    estimate_conditions as estimate_conditions,
-    estimate_scales as estimate_scales,
-    estimate_terms as estimate_terms,
-    likely_conditions as likely_conditions,
-)
-from .workload import (
-    IoContract as IoContract,
-    Role as Role,
-    Scalar as Scalar,
-    Tensor as Tensor,
-    Workload as Workload,
-    is_plain_name as is_plain_name,
-    whole_flops as whole_flops,
 )

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import Check, check_gpus, doctor
 from pytest_gpuenergy.control import Lease, Setpoint, sudo as sudo_rule, writers
-from pytest_gpuenergy.devices import discovery, nvml as nvml_module
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import DeviceError
 
@@ -25,8 +25,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "allow")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with closing(EmulatedDevice()) as device:
-        monkeypatch.setattr(nvml_module, "load_nvml", lambda: device.nvml)
-        monkeypatch.setattr(discovery, "cuda_uuids", lambda: [device.uuid])
+        monkeypatch.setattr(devices, "load_nvml", lambda: device.nvml)
+        monkeypatch.setattr(devices, "cuda_uuids", lambda: [device.uuid])
         monkeypatch.setattr(writers, "may_change_settings", lambda: True)
         yield device
 
@@ -41,7 +41,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         except SimpleNVMLError:
             raise DeviceError("NVML does not start.") from None
 
-    monkeypatch.setattr(nvml_module, "load_nvml", no_driver)
+    monkeypatch.setattr(devices, "load_nvml", no_driver)
     monkeypatch.setattr(doctor, "_probe", lambda _: (["1.0", "13.0"], ""))
 
 
@@ -202,7 +202,7 @@ def test_a_damaged_record_is_broken(gpu: EmulatedDevice, own_folders: Path) -> N
 @pytest.mark.usefixtures("gpu")
 def test_gpus_hidden_from_cuda_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(discovery, "cuda_uuids", list)
+    monkeypatch.setattr(devices, "cuda_uuids", list)
     check = by_name(check_gpus())["CUDA driver library"]
     assert (check.status, check.found) == (
         "note",
@@ -212,7 +212,7 @@ def test_gpus_hidden_from_cuda_are_noted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("gpu")
 def test_a_gpu_that_nvml_does_not_know_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "cuda_uuids", lambda: ["GPU-other"])
+    monkeypatch.setattr(devices, "cuda_uuids", lambda: ["GPU-other"])
     check = by_name(check_gpus())["CUDA driver library"]
     assert (check.status, "GPU-other" in check.found) == ("broken", True)
 
@@ -222,7 +222,7 @@ def test_a_missing_cuda_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> No
     def missing() -> list[str]:
         raise DeviceError("libcuda.so.1 is missing.")
 
-    monkeypatch.setattr(discovery, "cuda_uuids", missing)
+    monkeypatch.setattr(devices, "cuda_uuids", missing)
     assert by_name(check_gpus())["CUDA driver library"].status == "broken"
 
 
@@ -244,7 +244,7 @@ def test_why_there_is_no_driver(
         except SimpleNVMLError:
             raise DeviceError("NVML does not start.") from None
 
-    monkeypatch.setattr(nvml_module, "load_nvml", fail)
+    monkeypatch.setattr(devices, "load_nvml", fail)
     (check,) = check_gpus()
     assert check.status == status
     assert said in check.found

@@ -22,7 +22,7 @@ from pytest_gpuenergy.energy import (
     CardSamples, choose_source, power_by_samples_w, processes_on, read_conditions
 )
 from pytest_gpuenergy.opening import nvml_gpu
-from pytest_gpuenergy.commands.doctor_gpu import check_gpus
+from pytest_gpuenergy.commands.doctor import check_gpus
 from pytest_gpuenergy.fleet.probe import probe_host
 from pytest_gpuenergy.support import DeviceError
 
@@ -249,7 +249,7 @@ def doctor(driver: Path, **stub: str) -> dict[str, str]:
     """Return the status of each of the doctor's checks of the GPUs, by name."""
     code = (
         "import json\n"
-        "from pytest_gpuenergy.commands.doctor_gpu import check_gpus\n"
+        "from pytest_gpuenergy.commands.doctor import check_gpus\n"
         "print(json.dumps({one.name: f'{one.status}: {one.found}' for one in check_gpus()}))"
     )
     done = run_with(driver, "-c", code, stub=stub)

@@ -15,8 +15,8 @@ import pytest_gpuenergy.gate.comparison_views
 import pytest_gpuenergy.kernels.kernel_files
 import pytest_gpuenergy.pytest_plugin.bridge
 import pytest_gpuenergy.pytest_plugin.energy_benchmark
-import pytest_gpuenergy.pytest_plugin.run
-import pytest_gpuenergy.pytest_plugin.sentences
+import pytest_gpuenergy.pytest_plugin.outputs
+import pytest_gpuenergy.pytest_plugin.run_plugin
 import pytest_gpuenergy.support.run_ids  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 

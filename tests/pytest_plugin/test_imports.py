@@ -26,10 +26,9 @@ ENTRY = {
     "pytest_gpuenergy.plugin",
     "pytest_gpuenergy.pytest_plugin",
     "pytest_gpuenergy.pytest_plugin._compat",
-    "pytest_gpuenergy.pytest_plugin.link",
-    "pytest_gpuenergy.pytest_plugin.names",
-    "pytest_gpuenergy.pytest_plugin.option_table",
-    "pytest_gpuenergy.pytest_plugin.xdist",
+    "pytest_gpuenergy.pytest_plugin.declared_options",
+    "pytest_gpuenergy.pytest_plugin.distribute",
+    "pytest_gpuenergy.pytest_plugin.distribute.link",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin import Options
+from pytest_gpuenergy.pytest_plugin import PytestOptions
 
 LEAN = """
 filterwarnings = ["error"]
@@ -46,7 +46,7 @@ def test_values_are_given_as_one_would_write_them(
     pytester: pytest.Pytester, file: str, table: str, line: str, name: str, value: object
 ) -> None:
     (pytester.path / file).write_text(f"[{table}]{LEAN}{line}\n")
-    assert getattr(Options.from_pytest_config(pytester.parseconfig()), name) == value
+    assert getattr(PytestOptions.from_pytest_config(pytester.parseconfig()), name) == value
 
 
 @pytest.mark.parametrize(("file", "table"), PLACES)
@@ -57,11 +57,11 @@ def test_a_list_of_limits_is_the_same_as_the_option_repeated(
         f'[{table}]{LEAN}gpuenergy_fail = ["edp:5%", "time:3%"]\ngpuenergy_session_sd = '
         '["edp:1%", "time:1%"]\n'
     )
-    given = Options.from_pytest_config(pytester.parseconfig()).gate
+    given = PytestOptions.from_pytest_config(pytester.parseconfig()).gate
     (pytester.path / file).write_text(f'[{table}]{LEAN}gpuenergy_session_sd = "edp:1%,time:1%"\n')
     limits = ("--gpuenergy-fail", "edp:5%", "--gpuenergy-fail", "time:3%")
     other = pytester.parseconfig(*limits, "--gpuenergy-compare", "base.json")
-    assert given == Options.from_pytest_config(other).gate
+    assert given == PytestOptions.from_pytest_config(other).gate
 
 
 @pytest.mark.parametrize(("file", "table"), PLACES)
@@ -116,4 +116,4 @@ def test_what_pytest_leaves_as_it_is_in_its_own_table_is_refused(
 def test_the_command_line_overrides_an_ini_option_of_any_type(pytester: pytest.Pytester) -> None:
     pytester.makefile(".toml", pytest=f"[pytest]{LEAN}powercap = [1, 2]\n")
     config = pytester.parseconfig("-o", "powercap=3")
-    assert Options.from_pytest_config(config).powercap == "3"
+    assert PytestOptions.from_pytest_config(config).powercap == "3"

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.pytest_plugin import Place, interleave
+from pytest_gpuenergy.pytest_plugin import ItemPlace, interleave
 
 Item = tuple[int, int, int]
 COUNTS = st.integers(1, 9)
@@ -18,7 +18,7 @@ def table(kernels: int, caps: int, group: int = 0) -> list[Item]:
 
 
 def mixed(items: list[Item]) -> list[Item]:
-    return interleave(items, lambda item: Place(*item))
+    return interleave(items, lambda item: ItemPlace(*item))
 
 
 def test_one_kernel_steps_from_both_ends_of_the_caps() -> None:
@@ -68,6 +68,6 @@ def test_groups_are_not_mixed_with_each_other() -> None:
 def test_items_without_a_place_stay_and_part_what_is_around_them(lonely: int) -> None:
     items: list[Item | None] = [*table(2, 3)]
     items.insert(lonely, None)
-    order = interleave(items, lambda item: item and Place(*item))
+    order = interleave(items, lambda item: item and ItemPlace(*item))
     assert order[lonely] is None
     assert set(order[:lonely]) == set(items[:lonely])

@@ -132,7 +132,7 @@ def test_arguments_of_another_project_refuse_the_run(pytester: pytest.Pytester) 
 def test_an_option_of_the_root_conftest_refuses_the_run(
     pytester: pytest.Pytester, project: Path
 ) -> None:
-    products = "pytest_gpuenergy.pytest_plugin.products"
+    products = "pytest_gpuenergy.pytest_plugin.benches.products"
     (project / "conftest.py").write_text(f"pytest_plugins = {products!r}")
     (project.parent / "pytest.ini").touch()
     arguments = ("--collect-only", "tests", "--records")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.engine import seeds
-from pytest_gpuenergy.pytest_plugin import option_table
+from pytest_gpuenergy.pytest_plugin import declared_options
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -63,4 +63,4 @@ def test_what_is_no_seed_is_refused(project: Project, text: str) -> None:
 
 
 def test_every_seed_that_can_be_drawn_can_be_repeated() -> None:
-    assert option_table.LARGEST_SEED == seeds.LARGEST_SEED
+    assert declared_options.LARGEST_SEED == seeds.LARGEST_SEED

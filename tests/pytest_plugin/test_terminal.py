@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
 from points import each_once
+
+from pytest_gpuenergy.pytest_plugin import Progress, left_out_lines
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -170,7 +173,7 @@ def test_a_long_run_tells_how_long_it_will_take(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     result = project.run("--powercap", "1,2,3", "--gpuenergy-preheat", "0")
     result.stdout.fnmatch_lines(
         ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
@@ -181,7 +184,7 @@ def test_a_quiet_run_does_not_tell_how_long_it_will_take(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     assert " left" not in project.run("-q", "--powercap", "1,2,3").stdout.str()
 
 
@@ -189,7 +192,7 @@ def test_tests_that_are_not_ours_tell_no_progress(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     project.module("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
     assert " left" not in project.run().stdout.str()
 
@@ -243,3 +246,77 @@ def test_the_summary_is_sorted_as_asked_for(project: Project) -> None:
         text = project.run(*ONE, "--gpuenergy-sort", key).stdout.str()
         table = text.partition("scale at 450W (emulated)")[2].splitlines()
         assert table[2][2:].startswith(first)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def run(interval_s: float, item_s: list[float], total: int, skipped: int = 0) -> list[str | None]:
+    """The line after each item; the first ``skipped`` items are skipped."""
+    clock = Clock()
+    progress = Progress(interval_s, clock)
+    lines = []
+    for number, seconds in enumerate(item_s):
+        clock.now_s += seconds
+        lines.append(progress.finish(total, skipped=number < skipped))
+    return lines
+
+
+def test_the_time_left_follows_from_the_items_so_far() -> None:
+    assert run(0.0, [60.0, 60.0], 4) == [
+        "gpuenergy: 1 of 4 items, about 3 min 0 s left",
+        "gpuenergy: 2 of 4 items, about 2 min 0 s left",
+    ]
+
+
+def test_what_the_first_item_waited_for_does_not_count_again() -> None:
+    *_, last = run(0.0, [60.0, 10.0, 10.0], 10)
+    assert last == "gpuenergy: 3 of 10 items, about 70 s left"
+
+
+def test_an_interval_passes_between_two_lines() -> None:
+    told = [line is not None for line in run(25.0, [10.0] * 9, 100)]
+    assert told == [False, False, True] * 3
+
+
+def test_the_last_item_leaves_nothing_to_tell() -> None:
+    assert run(0.0, [1.0], 1) == [None]
+
+
+def test_items_that_were_skipped_do_not_make_it_hopeful() -> None:
+    *_, last = run(0.0, [0.0, 0.0, 30.0], 5, skipped=2)
+    assert last == "gpuenergy: 3 of 5 items, about 60 s left"
+
+
+def test_while_all_are_skipped_nothing_is_known() -> None:
+    assert run(0.0, [1.0, 1.0], 5, skipped=2) == [None, None]
+
+
+def report(item: str, reason: str = "", when: str = "call") -> Any:
+    node = f"bench/test_gemm.py::test_gemm[{item}-current]"
+    return SimpleNamespace(nodeid=node, when=when, longrepr=("path", 1, f"Skipped: {reason}"))
+
+
+def test_reasons_that_differ_in_names_and_numbers_are_told_once() -> None:
+    skipped = [
+        report("gemm_8x8x8_nn-tvm", "No records of gemm_8x8x8_nn."),
+        report("gemm_8x8x8_nn-cublas", "No nvmath."),
+        report("gemm_9x9x9_nn-tvm", "No records of gemm_9x9x9_nn."),
+        report("gemm_9x9x9_nn-cublas", "No nvmath."),
+        report("gemm_9x9x9_nn_tf32-tvm", "TVM has no schedules in tf32."),
+        report("gemm_9x9x9_nn_tf32-template", "The cap cannot be set.", when="setup"),
+    ]
+    passed = [
+        report("gemm_8x8x8_nn-template"),
+        report("gemm_1x1x1_nn-tvm"),
+        SimpleNamespace(nodeid="test_other.py::test_a", when="call"),
+    ]
+    assert [*left_out_lines({"passed": passed, "skipped": skipped})] == [
+        "tvm in 2 of 4 products: No records of gemm_8x8x8_nn.",
+        "tvm in 1 of 4 products: TVM has no schedules in tf32.",
+        "cublas in all 2 products: No nvmath.",
+    ]

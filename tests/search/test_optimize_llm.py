@@ -186,7 +186,7 @@ class TestWithout:
         serve(GOOD)
         monkeypatch.setitem(sys.modules, "openai", None)
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
-        assert "install pytest-gpuenergy[search]" in capsys.readouterr().err
+        assert "install pytest-gpuenergy[llm]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

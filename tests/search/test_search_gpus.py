@@ -172,7 +172,13 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
 
     monkeypatch.setattr(Worker, "call", call)
     with ExitStack() as stack:
-        gpus = claim_gpus(stack, "emulated:h200x2", Settings("current", "current", False))
+        gpus = claim_gpus(
+            stack,
+            "emulated:h200x2",
+            Settings("current", "current", False),
+            option="--gpus",
+            factory=f"{SearchGpuProcess.__module__}:SearchGpuProcess",
+        )
         evaluator = evaluator_of(gpus, spec, Metric.EDP, 0)
         evaluator.start(0, spec.baseline)
         with evaluator.alone():

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from unmarked_gpu import unmarked_gpu
 
 from pytest_gpuenergy.engine import station
-from pytest_gpuenergy.pytest_plugin import card
+from pytest_gpuenergy.pytest_plugin import session
 from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, Window, WorkloadInfo
 from pytest_gpuenergy.support import plain
 from pytest_gpuenergy.workloads import Conv2d
@@ -92,7 +92,7 @@ def test_on_a_card_both_sides_are_verified_and_measured_alike(
     monkeypatch.setitem(sys.modules, "torch", torch.module)
     path = tmp_path / "d.json"
     with unmarked_gpu(monkeypatch, 0.02, 400.0):
-        monkeypatch.setattr(station, "open_device", card.open_device)
+        monkeypatch.setattr(station, "open_device", session.open_device)
         assert depthwise.main(["--json", str(path), *EMULATED]) == 0
     (layer,) = json.loads(path.read_text())["layers"].values()
     labels = [one["kernel"]["label"] for one in layer["measurements"]]

@@ -212,7 +212,7 @@ def _openai() -> Any:
     except ImportError as error:
         raise UnavailableError(
             f"Proposals of a language model need the package openai ({error}): install "
-            "pytest-gpuenergy[search], or search with --no-llm."
+            "pytest-gpuenergy[llm], or search with --no-llm."
         ) from None
     return openai
 

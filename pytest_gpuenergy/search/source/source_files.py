@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.source.kernel_extraction import extract
+from pytest_gpuenergy.search.source.entry_extraction import extract
 from pytest_gpuenergy.search.spec.kernel_spec import Checkout, KernelSpec
 from pytest_gpuenergy.support import FormError, is_file, is_folder, read_bytes, shown
 

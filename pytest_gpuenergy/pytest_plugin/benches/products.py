@@ -1,16 +1,16 @@
-"""The options and fixtures of the bench of matrix products, `product_items`."""
+"""The options and fixtures of the bench of matrix products, `bench_items.test_gemm`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.left_out import left_out_lines
-from pytest_gpuenergy.pytest_plugin.names import RUN
+from pytest_gpuenergy.pytest_plugin.declared_options import RUN
 from pytest_gpuenergy.support import GpuEnergyError, nearest
 from pytest_gpuenergy.tuning import given_folder
 from pytest_gpuenergy.workloads import (
@@ -24,11 +24,48 @@ from pytest_gpuenergy.workloads import (
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.pytest_plugin.run import RunPlugin
+    from pytest_gpuenergy.pytest_plugin.run_plugin import RunPlugin
     from pytest_gpuenergy.tuners import Bench, KernelStore
 
+_ITEM = re.compile(r"\[(gemm_[^-\]]+)-(\w+)-")
+_NAMES_PRODUCT = re.compile(r"[0-9_=]")
+"""Matches words that differ from one product to another."""
+
+
+def left_out_lines(outcomes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """Return a line for each contender and each kind of reason for which its items were skipped.
+
+    Reasons are of one kind if they differ only in names, sizes and numbers; the line has the first.
+
+    Args:
+        outcomes: reports of items by outcome, in the form of a terminal reporter's ``stats``.
+    """
+    everything = [call for reports in outcomes.values() for call in _calls(reports)]
+    products: dict[str, set[str]] = {}
+    for _, product, contender in everything:
+        products.setdefault(contender, set()).add(product)
+    kinds: dict[tuple[str, str], tuple[str, set[str]]] = {}
+    for report, product, contender in _calls(outcomes.get("skipped", ())):
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        alike = " ".join(word for word in reason.split() if not _NAMES_PRODUCT.search(word))
+        kinds.setdefault((contender, alike), (reason, set()))[1].add(product)
+    for contender, every in products.items():
+        for (name, _), (reason, without) in kinds.items():
+            if name == contender:
+                share = "all" if len(without) == len(every) else f"{len(without)} of"
+                where = f" in {share} {len(every)} products" if len(every) > 1 else ""
+                yield f"{contender}{where}: {reason}"
+
+
+def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
+    """Return the reports of items that ran, each with its product and contender."""
+    for report in reports:
+        if getattr(report, "when", None) == "call" and (found := _ITEM.search(report.nodeid)):
+            yield report, found[1], found[2]
+
+
 MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
-"""By contender, product and UUID of the GPU."""
+"""Kernels, or why there is none, by contender, product and UUID of the GPU."""
 
 NETWORK = "gemm"
 RECORDS = Path("bench", "records")
@@ -67,7 +104,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.tuners import check_cutlass
+    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER, check_cutlass
 
     config = metafunc.config
     try:
@@ -78,26 +115,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
     if "contender" in metafunc.fixturenames:
-        metafunc.parametrize("contender", _contenders(config))
+        left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
+        metafunc.parametrize("contender", [name for name in CONTENDERS if name not in left_out])
 
 
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """From where the records of the selected products come, and what has no effect."""
+    """Show where the records of the selected products come from, and options without effect."""
     from pytest_gpuenergy.tuners import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
-    gemm = [one for one in chosen if "gemm_workload" in one]
+    gemm = [params for params in chosen if "gemm_workload" in params]
     sizes = config.getoption("--gemm")
     if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    said = search_options_notice(sizes) if gemm and sizes else None
-    lines = [f"bench: {said}"] if said else []
+    ignored = search_options_notice(sizes) if gemm and sizes else None
+    lines = [f"bench: {ignored}"] if ignored else []
     tuned = dict.fromkeys(
-        (one["gemm_workload"], TUNED_BY[one["contender"]])
-        for one in gemm
-        if one.get("contender") in TUNED_BY
+        (params["gemm_workload"], TUNED_BY[params["contender"]])
+        for params in gemm
+        if params.get("contender") in TUNED_BY
     )
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
@@ -125,7 +163,7 @@ def pytest_report_collectionfinish(
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which contenders have no figures, and why, below the tables of those that have."""
+    """Show which contenders have no figures and why, below the tables of the others."""
     lines = [*left_out_lines(terminalreporter.stats)]
     if lines:
         terminalreporter.section("contenders left out")
@@ -135,7 +173,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def kernel_store() -> Iterator[KernelStore]:
-    """Makes the kernels of TVM's records."""
+    """The store that makes the kernels of TVM's records."""
     from pytest_gpuenergy.tuners import KernelStore
 
     with KernelStore() as store:
@@ -144,13 +182,13 @@ def kernel_store() -> Iterator[KernelStore]:
 
 @pytest.fixture(scope="session")
 def made_kernels() -> MadeKernels:
-    """What each contender made for each product on each GPU, or why it did not."""
+    """The kernel of each contender for each product on each GPU, or why there is none."""
     return {}
 
 
 @pytest.fixture
 def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
-    """What contenders make their kernels with."""
+    """The GPU, records and programs with which contenders make their kernels."""
     from pytest_gpuenergy.tuners import Bench
 
     config = request.config
@@ -164,22 +202,22 @@ def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: Kernel
 
 
 def products(config: pytest.Config) -> list[Gemm]:
-    """The matrix products of ``--gemm``, or all that are bundled and those that ids name.
+    """Return the products of ``--gemm``, or all bundled ones and those that ids name.
 
     Raises:
         InputError: the sizes are not understood, or ask for a tuning.
     """
     if (text := config.getoption("--gemm")) is None:
-        bundled = [one for one in network(NETWORK) if isinstance(one, Gemm)]
+        bundled = [product for product in network(NETWORK) if isinstance(product, Gemm)]
         if config.getoption("--quick", False):
             bundled = [bundled[0], bundled[-1]]
         named = products_in(" ".join([*config.args, config.getoption("keyword") or ""]))
-        return list({one.name: one for one in (*bundled, *named)}.values())
+        return list({product.name: product for product in (*bundled, *named)}.values())
     return measured_products(text)
 
 
 def records_folder(config: pytest.Config) -> Path:
-    """The folder of ``--records``, or that of the project's records.
+    """Return the folder of ``--records``, or that of the project's records.
 
     Raises:
         InputError: there is no folder of that name.
@@ -189,20 +227,13 @@ def records_folder(config: pytest.Config) -> Path:
     return nearest(config.rootpath, RECORDS) or config.rootpath / RECORDS
 
 
-def _contenders(config: pytest.Config) -> list[str]:
-    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER
-
-    left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
-    return [name for name in CONTENDERS if name not in left_out]
-
-
 def _path(config: pytest.Config, option: str) -> Path | None:
     given = config.getoption(option)
     return config.invocation_params.dir / str(given) if given else None
 
 
 def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
-    """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
+    """Return lines that tell which folders kernels for ``gpu`` come from, and their GPUs."""
     why = "as" if len(sources) == 1 else "where"
     return [
         f"bench: kernels from {source}, tuned for {tuned_for}"

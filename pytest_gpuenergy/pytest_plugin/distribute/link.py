@@ -1,7 +1,17 @@
-"""Assigns a GPU to each pytest-xdist worker, and keeps a line to each of them."""
+"""Both ends of the line between a worker of pytest-xdist and its controller.
+
+pytest-xdist's own connection carries reports only. The line is a channel of execnet's that the
+controller puts into the worker's input. A message is plain data: a tuple of its kind and the values
+that belong to it. The controller's end also assigns a GPU to each worker.
+
+Every pytest run imports this module, so it needs only the standard library and pytest.
+"""
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 import subprocess
 import threading
 from collections import deque
@@ -11,7 +21,100 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.link import ANSWER, ENDED, INTERRUPT, LINE, QUESTIONS
+LINE = "gpuenergy_line"
+"""Key of a worker's ``workerinput``: the channel."""
+
+# Messages of workers, each with its values.
+GROUPS = "groups"
+"""Names of the collected items' groups, and for each item the place of its group, -1 for none."""
+RUN = "run"
+"""The identity of the run on this worker, as JSON: it has claimed its GPU."""
+MEASUREMENT, CHECK, BOARD_CHECK = "measurement", "check", "board check"
+"""A line that was appended to the worker's run folder."""
+UNUSABLE = "unusable"
+"""Why this worker can measure nothing, as a sentence, and the name of its host."""
+BAD_OPTION = "bad option"
+"""The same as `UNUSABLE`, because of an option that cannot work with this worker's GPU."""
+DEFERRED = "deferred"
+"""The node id of an item that this worker did not run, because it is unusable."""
+FAILED_HERE = "failed here"
+"""The node id of an item that failed because its host has stopped working; it does not count."""
+BEGAN = "began"
+"""The node id of the item that this worker begins."""
+SET = "set"
+"""The label of the setpoint that is about to be set; empty when the prior settings are restored."""
+ENDED_BY = "ended by"
+"""The name of the signal that ends this worker and did not come from its controller."""
+RESTORED = "restored"
+"""A sentence about settings that a dead run had left on this worker's host."""
+MENDED = "mended"
+"""The UUIDs of GPUs on this worker's host whose settings have been restored after dead runs."""
+ENDED = "ended"
+"""The GPU is released, and nothing more will be measured."""
+ASK_ITEM, ASK_CAP, ASK_RUN = "item?", "cap?", "run?"
+"""Questions about the run being resumed: an item's measurement, any under a cap, its identity."""
+QUESTIONS = (ASK_ITEM, ASK_CAP, ASK_RUN)
+
+# Messages of the controller.
+ANSWER = "answer"
+INTERRUPT = "interrupt"
+
+_ANSWER_WAIT_S = 60.0
+"""How long a worker waits for an answer before it goes on as if the controller knew nothing."""
+
+
+class Link:
+    """The worker's end: tells the controller what happens here, asks it, and is interrupted by it.
+
+    Args:
+        channel: the channel in the worker's input.
+
+    Attributes:
+        armed: whether an interrupt from the controller, or its death, interrupts this process. It
+            is set while this process handles signals.
+        interrupted: whether it has been interrupted in this way.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self.armed = self.interrupted = False
+        self._channel = channel
+        self._answers: queue.SimpleQueue[tuple[str, str, bytes | None] | None] = queue.SimpleQueue()
+
+    def listen(self) -> None:
+        """Start to receive answers and interrupts."""
+        self.armed = True
+        self._channel.setcallback(self._received, endmarker=None)
+
+    def tell(self, kind: str, *data: object) -> None:
+        """Send a message; it is dropped if the controller is gone, as results are also on disk."""
+        try:
+            self._channel.send((kind, *data))
+        except OSError:
+            self._answers.put(None)
+
+    def ask(self, kind: str, about: str = "") -> bytes | None:
+        """Ask the controller a question; return None if it does not know or does not answer."""
+        self.tell(kind, about)
+        while True:
+            try:
+                answer = self._answers.get(timeout=_ANSWER_WAIT_S)
+            except queue.Empty:
+                return None
+            if answer is None:
+                return None
+            if answer[:2] == (kind, about):  # others are late answers to earlier questions
+                return answer[2]
+
+    def _received(self, message: Any) -> None:
+        """Take a message, in execnet's receiving thread; None means that the controller is gone."""
+        if message is not None and message[0] == ANSWER:
+            self._answers.put(tuple(message[1:]))
+            return
+        self._answers.put(None)
+        if self.armed and not self.interrupted:
+            self.interrupted = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
@@ -26,23 +129,23 @@ PROBLEMS = "gpuenergy_problems"
 
 
 class WorkerPlugin:
-    """The controller's part: gives each worker a GPU, and a dead worker's GPU to its replacement.
+    """The controller's end: gives each worker a GPU, and a dead worker's GPU to its replacement.
 
     A controller collects nothing. Unless one of our options is set, it learns that there are items
     of ours from the first message of a worker.
 
     Args:
-        load: loads the plugin that reports, which sets ``on_message``.
+        load: loads the `RunPlugin`, which sets ``on_message``.
 
     Attributes:
         before_start: called once, before the first worker starts.
-        on_message: is given a worker and what it said, in the main thread.
-        answer: answers a question of a worker, in the thread that receives it.
+        on_message: called in the main thread with a worker and its message.
+        answer: returns the answer to a worker's question; called in a receiving thread.
         defers: whether items that a worker cannot measure go to others.
         lost: whether a worker died.
         problems: sentences from workers that ended.
-        numbers: the numbers of the workers' GPUs.
-        next_number: that of the next worker to start; None for the lowest that is free.
+        numbers: the number of each worker's GPU.
+        next_number: the GPU number for the next worker to start; None for the lowest free one.
     """
 
     NAME = "gpuenergy-workers"
@@ -64,7 +167,7 @@ class WorkerPlugin:
 
     @cached_property
     def run_id(self) -> str:
-        """Id of the run that all workers write to; projects without items of ours need none."""
+        """The id of the run that all workers write to, made when it is first needed."""
         from pytest_gpuenergy.support import new_run_id
 
         return new_run_id()
@@ -108,19 +211,19 @@ class WorkerPlugin:
             self._silence.wait_for(lambda: not self._talking, timeout_s)
 
     def read(self) -> None:
-        """Hand on what the workers have said."""
+        """Pass on the messages that have arrived."""
         while self._inbox:
             self._load()
             self.on_message(*self._inbox.popleft())
 
     @pytest.hookimpl(tryfirst=True)  # before the terminal asks for an item's status
     def pytest_runtest_logreport(self) -> None:
-        """Read what came before an item's report."""
+        """Read the messages that came before an item's report."""
         self.read()
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        """Read to which groups the collected items belong."""
+        """Read the message with the groups of the collected items."""
         self.read()
 
     @pytest.hookimpl(optionalhook=True)
@@ -136,7 +239,7 @@ class WorkerPlugin:
             self._load()
 
     def _received(self, node: Any, message: tuple[Any, ...] | None) -> None:
-        """Called in execnet's receiving threads, one for each worker."""
+        """Take a message, in a receiving thread of execnet; None means that the worker is gone."""
         if message is not None and message[0] in QUESTIONS:
             self._send(node, ANSWER, *message, self.answer(*message))
             return
@@ -155,10 +258,10 @@ class WorkerPlugin:
             if line is not None:
                 line.send(message)
         except OSError:
-            return  # it is gone, which pytest-xdist will notice
+            return  # the worker is gone, which pytest-xdist will notice
 
 
 def is_plain(spec: Any) -> bool:
-    """Whether a worker is just another process of this machine."""
+    """Whether a worker is an ordinary process on this machine, in the same folder."""
     elsewhere = ("python", "via", "chdir", "gpuenergy_seat")
     return bool(spec.popen) and not any(getattr(spec, name, None) for name in elsewhere)

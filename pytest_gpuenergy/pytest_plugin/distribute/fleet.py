@@ -1,6 +1,7 @@
-"""Has pytest-xdist spread a run over a fleet: one worker for each GPU that can be used.
+"""``--gpuenergy-fleet``: has pytest-xdist start one worker for each usable GPU of a fleet.
 
-`prepare` sets what ``--tx`` and ``--dist`` would, before pytest-xdist or anybody else looks at it.
+`prepare` sets the values of ``--tx`` and ``--dist`` before pytest-xdist or another plugin reads
+them.
 """
 
 from __future__ import annotations
@@ -22,19 +23,25 @@ from pytest_gpuenergy.fleet import (
     STATION,
     Fleet,
     Muster,
-    Seat,
     muster,
     none_left,
     own_version,
     parse_fleet,
     tx_spec,
 )
-from pytest_gpuenergy.pytest_plugin.option_table import either, named_device, stated
-from pytest_gpuenergy.pytest_plugin.xdist import BOARDS
+from pytest_gpuenergy.pytest_plugin.declared_options import (
+    DEVICE,
+    EXPORT,
+    FLEET,
+    POWERCAP,
+    SMCLOCK,
+    VERIFY_ONLY,
+)
+from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS
 from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
 
-RESTARTS_PER_SEAT = 4
-"""As pytest-xdist does for ``-n``."""
+_RESTARTS_PER_SEAT = 4
+"""Limit of workers that replace lost ones; pytest-xdist has the same limit for ``-n``."""
 
 _SEAT_KEY = "gpuenergy_seat"
 _NONE_LEFT = "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
@@ -50,7 +57,7 @@ def prepare(config: pytest.Config, text: str) -> None:
     try:
         fleet = parse_fleet(text)
         _check_options(config)
-        device = named_device(config) or "auto"
+        device = DEVICE.text(config) or "auto"
         inside = _inside(config)
         root = str(config.rootpath)
         capping = _sets_limits(config, device)
@@ -66,28 +73,28 @@ def prepare(config: pytest.Config, text: str) -> None:
         "version": own_version(),
         "options": os.environ.get("PYTEST_ADDOPTS"),
     }
-    # With an interpreter of its own, so that nobody takes these for processes of the run's host.
+    # Naming the interpreter marks these workers as not plain, see `link.is_plain`.
     spec = tx_spec([sys.executable])
     config.option.tx = [f"{spec}//{_SEAT_KEY}={number}" for number in range(len(found.seats))]
     if config.option.dist == "no":
         config.option.dist = "loadgroup"
     if config.option.maxworkerrestart is None:
-        config.option.maxworkerrestart = str(RESTARTS_PER_SEAT * len(found.seats))
+        config.option.maxworkerrestart = str(_RESTARTS_PER_SEAT * len(found.seats))
     config.pluginmanager.register(FleetPlugin(fleet, found, root, asked), FleetPlugin.NAME)
 
 
 class FleetPlugin:
-    """The controller's part: sends each worker to its seat, and goes on without those it loses.
+    """The controller's part: sends each worker to its seat, and continues without those it loses.
 
     Args:
-        fleet: as it was asked for.
-        found: its seats.
-        root: path of the project here.
-        asked: what each worker is asked for when it begins, see `far.begin`.
+        fleet: the fleet that the option names.
+        found: the fleet's seats.
+        root: path of the project on this host.
+        asked: the requirements that each worker checks when it begins, see `far.begin`.
 
     Attributes:
         lost: sentences about seats that were given up during the run.
-        stations: host, UUID and name of the GPU of each worker that has started, by its id.
+        stations: host, GPU UUID and GPU name of each worker that has started, by the worker's id.
     """
 
     NAME = "gpuenergy-fleet"
@@ -103,23 +110,25 @@ class FleetPlugin:
         self._running: set[Any] = set()
 
     def pytest_report_header(self) -> list[str]:
-        """Show the seats, and what was left out."""
+        """Show the seats, and why hosts or GPUs were left out."""
         seats = self._found.seats
         hosts = Counter(seat.host for seat in seats)
         named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
-        lines = [f"fleet: {self._fleet}: {_counted(len(seats), 'worker')}: {named}"]
+        lines = [
+            f"fleet: {self._fleet}: {len(seats)} worker{'' if len(seats) == 1 else 's'}: {named}"
+        ]
         lines += [f"fleet: left out: {sentence}" for sentence in self._found.left_out]
         return list(map(printable, lines))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_getremotemodule(self) -> str:
-        """Have execnet run our relay, which has pytest-xdist's own module run elsewhere."""
+        """Have execnet run our relay, which runs pytest-xdist's own module on another host."""
         return RELAY.format(package=str(Path(pytest_gpuenergy.__file__).parents[1]))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a relay what to start, and where."""
-        seat = self._seat(node)
+        """Tell a relay which worker to start on which host."""
+        seat = self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
         self._starting.add(node)
         node.workerinput[BOARDS] = len(self._found.seats)
         node.workerinput[SEAT] = {
@@ -142,7 +151,7 @@ class FleetPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Go on without a worker that could not be started; end the run if none is left."""
+        """Continue without a worker that could not be started; end the run if none is left."""
         self._starting.discard(node)
         self._running.discard(node)
         reason = getattr(node, "workeroutput", {}).get(GAVE_UP)
@@ -150,7 +159,7 @@ class FleetPlugin:
         if reason:
             self.lost.append(reason)
             session.report_line(f"\n{printable(f'fleet: left out: {reason}')}")
-        # Of pytest-xdist's own schedulers; ours knows what is left to whom.
+        # Only for pytest-xdist's own schedulers; ours handles this itself.
         if hasattr(session.sched, "numnodes") and error is None and not session.shuttingdown:
             if not self._starting and not self._running:
                 node.workeroutput["shouldstop"] = _NONE_LEFT
@@ -161,16 +170,13 @@ class FleetPlugin:
                 waiting.shutdown()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say again what was left out, because ``-q`` has no header, and which seats were lost."""
+        """Repeat what was left out, because ``-q`` has no header, and name the lost seats."""
         for sentence in dict.fromkeys([*self._found.left_out, *self.lost]):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
 
-    def _seat(self, node: Any) -> Seat:
-        return self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
-
 
 def _expect_one_less(scheduler: Any) -> None:
-    """It waits for what each worker has collected before it distributes anything."""
+    """Tell a scheduler that waits for the collections of all workers to wait for one less."""
     if not scheduler.collection_is_completed:
         scheduler.numnodes -= 1
         if scheduler.collection_is_completed:
@@ -180,41 +186,34 @@ def _expect_one_less(scheduler: Any) -> None:
 def _check_options(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin("xdist"):
         raise InputError(
-            "--gpuenergy-fleet needs pytest-xdist: pip install pytest-xdist, and leave out "
-            "-p no:xdist."
+            f"{FLEET.name} needs pytest-xdist: pip install pytest-xdist, and leave out -p no:xdist."
         )
     if config.option.numprocesses is not None or config.option.tx:
         raise InputError(
-            "--gpuenergy-fleet starts a worker for each GPU by itself: leave out -n and --tx."
+            f"{FLEET.name} starts a worker for each GPU by itself: leave out -n and --tx."
         )
     if config.getoption("usepdb"):
-        raise InputError("--gpuenergy-fleet has no terminal for --pdb: leave one of them out.")
+        raise InputError(f"{FLEET.name} has no terminal for --pdb: leave one of them out.")
 
 
 def _inside(config: pytest.Config) -> str:
-    """The folder of the project in which pytest was called, relative to the project's."""
+    """Return the folder in which pytest was called, relative to the project's root."""
     here = config.invocation_params.dir
     if not here.is_relative_to(config.rootpath):
         raise InputError(
-            f"--gpuenergy-fleet needs to be called inside the project: change to {config.rootpath}."
+            f"{FLEET.name} needs to be called inside the project: change to {config.rootpath}."
         )
     return str(here.relative_to(config.rootpath))
 
 
 def _sets_limits(config: pytest.Config, device: str) -> bool:
-    """Whether items ask for power limits or clocks that are not the card's own."""
-    if any(either(config, name) for name in ("gpuenergy_verify_only", "gpuenergy_export")):
+    """Whether the options ask for power limits or clocks other than the card's current ones."""
+    if VERIFY_ONLY.value(config) or EXPORT.value(config):
         return False
     default = "current" if device == "auto" else "all"
-    caps = cap_words(_given(config, "powercap", default))
-    clocks = clock_words(_given(config, "smclock", "current"))
-    return any(word != "current" for word in [*caps, *clocks])
-
-
-def _given(config: pytest.Config, name: str, default: str) -> str:
-    given = config.getoption(name)
-    return str(stated(config, name) or default) if given is None else str(given)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    caps, clocks = POWERCAP.text(config), SMCLOCK.text(config)
+    words = [
+        *cap_words(default if caps is None else caps),
+        *clock_words("current" if clocks is None else clocks),
+    ]
+    return any(word != "current" for word in words)

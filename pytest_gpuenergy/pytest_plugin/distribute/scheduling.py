@@ -1,8 +1,8 @@
-"""Distributes items over workers: all items of one workload go to one board.
+"""The scheduler that distributes items over workers: all items of one workload go to one board.
 
-A scheduler for pytest-xdist (its protocol ``Scheduling``), in the place of its ``load`` and
-``loadgroup``: both forget what a lost worker left, keep one list of ids for each worker, look ids
-up in lists, and the latter changes the ids. Here every step takes constant time, whatever the
+It implements pytest-xdist's protocol ``Scheduling`` and replaces its schedulers ``load`` and
+``loadgroup``. Those lose the items that a lost worker leaves, keep a list of ids for each worker
+and search it, and ``loadgroup`` changes the ids. Here each step takes constant time, whatever the
 number of items and workers.
 """
 
@@ -14,22 +14,22 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class Node(Protocol):
-    """What is needed of pytest-xdist's ``WorkerController``."""
+class WorkerNode(Protocol):
+    """The part of pytest-xdist's ``WorkerController`` that the scheduler uses."""
 
     @property
     def shutting_down(self) -> bool:
-        """Whether it gets nothing more."""
+        """Whether the worker gets no more items."""
 
     def send_runtest_some(self, indices: Sequence[int]) -> None:
-        """Have it run items of its collection, after those that it has."""
+        """Have the worker run items of its collection after those that it already has."""
 
     def shutdown(self) -> None:
-        """Have it end after the items that it has."""
+        """Have the worker end after the items that it already has."""
 
 
 _LEAST = 2
-"""Items that a worker must have: it begins one only when it knows the next, or that it ends."""
+"""The least number of items to give a worker: it begins one only once it knows what comes next."""
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Unit:
     """Items that go to one worker, in their order.
 
     Attributes:
-        group: their group's name.
-        ids: their node ids.
-        model: the GPU model on which the rest of the group was measured; empty if on none.
-        avoid: the place of a worker that was lost in the only item of this unit.
+        group: the name of the items' group.
+        ids: the items' node ids.
+        model: the GPU model on which the rest of the group was measured; empty if none was.
+        avoid: the place of the worker that was lost in this unit's only item.
     """
 
     group: str
@@ -51,7 +51,7 @@ class Unit:
 
 @dataclass
 class _Hand:
-    """What a worker has: the ids of its collection by place, and what it is to run, in order."""
+    """A worker's share: the ids that it has collected, and the items that it has yet to run."""
 
     collected: bool = False
     collection: Sequence[str] = ()
@@ -59,7 +59,7 @@ class _Hand:
 
 
 class Crew(Protocol):
-    """What is known of the workers elsewhere."""
+    """Answers the scheduler's questions about workers and items."""
 
     def fit(self, node: Any) -> bool:
         """Whether the worker can measure, as far as is known."""
@@ -68,13 +68,13 @@ class Crew(Protocol):
         """The model of the worker's GPU; empty until it is known."""
 
     def place(self, node: Any) -> Hashable:
-        """Where the worker is: another worker at the same place has the same GPU."""
+        """The worker's place: workers with the same place have the same GPU."""
 
     def group(self, node_id: str) -> str | None:
-        """The group of an item of ours; None for one of somebody else's."""
+        """The group of an item; None for an item that does not use this plugin."""
 
     def running(self, node: Any) -> str | None:
-        """The item that the worker has begun and not ended."""
+        """The item that the worker is running."""
 
     def deferred(self, node: Any, node_id: str) -> bool:
         """Whether the worker did not run an item that it was given."""
@@ -89,21 +89,21 @@ class Crew(Protocol):
         """Whether there is a worker that is not ready yet."""
 
     def recruit(self, most: int) -> None:
-        """Start other workers: items are left, and all workers are ending."""
+        """Start at most ``most`` more workers: items are left, and all workers are ending."""
 
 
 class WorkloadScheduling:
-    """Gives workers whole groups of items, the longest first, one when the last one ends.
+    """Gives workers whole groups of items, the longest first, the next one as the last one ends.
 
-    Workers may have collected different items, such as the power caps of different models: each
-    item is run once, by a worker that has it. What is left of a group whose worker is lost goes to
-    a worker of the same model while there is one, and the item in which it was lost to another
-    place.
+    Workers may have collected different items, such as the power caps of different GPU models. Each
+    item is run once, by a worker that has collected it. When a worker is lost, the rest of its
+    group goes to a worker with the same GPU model while there is one, and the item in which it was
+    lost goes to another place.
 
     Args:
-        crew: knows the workers.
+        crew: answers questions about the workers.
         durations_s: expected durations of items by node id.
-        eager: whether no worker waits until all others have collected.
+        eager: whether a worker may start before all others have collected.
 
     Attributes:
         left: the number of items that are not complete.
@@ -150,18 +150,18 @@ class WorkloadScheduling:
         return any(hand.pending for hand in self._hands.values())
 
     def add_node(self, node: Any) -> None:
-        """A worker is ready to collect."""
+        """Add a worker that is ready to collect."""
         self._hands[node] = _Hand()
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """A worker has collected; what no other has goes into the pool."""
+        """Take in a worker's collection; items that no other worker has go into the pool."""
         hand = self._hands[node]
         hand.collected = True
         if not self._crew.fit(node):
             node.shutdown()
             return
         hand.collection = known = self._shared(list(collection))
-        fresh = [one for one in dict.fromkeys(known) if one not in self._seen]
+        fresh = [node_id for node_id in dict.fromkeys(known) if node_id not in self._seen]
         self._seen.update(fresh)
         self.left += len(fresh)
         units: dict[str, Unit] = {}
@@ -171,13 +171,13 @@ class WorkloadScheduling:
         self._pool.extend(self._longest_first(units.values()))
 
     def schedule(self) -> None:
-        """Give out work: a unit to each worker before any gets another."""
+        """Give out work: each worker gets one unit before any gets a second one."""
         for least in (1, _LEAST):
             for node in self.nodes:
                 self._give(node, least)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:  # noqa: ARG002
-        """A worker has ended an item; one that it only put off goes to others."""
+        """Note that a worker has ended an item. An item that it deferred goes to others."""
         hand = self._hands[node]
         node_id = hand.collection[item_index]
         unit = hand.pending.pop(node_id, None)
@@ -195,21 +195,21 @@ class WorkloadScheduling:
             self._give(node)
 
     def mark_test_pending(self, item: str) -> None:
-        """An item shall be run again."""
+        """Have an item run again."""
         self.left += 1
         group = self._crew.group(item) or f"item {item}"
         self._put_back([Unit(group, [item])])
         self.call_others()
 
     def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
-        """Nothing is ever taken away from a worker."""
+        """Refuse: items are never taken away from a worker."""
         raise NotImplementedError
 
     def remove_node(self, node: Any) -> str | None:
-        """A worker has ended, or is lost: what it had goes back.
+        """Remove a worker that has ended or is lost; its remaining items go back to the pool.
 
         Returns:
-            The item in which it was lost, unless that is run again.
+            The item in which the worker was lost, unless that item is run again.
         """
         hand = self._hands.pop(node)
         running = self._crew.running(node)
@@ -239,7 +239,7 @@ class WorkloadScheduling:
         return sorted(units, key=expected_s, reverse=True)
 
     def _shared(self, collection: list[str]) -> list[str]:
-        """An equal list that another worker has: all have the same one but for mixed models."""
+        """Return an equal list that another worker has, if there is one, to save memory."""
         same = self._collections.setdefault(len(collection), [])
         for known, _ in same:
             if known == collection:
@@ -252,33 +252,32 @@ class WorkloadScheduling:
         self._pool.extendleft(reversed(list(units)))
 
     def call_others(self) -> None:
-        """Give what was put back to workers that wait; start others if none will ever ask."""
+        """Give what was put back to waiting workers; start others if all workers are ending."""
         self.schedule()
         asking = (node for node in self._hands if not node.shutting_down and self._crew.fit(node))
         if self._pool and next(asking, None) is None:
             self._crew.recruit(len(self._pool))
 
     def _give(self, node: Any, least: int = _LEAST) -> None:
-        """Let a worker have at least so many items, or end it."""
+        """Give a worker units until it has ``least`` items; end it if the pool has none for it."""
         hand = self._hands[node]
         while not node.shutting_down and self._crew.fit(node) and len(hand.pending) < least:
             unit = self._next_for(node, hand)
             if unit is None:
-                if (
-                    hand.pending and least == _LEAST
-                ):  # one without any stays, for what others may lose
+                # A worker without items stays, because others may lose theirs.
+                if hand.pending and least == _LEAST:
                     node.shutdown()
                 return
             index = self._indices[id(hand.collection)]
             try:
                 node.send_runtest_some([index[node_id] for node_id in unit.ids])
-            except OSError:  # it is lost, which pytest-xdist is about to tell
+            except OSError:  # the worker is lost, which pytest-xdist is about to report
                 self._put_back([unit])
                 return
             hand.pending |= dict.fromkeys(unit.ids, unit)
 
     def _next_for(self, node: Any, hand: _Hand) -> Unit | None:
-        """The first unit in the pool for this worker, or the part of it that it has collected."""
+        """Take the first suitable unit from the pool, or the part that the worker has collected."""
         index = self._indices.get(id(hand.collection), {})
         for place, unit in enumerate(self._pool):
             if not self._suits(unit, node):
@@ -294,18 +293,20 @@ class WorkloadScheduling:
         return None
 
     def _suits(self, unit: Unit, node: Any) -> bool:
-        """Whether a worker may have a unit: not while there is a better one for it."""
+        """Whether a worker may have a unit: not while another worker suits it better."""
         crew = self._crew
         if unit.avoid is None and not unit.model:
             return True
         others = [
-            one
-            for one in self._hands
-            if one is not node and crew.fit(one) and not one.shutting_down
+            other
+            for other in self._hands
+            if other is not node and crew.fit(other) and not other.shutting_down
         ]
-        if unit.avoid == crew.place(node) and any(crew.place(one) != unit.avoid for one in others):
+        if unit.avoid == crew.place(node) and any(
+            crew.place(other) != unit.avoid for other in others
+        ):
             return False
         mine = crew.model(node)
         if unit.model and mine and mine != unit.model:
-            return all(crew.model(one) != unit.model for one in others)
+            return all(crew.model(other) != unit.model for other in others)
         return True

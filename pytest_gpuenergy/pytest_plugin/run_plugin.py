@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import pytest
 
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
-from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
-from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
-from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
-from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.pytest_plugin.link import BAD_OPTION, LINE, UNUSABLE, Link
-from pytest_gpuenergy.pytest_plugin.named_ids import name_items
-from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
-from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.order import Place, interleave
-from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
-from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
-from pytest_gpuenergy.pytest_plugin.searches import graphs
-from pytest_gpuenergy.pytest_plugin.sentences import BadOptionError
+from pytest_gpuenergy.pytest_plugin.benches.searches import graphs
+from pytest_gpuenergy.pytest_plugin.declared_options import (
+    DEVICE_FIXTURE,
+    FIGURES,
+    POWERCAP_FIXTURE,
+)
+from pytest_gpuenergy.pytest_plugin.distribute.deferral import DeferringPlugin
+from pytest_gpuenergy.pytest_plugin.distribute.link import (
+    BAD_OPTION,
+    DEFERS,
+    LINE,
+    PROBLEMS,
+    RUN_ID,
+    UNUSABLE,
+    Link,
+    WorkerPlugin,
+)
+from pytest_gpuenergy.pytest_plugin.distribute.workers import Workers
+from pytest_gpuenergy.pytest_plugin.energy_benchmark import VerifyOnlyPlugin
+from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin, measures_energy
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
+from pytest_gpuenergy.pytest_plugin.outputs import (
+    OUTCOME,
+    BadOptionError,
+    ProgressPlugin,
+    SetpointOutcome,
+    SetpointPlugin,
+    check_outputs,
+    header_lines,
+    show_preheat,
+    summary_lines,
+    write_outputs,
+)
+from pytest_gpuenergy.pytest_plugin.selection import name_items
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
-from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
-from pytest_gpuenergy.pytest_plugin.workers import Workers
-from pytest_gpuenergy.pytest_plugin.xdist import DEFERS, PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report import latest_run
 from pytest_gpuenergy.support import (
     GpuEnergyError,
@@ -44,7 +63,97 @@ from pytest_gpuenergy.support import (
     wrapped,
 )
 
-_OVER = (
+_T = TypeVar("_T")
+
+
+class ItemPlace(NamedTuple):
+    """An item's place; only adjacent items of the same ``group`` are reordered."""
+
+    group: Hashable
+    kernel: Hashable
+    setpoint: Hashable
+
+
+def interleave(items: Sequence[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
+    """Interleave the setpoints and kernels of each group, deterministically.
+
+    The warming of the card then favours no setpoint and no kernel. A group is a table of kernels
+    and setpoints. It is traversed in as many rounds as there are setpoints. Each round has every
+    kernel once, alternately forwards and backwards. From one round to the next, a kernel advances
+    by one in the sequence of setpoints first, last, second, second to last, and so on; the kernels
+    start at places spread over that sequence. Each setpoint and each kernel is therefore spread
+    about evenly over the run.
+
+    Args:
+        items: the items as written.
+        place: returns an item's place; None for an item that stays where it is.
+    """
+    ordered: list[_T] = []
+    for group, members in groupby(items, key=lambda item: _group(place(item))):
+        listed = list(members)
+        ordered += listed if group is None else _mixed(listed, place)
+    return ordered
+
+
+def _group(place: ItemPlace | None) -> Hashable:
+    return None if place is None else (place.group,)
+
+
+def _mixed(items: list[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
+    cells: dict[tuple[Hashable, Hashable], list[_T]] = {}
+    for item in items:
+        found = place(item)
+        assert found is not None
+        cells.setdefault((found.kernel, found.setpoint), []).append(item)
+    kernels = list(dict.fromkeys(kernel for kernel, _ in cells))
+    setpoints = _from_both_ends(list(dict.fromkeys(setpoint for _, setpoint in cells)))
+    apart = max(1, len(setpoints) // len(kernels))
+    ordered: list[_T] = []
+    for turn in range(len(setpoints)):
+        row = list(enumerate(kernels))
+        for number, kernel in row if turn % 2 == 0 else reversed(row):
+            setpoint = setpoints[(number * apart + turn) % len(setpoints)]
+            ordered += cells.get((kernel, setpoint), [])
+    return ordered
+
+
+def _from_both_ends(values: list[Hashable]) -> list[Hashable]:
+    half = (len(values) + 1) // 2
+    lower, upper = values[:half], values[half:][::-1]
+    ends = [value for pair in zip(lower, upper, strict=False) for value in pair]
+    return ends + lower[len(upper) :]
+
+
+class ExportPlugin:
+    """``--gpuenergy-export``: records in ``folder`` what ``gpuenergy ab`` must know of the run.
+
+    That is whether energy items were collected, and what failed the run as a whole.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Create the folder when there are energy items, whether or not they succeed."""
+        from pytest_gpuenergy.ab import begin_export
+
+        if any(map(measures_energy, session.items)):
+            with contextlib.suppress(GpuEnergyError):  # each item will report it
+                begin_export(self._folder)
+
+    def finish(self, problems: Sequence[str]) -> list[str]:
+        """Write the problems that failed the run as a whole; return problems in writing them."""
+        from pytest_gpuenergy.ab import export_problems
+
+        try:
+            if problems:
+                export_problems(self._folder, problems)
+        except GpuEnergyError as error:
+            return [str(error)]
+        return []
+
+
+_COMPLETE = (
     pytest.ExitCode.OK,
     pytest.ExitCode.TESTS_FAILED,
     pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -52,7 +161,7 @@ _OVER = (
 BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
 DEFERRING = "gpuenergy-deferring"
 _INTERRUPTED_S = 10.0
-"""How long interrupted workers have to restore their GPUs; pytest-xdist waits so long again."""
+"""How long interrupted workers have to restore their GPUs, before pytest-xdist waits as long."""
 
 
 class RunPlugin:
@@ -88,7 +197,7 @@ class RunPlugin:
         link = Link(given[LINE]) if LINE in given else None
         settle_places()
         try:
-            options = Options.from_pytest_config(config)
+            options = PytestOptions.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
                 check_outputs(options)
             gate = GatePlugin(config, options)
@@ -127,12 +236,12 @@ class RunPlugin:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
             self._refuse_setpoints(told(error), bad_option=isinstance(error, InputError))
-            setpoints = [CURRENT]  # others collect what they run
+            setpoints = [CURRENT]  # other workers collect and run the rest
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
     def _refuse_setpoints(self, problem: str, *, bad_option: bool) -> None:
-        """Raise what ends the collection, unless others can measure instead of this worker."""
+        """End the collection with an error, unless others can measure instead of this worker."""
         deferring = self._config.pluginmanager.get_plugin(DEFERRING)
         if deferring is not None:
             deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
@@ -219,7 +328,7 @@ class RunPlugin:
         )
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Pass an interrupt on to the workers, which a signal to this process alone spares."""
+        """Pass an interrupt on to the workers: a signal to this process does not reach them."""
         if not hasattr(self._config, "workerinput"):
             _workers(self._config).interrupt()
             self._interrupted = True
@@ -254,17 +363,17 @@ class RunPlugin:
         else:
             problems += workers.problems
             ours.restored += crew.close()
-            if session.exitstatus in _OVER and not config.getoption("collectonly"):
+            if session.exitstatus in _COMPLETE and not config.getoption("collectonly"):
                 problems += crew.problems()
             problems += self._setpoints.problems(session.testscollected)
             problems += write_outputs(ours, self.gate, partial(graphs, config))
-            over = session.exitstatus in _OVER and not config.getoption("collectonly")
+            over = session.exitstatus in _COMPLETE and not config.getoption("collectonly")
             problems += self._pass_on(judge=over)
             exporter = config.pluginmanager.get_plugin(EXPORT)
             problems += exporter.finish(problems) if exporter is not None else ()
         if problems:
             self._problem = " ".join(dict.fromkeys(problems))
-            if workers is not None:  # it passes for readers of JUnit XML otherwise
+            if workers is not None:  # otherwise, JUnit XML shows a run that passed
                 JunitCase.add_failure(config, "gpuenergy", printable(self._problem))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._finished = workers is not None
@@ -311,7 +420,7 @@ class RunPlugin:
         return self.gate.review(report) if judge else []
 
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
-        """End the run, because every item would fail; ``usage``: because of an invalid option."""
+        """End the run because every item would fail; ``usage``: because of an invalid option."""
         if hasattr(self._config, "workerinput"):  # pytest-xdist treats a worker's exit as a crash
             pytest.fail(problem, pytrace=False)
         code = pytest.ExitCode.USAGE_ERROR if usage else pytest.ExitCode.TESTS_FAILED
@@ -329,7 +438,7 @@ def _workers(config: pytest.Config) -> WorkerPlugin:
     return workers
 
 
-def _run_id(config: pytest.Config, options: Options) -> str:
+def _run_id(config: pytest.Config, options: PytestOptions) -> str:
     """The run id: a worker's comes from its controller, a resumed run keeps its own."""
     given = getattr(config, "workerinput", {}).get(RUN_ID)
     if given is not None:
@@ -352,11 +461,11 @@ def _register_listeners(config: pytest.Config) -> None:
         plugins.register(BenchmarkBridge(config), BRIDGE)
 
 
-def _place(item: pytest.Item) -> Place | None:
+def _place(item: pytest.Item) -> ItemPlace | None:
     # Parameters are distinguished by identity: their values may be large or not comparable.
     values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     if POWERCAP_FIXTURE not in values:
         return None
     setpoint = id(values.pop(POWERCAP_FIXTURE))
     function = getattr(item, "originalname", item.name)
-    return Place((item.parent, function), tuple(map(id, values.values())), setpoint)
+    return ItemPlace((item.parent, function), tuple(map(id, values.values())), setpoint)

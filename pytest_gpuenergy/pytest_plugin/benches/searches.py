@@ -1,4 +1,4 @@
-"""The option and fixtures of the bench of improved kernels, `search_items`."""
+"""The option and fixtures of the bench of improved kernels, `bench_items.test_search`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _BASELINE, _BEST = "baseline", "best"
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A kernel that a search begins with, or has found.
+    """A kernel with which a search begins, or that it has found.
 
     Attributes:
-        spec: what it computes.
-        state: the kernel.
+        spec: the spec of what the kernel computes.
+        state: the state of the search that has the kernel.
         label: ``baseline`` or ``best``.
     """
 
@@ -45,17 +45,17 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """As in item ids: ``softmax-baseline``."""
+        """The name in item ids, such as ``softmax-baseline``."""
         return f"{self.spec.name}-{self.label}"
 
 
 @dataclass(frozen=True)
 class ReadyVariant:
-    """A variant with the sizes that are measured.
+    """A variant for the sizes that are measured.
 
     Attributes:
-        kernel: what runs.
-        workload: what it computes.
+        kernel: the kernel to run.
+        workload: the workload that it computes.
         label: ``baseline`` or ``best``.
     """
 
@@ -86,10 +86,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
-    """What the item measures; skips it if the device cannot run it."""
-    one: Variant = request.param
+    """The variant that the item measures; skips the item if the device cannot run it."""
     try:
-        return _ready(one, gpu)
+        return _ready(request.param, gpu)
     except UnavailableError as error:
         pytest.skip(str(error))
     except GpuEnergyError as error:
@@ -98,7 +97,7 @@ def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
 
 
 def variants(config: pytest.Config) -> list[Variant]:
-    """The baseline of each shipped spec, and the best variant of those that were searched.
+    """Return the baseline of each shipped spec, and the best variant of those that were searched.
 
     Raises:
         InputError: a spec or the folder of ``--search-out`` cannot be used.
@@ -123,10 +122,10 @@ def variants(config: pytest.Config) -> list[Variant]:
 
 
 def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
-    """What the page of a run shows of the searches whose kernels it has measured.
+    """Return what a run's page shows of the searches whose kernels the run has measured.
 
     Raises:
-        GpuEnergyError: their files cannot be read.
+        GpuEnergyError: the files of a search cannot be read.
     """
     from pytest_gpuenergy.search import read_searches, search_folders, search_values
 
@@ -135,9 +134,9 @@ def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
         return []
     measured = {m.kernel.details.get("state") for m in report.measurements}
     return [
-        search_values(one)
-        for one in read_searches(outdir)
-        if any(node.id in measured for node in one.state.nodes)
+        search_values(search)
+        for search in read_searches(outdir)
+        if any(node.id in measured for node in search.state.nodes)
     ]
 
 
@@ -147,7 +146,7 @@ def _outdir(config: pytest.Config) -> Path | None:
 
 
 def _best_of(spec: KernelSpec, outdir: Path) -> State | None:
-    """The variant that a search has kept; None without one that is better than the baseline."""
+    """Return the variant that a search has kept, or None if the baseline is the best."""
     from pytest_gpuenergy.search import read_control
 
     path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"

@@ -1,4 +1,4 @@
-"""The options and fixtures of the bench of language models, `replay_items`."""
+"""The options and fixtures of the bench of language models, `bench_items.test_replay`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PREFILL, _DECODE = "prefill", "decode"
 
 
 @dataclass(frozen=True, eq=False)
-class Profiled:
-    """What has been profiled, and what of it is replayed.
+class BenchProfile:
+    """A profile of a model, and the part of it that is replayed.
 
     Attributes:
-        folder: of the profile.
-        profile: what it is of.
-        calls: of the prefill and of the decode step.
-        steps: their numbers.
+        folder: the folder of the profile.
+        profile: the record of what was profiled.
+        calls: the unique calls of the prefill and of the decode step.
+        steps: the numbers of these two steps.
     """
 
     folder: Path
@@ -40,17 +40,17 @@ class Profiled:
 
 
 @dataclass(frozen=True)
-class Item:
-    """What one item replays.
+class ReplayItem:
+    """The part of a model that one item replays.
 
     Attributes:
-        of: the model it is from.
-        key: of what is replayed.
-        name: as in item ids.
-        step: the step that it is the whole of; None for calls and layers.
+        of: the profile of the model.
+        key: the key of the call, layer or step in the plan.
+        name: the name in item ids.
+        step: the number of the whole step; None for calls and layers.
     """
 
-    of: Profiled
+    of: BenchProfile
     key: str
     name: str
     step: int | None = None
@@ -58,12 +58,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Bound:
-    """The most energy a token may take.
+    """The most energy that a token may take.
 
     Attributes:
-        joules: of a token.
-        tokens: of the step.
-        emulated: whether an emulated GPU gives the figure.
+        joules: the bound for one token, in joules.
+        tokens: the number of tokens in the step.
+        emulated: whether the figure comes from an emulated GPU.
     """
 
     joules: float
@@ -71,7 +71,7 @@ class Bound:
     emulated: bool
 
     def exceeded_by(self, found: Measurement) -> str | None:
-        """A sentence if the whole interval of the energy lies above the bound."""
+        """Return a sentence if the whole interval of the energy is above the bound."""
         ends = found.energy_mj_ci95
         if found.energy_mj is None or ends is None or ends.low / 1e3 / self.tokens <= self.joules:
             return None
@@ -110,7 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "replayable" not in metafunc.fixturenames:
         return
     try:
-        _bounds(metafunc.config)  # said now, if it is not understood
+        _bounds(metafunc.config)  # reports a mistake now
         found = [item for one in profiles(metafunc.config) for item in _items(one)]
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
@@ -120,8 +120,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | None:
-    """The bound on this item's energy, if it is a whole step that has one."""
-    item: Item = request.node.callspec.params["replayable"]
+    """The bound on this item's energy, if it is a whole step with a bound."""
+    item: ReplayItem = request.node.callspec.params["replayable"]
     most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
     if item.step is None or most is None:
         return None
@@ -131,11 +131,11 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | Non
 
 @pytest.fixture(scope="session")
 def replay_plans(gpu: Device) -> object:
-    """A function from a profile to its plan, which is made once."""
+    """A function that returns the plan of a profile, which it makes once."""
     from pytest_gpuenergy.replay import planner_for
 
     @cache
-    def plan(of: Profiled) -> ReplayPlan:
+    def plan(of: BenchProfile) -> ReplayPlan:
         return planner_for(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
 
     return plan
@@ -143,8 +143,8 @@ def replay_plans(gpu: Device) -> object:
 
 @pytest.fixture
 def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayable:
-    """What the item measures; skips it if it cannot be replayed."""
-    item: Item = request.param
+    """The call, layer or step that the item measures; skips the item if it cannot be replayed."""
+    item: ReplayItem = request.param
     assert callable(replay_plans)
     try:
         plan: ReplayPlan = replay_plans(item.of)
@@ -158,11 +158,11 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
     pytest.fail(problem, pytrace=False)
 
 
-def profiles(config: pytest.Config) -> list[Profiled]:
-    """Those of ``--model``, or all that are bundled.
+def profiles(config: pytest.Config) -> list[BenchProfile]:
+    """Return the profiles of ``--model``, or all bundled ones.
 
     Raises:
-        InputError: one is missing or damaged, or has no such step.
+        InputError: a profile is missing or damaged, or has no such step.
     """
     from pytest_gpuenergy.replay import rank_folders, read_calls, read_profile
 
@@ -179,8 +179,8 @@ def profiles(config: pytest.Config) -> list[Profiled]:
                 f"hold: replay it with gpuenergy replay {folder}."
             )
         steps = profile.steps(step)
-        calls = [one for one in read_calls(folder) if any(map(one.steps.get, steps))]
-        found.append(Profiled(folder, profile, tuple(calls), steps))
+        calls = [call for call in read_calls(folder) if any(map(call.steps.get, steps))]
+        found.append(BenchProfile(folder, profile, tuple(calls), steps))
     return found
 
 
@@ -210,7 +210,7 @@ def _folders(config: pytest.Config) -> list[Path]:
     return found
 
 
-def _items(of: Profiled) -> list[Item]:
+def _items(of: BenchProfile) -> list[ReplayItem]:
     from pytest_gpuenergy.replay import EAGER, GRAPH, LAYERS, model_name, step_key, step_workload
 
     name = model_name(of.profile)
@@ -219,8 +219,8 @@ def _items(of: Profiled) -> list[Item]:
         words = step_workload(of.profile, step)
         for level in (GRAPH, EAGER, LAYERS):
             whole = None if level == LAYERS else step
-            found.append(Item(of, step_key(step, level), f"{words}-{level}", whole))
-    return [*found, *(Item(of, one.id, f"{name}-{one.id}") for one in of.calls)]
+            found.append(ReplayItem(of, step_key(step, level), f"{words}-{level}", whole))
+    return [*found, *(ReplayItem(of, one.id, f"{name}-{one.id}") for one in of.calls)]
 
 
 def _bounds(config: pytest.Config) -> dict[str, float]:

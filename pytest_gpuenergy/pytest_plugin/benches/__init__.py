@@ -1,0 +1,1 @@
+"""The benches of this repository: their options, fixtures and items."""

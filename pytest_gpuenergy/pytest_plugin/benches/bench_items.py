@@ -1,0 +1,79 @@
+"""The items of this repository's benches: matrix products, replays of models, improved kernels.
+
+The modules ``bench/test_gemm.py``, ``bench/test_replay.py`` and ``bench/test_search.py`` collect
+these tests, and ``gpuenergy gemm perf`` runs the first one, also where there is no copy of the
+benches. Their options and fixtures are in `products`, `replays` and `searches`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.engine import Replayable
+    from pytest_gpuenergy.kernels import AnyKernel
+    from pytest_gpuenergy.pytest_plugin.benches.products import MadeKernels
+    from pytest_gpuenergy.pytest_plugin.benches.replays import Bound
+    from pytest_gpuenergy.pytest_plugin.benches.searches import ReadyVariant
+    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.tuners import Bench
+    from pytest_gpuenergy.workloads import Gemm
+
+
+@pytest.mark.usefixtures("powercap")
+def test_gemm(
+    gemm_workload: Gemm,
+    contender: str,
+    gemm_bench: Bench,
+    made_kernels: MadeKernels,
+    energy_benchmark: EnergyBenchmark,
+) -> None:
+    """Verify and measure one contender's kernel for one product under one power cap."""
+    kernel = _make_kernel(contender, gemm_workload, gemm_bench, made_kernels)
+    measurement = energy_benchmark(kernel, workload=gemm_workload, label=contender)
+    assert measurement.outcome == "correct"
+
+
+def _make_kernel(contender: str, gemm: Gemm, bench: Bench, made: MadeKernels) -> AnyKernel:
+    """Return the contender's kernel; skip the item if it has none here, fail it on errors.
+
+    The kernel is made once for all power caps, unless candidates have failed under one of them.
+    """
+    from pytest_gpuenergy.tuners import CONTENDERS
+
+    key = (contender, gemm, bench.gpu.uuid)
+    found = made.get(key)
+    if found is None:
+        try:
+            found = made[key] = CONTENDERS[contender](gemm, bench)
+        except InputError as error:
+            found = made[key] = error
+        except GpuEnergyError as error:
+            found = error
+    if isinstance(found, UnavailableError):
+        pytest.skip(str(found))
+    if isinstance(found, GpuEnergyError):
+        pytest.fail(str(found), pytrace=False)
+    return found
+
+
+@pytest.mark.usefixtures("powercap")
+def test_replay(
+    replayable: Replayable, joules_per_token: Bound | None, energy_benchmark: EnergyBenchmark
+) -> None:
+    """Measure one call of a language model, or one whole step, under one power cap."""
+    measurement = energy_benchmark(replayable)
+    assert measurement.outcome == "correct"
+    if joules_per_token is not None and (problem := joules_per_token.exceeded_by(measurement)):
+        pytest.fail(problem, pytrace=False)
+
+
+@pytest.mark.usefixtures("powercap")
+def test_search(variant: ReadyVariant, energy_benchmark: EnergyBenchmark) -> None:
+    """Verify and measure one kernel, as before or after a search, under one power cap."""
+    measurement = energy_benchmark(variant.kernel, workload=variant.workload, label=variant.label)
+    assert measurement.outcome == "correct"

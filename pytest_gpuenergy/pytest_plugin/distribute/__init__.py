@@ -1,0 +1,1 @@
+"""A run over several processes and hosts: pytest-xdist's workers and fleets."""

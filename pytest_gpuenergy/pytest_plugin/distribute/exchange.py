@@ -1,0 +1,255 @@
+"""Measurements that workers and their controller exchange: new ones, and those of a resumed run."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.engine import Subject
+from pytest_gpuenergy.pytest_plugin.distribute.link import (
+    ASK_CAP,
+    ASK_ITEM,
+    ASK_RUN,
+    BOARD_CHECK,
+    CHECK,
+    MEASUREMENT,
+    RUN,
+    Link,
+)
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
+from pytest_gpuenergy.record import AnchorCheck, Measurement, RunInfo, StationInfo, WorkloadInfo
+from pytest_gpuenergy.report import HOME, Report, RunFolder, is_run
+from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, decode, encode
+
+
+class Resumption:
+    """Knows which items the run being resumed has measured, so that they are not measured again.
+
+    In a run that is not resumed, nothing has been measured yet.
+
+    Args:
+        options: the run's options.
+        link: in a worker, the line to the controller, which knows what other hosts have measured.
+
+    Attributes:
+        earlier: the part of the run being resumed that is on this host.
+        on_other_boards: whether that run has used GPUs other than this one.
+    """
+
+    def __init__(self, options: PytestOptions, link: Link | None) -> None:
+        self.earlier: Report | None = None
+        self.on_other_boards = False
+        self._options = options
+        self._link = link if options.resume else None
+        self._known: dict[str, Measurement] = {}
+
+    def take_up(self, run: RunInfo, earlier: Report | None) -> RunInfo:
+        """Return the identity of the resumed run, or ``run`` when there is none to resume.
+
+        Args:
+            run: the identity that a new run would have.
+            earlier: the part of the resumed run that is on this host.
+
+        Raises:
+            InputError: the run being resumed was made on another GPU or with another cache state.
+        """
+        if earlier is not None:
+            before: RunInfo | None = earlier.run
+        else:  # this host has nothing of the run, but the controller may know it
+            found = None if self._link is None else self._link.ask(ASK_RUN)
+            before = None if found is None else decode(found, RunInfo)
+        if before is None:
+            return run
+        # Workers may be on other GPUs than before: each measurement names its own.
+        known = {before.gpu_uuid, *(one.gpu_uuid for one in (earlier.stations if earlier else ()))}
+        elsewhere = not self._options.worker and run.gpu_uuid not in known
+        if elsewhere or before.emulated != run.emulated:
+            raise InputError(
+                f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
+                f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
+            )
+        self.on_other_boards = bool(known - {run.gpu_uuid})
+        cache = before.options.get("gpuenergy-cache", "hot")
+        if cache != self._options.cache:
+            raise InputError(
+                f"The last run was made with a {cache} cache, but this one uses a "
+                f"{self._options.cache} cache: run without --gpuenergy-resume."
+            )
+        if earlier is not None:
+            self.earlier = earlier
+            self._known = {item.node_id: item for item in earlier.measurements}
+        table_w = run.cap_table_w or before.cap_table_w
+        return replace(run, started=before.started, cap_table_w=table_w)
+
+    def already_measured(
+        self, subject: Subject, digest: str, workload: WorkloadInfo
+    ) -> Measurement | None:
+        """Return the unflagged measurement of the same item, if there is one.
+
+        A run that only verifies also accepts a flagged one, and one without figures.
+        """
+        known = self._find(subject.node_id)
+        if (
+            known is None
+            or known.kernel.digest != digest
+            or known.workload != workload
+            or known.identity != subject.identity(workload.name, self._options.cache)
+        ):
+            return None
+        if self._options.verify_only:
+            return known if known.measured or known.verified_only else None
+        clean = known.measured and not known.validity
+        return known if clean and Setpoint.enforced_for(known) == subject.enforced else None
+
+    def has_measured_at(self, setpoint: Setpoint) -> bool:
+        """Whether the resumed run has measured anything at ``setpoint``."""
+        if self._link is not None:
+            return self._link.ask(ASK_CAP, setpoint.label) is not None
+        return any(known.measured and known.cap == setpoint.label for known in self._known.values())
+
+    def _find(self, node_id: str) -> Measurement | None:
+        """Return the measurement of an item; a worker asks its controller for it."""
+        if self._link is None:
+            return self._known.get(node_id)
+        found = self._link.ask(ASK_ITEM, node_id)
+        return None if found is None else decode(found, Measurement)
+
+
+class ResumedRun:
+    """The controller's answers to workers' questions about the run being resumed.
+
+    Args:
+        report: the run being resumed.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._run = encode(report.run)
+        self._known = {m.node_id: m for m in report.measurements}
+
+    def clean_items(self) -> list[str]:
+        """Return the node ids of items that were measured without a flag."""
+        return [name for name, m in self._known.items() if m.measured and not m.validity]
+
+    def answer(self, kind: str, about: str) -> bytes | None:
+        """Answer a question; called in execnet's receiving threads."""
+        if kind == ASK_RUN:
+            return self._run
+        if kind == ASK_ITEM:
+            known = self._known.get(about)
+            return None if known is None else encode(known)
+        found = any(m.measured and m.cap == about for m in self._known.values())
+        return b"yes" if found else None
+
+
+class SentFolder(RunFolder):
+    """A worker's run folder: what is appended to it is also sent to the controller.
+
+    Args:
+        path: the path of the folder.
+        tell: sends a record's kind and its line.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str, bytes], None]) -> None:
+        super().__init__(path)
+        self._tell = tell
+
+    def append(self, measurement: Measurement) -> None:
+        """Append a measurement and send it."""
+        super().append(measurement)
+        self._tell(MEASUREMENT, encode(measurement))
+
+    def append_check(self, check: AnchorCheck) -> None:
+        """Append a check of an anchor and send it."""
+        super().append_check(check)
+        self._tell(CHECK, encode(check))
+
+    def append_board_check(self, check: Measurement) -> None:
+        """Append a check of a board and send it."""
+        super().append_board_check(check)
+        self._tell(BOARD_CHECK, encode(check))
+
+
+class Gathering:
+    """Stores what workers measured in the controller's run folder, unless they share that folder.
+
+    Workers on the controller's host write to the same folder. A worker's first line shows whether
+    it does: a line is on disk before it is sent.
+
+    Args:
+        root: pytest's root folder on the controller.
+        run_id: the run's id.
+
+    Attributes:
+        problems: sentences about what could not be stored.
+    """
+
+    def __init__(self, root: Path, run_id: str) -> None:
+        self.problems: list[str] = []
+        self._root = root
+        self._folder = RunFolder(root / HOME / "runs" / run_id)
+        self._runs: dict[Any, RunInfo] = {}
+        self._apart: dict[Any, bool] = {}
+
+    def take(self, node: Any, name: str, kind: str, line: bytes) -> StationInfo | None:
+        """Store a line that the worker ``node``, called ``name``, has sent.
+
+        Returns:
+            The worker's station, if the line is a run's identity.
+        """
+        try:
+            if kind == RUN:
+                self._runs[node] = run = decode(line, RunInfo)
+                return run.station
+            if self._is_apart(node, kind, line):
+                if kind == MEASUREMENT:
+                    self._folder.append(decode(line, Measurement))
+                elif kind == BOARD_CHECK:
+                    self._folder.append_board_check(decode(line, Measurement))
+                else:
+                    self._folder.append_check(decode(line, AnchorCheck))
+        except (GpuEnergyError, FormError, OSError) as error:
+            self.problems.append(
+                f"What {name} measured is not stored here ({error}): merge its run folder with "
+                "gpuenergy report."
+            )
+        return None
+
+    def settle(self, node: Any) -> None:
+        """Note the station of a worker that ends and has measured nothing."""
+        with contextlib.suppress(GpuEnergyError, OSError):  # the worker has measured nothing
+            if node in self._runs and node not in self._apart:
+                known = self._folder.load().stations if is_run(self._folder.path) else ()
+                if self._runs[node].station not in known:
+                    self._join(node)
+
+    def _is_apart(self, node: Any, kind: str, line: bytes) -> bool:
+        apart = self._apart.get(node)
+        if apart is None:
+            folder = self._folder
+            paths = {MEASUREMENT: folder.measurements_path, BOARD_CHECK: folder.board_checks_path}
+            self._apart[node] = apart = not _contains(paths.get(kind, folder.checks_path), line)
+            if apart:
+                self._join(node)
+        return apart
+
+    def _join(self, node: Any) -> None:
+        run = self._runs[node]
+        if is_run(self._folder.path):
+            self._folder.append_station(run.station)
+        else:
+            self._folder = RunFolder.create(self._root, run)
+
+
+def _contains(path: Path, line: bytes) -> bool:
+    """Whether a file contains a line; the search begins at the end."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            return text.rfind(line + b"\n") >= 0
+    except (OSError, ValueError):  # the file is missing or empty
+        return False
