@@ -76,7 +76,11 @@ def software(device: Device) -> dict[str, str]:
     Raises:
         DeviceError: the device does not respond.
     """
-    return {**_versions(), **device.describe()}
+    versions = {"python": platform.python_version(), "system": platform.platform()}
+    for name in _RECORDED:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {**versions, **device.describe()}
 
 
 def git_revision_of(folder: Path) -> str | None:
@@ -102,11 +106,3 @@ def _limits(device: Device) -> dict[str, float]:
     except DeviceError:
         return {}
     return {"min": limits.min_w, "max": limits.max_w, "at_start": limits.current_w}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "system": platform.platform()}
-    for name in _RECORDED:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found

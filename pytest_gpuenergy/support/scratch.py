@@ -65,9 +65,18 @@ def build_folder(place: Path) -> Iterator[Path]:
         yield folder
 
 
+def remove_leftovers() -> None:
+    """Remove scratch folders left behind by this user's dead processes."""
+    for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
+        sweep(place)
+
+
 def sweep(place: Path) -> None:
-    """Remove the build folders in ``place`` that this user's dead processes left behind."""
-    _remove_left_in(place)
+    """Remove the folders in ``place`` that this user's dead processes left behind."""
+    with contextlib.suppress(OSError):
+        for folder in place.iterdir():
+            if match := _NAME.fullmatch(folder.name):
+                _remove_if_left(folder, int(match["pid"]))
 
 
 @contextlib.contextmanager
@@ -87,19 +96,6 @@ def _locked_folder(place: Path | None, *, prefix: str = "gpuenergy-") -> Iterato
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
-
-
-def remove_leftovers() -> None:
-    """Remove scratch folders left behind by this user's dead processes."""
-    for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
-        _remove_left_in(place)
-
-
-def _remove_left_in(place: Path) -> None:
-    with contextlib.suppress(OSError):
-        for folder in place.iterdir():
-            if match := _NAME.fullmatch(folder.name):
-                _remove_if_left(folder, int(match["pid"]))
 
 
 def _remove_if_left(folder: Path, pid: int) -> None:

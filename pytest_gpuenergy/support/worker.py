@@ -76,15 +76,6 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-def launched(start: Callable[[], _Popen]) -> _Popen:
-    """Return the process that ``start`` starts, which outlives the calling thread.
-
-    Raises:
-        Exception: whatever ``start`` raises.
-    """
-    return _launcher.call(start)
-
-
 class WorkerDiedError(DeviceError):
     """The child process ended during a call."""
 
@@ -186,7 +177,8 @@ class Worker:
     def _launch(self) -> Connection:
         ours, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
-        self._process = launched(
+        # Not on this thread, which may end before the child.
+        self._process = _launcher.call(
             lambda: subprocess.Popen(
                 [sys.executable, "-m", "pytest_gpuenergy.support.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
