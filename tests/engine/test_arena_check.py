@@ -1,4 +1,4 @@
-"""Kernels that are right at first, on arenas that Python functions write."""
+"""Checks of kernels that are correct at first; Python functions write the arenas."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Launches:
 
 
 def again(launch: Launch, sets: int = 3) -> Launches:
-    """What was launched."""
+    """Check a kernel again, and return its launches."""
     with arenas_for(DOUBLE, seed=0) as arenas:
         reference = cached_reference(DOUBLE, 0)
         draw = np.random.default_rng(0)

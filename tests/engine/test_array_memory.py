@@ -1,4 +1,4 @@
-"""The memory of arrays of several libraries, which is NumPy's here."""
+"""The memory of arrays of several libraries, with NumPy in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best of a list of kernels: the fastest one that is right, chosen once."""
+"""The choice of the fastest correct kernel of a list, made once."""
 
 # ruff: noqa: ARG002 -- a device is told more than this one needs
 
@@ -29,7 +29,7 @@ FAULTS: Mapping[str, Outcome] = {
 
 
 def named(text: str) -> Kernel:
-    """``0.5`` takes 0.5 ms, ``0.5 wrong`` leaves out an element."""
+    """Return a kernel: ``0.5`` takes 0.5 ms, ``0.5 wrong`` also leaves out an element."""
     origin = Origin("list", None, {"text": text})
     return Kernel(text, (Launch("f", (1, 1, 1), (1, 1, 1), ("A", "B", "C")),), origin=origin)
 
@@ -40,7 +40,7 @@ class Repeater(FakeRepeater):
 
 
 class ListDevice(PythonDevice):
-    """A GPU whose kernels are as `named` describes; notes what it times."""
+    """A GPU for the kernels of `named`; it records which ones it times."""
 
     nvml, handle = None, None
 

@@ -1,4 +1,4 @@
-"""The kernels that all boards measure compute what their workloads say."""
+"""The kernels that compare boards compute what their workloads specify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callables that return what they have kept are found by their first calls."""
+"""Callables that return a stored result are detected by their first calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def double(x: Any) -> Any:
 
 
 def called(function: Callable[..., Any], *args: Any, reference: Any = double) -> float:
-    """The error of the first call."""
+    """Return the error of the first call."""
     _, correctness = first_call(function, args, Specification(reference))
     return correctness.max_relative_error
 

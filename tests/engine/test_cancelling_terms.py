@@ -1,4 +1,4 @@
-"""Right kernels whose results are small differences of large terms, and wrong ones like them."""
+"""Correct kernels whose results are small differences of large terms, and wrong ones like them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gelu(x: Any) -> Any:
 
 
 def erff(x: Any) -> Any:
-    """As on a GPU: up to one unit in the last place off."""
+    """Return erf(x) as a GPU computes it: off by up to one unit in the last place."""
     return F(erf(x)) * (1 + F(2**-24) * F(np.sign(np.sin(1e4 * x))))
 
 

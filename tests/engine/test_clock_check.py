@@ -1,4 +1,4 @@
-"""Whether a card kept to its lock, by what the meter of an emulated card has read."""
+"""Whether a card kept to its lock, according to the meter of an emulated card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large workloads are verified in the device's memory, on which their kernels run in place."""
+"""Large workloads are verified in the device's memory, where their kernels run in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates are timed, the promising ones weighed, and those that are kept confirmed once."""
+"""Candidates are timed, the power of promising ones is measured, and kept ones are confirmed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_is_left_when_it_is_stopped_is_left_out(
 
 @dataclass
 class CountingHarness:
-    """Says what is wanted of every kernel, and counts what was asked."""
+    """Gives every kernel the same outcome, and counts the calls."""
 
     outcome: str = "correct"
     verified: int = 0

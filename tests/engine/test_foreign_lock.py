@@ -1,4 +1,4 @@
-"""Cards that somebody else seems to have locked are not locked."""
+"""Cards that another program seems to have locked are refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CLOCK = Setpoint(sm_clock_mhz=1500)
 
 
 def told(*clocks_mhz: int | None, reasons: int | None = 0) -> list[Conditions]:
-    """What NVML reports."""
+    """Return the readings of NVML."""
     return [Conditions(40, mhz, 3201, reasons, 700_000) for mhz in clocks_mhz]
 
 
 def own(*clocks_mhz: float) -> ClockSamples:
-    """What an SM counts."""
+    """Return the clock counted by an SM."""
     begin = np.arange(len(clocks_mhz)) * 0.05
     return ClockSamples(begin, begin + 0.05, np.array(clocks_mhz))
 

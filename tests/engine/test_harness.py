@@ -1,4 +1,4 @@
-"""An item from beginning to end on the emulated GPU: a hand-written kernel and its mutants."""
+"""An item from start to finish on the emulated GPU: a hand-written kernel and its mutants."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ extern "C" __global__ void conv(const float* data, const float* weight, float* o
 
 
 def conv(old: str = "", new: str = "", **changes: Any) -> Kernel:
-    """The kernel above with one piece of its text replaced."""
+    """Return the kernel above with one piece of its text replaced."""
     if old:
         assert SOURCE.count(old) == 1, old
     launch = Launch("conv", (8, 1, 1), (8, 8, 1), ("data", "weight", "output"))
@@ -76,7 +76,7 @@ def measure(device: EmulatedDevice, kernel: Kernel, subject: Subject = SUBJECT) 
 
 
 def refused(device: EmulatedDevice, kernel: Kernel) -> Measurement:
-    """The record of a kernel that fails: an error, and no figure of any kind."""
+    """Return the record of a kernel that fails, which has an error and no figures."""
     measurement = measure(device, kernel)
     assert measurement.outcome != "correct"
     assert measurement.error

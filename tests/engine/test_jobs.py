@@ -1,4 +1,4 @@
-"""Jobs that are written to a folder and read by whoever has the folder alone."""
+"""Jobs that are written to a folder and read from nothing but that folder."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def elementwise(function: Any, dtype: str = "float32", **options: Any) -> Contra
 
 
 def judged(workload: Contract, output: Array, seed: int = 0) -> ErrorBound:
-    """What `compare` says of ``output``."""
+    """Return the message of `compare` about ``output``."""
     reference = make_reference(workload, seed)
     return compare({"y": output}, reference, workload.io.bounds, seed)
 

@@ -1,4 +1,4 @@
-"""References of large workloads are computed in the device's memory, as CuPy's arrays are."""
+"""References of large workloads are computed in the device's memory, as with CuPy."""
 
 from __future__ import annotations
 

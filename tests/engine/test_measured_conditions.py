@@ -1,4 +1,4 @@
-"""What the record of an item says about the card during the trials."""
+"""The conditions of the card during the trials, in the record of an item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search makes small, as properties of any trials."""
+"""Properties of the cost that a search minimizes."""
 
 from __future__ import annotations
 

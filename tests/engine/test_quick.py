@@ -96,7 +96,7 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
 
 @pytest.mark.slow
 def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device that runs it back to back, and leaves the poison where it is then."""
+    """A kernel that leaves the poison in place when it is run back to back."""
 
     def relaunch(_: VirtualRepeater, *, once: bool) -> Iterator[int]:
         assert not once

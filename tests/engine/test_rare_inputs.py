@@ -1,4 +1,4 @@
-"""Kernels that are wrong at a magnitude, a place or a kind of row that is rare, and right ones."""
+"""Kernels that are wrong only for rare magnitudes, places or kinds of rows, and correct ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a callable returns is compared with its reference, whichever device has the two."""
+"""A callable's result is compared with its reference, whichever devices they are on."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TREES = st.recursive(
 
 
 def spoiled(tree: Any, which: int) -> Any:
-    """``tree`` with the array number ``which`` doubled."""
+    """Return ``tree`` with the array number ``which`` doubled."""
     count = 0
 
     def copied(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The seed that is drawn on a machine."""
+"""The random seed that the kernels of a workload share for a day."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Later(seeds.datetime):
-    """A day on which nothing was verified yet."""
+    """A day on which nothing has been verified yet."""
 
     @classmethod
     def now(cls, tz: Any = None) -> Any:

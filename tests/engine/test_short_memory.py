@@ -1,4 +1,4 @@
-"""What does not fit into this machine's memory is refused before the system ends a process."""
+"""Work that does not fit into this machine's memory is refused before the system kills it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workload can state about its outputs: bounds, steps, masks, infinities, no dimensions."""
+"""What a workload can declare for its outputs: bounds, steps, masks, infinities, no dimensions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 
 
 def fault_of(body: Body, workload: Contract) -> str | None:
-    """Why a kernel is refused; None if it passes."""
+    """Return why a kernel is wrong; None if it passes."""
     try:
         verify_on_device(PythonDevice(body), KERNEL, workload)
     except KernelFault as fault:
@@ -95,7 +95,7 @@ def test_a_plain_number_bounds_an_output(factor: float) -> None:
 
 
 def with_mask(inputs: Values) -> Values:
-    """The positive elements at the front; the rest is left as it was."""
+    """Write the positive elements to the front; leave the rest as it was."""
     flat = inputs["x"].reshape(-1)
     kept = flat[flat > 0]
     found = np.ma.masked_all(flat.shape)

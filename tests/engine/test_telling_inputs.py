@@ -1,4 +1,4 @@
-"""Kernels that are right on ordinary inputs only, and kernels that are right on all."""
+"""Kernels that are correct on ordinary inputs only, and kernels that are correct on all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel is verified on its workload's twins too."""
+"""A kernel is verified on its workload's twins as well."""
 
 from __future__ import annotations
 

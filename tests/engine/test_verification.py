@@ -1,4 +1,4 @@
-"""What a wrong kernel is told, on a device that is a Python function."""
+"""The messages about wrong kernels, on a device whose kernels are Python functions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FakeLoaded:
         self.device.run(self.arenas)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        """Once without a change of the buffers; tells all runs."""
+        """Launch once without changing the buffers; yield the number of runs."""
         if self.device.relaunches:
             self.device.relaunched.append(once)
             self.device.run(self.arenas)
@@ -290,7 +290,7 @@ def test_an_integer_that_was_not_written_is_told(dtype: str, right: int) -> None
 def test_an_output_that_is_combined_with_what_was_there_is_wrong(
     dtype: str, combine: Callable[..., Array]
 ) -> None:
-    """As atomicMax does, where nobody has set the output to begin with."""
+    """A kernel that combines its result with an uninitialized output, as with atomicMax."""
     output = Tensor("y", (6,), dtype, "output")
     workload = Contract("c", (output,), lambda _: {"y": np.arange(1.0, 7.0)})
 
@@ -514,7 +514,7 @@ def test_arenas_are_gone_afterwards(
 
 
 def remembered(workload: Conv2d | Contract = SMALL, **options: Any) -> FakeDevice:
-    """A device that verifies a correct kernel twice."""
+    """A device that has verified a correct kernel twice."""
     device = FakeDevice(right, **options)
     results = [verify_on_device(device, kernel(), workload) for _ in range(2)]
     assert results[0] == results[1]

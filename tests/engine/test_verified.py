@@ -1,4 +1,4 @@
-"""A kernel that was verified under one cap is not verified again under another one."""
+"""A kernel that was verified under one cap is not verified again under another."""
 
 from __future__ import annotations
 

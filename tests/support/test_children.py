@@ -1,4 +1,4 @@
-"""Commands that run at the same time, and end together."""
+"""Commands that run at the same time and end together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python code that does not end."""
+"""Third-party Python code that does not end by itself."""
 
 from __future__ import annotations
 

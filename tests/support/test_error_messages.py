@@ -1,4 +1,4 @@
-"""Messages of errors that quote what stands in files."""
+"""Error messages that quote untrusted files."""
 
 from __future__ import annotations
 

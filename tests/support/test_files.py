@@ -1,4 +1,4 @@
-"""Files in folders where others may have put something: nothing else is opened or overwritten."""
+"""Files in folders that others can write: nothing else is opened or overwritten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A file that nobody means to write."""
+    """A file that must not be written."""
     path = tmp_path / "precious"
     path.write_text("kept")
     return path

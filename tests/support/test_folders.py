@@ -1,4 +1,4 @@
-"""Folders and links on shared machines: whose they may be."""
+"""Folders and links on shared machines: who may own them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Give = Callable[[Path], Path]
 
 @pytest.fixture
 def given_away() -> Give:
-    """Makes a file, folder or link somebody else's."""
+    """Makes another user the owner of a file, folder or link."""
     if os.geteuid():
         pytest.skip("only root can make files that belong to another user")
 
@@ -30,7 +30,7 @@ def given_away() -> Give:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A folder for everybody, in which each can remove only entries of their own, such as /tmp."""
+    """A folder such as /tmp: all users can write, and each can remove only their own entries."""
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)

@@ -1,4 +1,4 @@
-"""A package that is there and cannot be loaded is not said to be missing."""
+"""A package that is installed but cannot be loaded is not reported as missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_gpuenergy.support import InputError, UnavailableError
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The text of a package ``pyarrow`` and ``torch`` that is found first."""
+    """Packages ``pyarrow`` and ``torch`` with a given text, found before the installed ones."""
     for name in ("pyarrow", "torch"):
         for loaded in [one for one in sys.modules if one.partition(".")[0] == name]:
             monkeypatch.delitem(sys.modules, loaded)

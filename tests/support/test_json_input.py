@@ -1,4 +1,4 @@
-"""Typed values from JSON that anyone may have written."""
+"""Typed values from untrusted JSON."""
 
 from __future__ import annotations
 

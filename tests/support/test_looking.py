@@ -1,4 +1,4 @@
-"""Whether a path is there: true, false, or one sentence, in every version of Python."""
+"""Whether a path exists: True, False or one error message, in every version of Python."""
 
 from __future__ import annotations
 

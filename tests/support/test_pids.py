@@ -1,4 +1,4 @@
-"""Telling a process from a later one of its number."""
+"""Distinguishing a process from a later one with the same ID."""
 
 from __future__ import annotations
 

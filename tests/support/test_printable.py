@@ -1,4 +1,4 @@
-"""What is printed commands neither the terminal nor GitHub's runner."""
+"""Printed text contains no commands to the terminal or to GitHub's runner."""
 
 from __future__ import annotations
 

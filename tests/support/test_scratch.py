@@ -1,4 +1,4 @@
-"""Scratch folders: gone when done with, and at the next start when nobody could do it."""
+"""Scratch folders are removed after use or, if the process was killed, by the next run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with scratch_folder(1) as folder:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No room in shared memory, so that folders are made here."""
+    """Make folders here, as if shared memory had no room."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))

@@ -1,4 +1,4 @@
-"""Signals that end a run end it as Ctrl-C does, and those that were ignored stay so."""
+"""Terminating signals end a run as Ctrl-C does, and ignored signals stay ignored."""
 
 from __future__ import annotations
 

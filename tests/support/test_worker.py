@@ -29,7 +29,7 @@ from pytest_gpuenergy.support.errors import KernelFault
 
 
 class Awkward(Exception):
-    """Pickles, but cannot be made again from its message."""
+    """An error that can be pickled but not unpickled."""
 
     def __init__(self, one, two):
         super().__init__(one + two)
@@ -101,7 +101,7 @@ class Subject:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Worker]]:
-    """Makes workers of the class above, and ends them."""
+    """Makes workers of the class above, and ends them after the test."""
     (tmp_path / "worker_subject.py").write_text(FACTORY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     workers: list[Worker] = []
