@@ -1,7 +1,7 @@
-"""Anchor kernels: measured early in a run and again from time to time, to detect drift.
+"""Anchor kernels, which are measured early in a run and again from time to time to detect drift.
 
-Each setpoint has its own anchor: the first kernel measured cleanly at it. Until the end of the run
-it is only measured again while the card is at that setpoint anyway, so checks change no settings.
+Each setpoint has its own anchor: the first kernel measured cleanly at it. It is measured again only
+while the card is at that setpoint anyway, so that checks change no settings before the run ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from pytest_gpuenergy.workloads import Workload
 
 @dataclass
 class _Anchor:
-    """A kernel to measure again, and the measurements made since it was last found unchanged."""
+    """A kernel to measure again.
+
+    Attributes:
+        kernel: the kernel.
+        workload: what it computes.
+        subject: the item that measured it first.
+        first: its first measurement.
+        checked_s: when it was last measured, on the device's clock.
+        pending: the measurements made at its setpoint since it was last found unchanged.
+        drifted: whether the last conclusive check found drift.
+    """
 
     kernel: AnyKernel
     workload: Workload
@@ -39,9 +49,9 @@ class AnchorWatch:
     """The anchors of one process and its GPU.
 
     Args:
-        interval_s: time between checks at a setpoint, on the device's clock; 0 disables checks.
+        interval_s: the time between checks at a setpoint, on the device's clock; 0 disables checks.
         device: the GPU.
-        harness: measures on it.
+        harness: the harness that measures on it.
         folder: the run's folder, to which checks and flags are written immediately.
     """
 
@@ -66,7 +76,7 @@ class AnchorWatch:
             self._check(anchor)
 
     def flags(self, subject: Subject) -> tuple[str, ...]:
-        """The flags for anything measured at this setpoint now."""
+        """Return the flags for anything measured at this setpoint now."""
         anchor = self._anchors.get(_place(subject))
         return (DRIFT,) if anchor and anchor.drifted else ()
 
@@ -100,7 +110,7 @@ class AnchorWatch:
 
         Args:
             subject: the item, which is not measured again.
-            known: the item's earlier measurement.
+            known: the item's measurement from before the run was resumed.
             kernel: the kernel measured then.
             workload: the kernel's workload.
             earlier: everything the run measured before it was resumed.
@@ -113,10 +123,10 @@ class AnchorWatch:
         self._anchors[place] = _Anchor(kernel, workload, subject, known, -math.inf, pending)
 
     def finish(self, apply: Callable[[Setpoint], Setpoint]) -> None:
-        """Check what was measured since the last checks, if the run lasted at least an interval.
+        """Check each anchor with pending measurements, if the run lasted at least one interval.
 
         Args:
-            apply: sets the card to a setpoint and returns what it enforces.
+            apply: sets the card to a setpoint and returns the setpoint that it enforces.
 
         Raises:
             ReportError: a check cannot be written.
@@ -124,7 +134,7 @@ class AnchorWatch:
         if self._device.clock.now_s() - self._began_s < self._interval_s:
             return
         for anchor in self._anchors.values():
-            if anchor.pending and anchor.checked_s > -math.inf:  # otherwise nothing is new
+            if anchor.pending and anchor.checked_s > -math.inf:  # -inf: resumed, nothing measured
                 self._check(anchor, apply)
 
     def _check(self, anchor: _Anchor, apply: Callable[[Setpoint], Setpoint] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Checks what arenas hold after a run, and again after all launches of a measurement."""
+"""Checks the contents of arenas after a run, and again after all launches of a measurement."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Array, ErrorBound, numbers, stored, stored_as
 
 _SINGLE = 3
-"""Single launches that are checked: a kernel that works at every fourth one can be right at one."""
+"""How many single launches are checked; a kernel that skips most launches may be right at one."""
 
 
 class ArenaCheck:
     """Checks arenas after a run: outputs correct, inputs and guard bands unchanged.
 
     Args:
-        arenas: by tensor name, all in one place; the inputs must keep their current contents.
+        arenas: the arenas by tensor name, all on the same device; the inputs must keep their
+            current contents.
         reference: computes the correct outputs, by tensor name.
         bounds: the largest error allowed for each output.
-        seed: of the inputs, for messages.
+        seed: the seed of the inputs, for messages.
         draw: chooses the elements that `falsify` makes wrong; by default unpredictable.
     """
 
@@ -88,14 +89,14 @@ class ArenaCheck:
     def poison(self) -> None:
         """Fill the outputs with NaN; integers with -1 or, if unsigned, their largest value.
 
-        An inout gets its initial contents again.
+        Tensors of role ``inout`` get their initial contents again.
         """
         for name, arena in self._outputs.items():
             arena.fill(self._initial.get(name))
         self._before = self._values()
 
     def falsify(self) -> None:
-        """Restore inout tensors, and make a few elements of each output wrong: `falsified`."""
+        """Restore inout tensors, and make a few elements of each other output wrong."""
         with self._arrays.used():
             for name, arena in self._outputs.items():
                 dtype = arena.tensor.dtype
@@ -110,7 +111,7 @@ class ArenaCheck:
         return {name: numbers(v, self._outputs[name].tensor.dtype) for name, v in outputs.items()}
 
     def _values(self) -> dict[str, Array]:
-        """Copies of the outputs."""
+        """Return copies of the outputs."""
         with self._arrays.used():
             return {name: arena.value() for name, arena in self._outputs.items()}
 
@@ -120,16 +121,18 @@ def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -
 
     It is first launched again as before, on poisoned outputs, which reveals elements that it no
     longer writes. Then single launches, directly after others, start from outputs that are correct
-    except for a few elements, which reveals a kernel that skips work where its outputs look right,
+    except for a few elements. This reveals a kernel that skips work where its outputs look right,
     and one that skips launches.
 
     Args:
-        kernel: one that was correct at first.
-        check: of its arenas.
-        once: it was not launched many times, so that the first is a single launch, too.
+        kernel: a kernel that was correct at first.
+        check: the check of its arenas.
+        once: whether the first of these launches is a single one too, because the kernel has not
+            been launched many times.
 
     Raises:
-        KernelFault: it is wrong now. The message gives the number of launches and the place.
+        KernelFault: the kernel is wrong now. The message gives the number of launches and the
+            place.
     """
     check.poison()
     if _check_launches(kernel, check, once=once):
@@ -139,7 +142,7 @@ def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -
 
 
 def _check_launches(kernel: Relaunching, check: ArenaCheck, *, once: bool) -> int:
-    """Return how many launches there have been; 0 if nothing was launched."""
+    """Launch and check; return how many launches there have been, 0 if nothing was launched."""
     launches = 0
     for launches in kernel.relaunch(once=once):
         try:
@@ -158,7 +161,7 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
     correct values if that is wide enough: neither spot checks nor the range give them away.
 
     Args:
-        right: the correct values; where they are not finite, the range is that of the others.
+        right: the correct values; the range leaves out those that are not finite.
         draw: chooses the positions.
     """
     false = right.copy()
@@ -174,7 +177,7 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
 
 
 def _far_off(right: Array, low: float, high: float) -> Array:
-    """Wrong values for some of those that range from ``low`` to ``high``."""
+    """Return wrong values in place of correct ones, which range from ``low`` to ``high``."""
     if right.dtype.kind == "b":
         return np.logical_not(right)
     values = right.astype(np.float64)
@@ -190,7 +193,7 @@ def _far_off(right: Array, low: float, high: float) -> Array:
 def _moved(
     values: npt.NDArray[np.float64], low: float, high: float, largest: float, step: float
 ) -> npt.NDArray[np.float64]:
-    """Shift values cyclically by half their range, or by half the largest if that is narrow."""
+    """Shift values cyclically by half their range or, if that is narrow, by half of ``largest``."""
     reach = high - low + step
     if reach < largest / 2:
         return values - np.where(values > 0, largest / 2, -largest / 2)
@@ -213,10 +216,10 @@ def _check_guards(arena: Arena) -> None:
     changed = changed_guard_bytes(tensor.name, *arena.guards(), tensor.nbytes)
     end = GUARD_BYTES + tensor.nbytes
     before, after = changed[changed < end], changed[changed >= end]
-    for there, where in ((before, "before the start"), (after, "past the end")):
-        if there.size:
+    for offsets, where in ((before, "before the start"), (after, "past the end")):
+        if offsets.size:
             size = stored_as(tensor.dtype).itemsize
-            first, last = ((int(i) - GUARD_BYTES) // size for i in there[[0, -1]])
+            first, last = ((int(i) - GUARD_BYTES) // size for i in offsets[[0, -1]])
             raise KernelFault(
                 "correctness",
                 f"The kernel writes {where} of {tensor.name}, which has {tensor.size} elements: "

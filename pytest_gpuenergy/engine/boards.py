@@ -1,12 +1,12 @@
-"""Has each board of a run measure the same few kernels under each setpoint (`board_kernels`).
+"""Measures the same few kernels on each board of a run, at each setpoint, to compare boards.
 
-Boards of one model differ by some percent in joules. What these kernels take on each shows by how
-much; `report.Boards` makes the boards' gains of it.
+The energy of a kernel differs by some percent between boards of one model. The figures of these
+kernels show by how much; `report.Boards` derives each board's gain from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,70 +22,10 @@ from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Tensor, Workload
 
 _TRIES = 2
-"""Measurements of a kernel whose figures are flagged, such as for a step of the card's state."""
-
-
-class BoardWatch:
-    """The kernels of all boards, on the GPU of one process.
-
-    Args:
-        device: the GPU.
-        harness: measures on it.
-        folder: the run's folder, to which each measurement is written immediately.
-    """
-
-    def __init__(self, device: Device, harness: Harness, folder: RunFolder) -> None:
-        self._device = device
-        self._harness = harness
-        self._folder = folder
-        self._done: set[tuple[Setpoint, Setpoint]] = set()
-
-    def ensure(self, subject: Subject) -> None:
-        """Measure the kernels at the applied setpoint of ``subject``, unless the run has done so.
-
-        A kernel that fails has a measurement without figures, which says why: the run goes on.
-
-        Raises:
-            ReportError: a measurement cannot be written.
-        """
-        place = (subject.setpoint, subject.enforced)
-        if place in self._done:
-            return
-        self._done.add(place)
-        # Another process may have this GPU too, or have had it before the run was resumed.
-        known = self._folder.board_checks()
-        for one in board_kernels(self._device):
-            (label,) = {launch.entry for launch in one.kernel.launches}
-            node_id = f"board::{label}-{subject.setpoint.label}-{self._device.uuid}"
-            own = Subject(node_id, label, subject.setpoint, subject.enforced)
-            if not self._knows(known, one, own):
-                for _ in range(_TRIES):
-                    check = self._measured(one, own)
-                    self._folder.append_board_check(check)
-                    if not (check.measured and check.validity):
-                        break
-
-    def _knows(self, known: Sequence[Measurement], one: BoardKernel, own: Subject) -> bool:
-        return any(
-            m.node_id == own.node_id
-            and m.kernel.digest == one.kernel.digest
-            and m.measured
-            and not m.validity
-            and Setpoint.enforced_for(m) == own.enforced
-            for m in known
-        )
-
-    def _measured(self, one: BoardKernel, own: Subject) -> Measurement:
-        try:
-            return self._harness.measure_again(one.kernel, one.workload, own)
-        except (GpuEnergyError, OSError) as error:  # items meet the same error and report it
-            draft = self._harness.draft_of_callable(describe_workload(one.workload), own, ORIGIN)
-            kernel = describe_kernel(one.kernel, own.label)
-            return replace(draft, kernel=kernel, outcome="runtime", error=str(error))
-
+"""How often a kernel is measured at most, if its figures are flagged."""
 
 ORIGIN = "board-anchor"
-"""Of these kernels, as `KernelInfo.origin`."""
+"""The `KernelInfo.origin` of these kernels."""
 
 _THREADS = 256
 _ROTATIONS = 512
@@ -113,22 +53,81 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) scale(const float* x, f
 
 _BLOCKS = 2112  # 8 blocks on each of 132 multiprocessors at a time, twice
 _EMULATED_BLOCKS = 264
-_L2_TIMES = 2  # the arrays of `scale` take so many times the L2
+_L2_TIMES = 2  # the arrays of `scale` are this many times as large as the L2
 _USUAL_L2_BYTES = 50 << 20
 _MIB = 1 << 20
 
 
+class BoardWatch:
+    """Measures the kernels that compare boards, on the GPU of one process.
+
+    Args:
+        device: the GPU.
+        harness: the harness that measures on it.
+        folder: the run's folder, to which each measurement is written immediately.
+    """
+
+    def __init__(self, device: Device, harness: Harness, folder: RunFolder) -> None:
+        self._device = device
+        self._harness = harness
+        self._folder = folder
+        self._done: set[tuple[Setpoint, Setpoint]] = set()
+
+    def ensure(self, subject: Subject) -> None:
+        """Measure the kernels at the applied setpoint of ``subject``, unless the run has done so.
+
+        If a kernel fails, the run goes on, with a measurement that has an error but no figures.
+
+        Raises:
+            ReportError: a measurement cannot be written.
+        """
+        place = (subject.setpoint, subject.enforced)
+        if place in self._done:
+            return
+        self._done.add(place)
+        # Another process may have this GPU too, or have had it before the run was resumed.
+        earlier = self._folder.board_checks()
+        for board_kernel in board_kernels(self._device):
+            (label,) = {launch.entry for launch in board_kernel.kernel.launches}
+            node_id = f"board::{label}-{subject.setpoint.label}-{self._device.uuid}"
+            own = Subject(node_id, label, subject.setpoint, subject.enforced)
+            if any(
+                m.node_id == own.node_id
+                and m.kernel.digest == board_kernel.kernel.digest
+                and m.measured
+                and not m.validity
+                and Setpoint.enforced_for(m) == own.enforced
+                for m in earlier
+            ):
+                continue
+            for _ in range(_TRIES):
+                check = self._measured(board_kernel, own)
+                self._folder.append_board_check(check)
+                if not (check.measured and check.validity):
+                    break
+
+    def _measured(self, board_kernel: BoardKernel, subject: Subject) -> Measurement:
+        kernel, workload = board_kernel
+        try:
+            return self._harness.measure_again(kernel, workload, subject)
+        except (GpuEnergyError, OSError) as error:  # items meet the same error and report it
+            draft = self._harness.draft_of_callable(describe_workload(workload), subject, ORIGIN)
+            info = describe_kernel(kernel, subject.label)
+            return replace(draft, kernel=info, outcome="runtime", error=str(error))
+
+
 class BoardKernel(NamedTuple):
-    """A kernel with what it computes."""
+    """A kernel that compares boards, with its workload."""
 
     kernel: Kernel
     workload: Workload
 
 
 def board_kernels(device: Device) -> tuple[BoardKernel, ...]:
-    """The kernels for a card's model: ``rotate`` in registers, ``scale`` in the device memory.
+    """Return the kernels for a card's model.
 
-    On an H200 a launch of either takes some 20 µs to 40 µs.
+    ``rotate`` works in registers, ``scale`` in device memory. On an H200 a launch of either takes
+    some 20 µs to 40 µs.
     """
     peaks = peaks_of(device.name)
     l2_bytes = _USUAL_L2_BYTES if peaks is None else peaks.l2_bytes
@@ -163,7 +162,7 @@ def _made(
 
 
 def _rotated(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The product of all rotations at once, by the constants as float32 has them."""
+    """Apply all rotations at once, with the constants rounded to float32."""
     x = inputs["x"]
     factor = complex(np.float32(_COS), np.float32(_SIN)) ** _ROTATIONS
     rotated = np.multiply(x[0::2] + np.multiply(x[1::2], 1j), factor)

@@ -1,4 +1,4 @@
-"""Callables that launch on the current stream: verified at first, then measured in this process."""
+"""Verifies and measures Python callables that launch kernels on the current CUDA stream."""
 
 from __future__ import annotations
 
@@ -39,14 +39,30 @@ from pytest_gpuenergy.workloads import Array
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import GraphRepeater
 
+Arguments = tuple[object, ...]
+
+_NARROW = 2.0**-5
+"""The most by which an element is scaled differently from the others, see `_Inputs`."""
+
+_CLOCKS_RATIO, _CLOCKS_S = 0.02, 0.1
+"""How far CUDA events and the clock may differ: they are read milliseconds apart, or more."""
+
+_LEFT_RATIO, _LEFT_S = 0.01, 0.02
+"""How long the GPU may go on after the last launch, as a fraction of the whole and in seconds."""
+
+_ALONE_RATIO, _ALONE_S = 2.0, 50e-6
+"""How much longer a call may take alone: launching a graph takes some microseconds."""
+
 
 @dataclass(frozen=True)
 class VerifiedCallable:
-    """A callable with its arguments, whose first result was right.
+    """A callable with its arguments, whose first result was correct.
 
     Attributes:
-        correctness: of that result; None without a specification.
-        check: verifies it once more, after a measurement.
+        function: the callable.
+        args: its arguments.
+        correctness: the correctness of the first result; None without a specification.
+        check: verifies the callable once more, after a measurement.
     """
 
     function: Callable[..., Any]
@@ -61,11 +77,11 @@ class VerifiedCallable:
         args: tuple[object, ...],
         specification: Specification | None,
     ) -> VerifiedCallable:
-        """Call it once, before it is measured, because it may change its arguments.
+        """Call ``function`` once, before it is measured, because it may change its arguments.
 
         Raises:
-            KernelFault: it returns something else than it must.
-            ResultError: its result cannot be compared.
+            KernelFault: the result is wrong.
+            ResultError: the result cannot be compared.
         """
         if specification is None:
             return cls(function, args, None, lambda _: None)
@@ -73,7 +89,7 @@ class VerifiedCallable:
         return cls(function, args, correctness, CallableCheck(expected, args))
 
     def measure(self, harness: Harness, info: WorkloadInfo, subject: Subject) -> Measurement:
-        """Measure replays of its graph; flagged if it could not be captured in one."""
+        """Measure replays of its CUDA graph; the flag ``host_gaps`` says that it has none."""
         from pytest_gpuenergy.devices import GraphRepeater
 
         captured = []
@@ -94,17 +110,13 @@ class VerifiedCallable:
         return measurement if all(captured) else measurement.flagged("host_gaps")
 
 
-Arguments = tuple[object, ...]
-_NARROW = 2.0**-5
-
-
 def first_call(
     function: Callable[..., object], args: Arguments, specification: Specification
 ) -> tuple[Expected, Correctness]:
-    """Call a callable and compare what it returns, for its arguments and for other inputs.
+    """Call a callable and compare its results, for its arguments and for other inputs.
 
     Raises:
-        KernelFault: it returns something else than it must.
+        KernelFault: a result is wrong.
         ResultError: as of `expect` and `Expected.check`.
     """
     expected = specification.of(args)
@@ -117,7 +129,7 @@ def first_call(
 
 
 class _Inputs:
-    """The arrays among a callable's arguments; created before its first call."""
+    """The arrays among a callable's arguments, recorded before its first call."""
 
     def __init__(self, args: Arguments) -> None:
         self._args = args
@@ -131,21 +143,21 @@ class _Inputs:
         usual: Expected,
         specification: Specification,
     ) -> None:
-        """Compare what the callable returns for other inputs, after its first call.
+        """Compare the callable's results for other inputs, after its first call.
 
         Floating-point arrays get other contents of the same signs and about the same size: first in
-        the same memory, whose address the callable may remember, and then in other memory. At last
-        they have their own contents again. Nothing is done where the first call has changed an
-        argument, or where callable or reference are not made for such inputs.
+        the same memory, whose address the callable may have stored, and then in other memory. In
+        the end they have their own contents again. Nothing is done if the first call has changed an
+        argument, or if the callable or the reference does not accept such inputs.
 
         Args:
             function: the callable.
-            returned: by its first call; arguments that share its memory are outputs.
-            usual: what it must return for its own arguments.
-            specification: what it must return for others.
+            returned: the result of its first call; arguments that share its memory are outputs.
+            usual: the correct result for its own arguments.
+            specification: gives the correct result for others.
 
         Raises:
-            KernelFault: it returns something else.
+            KernelFault: a result is wrong.
         """
         inputs = self._inputs(returned)
         if inputs is None:
@@ -155,11 +167,11 @@ class _Inputs:
                 return
         finally:
             _fill(self._args, inputs)
-        if (others := _elsewhere(self._args, inputs)) is not None:
-            self._was_right(function, others, inputs, usual, specification)
+        if (copies := _in_other_memory(self._args, inputs)) is not None:
+            self._was_right(function, copies, inputs, usual, specification)
 
     def _inputs(self, returned: object) -> dict[str, Array] | None:
-        """Floating-point contents that may be changed, by place; None if nothing should be."""
+        """Return the floating-point contents that may be changed, by place; None for none."""
         outputs = [part for _, part in arrays_in(returned, "result")]
         found: dict[str, Array] = {}
         for name, part in arrays_in(self._args, "args"):
@@ -183,16 +195,21 @@ class _Inputs:
         usual: Expected,
         specification: Specification,
     ) -> bool:
-        """Whether the callable was called with other contents in ``args``, and was right."""
+        """Call the callable with other contents in ``args``; return whether that was possible.
+
+        Raises:
+            KernelFault: the result is wrong.
+        """
         for narrow in (0.0, _NARROW):
-            if not _fill(args, {name: self._other(one, narrow) for name, one in inputs.items()}):
+            changed = {name: self._other(content, narrow) for name, content in inputs.items()}
+            if not _fill(args, changed):
                 return False
             try:
                 expected = specification.of(args)
                 if not _differs(expected, usual):
                     continue
                 returned = function(*args)
-            except Exception:  # neither of the two has promised to take these inputs
+            except Exception:  # neither of the two has to accept these inputs
                 return False
             try:
                 expected.check(returned)
@@ -205,9 +222,9 @@ class _Inputs:
         return False
 
     def _other(self, content: Array, narrow: float) -> Array:
-        """Values of other size: all scaled alike, and if ``narrow``, also a little by themselves.
+        """Return scaled values: all by one factor and, if ``narrow``, each a little differently.
 
-        What is sorted, symmetric or positive definite stays so as long as that is enough.
+        One factor keeps arrays sorted, symmetric or positive definite; it is tried first.
         """
         factor = self._draw.uniform(0.5, 0.9)
         spread = 1 + narrow * self._draw.uniform(-1.0, 1.0, content.shape)
@@ -215,7 +232,7 @@ class _Inputs:
 
 
 def _differs(one: Expected, other: Expected) -> bool:
-    """Whether a result that is right for one would be wrong for the other."""
+    """Return whether a result that is right for one would be wrong for the other."""
     try:
         compare(dict(one.arrays), other.arrays, other.bounds, seed=0)
     except Exception:  # of other shapes, for example
@@ -224,7 +241,7 @@ def _differs(one: Expected, other: Expected) -> bool:
 
 
 def _fill(args: Arguments, contents: Mapping[str, Array]) -> bool:
-    """Write contents to the arrays among ``args``; whether all can be written to."""
+    """Write contents to the arrays among ``args``; return whether all could be written."""
     try:
         for name, part in arrays_in(args, "args"):
             if name in contents:
@@ -234,8 +251,8 @@ def _fill(args: Arguments, contents: Mapping[str, Array]) -> bool:
     return True
 
 
-def _elsewhere(args: Arguments, inputs: Mapping[str, Array]) -> Arguments | None:
-    """The arguments in other memory; None where they cannot be copied."""
+def _in_other_memory(args: Arguments, inputs: Mapping[str, Array]) -> Arguments | None:
+    """Return copies of the arguments; None if they cannot be copied."""
     try:
         others = tuple(map(copied, args))
     except Exception:  # whatever their library raises, for example when there is no room
@@ -245,7 +262,7 @@ def _elsewhere(args: Arguments, inputs: Mapping[str, Array]) -> Arguments | None
 
 
 class Replayed(Protocol):
-    """A measured callable that can be launched again, such as a `GraphRepeater`."""
+    """A measured callable that can be called again, such as a `GraphRepeater`."""
 
     launches: int
 
@@ -253,21 +270,21 @@ class Replayed(Protocol):
 
 
 class WatchableRepeater(Repeater, Protocol):
-    """A repeater that can say what calls take, see `GraphRepeater.call_s`."""
+    """A repeater that can report how long calls take, see `GraphRepeater.call_s`."""
 
     def call_s(self) -> tuple[float, float] | None: ...
 
 
 class WatchedRepeater:
-    """A callable's repeater, observed through the driver, which the callable cannot replace.
+    """A callable's repeater, checked through the driver, which the callable cannot replace.
 
-    Everything else is the repeater's.
+    Other attributes are those of the repeater.
 
     Args:
         repeater: a `GraphRepeater`.
         now_s: the machine's monotonic clock.
         wait: waits until the GPU has nothing to do for this process.
-        forget: ends what earlier launches have set aside in the GPU's cache.
+        forget: releases the cache lines that earlier launches have set aside for persistence.
     """
 
     def __init__(
@@ -295,17 +312,17 @@ class WatchedRepeater:
 
         Raises:
             KernelFault: the timeline differs from the time that has passed, or the GPU is still
-                working for this process although all launches have ended.
+                working for this process after the last launch.
         """
         timeline = self._repeater.stop()
         ended_s = self._now_s()
         self._wait()
         passed_s, left_s = ended_s - self._began_s, self._now_s() - ended_s
-        told_s = float(timeline.time_s[-1] - timeline.time_s[0])
-        if abs(told_s - passed_s) > _CLOCKS_RATIO * passed_s + _CLOCKS_S:
+        events_s = float(timeline.time_s[-1] - timeline.time_s[0])
+        if abs(events_s - passed_s) > _CLOCKS_RATIO * passed_s + _CLOCKS_S:
             raise KernelFault(
                 "correctness",
-                f"The CUDA events around the callable's launches tell of {told_s:.3g} s, while "
+                f"The CUDA events around the callable's launches tell of {events_s:.3g} s, while "
                 f"{passed_s:.3g} s have passed: something has replaced functions of CuPy, or the "
                 "GPU's clock is wrong.",
             )
@@ -338,18 +355,11 @@ class WatchedRepeater:
             )
 
 
-_CLOCKS_RATIO, _CLOCKS_S = 0.02, 0.1
-"""How far events and clock may differ: they are read milliseconds apart, or more."""
-_LEFT_RATIO, _LEFT_S = 0.01, 0.02
-_ALONE_RATIO, _ALONE_S = 2.0, 50e-6
-"""Seconds by which a call alone may take longer: launching a graph takes some microseconds."""
-
-
 class CallableCheck:
     """Checks a callable after its measurement; created once its first result has been compared.
 
     Args:
-        expected: what it must return.
+        expected: the correct result.
         args: its arguments; arrays among them that share no memory with the result must keep their
             current contents.
         draw: chooses the elements to make wrong; by default unpredictable.
@@ -383,7 +393,7 @@ class CallableCheck:
     def _made_again(
         self, replayed: Replayed, contents: Mapping[str, Array], *, once: bool
     ) -> dict[str, Array]:
-        """The result, computed in memory that held ``contents``, or poison if that is empty."""
+        """Return the result, computed in memory full of ``contents``, or of poison if empty."""
 
         def prepare(returned: object) -> None:
             for name, part in arrays_in(returned, "result"):
@@ -423,7 +433,7 @@ class CallableCheck:
                 raise KernelFault("correctness", f"The argument {name} has changed.")
 
     def _in_place(self, result: Mapping[str, object]) -> str:
-        """A possible cause, if the result shares memory with an argument."""
+        """Return a possible cause, as a sentence, if the result shares memory with an argument."""
         for name, part in result.items():
             for argument, other in self._args.items():
                 if overlap(part, other):
@@ -440,7 +450,7 @@ def _copy(part: object) -> Array:
 
 
 def _poison(array: Array) -> Array:
-    """NaN everywhere; in integers the largest value."""
+    """Return an array full of NaN, of True, or of the largest integer."""
     dtype: Any = array.dtype
     if dtype.kind == "b":
         return np.ones_like(array)

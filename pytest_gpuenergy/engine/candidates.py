@@ -1,7 +1,7 @@
-"""Evaluates candidates for the tuner and any other search: time first, then energy.
+"""Evaluates the candidates of a search: time first, then energy.
 
-Three steps, each for fewer candidates than the one before: time all of them; measure the power of
-the promising ones; verify those to be kept and measure them as a bench does.
+There are three steps, each for fewer candidates than the one before: time all of them; measure the
+power of the promising ones; verify those that are to be kept and measure them as a bench does.
 """
 
 from __future__ import annotations
@@ -28,28 +28,56 @@ from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import Workload
 
 KEEP_ONE_OF = 4
-"""Each step of successive halving keeps one candidate in this many: all are timed, the power of
-these is measured, and those worth keeping are then measured precisely (compare Jamieson and
-Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS
-2016)."""
+"""Each step keeps one candidate in this many, as in successive halving.
+
+Compare Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
+Optimization", AISTATS 2016.
+"""
+
+DURATION_S = 0.03
+"""How long a candidate runs to be timed."""
+
+TIMEOUT_S = 20.0
+"""The time limit of a candidate's job."""
+
+SWINGS_S = 2.0
+"""How long a card that has been idle is heated up if its power limit holds it back.
+
+On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
+the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the
+power limit").
+"""
+
+QUICK = MeterSettings(
+    warmup_s=0.6,
+    warmup_max_s=0.6,
+    restrained_warmup_s=SWINGS_S,
+    trial_s=0.2,
+    min_trials=2,
+    max_measure_s=0.4,
+    preheat_s=0.0,
+)
+"""How the power of a promising candidate is measured."""
 
 EvaluationOutcome = Outcome | Literal["timed"]
-"""``timed``, which says nothing about the candidate's results, or the outcome of its fault."""
+"""``timed`` if the candidate ran, whether its results are correct or not; otherwise its fault."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
     """What is known about a candidate.
 
     Attributes:
-        outcome: whether it ran, and if not, why.
-        time_ms: of one launch in the first moments, in which no power limit slows the card yet;
-            None if it failed.
-        sustained_ms: of one launch while the power was measured, if it was.
-        power_w: mean while it ran, if measured.
-        energy_mj: of one launch, if measured.
+        outcome: whether it ran and, if not, why.
+        time_ms: the time of one launch in the first moments, before the power limit slows the card;
+            None if the candidate failed.
+        sustained_ms: the time of one launch while the power was measured, if it was.
+        power_w: the mean power while it ran, if measured.
+        energy_mj: the energy of one launch, if measured.
         message: why it failed.
-        gpu: the UUID of the card, if there were several. Figures are then those of the card by
-            which the search's log goes: ``time_scale`` and ``power_scale`` times those of this one.
+        gpu: the UUID of the card, if the search uses several.
+        time_scale: the factor by which the times of this card have been multiplied, to make them
+            comparable with those of the search's reference card; None if they have not.
+        power_scale: the same for its powers.
     """
 
     outcome: EvaluationOutcome
@@ -69,11 +97,11 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 class Typical(NamedTuple):
-    """What a candidate is assumed to do whose power was not measured.
+    """What is assumed of a candidate whose power was not measured.
 
     Attributes:
-        power_w: that it draws.
-        slowdown: its time while it draws that, divided by its time in the first moments.
+        power_w: the power that it draws.
+        slowdown: its time at that power, divided by its time in the first moments.
     """
 
     power_w: float
@@ -81,18 +109,18 @@ class Typical(NamedTuple):
 
     @classmethod
     def of(cls, evaluations: Sequence[Evaluation]) -> Typical | None:
-        """The medians of what is known; None if no power is."""
-        powers = [one.power_w for one in evaluations if one.good and one.power_w]
+        """Return the medians over the evaluations; None if no power has been measured."""
+        powers = [found.power_w for found in evaluations if found.good and found.power_w]
         return cls(median(powers), median(_slowdowns(evaluations))) if powers else None
 
 
 def cost_ms(objective: Metric, evaluation: Evaluation, typical: Typical | None) -> float:
-    """The objective as a time: that of an equally good kernel of ``typical`` power and slowdown.
+    """Return the objective as the time of an equally good kernel with typical power and slowdown.
 
     For time this is t; for energy, P t, it is t P / P_typical; for the energy-delay product, P t^2,
     it is t sqrt(P / P_typical). There, t is the time while P was measured, divided by the typical
-    slowdown. A search that only knows times minimizes the objective when given these. A candidate
-    of unknown power counts as typical; the cost of one that failed is infinite.
+    slowdown. A search that minimizes time minimizes the objective when given these costs. A
+    candidate of unknown power counts as typical; the cost of one that failed is infinite.
     """
     if not evaluation.good or evaluation.time_ms is None:
         return math.inf
@@ -106,52 +134,53 @@ def cost_ms(objective: Metric, evaluation: Evaluation, typical: Typical | None) 
 
 def _slowdowns(evaluations: Sequence[Evaluation]) -> list[float]:
     return [
-        one.sustained_ms / one.time_ms
-        for one in evaluations
-        if one.good and one.sustained_ms is not None and one.time_ms is not None
+        found.sustained_ms / found.time_ms
+        for found in evaluations
+        if found.good and found.sustained_ms is not None and found.time_ms is not None
     ] or [1.0]
 
 
 def promising(
     objective: Metric, batch: Sequence[Evaluation], known: Sequence[Evaluation]
 ) -> list[int]:
-    """Positions in ``batch`` of candidates whose power to measure, fastest first; none for time.
+    """Return the positions in ``batch`` of candidates whose power to measure, fastest first.
 
     These are the fastest quarter of those that ran, except candidates that would not become the
-    best even at the lowest power and the least slowdown known so far.
+    best even at the lowest power and the least slowdown seen so far. A search for time has none.
 
     Args:
         objective: what is minimized.
         batch: candidates of which only the time is known.
-        known: all candidates so far.
+        known: all evaluations so far.
     """
     if objective == Metric.TIME:
         return []
-    good = [place for place, one in enumerate(batch) if one.good]
+    good = [place for place, timed in enumerate(batch) if timed.good]
     good.sort(key=lambda place: batch[place].time_ms or math.inf)
-    wanted = good[: -(-len(good) // KEEP_ONE_OF)]
-    measured = [one for one in known if one.good and one.power_w]
+    fastest = good[: -(-len(good) // KEEP_ONE_OF)]
+    measured = [earlier for earlier in known if earlier.good and earlier.power_w]
     typical = Typical.of(measured)
     if typical is None:
-        return wanted
-    best_ms = min(cost_ms(objective, one, typical) for one in measured)
-    least_w = min(one.power_w or math.inf for one in measured)
+        return fastest
+    best_ms = min(cost_ms(objective, earlier, typical) for earlier in measured)
+    least_w = min(earlier.power_w or math.inf for earlier in measured)
     slowdown = min(_slowdowns(measured))
 
-    def least_cost_ms(one: Evaluation) -> float:
-        sustained_ms = None if one.time_ms is None else one.time_ms * slowdown
-        return cost_ms(objective, replace(one, power_w=least_w, sustained_ms=sustained_ms), typical)
+    def least_cost_ms(timed: Evaluation) -> float:
+        sustained_ms = None if timed.time_ms is None else timed.time_ms * slowdown
+        best_case = replace(timed, power_w=least_w, sustained_ms=sustained_ms)
+        return cost_ms(objective, best_case, typical)
 
-    return [place for place in wanted if least_cost_ms(batch[place]) <= best_ms]
+    return [place for place in fastest if least_cost_ms(batch[place]) <= best_ms]
 
 
 @dataclass(frozen=True)
 class Rig:
-    """Where candidates of one workload are evaluated.
+    """The setup in which candidates of one workload are evaluated.
 
     Attributes:
-        device: where they run.
-        arenas: the workload's tensors by name; left unchanged.
+        device: the device that runs them.
+        arenas: the arenas of the workload's tensors by name; their inputs are left unchanged.
         objective: what is minimized.
     """
 
@@ -165,7 +194,7 @@ class Rig:
         known: Sequence[Evaluation],
         is_stopped: Callable[[], bool],
     ) -> Iterator[tuple[int, Evaluation]]:
-        """See the function `evaluate`."""
+        """Evaluate a batch, see the function `evaluate`."""
         return evaluate(self, batch, known, is_stopped)
 
 
@@ -180,13 +209,13 @@ def evaluate(
     Nothing is verified here: see `confirm`.
 
     Args:
-        rig: where to evaluate them.
+        rig: the setup to evaluate them in.
         batch: a job for each candidate, see `quick_job`, or the fault that prevented one.
-        known: evaluations of earlier batches.
-        is_stopped: called before each job; once it returns true, the rest is skipped.
+        known: the evaluations of earlier batches.
+        is_stopped: called before each job; once it returns True, the rest is skipped.
 
     Yields:
-        A position in the batch with the evaluation of that candidate: once when it has been timed,
+        A position in the batch and the evaluation of that candidate: first when it has been timed,
         and again when its power has been measured.
 
     Raises:
@@ -217,7 +246,7 @@ def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
 
 
 def _with_power(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
-    """``timed`` with its power, or the fault that occurred under load."""
+    """Return ``timed`` with the power measured, or the fault that occurred under load."""
     try:
         found = measure_sustained(rig.device, job, rig.arenas)
     except KernelFault as fault:
@@ -233,7 +262,7 @@ def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workl
     """Verify a kernel that is to be kept, and measure it as a bench does.
 
     Raises:
-        KernelFault: it is wrong, or fails while it is measured.
+        KernelFault: the kernel is wrong, or fails while it is measured.
         DeviceError: the device does not respond.
     """
     subject = Subject(workload.name, kernel.short_digest, enforced=enforced_setpoint(device))
@@ -243,41 +272,20 @@ def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workl
     return measurement
 
 
-DURATION_S = 0.03
-TIMEOUT_S = 20.0
-SWINGS_S = 2.0
-"""How long a card that has been idle is heated up if its power limit holds it back.
-
-On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
-the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the
-power limit").
-"""
-
-QUICK = MeterSettings(
-    warmup_s=0.6,
-    warmup_max_s=0.6,
-    restrained_warmup_s=SWINGS_S,
-    trial_s=0.2,
-    min_trials=2,
-    max_measure_s=0.4,
-    preheat_s=0.0,
-)
-
-
 def quick_job(kernel: AnyKernel, workload: Workload) -> Job:
-    """A job for a candidate, with a shorter timeout than in a bench."""
+    """Return the job for a candidate, with a shorter timeout than in a bench."""
     return Job.of(kernel, workload, timeout_s=TIMEOUT_S)
 
 
 def measure_time_ms(
     device: Device, job: Job, arenas: Mapping[str, Arena], *, duration_s: float = DURATION_S
 ) -> float:
-    """GPU time of one launch in ms: the median over batches of back-to-back launches.
+    """Return the GPU time of one launch in ms, the median over batches of back-to-back launches.
 
     Args:
-        device: where to run.
-        job: what to run; nothing is verified here.
-        arenas: its tensors by name; left unchanged.
+        device: the device that runs the kernel.
+        job: the job to run; nothing is verified here.
+        arenas: the arenas of its tensors by name; their inputs are left unchanged.
         duration_s: how long to run, on the device's clock.
 
     Raises:
@@ -294,7 +302,7 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """Verify a kernel before and after it runs back to back, as in `measure_time_ms`.
 
     Raises:
-        KernelFault: it is wrong at first or later, or fails.
+        KernelFault: the kernel is wrong at first or later, or fails.
     """
     verify_on_device(device, kernel, workload)
     with arenas_for(workload, 0, device.arrays) as arenas:
@@ -315,9 +323,10 @@ class Sustained(NamedTuple):
 
 
 def measure_sustained(device: Device, job: Job, arenas: Mapping[str, Arena]) -> Sustained | None:
-    """Time, power and energy while the job's kernel runs back to back, after a short heat-up.
+    """Measure time, power and energy while a kernel runs back to back, after a short heat-up.
 
-    None if the card's energy cannot be read.
+    Returns:
+        The figures; None if the card's energy cannot be read.
 
     Raises:
         KernelFault: the kernel did not compile, crashed or hung.
@@ -331,7 +340,7 @@ def measure_sustained(device: Device, job: Job, arenas: Mapping[str, Arena]) -> 
 
 
 def median_time_ms(timeline: Timeline) -> float:
-    """The median of the batches' GPU time per launch, in ms.
+    """Return the median of the batches' GPU time per launch, in ms.
 
     Raises:
         KernelFault: no launch has finished.

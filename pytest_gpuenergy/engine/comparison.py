@@ -15,8 +15,14 @@ from pytest_gpuenergy.devices import DeviceArrays
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Array, Condition, ErrorBound, Values, is_untouched
 
-_PIECE = 8192  # elements
+_PIECE = 8192
+"""Elements that are compared at a time, which fit into the CPU's cache.
+
+They are also too few for BLAS to start threads.
+"""
+
 _DEVICE_PIECE = 1 << 24
+"""Elements that are compared at a time on a device."""
 
 
 class Reference(Mapping[str, Values]):
@@ -24,10 +30,10 @@ class Reference(Mapping[str, Values]):
 
     Args:
         values: the outputs.
-        conditions: of those that have one, see `Condition`.
-        arrays: the device whose arrays both are; None if they are the host's.
-        terms: calls `estimate_terms` for the outputs with the size needed; called only if errors
-            are too large otherwise.
+        conditions: the `Condition` of each output that has one.
+        arrays: the device that has the outputs and conditions in its memory; None for the host.
+        terms: calls `estimate_terms` for the outputs with the size needed. It is called only if
+            errors are too large otherwise.
     """
 
     def __init__(
@@ -61,15 +67,15 @@ def compare(
 ) -> ErrorBound:
     """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
-    Steps that a bound allows are no errors. Infinite values must be equal, and where the reference
-    is `UNTOUCHED`, an output must be as it was.
+    Steps that a bound allows do not count as errors. Infinite values must be equal, and where the
+    reference is `UNTOUCHED`, an output must be as it was before.
 
     Args:
-        outputs: by name.
-        reference: what they must be.
-        bounds: the largest errors, by name.
-        seed: of the inputs, for messages.
-        before: what the outputs held before the launch; None if that is not known.
+        outputs: the outputs by name.
+        reference: the correct outputs.
+        bounds: the largest errors allowed, by name.
+        seed: the seed of the inputs, for messages.
+        before: the outputs before the launch; None if they are unknown.
 
     Raises:
         InputError: the reference is NaN, or the output's type cannot represent it.
@@ -81,9 +87,9 @@ def compare(
     if arrays is None:
         return _compared(outputs, reference, bounds, seed, before or {})
     with arrays.used():
-        there = {name: arrays.put(outputs[name]) for name in reference}
+        on_device = {name: arrays.put(outputs[name]) for name in reference}
         earlier = {name: arrays.put(value) for name, value in (before or {}).items()}
-        return _compared(there, reference, bounds, seed, earlier)
+        return _compared(on_device, reference, bounds, seed, earlier)
 
 
 def _compared(
@@ -93,7 +99,7 @@ def _compared(
     seed: int,
     before: Mapping[str, Array],
 ) -> ErrorBound:
-    """As `compare`, with all arrays in one place."""
+    """Return what `compare` does, for arrays that are all on the host or all on one device."""
     conditions = reference.conditions if isinstance(reference, Reference) else {}
     worst = ErrorBound()
     for name, expected in reference.items():
@@ -151,17 +157,18 @@ def _compared(
 def _finite_part(
     name: str, output: Array, expected: Values, seed: int, before: Array | None
 ) -> tuple[Array, Values]:
-    """An output and its reference with 0 in place of infinities, and of what must be untouched.
+    """Return an output and its reference with 0 for infinite and untouched elements.
 
     Raises:
         InputError: the reference is NaN, or infinite for an output of integers.
-        KernelFault: another element is infinite, or one that must be untouched is not.
+        KernelFault: an output differs where the reference is infinite, or has changed where it must
+            be untouched.
     """
-    apart, untouched = ~np.isfinite(expected), is_untouched(expected)
-    infinite = apart & ~untouched
-    unclear = infinite & np.isnan(expected)
-    if unclear.any() or (infinite.any() and output.dtype.kind != "f"):
-        first = np.argwhere(unclear if unclear.any() else infinite)[0].tolist()
+    special, untouched = ~np.isfinite(expected), is_untouched(expected)
+    infinite = special & ~untouched
+    undefined = infinite & np.isnan(expected)
+    if undefined.any() or (infinite.any() and output.dtype.kind != "f"):
+        first = np.argwhere(undefined if undefined.any() else infinite)[0].tolist()
         raise InputError(
             f"The reference is NaN or infinite, first at {_place(name, first)} with seed {seed}, "
             "so nothing can be compared with it: give inputs for which it is finite, for example "
@@ -186,7 +193,7 @@ def _finite_part(
                 f"{places(name, written)} written (seed {seed}), although the reference masks "
                 "what the kernel must leave as it was.",
             )
-    return np.where(apart, np.zeros_like(output), output), np.where(apart, 0.0, expected)
+    return np.where(special, np.zeros_like(output), output), np.where(special, 0.0, expected)
 
 
 def _check_share(name: str, output: Array, expected: Values, bound: ErrorBound, seed: int) -> None:
@@ -203,14 +210,14 @@ def _check_share(name: str, output: Array, expected: Values, bound: ErrorBound, 
 
 @dataclass(frozen=True)
 class _Judge:
-    """The largest error allowed for each element of an output.
+    """Computes the largest error allowed for each element of an output.
 
     Attributes:
-        bound: relative to the following.
-        scale: of the output as a whole.
-        condition: of the output.
-        smallest: absolute error that underflow can cause.
-        terms: what each element's errors may be relative to in any case, see `estimate_terms`.
+        bound: the bound, which is relative to the sizes below.
+        scale: the size of the output as a whole.
+        condition: the output's condition, which may give each element a size of its own.
+        smallest: the absolute error that underflow can cause.
+        terms: the least size of each element, see `estimate_terms`.
     """
 
     bound: ErrorBound
@@ -220,7 +227,7 @@ class _Judge:
     terms: Values | None = None
 
     def allowed(self, expected: Values, piece: slice | EllipsisType) -> Values:
-        """The largest error of each element of a piece, whose values are ``expected``."""
+        """Return the largest error allowed for each element of a piece of the reference."""
         size = np.abs(expected)
         sums = self.bound.max_relative - self.bound.rounding
         terms = np.full_like(size, self.scale)
@@ -232,7 +239,7 @@ class _Judge:
         return sums * terms + self.bound.rounding * size + self.smallest + self.bound.steps
 
     def finds_more(self, output: Array, expected: Values) -> bool:
-        """Whether an element is wrong although its error is small relative to the scale."""
+        """Return whether elements are wrong although their errors are small relative to scale."""
         if self.condition.own is None and not self.bound.rounding:
             return False
         values, references = output.reshape(-1), expected.reshape(-1)
@@ -249,27 +256,27 @@ class _Judge:
 
 
 def _out_of_range(dtype: np.dtype[Any], expected: Values, scale: float) -> float | None:
-    """The first of the reference's largest values that a type cannot represent.
+    """Return an extreme value of the reference that the output's type cannot represent, if any.
 
     Args:
-        dtype: of the output.
+        dtype: the output's type.
         expected: the reference.
-        scale: its largest absolute value.
+        scale: the reference's largest absolute value.
     """
-    if dtype.kind == "f":  # what is little too large is rounded to the largest number
+    if dtype.kind == "f":  # slightly larger values are rounded to the largest number
         with np.errstate(over="ignore"):
             return None if np.isfinite(dtype.type(scale)) else scale
     if dtype.kind not in "iu":
         return None
     limits = np.iinfo(dtype)
     extremes = float(expected.min()), float(expected.max())
-    return next((one for one in extremes if not limits.min <= one <= limits.max), None)
+    return next((value for value in extremes if not limits.min <= value <= limits.max), None)
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:
-    """What a number that is too small may be off by: GPUs may flush such numbers to zero.
+    """Return the absolute error that underflow can cause: GPUs may flush subnormals to zero.
 
-    Half precision has so few exponents that they are always kept, and rounded.
+    In half precision, whose range is small, GPUs keep subnormals, so that only rounding remains.
     """
     if dtype.kind != "f":
         return 0.0
@@ -278,10 +285,10 @@ def _smallest(dtype: np.dtype[Any]) -> float:
 
 
 def _distance(output: Array, expected: Values, steps: int = 0) -> tuple[float, float, float, float]:
-    """The largest absolute value and the norm of the error, then those of ``expected``.
+    """Return the largest absolute value and the norm of the error, then those of ``expected``.
 
-    Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0. Of each
-    error, ``steps`` do not count.
+    The former are NaN if any error is; the latter are 1 instead of 0. The first ``steps`` of each
+    error do not count.
     """
     values, references = output.reshape(-1), expected.reshape(-1)
     pieces = _pieces(values)
@@ -302,10 +309,7 @@ def _distance(output: Array, expected: Values, steps: int = 0) -> tuple[float, f
 
 
 def _pieces(values: Array) -> list[slice]:
-    """Of the largest arrays of all: on the host a piece fits into the CPU's cache.
-
-    It is then also too short for BLAS to start threads.
-    """
+    """Divide a flat array into pieces, so that temporary arrays stay small."""
     length = _PIECE if isinstance(values, np.ndarray) else _DEVICE_PIECE
     return [slice(start, start + length) for start in range(0, values.size, length)]
 
@@ -338,7 +342,7 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
 
 
 def places(name: str, mask: npt.NDArray[np.bool_]) -> str:
-    """``3 of 100 elements of output (first output[0, 1]) are``."""
+    """Return the subject of a message: ``3 of 100 elements of output (first output[0, 1]) are``."""
     first = [int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape)]
     count = int(mask.sum())
     verb = "is" if count == 1 else "are"
@@ -346,5 +350,5 @@ def places(name: str, mask: npt.NDArray[np.bool_]) -> str:
 
 
 def _place(name: str, index: Sequence[int]) -> str:
-    """An element: ``output[0, 1]``, or ``total`` of a tensor without dimensions."""
+    """Return an element's name: ``output[0, 1]``, or ``total`` for a tensor without dimensions."""
     return f"{name}{list(index)}" if len(index) else name

@@ -1,4 +1,4 @@
-"""One item from start to finish: verify, heat up, measure, judge, record."""
+"""Takes one item from start to finish: verify, heat up, measure, judge, record."""
 
 from __future__ import annotations
 
@@ -30,17 +30,29 @@ from pytest_gpuenergy.record import Correctness, Identity, KernelInfo, Measureme
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Workload
 
+BINDING_FRACTION = 0.97
+"""A kernel that draws this fraction of the enforced limit or more is held back by that limit,
+unless locked clocks hold it back."""
+
+TOLERANCE = 0.02
+"""A clock that differs from the lock by less than this fraction keeps to it.
+
+The clocks of two kernels on an H200 that NVML reported to be the same differed by up to 1 %.
+"""
+
+R = TypeVar("R", bound=Repeater)
+
 
 @dataclass(frozen=True)
 class Replayable:
-    """Work whose repeater is at hand; `Harness.measure_callable` measures it.
+    """Work that has a repeater already, for `Harness.measure_callable`.
 
     Attributes:
-        key: what its maker calls it.
-        label: of what does the work, for the record.
-        workload: as the record is to describe it.
-        repeater: makes what launches it.
-        details: of what does the work, for the record.
+        key: its maker's name for it.
+        label: the name of its kernel in the record.
+        workload: the description of its workload in the record.
+        repeater: makes the repeater that launches it.
+        details: further details of its kernel for the record.
         together: whether other processes have to measure it at the same time.
     """
 
@@ -52,22 +64,15 @@ class Replayable:
     together: bool = False
 
 
-R = TypeVar("R", bound=Repeater)
-
-BINDING_FRACTION = 0.97
-"""A kernel that draws this fraction of the enforced limit or more is held back by it, unless a
-lock of the clocks is what holds it."""
-
-
 @dataclass(frozen=True)
 class Subject:
-    """What an item measures, apart from kernel and workload, as the record names it.
+    """The item that is measured: its names in the record, and the card's setpoint.
 
     Attributes:
-        node_id: of the item.
-        label: of the kernel.
-        setpoint: requested from the card.
-        enforced: by the card.
+        node_id: pytest's ID of the item.
+        label: the kernel's name.
+        setpoint: the setpoint requested from the card.
+        enforced: the setpoint that the card enforces.
     """
 
     node_id: str
@@ -76,7 +81,7 @@ class Subject:
     enforced: Setpoint = UNKNOWN
 
     def identity(self, workload: str, cache: CacheState) -> Identity:
-        """The identity of its measurement."""
+        """Return the identity of the item's measurement."""
         return Identity(workload, self.label, self.setpoint.label, cache)
 
 
@@ -84,12 +89,12 @@ class Harness:
     """Verifies and measures on one device, at the setpoint that the caller has applied.
 
     Args:
-        device: where to run.
-        settings: of the meter.
-        timeout_s: for one run of a kernel, and for each step of measuring it.
-        cache: state of the L2 cache during a measurement.
+        device: the device that runs the kernels.
+        settings: the meter's settings.
+        timeout_s: the time limit of one run of a kernel, and of each step of measuring it.
+        cache: the state of the L2 cache during a measurement.
         announce: see `Preheat`.
-        seed: of the last inputs of a verification; by default one that is drawn.
+        seed: the seed of a verification's last inputs; by default a random one.
     """
 
     def __init__(
@@ -119,7 +124,7 @@ class Harness:
     ) -> Measurement:
         """Verify ``kernel`` on ``workload``, measure it, and verify it once more.
 
-        For a kernel that fails, the measurement has its outcome and error but no figures.
+        If the kernel fails, the measurement has its outcome and error but no figures.
 
         Raises:
             DeviceError: the device itself does not respond.
@@ -132,7 +137,7 @@ class Harness:
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def measure_again(self, kernel: AnyKernel, workload: Workload, subject: Subject) -> Measurement:
-        """As `measure_kernel`, for a kernel that has been verified before."""
+        """Measure a kernel as `measure_kernel` does, but without verifying it first."""
         began = perf_counter()
         phases = _Phases()
         draft = self._draft(
@@ -198,9 +203,9 @@ class Harness:
 
         Args:
             make_repeater: makes the callable's repeater; its result is not compared here.
-            workload: as the record is to describe it.
-            subject: what the item measures.
-            kind: of the callable, for the record.
+            workload: the description of the workload in the record.
+            subject: the item.
+            kind: the kind of callable, for the record.
             check: called after the measurement; raises KernelFault if the result is wrong now.
         """
         began = perf_counter()
@@ -213,7 +218,7 @@ class Harness:
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
 
     def draft_of_callable(self, workload: WorkloadInfo, subject: Subject, kind: str) -> Measurement:
-        """A measurement of a callable, without figures; see `measure_callable`."""
+        """Return the measurement of a callable, without figures yet; see `measure_callable`."""
         draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
         return replace(draft, in_process=True)
 
@@ -246,24 +251,22 @@ class Harness:
         with ExitStack() as stack:
             with phases.timed("load"):
                 repeater = stack.enter_context(repeat)
-            strangers = self._watch.strangers()
+            foreign = self._watch.strangers()
             try:
                 with phases.timed("measure"):
                     reading = self._meter.measure(repeater)
                 phases.split("measure", "heat", reading.heat_wall_s)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
-            strangers |= self._watch.strangers()
+            foreign |= self._watch.strangers()
             with phases.timed("verify"):
                 check(repeater)
-        flags = list(reading.flags)
-        if strangers:
-            flags.append("foreign_process")
-        return _with_figures(draft, reading, tuple(flags))
+        flags = (*reading.flags, "foreign_process") if foreign else tuple(reading.flags)
+        return _with_figures(draft, reading, flags)
 
 
 class _Phases:
-    """Wall time of the phases of one item; the times of a repeated phase add up."""
+    """The wall time of each phase of one item; the times of a repeated phase add up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -277,20 +280,20 @@ class _Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
 
     def split(self, name: str, first: str, first_s: float) -> None:
-        """Count the first ``first_s`` of a phase as a phase of its own, before it."""
+        """Move the first ``first_s`` of phase ``name`` to a phase ``first``, listed before it."""
         whole_s = self.seconds.pop(name)
         self.seconds |= {first: first_s, name: whole_s - first_s}
 
 
 def describe_workload(workload: Workload) -> WorkloadInfo:
-    """What a report says about a workload."""
+    """Return the description of a workload in a report."""
     return WorkloadInfo(
         workload.name, dict(workload.parameters), workload.flops, workload.bytes_moved
     )
 
 
 def describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
-    """What a report says about a kernel."""
+    """Return the description of a kernel in a report."""
     origin = kernel.origin
     return KernelInfo(
         label,
@@ -338,39 +341,39 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
 
 
 class Verifier:
-    """Verifies on one device; on an emulated one, each kernel of a workload once.
+    """Verifies on one device; on an emulated one, each kernel of a workload only once.
 
-    This includes workloads that are functions, which no hash identifies in other processes.
+    That holds even for workloads without a digest, which the cache on disk cannot identify.
 
     Args:
-        device: where to run.
-        timeout_s: for one run of a kernel.
-        seed: of the last inputs; by default one that is drawn.
+        device: the device that runs the kernels.
+        timeout_s: the time limit of one run of a kernel.
+        seed: the seed of the last inputs; by default a random one.
     """
 
     def __init__(self, device: Device, timeout_s: float, seed: int | None) -> None:
         self._device = device
         self._timeout_s = timeout_s
         self._seed = seed
-        self._known: dict[tuple[str, Workload], Correctness] = {}
+        self._verified: dict[tuple[str, Workload], Correctness] = {}
 
     def verify(self, kernel: AnyKernel, workload: Workload) -> Correctness:
-        """See `verification.verify`.
+        """Verify a kernel, see `verify_on_device`.
 
         Raises:
-            KernelFault: the kernel is wrong or fails; it will then be verified again.
+            KernelFault: the kernel is wrong or fails; it will be verified again next time.
             InputError: the reference is not finite.
         """
-        subject = (kernel.digest, workload)
-        remembered = self._device.emulated and _is_hashable(workload)
-        if remembered and (known := self._known.get(subject)) is not None:
-            return known
-        found = verify_on_device(
+        key = (kernel.digest, workload)
+        is_cached = self._device.emulated and _is_hashable(workload)
+        if is_cached and (earlier := self._verified.get(key)) is not None:
+            return earlier
+        correctness = verify_on_device(
             self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s
         )
-        if remembered:
-            self._known[subject] = found
-        return found
+        if is_cached:
+            self._verified[key] = correctness
+        return correctness
 
 
 def _is_hashable(value: object) -> bool:
@@ -381,22 +384,15 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
-TOLERANCE = 0.02
-"""A clock that differs from the lock by less than this fraction keeps to it.
-
-The clocks of two kernels on an H200 that NVML reported to be the same differed by up to 1 %.
-"""
-
-
 def lock_flags(reading: Reading, locked_mhz: int | None) -> tuple[str, ...]:
-    """Validity flags of a measurement under a lock.
+    """Return the validity flags of a measurement under a lock.
 
     ``lock_lost``: the clock kept to the lock when the trials began, and exceeded it later.
     ``clock_above_lock``: it exceeded the lock throughout. ``clock_below_lock``: it stayed below the
-    lock, and NVML gives no reason, such as a power cap, for that.
+    lock, and NVML gives no reason for that, such as a power cap.
 
     Args:
-        reading: what was measured.
+        reading: the reading of the measurement.
         locked_mhz: the clock that the SMs were locked to; None without a lock.
     """
     if locked_mhz is None:
@@ -412,7 +408,7 @@ def lock_flags(reading: Reading, locked_mhz: int | None) -> tuple[str, ...]:
 
 
 def keeps_to_lock(reading: Reading, locked_mhz: int | None) -> bool:
-    """Whether it was a lock that held the clock, rather than a power cap."""
+    """Return whether it was a lock that held the clock, rather than a power cap."""
     if locked_mhz is None:
         return False
     achieved_mhz = _achieved_mhz(reading)
@@ -424,7 +420,7 @@ def _is_at(mhz: float | None, locked_mhz: int) -> bool:
 
 
 def _achieved_mhz(reading: Reading) -> list[float]:
-    """The mean clock of an SM, or what NVML reports where that is unknown, and that at the end."""
+    """Return an SM's mean clock (if unknown, NVML's at the beginning), and NVML's at the end."""
     mean_mhz: float | None = reading.effective_sm_clock_mhz
     if mean_mhz is None:
         mean_mhz = reading.begin.sm_clock_mhz

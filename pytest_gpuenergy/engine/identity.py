@@ -1,4 +1,4 @@
-"""The identity of a run: where it was made, on what, and with which software."""
+"""Records the identity of a run: its host, its device and the versions of its software."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def run_info(
     git_revision: str | None,
     cap_table_w: Sequence[float] = (),
 ) -> RunInfo:
-    """The identity of a run that starts now on ``device``.
+    """Return the identity of a run that starts now on ``device``.
 
     Args:
-        device: opened, and claimed by the caller.
-        run_id: unique, and usable as a folder name.
-        options: those that affect what is measured.
+        device: the device, opened and claimed by the caller.
+        run_id: a unique ID that is usable as a folder name.
+        options: the options that affect what is measured.
         git_revision: see `git_revision_of`.
         cap_table_w: the card's cap table, if the run measures under one of its caps.
 
@@ -71,7 +71,7 @@ def run_info(
 
 
 def software(device: Device) -> dict[str, str]:
-    """Versions of the packages, the driver, the runtime and the compilers behind what is measured.
+    """Return the versions of the packages, driver, runtime and compilers that a run depends on.
 
     Raises:
         DeviceError: the device does not respond.
@@ -80,7 +80,7 @@ def software(device: Device) -> dict[str, str]:
 
 
 def git_revision_of(folder: Path) -> str | None:
-    """The commit checked out in ``folder``, ``-dirty`` if modified; None outside a repository."""
+    """Return the commit checked out in ``folder``, ``-dirty`` if modified; None without git."""
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],

@@ -1,11 +1,10 @@
-"""Jobs on disk, with inputs and reference: any process on any host can run and verify them.
+"""Stores jobs on disk with inputs and reference, so that any host can run and verify them.
 
-A folder holds many jobs, and stores only once what several of them share:
+A folder contains many jobs, and stores only once what several of them share:
 
 - ``jobs/NAME.json``: the `Job` without its kernel, and the names of its other files;
 - ``kernels/DIGEST/``: a launch plan with its source;
-- ``arrays/HASH.npz``: inputs, the correct outputs in float64, or the scales of their elements' own
-  terms, see `Condition`.
+- ``arrays/HASH.npz``: inputs, correct outputs in float64, or `Condition.own` of outputs.
 """
 
 from __future__ import annotations
@@ -51,12 +50,13 @@ from pytest_gpuenergy.workloads import (
 )
 
 JOB_VERSION = 1
-"""``schema_version`` of the jobs written and read here."""
+"""The ``schema_version`` of the jobs written and read here."""
 
 _JOBS, _KERNELS, _ARRAYS = "jobs", "kernels", "arrays"
 _LARGEST_BYTES = 1 << 20
+"""The most bytes of ``jobs/NAME.json``."""
 _HEADER_BYTES = 4096
-"""What an array may take in an archive in addition to its elements."""
+"""The most bytes that an array may take in an archive in addition to its elements."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,12 @@ class StoredJob:
     """A job with its inputs and reference, which are read on demand.
 
     Attributes:
-        job: what to run.
-        inputs_path: archive of the inputs.
-        reference_path: archive of the correct outputs, in float64.
-        scales: `Condition.scale` of the outputs that have one, by name.
-        owns: archives of `Condition.own` by the name of the output; each has an array of that name.
+        job: the job.
+        inputs_path: the archive of the inputs.
+        reference_path: the archive of the correct outputs, in float64.
+        scales: the `Condition.scale` of each output that has one, by name.
+        owns: the archives of `Condition.own` by the name of the output; each has one array, of that
+            name.
     """
 
     job: Job
@@ -78,7 +79,7 @@ class StoredJob:
     owns: Mapping[str, Path] = field(default_factory=dict)
 
     def inputs(self) -> dict[str, Array]:
-        """The inputs, by tensor name.
+        """Read the inputs, by tensor name.
 
         Raises:
             InputError: they cannot be read.
@@ -86,7 +87,7 @@ class StoredJob:
         return load_arrays(self.inputs_path, [t for t in self.job.io.tensors if t.is_read])
 
     def reference(self, arrays: DeviceArrays | None = None) -> Reference:
-        """The correct outputs, by tensor name, in the memory of ``arrays`` if there is room.
+        """Read the correct outputs, by tensor name, into the memory of ``arrays`` if they fit.
 
         Raises:
             InputError: they cannot be read.
@@ -96,17 +97,18 @@ class StoredJob:
         owns = {name: load_arrays(path, [outputs[name]])[name] for name, path in self.owns.items()}
         if arrays is not None:
             with contextlib.suppress(Exception), arrays.used():  # CuPy has errors of its own
-                there = [{n: arrays.put(v) for n, v in one.items()} for one in (values, owns)]
-                return _reference(there[0], self.scales, there[1], arrays)
+                values_there = {name: arrays.put(value) for name, value in values.items()}
+                owns_there = {name: arrays.put(own) for name, own in owns.items()}
+                return _reference(values_there, self.scales, owns_there, arrays)
         return _reference(values, self.scales, owns)
 
     @contextlib.contextmanager
     def opened(
         self, arrays: DeviceArrays | None = None
     ) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
-        """Arenas that hold the inputs, and the check to make after a run.
+        """Make arenas with the inputs, and the check to call after a run.
 
-        Those of a large job are in the memory of ``arrays`` if possible, with the reference.
+        The arenas and the reference of a large job are in the memory of ``arrays`` if possible.
 
         Raises:
             DeviceError: there is no room for the arenas.
@@ -114,8 +116,8 @@ class StoredJob:
         """
         contract = self.job.io
         with arenas_in(contract, self.inputs(), arrays) as arenas:
-            there = arrays if all(one.memory.in_place for one in arenas.values()) else None
-            reference = functools.cache(lambda: self.reference(there))
+            in_place = all(arena.memory.in_place for arena in arenas.values())
+            reference = functools.cache(lambda: self.reference(arrays if in_place else None))
             yield arenas, ArenaCheck(arenas, reference, contract.bounds, self.job.seed)
 
 
@@ -130,7 +132,7 @@ def _reference(
 
 
 class _Stored(Struct, frozen=True):
-    """``jobs/NAME.json``."""
+    """The content of ``jobs/NAME.json``."""
 
     schema_version: int
     kernel: str
@@ -149,10 +151,10 @@ def write_job(folder: Path, job: Job, workload: Workload) -> str:
     """Add a job to ``folder``, with the inputs and the reference of its workload.
 
     Returns:
-        Its name, for `read_job`; equal jobs have equal names.
+        The job's name, for `read_job`; equal jobs have equal names.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the job cannot be written.
     """
     reference = cached_reference(workload, job.seed)
     owns = {n: c.own for n, c in reference.conditions.items() if c.own is not None}
@@ -178,7 +180,7 @@ def read_job(folder: Path, name: str) -> StoredJob:
     """Read a job that `write_job` has written.
 
     Raises:
-        InputError: it is missing or damaged.
+        InputError: the job is missing or damaged.
     """
     path = folder / _JOBS / f"{Path(name).name}.json"
     content = read_bytes(path, "job", _LARGEST_BYTES)

@@ -1,4 +1,4 @@
-"""Chooses the fastest correct kernel of a list, and remembers the choice."""
+"""Chooses the fastest correct kernel of a list, and caches the choice."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ _FINAL_S = 0.15
 
 
 def best_of(candidates: Sequence[AnyKernel], workload: Workload, device: Device) -> AnyKernel:
-    """The fastest candidate that computes ``workload`` correctly.
+    """Return the fastest candidate that computes ``workload`` correctly.
 
     All are timed as a search times them, the fastest quarter a second time and for longer. They are
-    then verified in the order of their times, until one is correct. A candidate that fails is
-    dropped. The choice is cached by the GPU's name, the versions of its software, the workload and
-    the candidates, but not by the power limit.
+    then verified, the fastest first, until one is correct. A candidate that fails is dropped. The
+    choice is cached by the GPU's name, the versions of its software, the workload and the
+    candidates, but not by the power limit.
 
     Args:
         candidates: kernels of the workload.
         workload: what they compute.
-        device: claimed by the caller.
+        device: the device that runs them, claimed by the caller.
 
     Returns:
-        The candidate; the details of its origin also have the number of ``candidates``.
+        The candidate, with the number of ``candidates`` added to the details of its origin.
 
     Raises:
-        UnavailableError: the device runs none of them, or has the resources for none.
+        UnavailableError: the device refuses every candidate, or lacks the resources for it.
         KernelFault: none is correct.
         DeviceError: the device does not respond.
     """
-    refusals = {one.digest: device.refusal(one) for one in candidates}
-    usable = {one.digest: one for one in candidates if refusals[one.digest] is None}
+    refusals = {kernel.digest: device.refusal(kernel) for kernel in candidates}
+    usable = {kernel.digest: kernel for kernel in candidates if refusals[kernel.digest] is None}
     if not usable:
-        told = next(iter(refusals.values()), None)
-        raise UnavailableError(told or f"{workload.name} has no candidates.")
-    memory = _memory_path(device, workload, sorted(usable))
-    digest = _recall(memory) if memory is not None else None
+        refusal = next(iter(refusals.values()), None)
+        raise UnavailableError(refusal or f"{workload.name} has no candidates.")
+    path = _cache_path(device, workload, sorted(usable))
+    digest = _read_choice(path) if path is not None else None
     if digest not in usable:
         digest = _fastest(list(usable.values()), workload, device).digest
-        if memory is not None:
-            keep_for_later(memory, encode(_Choice(digest)))
+        if path is not None:
+            keep_for_later(path, encode(_Choice(digest)))
     chosen = usable[digest]
     details = {**chosen.origin.details, "candidates": len(usable)}
     return replace(chosen, origin=replace(chosen.origin, details=details))
@@ -94,9 +94,9 @@ def _fastest(candidates: Sequence[AnyKernel], workload: Workload, device: Device
 def _by_time(
     candidates: Sequence[AnyKernel], workload: Workload, device: Device
 ) -> tuple[list[int], dict[int, KernelFault]]:
-    """Places of the candidates that run, fastest first; the faults of the others by place."""
-    # Not `quick_job`, whose timeout may be too short for a worker to import PyTorch first.
-    jobs = [Job.of(one, workload) for one in candidates]
+    """Return positions of the candidates that run, fastest first, and the faults of the others."""
+    # The timeout of `quick_job` may be too short for a worker that has to import PyTorch first.
+    jobs = [Job.of(kernel, workload) for kernel in candidates]
     faults: dict[int, KernelFault] = {}
     first_ms: dict[int, float] = {}
     final_ms: dict[int, float] = {}
@@ -119,14 +119,14 @@ def _by_time(
 def _none_left(faults: Sequence[KernelFault], workload: Workload) -> GpuEnergyError:
     outcomes = Counter(fault.outcome for fault in faults)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-    told = (
+    message = (
         f"None of the {len(faults)} candidates for {workload.name} can be used ({counted}); the "
         f"first one failed: {faults[0]}"
     )
     if outcomes.keys() == {"constraints"}:
-        return UnavailableError(told)
+        return UnavailableError(message)
     wrong = (fault.outcome for fault in faults if fault.outcome != "constraints")
-    return KernelFault(next(wrong), told)
+    return KernelFault(next(wrong), message)
 
 
 class _Choice(Struct, frozen=True):
@@ -135,8 +135,8 @@ class _Choice(Struct, frozen=True):
     digest: str
 
 
-def _memory_path(device: Device, workload: Workload, digests: Sequence[str]) -> Path | None:
-    """Where the choice among candidates is cached; None if nothing identifies the workload."""
+def _cache_path(device: Device, workload: Workload, digests: Sequence[str]) -> Path | None:
+    """Return the file that caches the choice; None if the workload has no digest."""
     if workload.digest is None:
         return None
     gpu = [device.name, device.emulated, sorted(software(device).items())]
@@ -144,7 +144,7 @@ def _memory_path(device: Device, workload: Workload, digests: Sequence[str]) -> 
     return cache_dir("chosen") / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
 
 
-def _recall(path: Path) -> str | None:
+def _read_choice(path: Path) -> str | None:
     try:
         return decode(path.read_bytes(), _Choice).digest
     except (OSError, FormError):

@@ -1,6 +1,6 @@
-"""Inputs and references of workloads, made once for all kernels of a case.
+"""Makes the inputs and references of workloads, once for all kernels of a case.
 
-Large ones are computed in the memory of the device, where it has arrays; see `is_large`.
+Those of large workloads are computed in the device's memory if possible, see `is_large`.
 """
 
 from __future__ import annotations
@@ -42,26 +42,33 @@ from pytest_gpuenergy.workloads import (
 )
 
 FORMAT = 10
+"""The version of cached references, to be increased when their values change."""
+
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
+"""Prefixes of the names of further arrays in an archive."""
+
 _ORDINARY = len(REACHES)
+"""The number that stands for ordinary inputs, after those of the `REACHES`."""
+
 _REMEMBERED = 3
-"""Drawings of a case, which all of its kernels run on."""
+"""How many inputs and archives are kept in memory: those of the three seeds of a workload."""
+
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
-"""A second of a few cores in double precision."""
+"""What a few cores compute in a second, in double precision."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What inputs are drawn.
+    """Which inputs to draw.
 
     Attributes:
-        seed: of the generator.
+        seed: the seed of the generator.
         sign: -1 or 1 for a mixture of ordinary and extreme inputs, see `Edges`; otherwise 0.
         sparse: the number of a sparse drawing, see `Edges`; otherwise 0.
         uniform: the number of a uniform drawing, see `Edges`; otherwise 0.
-        literals: numbers near which inputs that are not ordinary have values.
+        literals: numbers near which some inputs are drawn, unless the drawing is ordinary.
     """
 
     seed: int
@@ -72,7 +79,7 @@ class Drawing:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether a drawing is shared by all kernels of a workload."""
+        """Whether all kernels of a workload share the drawing."""
         return not (self.sparse or self.uniform or self.literals)
 
 
@@ -85,25 +92,25 @@ class Case:
 
 
 def is_large(workload: Workload | IoContract) -> bool:
-    """Whether it takes the host longer to compute the reference than a GPU to start."""
+    """Return whether the host takes longer to compute the reference than a GPU takes to start."""
     elements = sum(tensor.size for tensor in workload.tensors)
     return elements >= _LARGE_ELEMENTS or workload.flops >= _LARGE_FLOPS
 
 
 def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None) -> Case:
-    """The inputs of a drawing and their reference, which is cached by the workload's content.
+    """Return the inputs of a drawing and their reference, which is cached by workload digest.
 
-    If the reference is not finite for inputs with edges, or no numbers of the outputs' types, they
-    go less far; in the end they are ordinary.
+    If the reference of inputs with edges is not finite, or exceeds the outputs' types, the inputs
+    are made less extreme; in the end they are ordinary.
 
     Args:
         workload: what is computed.
-        drawing: of the inputs.
-        arrays: where the reference of a large workload is computed if it can be, and then kept; it
-            is not cached.
+        drawing: which inputs to draw.
+        arrays: the device that computes and keeps the reference of a large workload if it can; that
+            reference is not cached.
     """
     if arrays is not None and is_large(workload):
-        # The function may be somebody's who has never thought of a GPU, or memory may be short.
+        # A user's function may not support device arrays, or memory may be short.
         with contextlib.suppress(Exception), arrays.used():
             case, _ = _made(workload, drawing, arrays)
             if not any(isinstance(value, np.ndarray) for value in case.reference.values()):
@@ -111,8 +118,8 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
     if workload.digest is None or not drawing.is_shared:
         return _made(workload, drawing)[0]
     path = _path(workload, drawing)
-    if (known := _load(path, workload, drawing)) is not None:
-        return known
+    if (cached := _load(path, workload, drawing)) is not None:
+        return cached
     case, reach = _made(workload, drawing)
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, **_to_archive(case.reference, reach))
@@ -121,21 +128,21 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
 
 
 CaseOf = Callable[[Workload, Drawing, DeviceArrays | None], Case]
-"""`case_of`, or what keeps cases."""
+"""Makes cases: `case_of` or `KeptCases`."""
 
 
 def cached_reference(
     workload: Workload, seed: int, arrays: DeviceArrays | None = None
 ) -> Reference:
-    """The reference for the ordinary inputs of ``seed``, see `case_of`."""
+    """Return the reference for the ordinary inputs of ``seed``, see `case_of`."""
     return case_of(workload, Drawing(seed), arrays).reference
 
 
 class KeptCases:
-    """Cases that are kept where they were made, for many kernels of few workloads.
+    """Makes cases and keeps them in memory, for many kernels of few workloads.
 
     Args:
-        most_bytes: of the references that are kept; those that were not asked for longest go first.
+        most_bytes: the limit of all references kept; the least recently used is dropped first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -146,13 +153,13 @@ class KeptCases:
     def __call__(
         self, workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
     ) -> Case:
-        """As the function `case_of`; workloads of one name must be the same."""
+        """Return what `case_of` does; workloads with the same name must be the same."""
         key = (workload.name, drawing)
         with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
+            kept = self._kept.get(key)
+            if kept is not None:
                 self._kept.move_to_end(key)
-                return known
+                return kept
         case = case_of(workload, drawing, arrays)
         with self._lock:
             self._kept[key] = case
@@ -166,28 +173,28 @@ def _nbytes(case: Case) -> int:
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
-    """`Workload.draw_inputs`, drawn once for all kernels of a case."""
+    """Return the inputs of `Workload.draw_inputs`, drawn once for all kernels of a case."""
     return _inputs(workload, Drawing(seed), _ORDINARY)
 
 
 def forget_reference(workload: Workload, drawing: Drawing) -> None:
-    """Remove a reference that nobody will need again from the cache."""
+    """Remove a reference that will not be needed again from the cache."""
     with contextlib.suppress(OSError):
         _path(workload, drawing).unlink()
 
 
 def make_reference(workload: Workload, seed: int) -> Reference:
-    """The reference for the ordinary inputs of ``seed``, with the conditions of its outputs."""
+    """Compute the reference for the ordinary inputs of ``seed``, without the cache."""
     return _made(workload, Drawing(seed))[0].reference
 
 
 def _made(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
 ) -> tuple[Case, int]:
-    """The case, and the number of its `REACHES`.
+    """Make a case; return it with the number of its entry in `REACHES`.
 
     Raises:
-        InputError: memory does not suffice.
+        InputError: there is not enough memory.
     """
     if arrays is not None:
         with ended_by_signals():
@@ -196,7 +203,7 @@ def _made(
         tensor.size * _DOUBLE if is_floating(tensor.dtype) else tensor.nbytes
         for tensor in workload.tensors
     )
-    # One without a digest is a function of somebody else's.
+    # A workload without a digest has a user's function as its reference.
     ending = ended_by_signals() if workload.digest is None else contextlib.nullcontext()
     with enough_memory(f"The reference of {workload.name}", copies), ending:
         return _computed(workload, drawing, None)
@@ -217,8 +224,8 @@ def _computed(
                     # Tiny inputs and zeros show what is added or divided by, not how results near 0
                     # are rounded: errors are relative to values near 1, as ordinary inputs give.
                     scales = {
-                        name: replace(one, scale=max(one.scale, math.sqrt(values[name].size)))
-                        for name, one in scales.items()
+                        name: replace(cond, scale=max(cond.scale, math.sqrt(values[name].size)))
+                        for name, cond in scales.items()
                     }
                 terms = _terms(workload, inputs, values, arrays)
                 return Case(inputs, Reference(values, scales, arrays, terms)), reach
@@ -238,7 +245,7 @@ def _terms(
     right: Mapping[str, Values],
     arrays: DeviceArrays | None = None,
 ) -> Callable[[float], Mapping[str, Values]]:
-    """Return what computes `estimate_terms` a case's outputs."""
+    """Return the function that computes `estimate_terms` for a case's outputs."""
 
     def compute(needed: float) -> Mapping[str, Values]:
         wide = workload.widened(_whole(workload, inputs, arrays))
@@ -253,11 +260,11 @@ def _whole(
     workload: Workload, inputs: Mapping[str, Array], arrays: DeviceArrays | None
 ) -> Mapping[str, Array]:
     put = (arrays or HostArrays()).put
-    return {one.name: repeated(put(inputs[one.name]), one.shape) for one in workload.inputs}
+    return {t.name: repeated(put(inputs[t.name]), t.shape) for t in workload.inputs}
 
 
 def _reaches(workload: Workload) -> range:
-    """The numbers of the `REACHES` that differ for this workload."""
+    """Return the numbers of the `REACHES` that differ for this workload."""
     floating = [tensor for tensor in workload.inputs if is_floating(tensor.dtype)]
     if any(tensor.name not in workload.ranges for tensor in floating):
         return range(_ORDINARY)
@@ -268,7 +275,8 @@ def _reaches(workload: Workload) -> range:
 def _refusing() -> Iterator[list[str]]:
     """Suppress the errors that a reference raises for inputs outside its domain.
 
-    Yields a list to which each overflow is added: infinities may then be due to one.
+    Yields:
+        A list to which each overflow is added; if there is one, infinities may be due to it.
     """
     overflows: list[str] = []
 
@@ -283,7 +291,7 @@ def _refusing() -> Iterator[list[str]]:
 
 
 def _limits(workload: Workload) -> dict[str, tuple[float, float]]:
-    """The numbers that a kernel can return, floating-point ones with room for its rounding."""
+    """Return the range of each output's type, halved for floating-point ones to allow rounding."""
     return {
         tensor.name: (least(tensor.dtype) / part, largest(tensor.dtype) / part)
         for tensor in workload.outputs
@@ -322,7 +330,7 @@ def _drawn(draw: _Draw) -> dict[str, Array]:
 def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
     if reach == _ORDINARY:
         return workload.draw_inputs(drawing.seed)
-    # A maximum or minimum of everything is hidden by any value close to 0.
+    # With a single output, such as a minimum of positive inputs, a value close to 0 hides the rest.
     several = any(tensor.size > 1 for tensor in workload.outputs)
     reached, zeros, equal = REACHES[reach]
     edges = Edges(
@@ -366,19 +374,20 @@ def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     try:
         state = path.stat()
         arrays = _read_archive(path, state.st_mtime_ns, state.st_size)
-        known = _from_archive(arrays, [tensor.name for tensor in workload.outputs])
-        good = all(known[tensor.name].shape == tensor.shape for tensor in workload.outputs)
+        reference = _from_archive(arrays, [tensor.name for tensor in workload.outputs])
+        good = all(reference[tensor.name].shape == tensor.shape for tensor in workload.outputs)
         reach = int(arrays[_REACH])
     except Exception:  # a damaged archive raises almost anything, and is written again
         return None
     if not good or reach not in range(_ORDINARY + 1):
         return None
     inputs = _inputs(workload, drawing, reach)
-    return Case(inputs, Reference(known, known.conditions, terms=_terms(workload, inputs, known)))
+    terms = _terms(workload, inputs, reference)
+    return Case(inputs, Reference(reference, reference.conditions, terms=terms))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _read_archive(path: Path, _mtime_ns: int, _size: int) -> dict[str, Values]:
-    """The arrays of an archive, checksums verified; read once for all kernels of a case."""
+    """Read the arrays of an archive, once for all kernels of a case; its checksums are verified."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         return dict(stored.items())

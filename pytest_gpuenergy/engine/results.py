@@ -1,4 +1,4 @@
-"""A callable's result and its reference as NumPy arrays, whichever device they are on."""
+"""Compares a callable's result with its reference, whichever library and device they are from."""
 
 from __future__ import annotations
 
@@ -31,31 +31,32 @@ from pytest_gpuenergy.workloads import (
     unit_roundoff,
 )
 
-_HALVES = ("float16", "bfloat16")
-
 USUAL = ErrorBound(1e-5, 1e-5)
-"""The bound of a callable's result where nothing gives another."""
+"""The bound of a callable's result if neither the user nor a workload gives one."""
+
+_HALVES = ("float16", "bfloat16")
+_CUDA = 2  # kDLCUDA of DLPack
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a callable must return.
+    """The correct result of a callable.
 
     Attributes:
         arrays: float64 copies in host memory, by their places in the result: ``result``, or
             ``result[0]``, ``result['x']`` and so on.
-        bounds: the largest error allowed for each, see `compare`.
+        bounds: the largest error allowed for each array, see `compare`.
     """
 
     arrays: Reference
     bounds: Mapping[str, ErrorBound]
 
     def check(self, returned: object) -> Correctness:
-        """Compare what the callable returned.
+        """Compare what the callable returned with this result.
 
         Raises:
-            ResultError: it is not an array of numbers, or has other parts or shapes.
-            KernelFault: its error exceeds the bound, see `compare`.
+            ResultError: a part is not an array of numbers, or parts or shapes differ.
+            KernelFault: an error exceeds its bound, see `compare`.
         """
         parts = dict(parts_of(returned, "result"))
         if parts.keys() != self.arrays.keys():
@@ -81,7 +82,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Specification:
-    """What a callable must return for whatever arguments; see `expect`."""
+    """What determines a callable's correct result for any arguments; see `expect`."""
 
     reference: object
     bound: ErrorBound | None = None
@@ -89,11 +90,11 @@ class Specification:
 
     @property
     def is_function(self) -> bool:
-        """Whether it can be asked about other arguments than those of the item."""
+        """Whether it applies to other arguments than those of the item, too."""
         return callable(self.reference)
 
     def of(self, args: tuple[object, ...]) -> Expected:
-        """What the callable must return for ``args``."""
+        """Return the correct result for ``args``."""
         return expect(self.reference, args, self.bound, self.workload)
 
 
@@ -107,12 +108,12 @@ def expect(
 
     Args:
         reference: an array on any device, nested lists of numbers, a tuple, list or dictionary of
-            arrays, or a function that returns one of these. What is masked in a masked array of
-            NumPy is not compared; infinities must be equal. A function is called immediately, with
-            copies of the arrays among ``args``, so that the callable sees none of its changes.
+            arrays, or a function that returns one of these. Masked elements of a NumPy masked array
+            are not compared; infinities must be equal. A function is called immediately, with
+            copies of the arrays among ``args``, so that its changes do not affect the callable.
         args: the callable's arguments.
-        bound: for each part of the result; by default those of the workload's outputs, or `USUAL`
-            without a workload.
+        bound: the bound of each part of the result; by default that of the workload's output, or
+            `USUAL` without a workload.
         workload: what the callable computes, if that is known.
 
     Raises:
@@ -134,7 +135,7 @@ def expect(
 
 
 def _rounded(bound: ErrorBound, dtype: str) -> ErrorBound:
-    """The usual bound with the rounding of a result in half precision; others as they are."""
+    """Return `USUAL` with rounding added for a result in half precision; others as they are."""
     if bound is not USUAL or dtype not in _HALVES:
         return bound
     unit = unit_roundoff(dtype)
@@ -147,7 +148,7 @@ def _rounded(bound: ErrorBound, dtype: str) -> ErrorBound:
 
 
 def _bounds_of(workload: Workload, names: Iterable[str]) -> dict[str, ErrorBound]:
-    """The bounds of the parts of a result, which are the workload's outputs if they are as many."""
+    """Return the bounds of a result's parts, which are the outputs if their numbers agree."""
     places = list(names)
     if len(places) == len(workload.outputs):
         by_name = {f"result[{tensor.name!r}]": tensor for tensor in workload.outputs}
@@ -159,7 +160,7 @@ def _bounds_of(workload: Workload, names: Iterable[str]) -> dict[str, ErrorBound
 def _recomputed(
     reference: Callable[..., object], args: tuple[object, ...]
 ) -> tuple[Callable[[Mapping[str, Array]], dict[str, Values]], dict[str, Array]]:
-    """Return a reference as a function of the floating-point arrays among arguments, and these."""
+    """Return the reference as a function of the floating-point arguments, and those arguments."""
     inputs = {
         str(place): host
         for place, value in enumerate(args)
@@ -196,8 +197,8 @@ def _arrays_of(reference: object) -> dict[str, Values]:
         compared = ~is_untouched(array)
         if not compared.any():
             raise ResultError(f"{what} is masked as a whole: nothing can be compared with it.")
-        if (unclear := compared & np.isnan(array)).any():
-            first = np.argwhere(unclear)[0].tolist()
+        if (undefined := compared & np.isnan(array)).any():
+            first = np.argwhere(undefined)[0].tolist()
             raise ResultError(
                 f"{what} is NaN, first at {first}: nothing can be compared with it. Mask what the "
                 "callable leaves open, see numpy.ma."
@@ -220,17 +221,14 @@ def _called(reference: Callable[..., object], args: tuple[object, ...]) -> objec
         ) from None
 
 
-_CUDA = 2  # kDLCUDA of DLPack
-
-
 def type_of(value: object) -> str:
-    """The name of an array's type of elements, also where NumPy does not have it."""
+    """Return the name of an array's element type, which NumPy may not have."""
     name = str(getattr(value, "dtype", ""))
     return BFLOAT16 if name.endswith(BFLOAT16) else name.rpartition(".")[2]
 
 
 def copied(value: Any) -> Any:
-    """``value`` with its arrays copied, also those in tuples, lists and dictionaries."""
+    """Return ``value`` with its arrays copied, also those in tuples, lists and dictionaries."""
     if type(value) in (tuple, list):
         return type(value)(map(copied, value))
     if type(value) is dict:
@@ -241,7 +239,7 @@ def copied(value: Any) -> Any:
 
 
 def parts_of(value: Any, name: str) -> Iterator[tuple[str, object]]:
-    """The arrays of a tuple, list or dictionary with their places; otherwise ``value`` itself."""
+    """Yield the parts of a tuple, list or dictionary with their places; otherwise ``value``."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from parts_of(part, f"{name}[{key!r}]")
@@ -253,12 +251,12 @@ def parts_of(value: Any, name: str) -> Iterator[tuple[str, object]]:
 
 
 def arrays_in(value: object, name: str) -> Iterator[tuple[str, Any]]:
-    """The arrays in a value with their places, see `parts_of`."""
+    """Yield the arrays in a value with their places, see `parts_of`."""
     return ((place, part) for place, part in parts_of(value, name) if is_array(part))
 
 
 def contents_of(part: object) -> bytes:
-    """The contents of an array; empty if it cannot be read."""
+    """Return the bytes of an array; empty if it cannot be read."""
     try:
         return host_array(part, "An argument").tobytes()
     except ResultError:
@@ -266,30 +264,30 @@ def contents_of(part: object) -> bytes:
 
 
 def _has_arrays(value: object) -> bool:
-    """Whether nested lists hold arrays, rather than numbers that make up one array."""
+    """Return whether nested lists contain arrays, rather than numbers that make up one array."""
     if isinstance(value, tuple | list):
         return any(map(_has_arrays, value))
     return isinstance(value, Mapping) or is_array(value)
 
 
 def is_array(value: object) -> bool:
-    """Whether it is an array of some library."""
-    if isinstance(value, np.generic):  # a number with the interface of an array
+    """Return whether a value is an array of some library."""
+    if isinstance(value, np.generic):  # a number, although it has the interface of an array
         return False
     names = ("__array__", "__cuda_array_interface__", "__dlpack__")
     return is_tensor(value) or any(hasattr(value, name) for name in names)
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it has the methods of PyTorch's tensors, which need not be installed."""
+    """Return whether a value looks like a PyTorch tensor; PyTorch is not imported."""
     return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def numbers_of(value: Any, what: str) -> Array:
-    """``value`` as an array of real numbers in host memory, which the two may share.
+    """Return ``value`` as an array of real numbers in host memory, possibly a view.
 
     Raises:
-        ResultError: it is not one.
+        ResultError: the value is not an array of real numbers.
     """
     array = host_array(value, what)
     if not _is_real(array.dtype):
@@ -301,10 +299,10 @@ def numbers_of(value: Any, what: str) -> Array:
 
 
 def host_array(value: Any, what: str) -> Array:
-    """``value`` as an array in host memory, which the two may share.
+    """Return ``value`` as an array in host memory, possibly a view.
 
     Raises:
-        ResultError: NumPy cannot read it.
+        ResultError: NumPy cannot read the value.
     """
     try:
         return np.asarray(_on_host(value))
@@ -320,7 +318,7 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
         return True
     if dtype.kind != "V" or dtype.names is not None:
         return False
-    try:  # bfloat16 and the like are types that other packages add to NumPy
+    try:  # other packages add types such as bfloat16 to NumPy
         np.zeros(1, dtype).astype(np.float64)
     except (TypeError, ValueError):
         return False
@@ -328,7 +326,7 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
 
 
 def _on_host(value: Any) -> Any:
-    """``value`` in a form that NumPy can read."""
+    """Return ``value`` in a form that NumPy can read."""
     if is_tensor(value):
         tensor = value.detach().cpu()
         try:
@@ -354,7 +352,7 @@ def _on_host(value: Any) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, without a period."""
+    """Return the first line of an error's message, without a period."""
     return (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
 
 
@@ -362,10 +360,10 @@ def overwrite(value: Any, content: Array) -> None:
     """Write ``content`` into an array, on the current stream of its library.
 
     Raises:
-        Exception: the array cannot be written to; whatever its library raises.
+        Exception: whatever the array's library raises if the array cannot be written to.
     """
     if is_tensor(value):
-        with _inference(value):
+        with _writable(value):
             value.detach().copy_(value.new_tensor(content))
     elif hasattr(value, "__cuda_array_interface__"):
         import cupy
@@ -376,31 +374,31 @@ def overwrite(value: Any, content: Array) -> None:
 
 
 def overlap(one: Any, other: Any) -> bool:
-    """Whether two arrays may share memory."""
-    (begin, end), (other_begin, other_end) = _span(one), _span(other)
+    """Return whether two arrays may share memory."""
+    (begin, end), (other_begin, other_end) = _addresses(one), _addresses(other)
     return begin < other_end and other_begin < end
 
 
-def _inference(tensor: Any) -> AbstractContextManager[object]:
-    """A context in which PyTorch allows writes to ``tensor``, even if it is an inference tensor."""
+def _writable(tensor: Any) -> AbstractContextManager[object]:
+    """Return a context in which PyTorch allows writes to ``tensor``, even an inference tensor."""
     if not tensor.is_inference():
         return nullcontext()
     mode: AbstractContextManager[object] = sys.modules["torch"].inference_mode()
     return mode
 
 
-def _span(value: Any) -> tuple[int, int]:
-    """The first address and the one past the last; an empty span if they are unknown."""
+def _addresses(value: Any) -> tuple[int, int]:
+    """Return an array's first address and the one past its last; 0 for both if unknown."""
     if is_tensor(value):
         storage = value.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     for name in ("__cuda_array_interface__", "__array_interface__"):
         if (interface := getattr(value, name, None)) is not None:
-            return _span_of(interface)
+            return _addresses_in(interface)
     return 0, 0
 
 
-def _span_of(interface: dict[str, Any]) -> tuple[int, int]:
+def _addresses_in(interface: dict[str, Any]) -> tuple[int, int]:
     shape = interface["shape"]
     item = np.dtype(interface["typestr"]).itemsize
     start = interface["data"][0]

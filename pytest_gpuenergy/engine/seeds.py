@@ -1,4 +1,4 @@
-"""The seeds of a verification: fixed ones, and one that nobody could know in advance."""
+"""Chooses the inputs of a verification: fixed seeds, and one that cannot be known in advance."""
 
 from __future__ import annotations
 
@@ -21,18 +21,29 @@ from pytest_gpuenergy.support import FormError, cache_dir, decode, encode, keep_
 from pytest_gpuenergy.workloads import UNIFORM, UNIFORM_FLOATS, Workload, is_floating
 
 SEEDS = (0, 1)
-"""Of ordinary inputs, and of negative ones with edges."""
+"""The fixed seeds: of ordinary inputs, and of negative ones with edges."""
+
 LARGEST_SEED = (1 << 32) - 1
+
 _SMALL_ELEMENTS, _SMALL_FLOPS = 1 << 17, 1 << 26
-"""Limits of a small workload, whose run and reference take the host milliseconds."""
+"""The limits of a small workload, whose run and reference take the host milliseconds."""
+
 _MOST_SPARSE, _SLICES = 64, 256
-"""The most sparse drawings, and the slices of different kinds and places in all of them."""
+"""The most sparse drawings, and the least slices of different kinds and places in all of them."""
+
 _FEW_OUTPUTS = 64
+"""The most outputs for which a workload that is not small has sparse drawings."""
+
 _SPARSE_ELEMENTS = 1 << 22
-"""In all sparse drawings of a workload that is not small, unless there are two."""
+"""The most elements in all sparse drawings of such a workload, if it has more than two."""
+
 _MOST_LITERALS = 64
+"""The most numbers of a kernel's text near which inputs are drawn."""
+
 _USUAL = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0}
 """Numbers that ordinary drawings contain anyway."""
+
+# Parts of the text of a CUDA or Triton kernel: numbers, constants, and operations on numbers.
 _NUMBER = re.compile(
     r"""(?<![\w.])(?:
         0[xX](?P<hexadecimal>[0-9a-fA-F]+)
@@ -60,12 +71,13 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*\b", re.ASCII)
 _ALONE = re.compile(
     rf"(?<!\w)\(\s*(?:(?:float|double|int|unsigned|long|size_t)\s*\)\s*)?({_DIGITS})\s*\)"
 )
-_MOST_FOLDS, _LONGEST_FOLDED, _MOST_BITS = 8, 50_000, 63
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_MOST_FOLDS, _LONGEST_FOLDED, _MOST_BITS = 8, 50_000, 63
+"""Limits of computing constants: rounds, characters of the text, and bits of a shift."""
 
 
 class _Drawn(Struct, frozen=True):
-    """A file in the cache folder ``seeds``."""
+    """The random seed of a day: a file in the cache folder ``seeds``."""
 
     day: str
     seed: int
@@ -74,16 +86,16 @@ class _Drawn(Struct, frozen=True):
 def drawings_of(
     seeds: Sequence[int], workload: Workload | None = None, kernel: AnyKernel | None = None
 ) -> list[Drawing]:
-    """Return what a kernel is verified on.
+    """Return the drawings of inputs that a kernel is verified on.
 
     Inputs are ordinary for the first seed, and have edges, of both signs in turn, for the others.
-    If there are more than `SEEDS`, sparse drawings of the last seed come before its own, and
-    uniform ones if the workload is small.
+    If there are more seeds than in `SEEDS`, sparse drawings of the last seed come before its own
+    drawing, and uniform ones if the workload is small.
 
     Args:
-        seeds: of the inputs.
+        seeds: the seeds of the inputs.
         workload: what the kernel computes; without it there are no sparse drawings.
-        kernel: the one to verify; without it no inputs are near numbers in its text.
+        kernel: the kernel to verify; without it no inputs are drawn near numbers in its text.
     """
     literals = () if kernel is None or workload is None else _literals(kernel, workload)
     drawings = [
@@ -107,16 +119,16 @@ def _is_small(workload: Workload) -> bool:
 
 
 def _sparse_drawings(workload: Workload) -> int:
-    """How many sparse drawings it takes for every part of the inputs to decide an output.
+    """Return how many sparse drawings it takes until each part of the inputs decides an output.
 
-    A small workload has one for each axis at least. If an output depends on many inputs and there
-    are few outputs, it has more, so that extremes are at many places. So has one that is not small,
-    up to a number of elements; in others the mixtures have slices enough.
+    A small workload has at least one per axis. If it has few outputs, each of which depends on many
+    inputs, it has more, so that extremes are in many places. So does a workload that is not small,
+    up to a number of elements. Other workloads need none: the mixtures have enough slices.
     """
-    mine = type(workload)
+    kind = type(workload)
     if not workload.inputs or (
-        mine.make_inputs is not Workload.make_inputs
-        and mine.draw_inputs is Workload.draw_inputs  # which leaves everything to the former
+        kind.make_inputs is not Workload.make_inputs
+        and kind.draw_inputs is Workload.draw_inputs  # which then uses make_inputs for everything
     ):
         return 0
     elements = sum(tensor.size for tensor in workload.tensors)
@@ -132,10 +144,10 @@ def _sparse_drawings(workload: Workload) -> int:
 
 
 def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
-    """Return the numbers in a kernel's text that its inputs may be compared with.
+    """Return the numbers in a kernel's text that it may compare its inputs with.
 
-    All that computes indices is among the integers; they count as floating-point values of small
-    workloads only, which can afford a reference for each kernel.
+    Most integers only compute indices. Therefore they count as floating-point values in small
+    workloads only, where a reference for each kernel is affordable.
     """
     text = getattr(kernel, "source", "")
     if isinstance(kernel, Kernel):
@@ -152,15 +164,15 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     for scalar in workload.scalars:
         if wholes or isinstance(scalar.value, float):
             found[abs(float(scalar.value))] = None
-    telling = [value for value in found if value not in _USUAL and value < 2.0**64]
-    telling.sort(key=lambda value: value.is_integer())  # fractions are no indices
-    return tuple(sorted(telling[:_MOST_LITERALS]))
+    unusual = [value for value in found if value not in _USUAL and value < 2.0**64]
+    unusual.sort(key=lambda value: value.is_integer())  # fractions first: they are no indices
+    return tuple(sorted(unusual[:_MOST_LITERALS]))
 
 
 def _computed(text: str, workload: Workload) -> str:
-    """Return the numbers that a text computes from numbers, its constants and the scalars by name.
+    """Return the numbers that a text computes from numbers, constants and the workload's scalars.
 
-    They are thresholds as well, such as ``1 << 12``, ``2 * LIMIT`` or ``3.0f * scale``.
+    They can be thresholds as well, such as ``1 << 12``, ``2 * LIMIT`` or ``3.0f * scale``.
     """
     if len(text) > _LONGEST_FOLDED:
         return ""
@@ -171,7 +183,7 @@ def _computed(text: str, workload: Workload) -> str:
     found: dict[str, None] = {}
 
     def fold(match: re.Match[str]) -> str:
-        with contextlib.suppress(ArithmeticError, ValueError):  # of thousands of digits, too
+        with contextlib.suppress(ArithmeticError, ValueError):  # such as for thousands of digits
             left, right = (_number(digits) for digits in match.group(1, 3))
             operation = _OPERATIONS[match[2]]
             if isinstance(left, int) and isinstance(right, int) and match[2] == "/":
@@ -191,7 +203,7 @@ def _computed(text: str, workload: Workload) -> str:
 
 
 def _number(digits: str) -> int | float:
-    """Return the value of a number of C++."""
+    """Return the value of a C++ literal."""
     plain = digits.rstrip("uUlL")
     if plain[:2] in ("0x", "0X"):
         return int(plain, 16)
@@ -214,24 +226,24 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def drawn_seed(workload: Workload) -> int:
-    """A random seed, in addition to `SEEDS`, so that no kernel can be made for all of them.
+    """Return a random seed, so that no kernel can be written for all seeds of a verification.
 
-    All kernels of a workload share it for a day (UTC) on this machine, and with it their reference;
-    a workload that has no digest gets another one each time.
+    All kernels of a workload share it for a day (UTC) on this machine, so that they share their
+    reference. A workload without a digest gets another seed each time.
     """
     if workload.digest is None:
         return _draw()
     today = datetime.now(UTC).date().isoformat()
     name = hashlib.sha256(f"{FORMAT} {workload.digest}".encode()).hexdigest()
     path = cache_dir("seeds") / f"{name}.json"
-    known = _read(path)
-    if known is not None and known.day == today:
-        return known.seed
-    if known is not None:
-        forget_reference(workload, drawings_of((*SEEDS, known.seed))[-1])
+    drawn = _read(path)
+    if drawn is not None and drawn.day == today:
+        return drawn.seed
+    if drawn is not None:
+        forget_reference(workload, drawings_of((*SEEDS, drawn.seed))[-1])
     keep_for_later(path, encode(_Drawn(today, _draw())))
-    known = _read(path)  # another process may have been faster
-    return _draw() if known is None else known.seed
+    drawn = _read(path)  # another process may have been faster
+    return _draw() if drawn is None else drawn.seed
 
 
 def _draw() -> int:
@@ -240,7 +252,7 @@ def _draw() -> int:
 
 def _read(path: Path) -> _Drawn | None:
     try:
-        known = decode(path.read_bytes(), _Drawn)
+        drawn = decode(path.read_bytes(), _Drawn)
     except (OSError, FormError):
         return None
-    return known if len(SEEDS) <= known.seed <= LARGEST_SEED else None
+    return drawn if len(SEEDS) <= drawn.seed <= LARGEST_SEED else None

@@ -1,4 +1,4 @@
-"""Verification and measurement of kernels without pytest, for programs that use us as a library."""
+"""Verifies and measures kernels without pytest, for programs that use this package as a library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def verify(
         timeout_s: limit of one run of the kernel, in seconds.
 
     Returns:
-        The largest errors that were found, with the bounds that they keep to.
+        The largest errors found, with their bounds.
 
     Raises:
         KernelFault: the kernel is wrong, does not compile, crashes or takes too long; ``outcome``

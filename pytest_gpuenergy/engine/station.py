@@ -1,4 +1,4 @@
-"""A claimed GPU: the only way to use one, for pytest, commands, searches and workers alike.
+"""Claims a GPU: the only way to one, for pytest, commands, searches and workers alike.
 
 Claiming takes the GPU's lock, undoes what dead runs left behind and makes signals end the process
 in an orderly way. Closing restores the card's settings and cannot be interrupted by a signal.
@@ -46,22 +46,41 @@ from pytest_gpuenergy.support import (
 LOCK_WAIT_S = 10.0
 """How long a command waits for a GPU that another run is using."""
 
+SEARCH_LOCK_WAIT_S = 2.0
+"""How long a search waits for a GPU that another run is using."""
+
+RAMP_S = 0.6
+"""How long the clock of a card at rest may take to rise under a load."""
+
+READINGS, READING_S = 8, 0.05
+"""How many readings of the clock follow, and the time between two of them."""
+
+HIGHEST = 0.98
+"""A card that reaches this fraction of its highest clock does not seem to be locked."""
+
+SPREAD = 0.005
+"""A clock that moves by more than this fraction is not pinned."""
+
+_GPU_IDLE, _SYNC_BOOST = 0x1, 0x10
+_EXPLAIN = RESTRAINING_REASONS | _GPU_IDLE | _SYNC_BOOST
+"""NVML's event reasons that explain a clock below the highest."""
+
 
 class Station:
     """One GPU, held exclusively by this process until `close`; a context manager.
 
     Args:
-        gpu: opened by the caller, who closes it after the station.
+        gpu: the GPU, opened by the caller, who closes it after the station.
         lock_wait_s: how long to wait for another process that holds the GPU.
-        group: processes of the same group, such as the workers of one run, wait for each other
-            indefinitely.
-        writer: writes the settings; chosen at the first write if not given.
-        allow_clocks: whether clocks may be locked that somebody else seems to have locked.
+        group: the name of a group of processes, such as the workers of one run, that wait for each
+            other indefinitely.
+        writer: writes the settings; by default chosen at the first write.
+        allow_clocks: whether to lock clocks that another program seems to have locked.
 
     Attributes:
         gpu: the claimed GPU.
-        restored: sentences that say which settings changed by dead runs were restored or could not
-            be, on this GPU and all others of its kind, real or emulated.
+        restored: sentences about the settings changed by dead runs that were restored or could not
+            be restored, on this GPU and all others of its kind, real or emulated.
 
     Raises:
         DeviceError: another process holds the GPU, or its settings cannot be restored.
@@ -80,7 +99,7 @@ class Station:
         self.restored: list[str] = []
         self._signals = ExitStack()
         self._claim = ExitStack()
-        atexit.register(self.close)  # even if interrupts cut short what should close it
+        atexit.register(self.close)  # in case an interrupt prevents the caller from closing it
         try:
             self._signals.enter_context(termination_as_interrupt())
             self._claim.enter_context(gpu_lock(gpu, wait_s=lock_wait_s, group=group))
@@ -122,15 +141,15 @@ class Station:
         return self._lease.set(setpoint)
 
     def refuse_foreign_lock(self) -> None:
-        """Look, once, whether the SM clocks may be locked, before the first lock does so.
+        """Check now, instead of at the first lock, that no other program has locked the SM clocks.
 
         Raises:
-            SetpointError: somebody else seems to have locked them.
+            SetpointError: another program seems to have locked them.
         """
         self._lease.refuse_foreign_lock()
 
     def judge_setpoint(self) -> tuple[str, ...]:
-        """Validity flags for changes of the card's settings since they were applied."""
+        """Return validity flags for changes of the card's settings since they were applied."""
         return self._lease.judge()
 
     @contextmanager
@@ -138,10 +157,10 @@ class Station:
         """Hold the card at ``setpoint`` within the context, then restore its prior settings.
 
         Yields:
-            What the card enforces.
+            The setpoint that the card enforces.
 
         Raises:
-            SetpointError: the setpoint cannot be applied, or the prior settings not restored.
+            SetpointError: the setpoint cannot be applied, or the prior settings cannot be restored.
         """
         try:
             yield self.apply(setpoint)
@@ -149,7 +168,7 @@ class Station:
             self.apply(CURRENT)
 
     def keep(self, setpoint: Setpoint) -> Setpoint:
-        """As `apply`, but beyond the end of this process: ``gpuenergy powercap restore`` undoes it.
+        """Set the card as `apply` does, but until ``gpuenergy powercap restore`` undoes it.
 
         Raises:
             SetpointError: the setpoint cannot be applied.
@@ -166,12 +185,12 @@ class Station:
         announce: Announce = lambda _: None,
         seed: int | None = None,
     ) -> Harness:
-        """The harness that verifies and measures on this GPU; see `Harness` and `MeterSettings`.
+        """Return a harness that measures on this GPU; see `Harness` and `MeterSettings`.
 
         Raises:
             DeviceError: the card has no energy source.
         """
-        choose_source(self.device)  # without one every kernel would fail the same way
+        choose_source(self.device)  # raises once here rather than for every kernel
         settings = MeterSettings(preheat_s=preheat_s, min_launches=min_launches)
         return Harness(
             self.device, settings, timeout_s=timeout_s, cache=cache, announce=announce, seed=seed
@@ -215,35 +234,19 @@ def open_station(
     """
     with (
         open_device(spec, index=index) as device,
-        Station(device, lock_wait_s=lock_wait_s, allow_clocks=allow_clocks) as own,
+        Station(device, lock_wait_s=lock_wait_s, allow_clocks=allow_clocks) as station,
     ):
-        yield own
-
-
-RAMP_S = 0.6
-"""How long the clock may take to rise from that of a card at rest."""
-
-READINGS, READING_S = 8, 0.05
-"""How often the clock is then read, and the time between two readings."""
-
-HIGHEST = 0.98
-"""A card that reaches this fraction of its highest clock is not locked, as far as can be seen."""
-
-SPREAD = 0.005
-"""A clock that moves by more than this fraction is not pinned."""
-
-_GPU_IDLE, _SYNC_BOOST = 0x1, 0x10
-_EXPLAIN = RESTRAINING_REASONS | _GPU_IDLE | _SYNC_BOOST
+        yield station
 
 
 def refuse_locked(gpu: Gpu) -> None:
-    """Refuse a card whose clocks somebody else seems to have locked.
+    """Refuse a card whose clocks another program seems to have locked.
 
-    A card that cannot run anything here, because it was opened for its settings only, is not
-    refused: nothing is known of it.
+    A card that was opened for its settings only cannot run the load that would tell, and is not
+    refused.
 
     Raises:
-        SetpointError: they seem to be locked, or the card does not run the load.
+        SetpointError: the clocks seem to be locked, or the card does not run the load.
     """
     if not isinstance(gpu, Device):
         return
@@ -268,26 +271,26 @@ def refuse_locked(gpu: Gpu) -> None:
 def pinned_at(
     readings: Sequence[Conditions], achieved: ClockSamples | None, highest_mhz: float
 ) -> float | None:
-    """The clock in MHz at which a card under a light load is pinned; None if it is not.
+    """Return the clock in MHz at which a card under a light load is pinned.
 
     Args:
-        readings: of the card's clock and event reasons during the load.
+        readings: the readings of NVML's clock and event reasons during the load.
         achieved: the clock of an SM meanwhile; None if it is unknown.
         highest_mhz: the highest clock that the card supports.
 
     Returns:
-        None too where the readings cannot tell: NVML explains the clock, or nothing is known.
+        None if the card is not pinned, if NVML explains the clock, or if nothing is known.
     """
-    if any((one.event_reasons or 0) & _EXPLAIN for one in readings):
+    if any((reading.event_reasons or 0) & _EXPLAIN for reading in readings):
         return None
-    told = [float(one.sm_clock_mhz) for one in readings if one.sm_clock_mhz is not None]
-    seen = [] if achieved is None else achieved.mhz.tolist()
-    for clocks in (seen, told):
+    reported = [float(r.sm_clock_mhz) for r in readings if r.sm_clock_mhz is not None]
+    counted = [] if achieved is None else achieved.mhz.tolist()
+    for clocks in (counted, reported):
         if clocks and (
             max(clocks) >= HIGHEST * highest_mhz or max(clocks) - min(clocks) > SPREAD * max(clocks)
         ):
             return None
-    return next((max(clocks) for clocks in (told, seen) if clocks), None)
+    return next((max(clocks) for clocks in (reported, counted) if clocks), None)
 
 
 def _pinned_mhz(device: Device) -> float | None:
@@ -309,17 +312,13 @@ def _pinned_mhz(device: Device) -> float | None:
     return pinned_at(readings, clocks, supported_clocks(device)[-1])
 
 
-SEARCH_LOCK_WAIT_S = 2.0
-"""How long a search waits for a GPU that another run is using."""
-
-
 @dataclass(frozen=True)
 class Settings:
-    """What GPUs are set to while they are claimed.
+    """The settings of GPUs while a search has claimed them.
 
     Attributes:
-        powercap: one power limit, as ``--powercap`` takes it.
-        smclock: one clock, as ``--smclock`` takes it.
+        powercap: one power limit, in the form of ``--powercap``.
+        smclock: one clock, in the form of ``--smclock``.
         allow_clocks: see `Station`.
     """
 
@@ -329,7 +328,7 @@ class Settings:
 
     @property
     def writes(self) -> bool:
-        """Whether they change anything of a card."""
+        """Whether they change a card's power limit or clocks."""
         return any(word != "current" for word in (self.powercap, self.smclock))
 
     def __str__(self) -> str:
@@ -348,15 +347,15 @@ def claim(
     """Claim an opened GPU and hold it at a setpoint until the stack is closed.
 
     Args:
-        stack: closed by the caller.
-        device: to claim.
-        settings: of the card.
+        stack: the stack that the caller closes to release the GPU.
+        device: the GPU to claim.
+        settings: the settings of the card.
         tell: called with sentences about settings that dead runs have left.
         lock_wait_s: see `Station`.
 
     Raises:
         InputError: the settings name several setpoints.
-        DeviceError: it cannot be claimed, or not be set.
+        DeviceError: the GPU cannot be claimed or set.
     """
     station = stack.enter_context(
         Station(device, lock_wait_s=lock_wait_s, allow_clocks=settings.allow_clocks)

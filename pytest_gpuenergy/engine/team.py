@@ -1,14 +1,14 @@
-"""Several GPUs of one model that work at the same time, each in a process of its own.
+"""Runs a search on several GPUs of one model at the same time, each in a process of its own.
 
-This process claims the GPUs and holds their power limits, so that nothing is left to be restored
-when one of the others is killed; of a GPU on another host, a process there does. What goes wrong
-has one of three reasons:
+This process claims the GPUs and holds their power limits (a GPU on another host is claimed by a
+process there), so that nothing has to be restored when one of the processes is killed. Three things
+may go wrong:
 
 - A process dies or does not answer. Its task is tried once more, in a new process on the same GPU;
-  if that ends likewise, the task has failed.
-- A host is lost, or the way to it. Its task is done by the next GPU; if that is lost too, the task
-  has failed. The GPU is used again if it can be reached again.
-- A GPU cannot be used. The search goes on with the rest, which do its task too.
+  if that fails likewise, the task has failed.
+- A host, or the connection to it, is lost. The next GPU does the task; if that is lost too, the
+  task has failed. The GPU is used again once it can be reached again.
+- A GPU cannot be used. The search goes on with the others, which do its task too.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.support import DeviceError, WorkerDiedError, WorkerTimeoutError
 
 HANGS_AFTER_S = 1800.0
-"""Far more than a task takes whose kernels all use up their time."""
+"""The time limit of a task, far more than it takes if all of its kernels run into their timeout."""
 
 _STARTS_WITHIN_S = 120.0
+"""The time limit of starting a process, or of having it release its GPU."""
+
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 
 class HostLostError(WorkerDiedError):
-    """The process of a GPU is gone with its host, or the way to it."""
+    """A GPU's process was lost together with its host or the connection to that host."""
 
 
 class GpuProcess(Protocol):
-    """The process of a GPU, as `support.worker.Worker` is one, wherever it runs.
+    """The process of a GPU on this host (`support.worker.Worker`) or on another one.
 
-    Its object has the methods ``is_ready``, ``evaluate`` (of a task) and ``rest`` (keep no context
+    Its object has the methods ``is_ready``, ``evaluate`` (a task) and ``rest`` (release the context
     on the GPU).
     """
 
@@ -45,28 +47,28 @@ class GpuProcess(Protocol):
         """Call a method of its object.
 
         Raises:
-            WorkerDiedError: it died; the next call starts another.
-            HostLostError: its host was lost, or the way to it; the next call tries to reach it.
-            WorkerTimeoutError: it did not answer, and was ended.
+            WorkerDiedError: the process died; the next call starts another one.
+            HostLostError: its host or the connection was lost; the next call tries to connect.
+            WorkerTimeoutError: the process did not answer, and was killed.
             Exception: whatever the method raised.
         """
         ...
 
     def retire(self) -> None:
-        """End it for good. Idempotent."""
+        """End the process and never start another one. Idempotent."""
         ...
 
 
 class Errand(Protocol[R_co]):
-    """A task for any GPU of a team, which travels to its process."""
+    """A task for any GPU of a team, which is sent to the GPU's process."""
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """The task's name in messages."""
         ...
 
     def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> R_co:
-        """The result if the process of the GPU with this UUID ends twice."""
+        """Return the task's result if it fails twice on the GPU with this UUID."""
         ...
 
 
@@ -74,15 +76,18 @@ class Member:
     """One GPU of a team, with its process and the thread that calls it.
 
     Args:
-        uuid: of the GPU.
-        process: that works on it.
-        title: what it is called in messages; its UUID if empty.
-        prepare: has it compile kernels that it may be given, if it does not find those compiled
-            that this process compiles.
+        uuid: the UUID of the GPU.
+        process: the process that works on it.
+        title: the GPU's name in messages; by default its UUID.
+        prepare: has the GPU's host compile kernels that it may be given, if it has no access to
+            what this process compiles.
 
     Attributes:
-        lost: why it is used no more; empty while it is.
-        thread: calls the process, one task after the other.
+        uuid: the UUID of the GPU.
+        title: its name in messages.
+        prepare: see above.
+        lost: why the GPU is no longer used; empty while it is used.
+        thread: the thread that calls the process, one task after the other.
     """
 
     def __init__(
@@ -101,16 +106,16 @@ class Member:
         self._begun = False
 
     def move(self, uuid: str) -> None:
-        """Note that the process has another GPU now, in the place of a lost one."""
+        """Record that the process now uses another GPU, in place of a lost one."""
         self.uuid = uuid
 
     def evaluate(self, errand: Errand[R], tell: Callable[[str], None]) -> R:
-        """The result of a task, which is a failure if its process ends twice.
+        """Do a task and return its result, which is a failure if the process ends twice.
 
         Raises:
-            HostLostError: it was lost during the task.
+            HostLostError: the host was lost during the task.
             DeviceError: the GPU cannot be used.
-            InputError: the task cannot be done on any.
+            InputError: the task cannot be done on any GPU.
         """
         self._wake()
         try:
@@ -131,22 +136,22 @@ class Member:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Let nothing happen on the GPU, once what was begun there has ended."""
-        rests, goes_on = Event(), Event()
+        """Keep the GPU idle during the block, which begins once its current tasks are done."""
+        is_idle, may_resume = Event(), Event()
 
         def rest() -> None:
             with suppress(DeviceError):  # a process that has died keeps no context
                 if self._begun:
                     self._process.call("rest", timeout_s=_STARTS_WITHIN_S)
-            rests.set()
-            goes_on.wait()
+            is_idle.set()
+            may_resume.wait()
 
         self.thread.submit(rest)
         try:
-            rests.wait()
+            is_idle.wait()
             yield
         finally:
-            goes_on.set()
+            may_resume.set()
 
     def close(self) -> None:
         """End the process and the thread. Idempotent."""
@@ -158,10 +163,10 @@ class Member:
         return found
 
     def _wake(self) -> None:
-        """Have the process ready; one that died meanwhile is replaced.
+        """Make sure that the process is ready; replace it if it has died meanwhile.
 
         Raises:
-            DeviceError: it cannot be.
+            DeviceError: no process can be started.
         """
         self._begun = True
         try:
@@ -169,7 +174,7 @@ class Member:
         except WorkerDiedError:
             try:
                 self._process.call("is_ready", timeout_s=_STARTS_WITHIN_S)
-            except HostLostError as error:  # in no task
+            except HostLostError as error:  # no task has begun, so none need be tried again
                 raise DeviceError(str(error)) from error
 
 
@@ -177,11 +182,11 @@ class Team:
     """GPUs for several searches, one after the other; a context manager.
 
     Args:
-        members: at least one.
+        members: the GPUs, at least one.
         tell: called with sentences, from any thread.
 
     Attributes:
-        members: in the order in which they were named.
+        members: the GPUs, in the order in which the user named them.
     """
 
     def __init__(self, members: Sequence[Member], tell: Callable[[str], None]) -> None:
@@ -192,22 +197,22 @@ class Team:
 
     @property
     def first(self) -> Member:
-        """The first member that is used."""
+        """The first member that has not been lost."""
         return next(member for member in self.members if not member.lost)
 
     @property
     def working(self) -> tuple[str, ...]:
-        """The UUIDs of the members that are used."""
+        """The UUIDs of the members that have not been lost."""
         return tuple(member.uuid for member in self.members if not member.lost)
 
     def start(self, turn: int, errand: Errand[R]) -> Future[R]:
-        """Have a task done.
+        """Give a task to a GPU and return its future result.
 
-        The future has the result, or the error with which the search must end.
+        If the search has to end, the future has the error that ends it.
 
         Args:
-            turn: the GPU is that of this number, counted on beyond the last one; if it is lost, the
-                next one.
+            turn: the number of the GPU, modulo the size of the team; if that GPU has been lost, the
+                next one does the task.
             errand: the task.
         """
         answer: Future[R] = Future()
@@ -220,13 +225,13 @@ class Team:
             member.prepare(kernels)
 
     def leave(self, member: Member, error: DeviceError) -> None:
-        """Use a member no more, unless it is the last one.
+        """Stop using a member, unless it is the last one.
 
         Raises:
-            DeviceError: ``error``, if it is.
+            DeviceError: ``error``, if the member is the last one.
         """
         with self._lock:
-            if all(one.lost for one in self.members if one is not member):
+            if all(other.lost for other in self.members if other is not member):
                 raise error
             if not member.lost:
                 member.lost = str(error)
@@ -245,11 +250,11 @@ class Team:
         self.close()
 
     def _tell(self, sentence: str) -> None:
-        if not self._closed:  # what is ended then has not failed
+        if not self._closed:  # tasks that `close` ends have not failed
             self._listener(sentence)
 
     def _next(self, turn: int) -> Member | None:
-        """The member whose turn it is, or the next one that works."""
+        """Return the member whose turn it is, or the next one that has not been lost."""
         places = [(turn + step) % len(self.members) for step in range(len(self.members))]
         return next((self.members[place] for place in places if not self.members[place].lost), None)
 
@@ -261,7 +266,15 @@ class Team:
         otherwise: DeviceError,
         lost_with: Member | None = None,
     ) -> None:
-        """Hand a task to the member whose turn it is; ``lost_with`` was lost during it already."""
+        """Give a task to the member whose turn it is.
+
+        Args:
+            turn: see `start`.
+            errand: the task.
+            answer: gets the result.
+            otherwise: the error for ``answer`` if no member is left.
+            lost_with: the member that was lost during an earlier try, if any.
+        """
         member = self._next(turn)
         if member is None:
             answer.set_exception(otherwise)
@@ -296,5 +309,5 @@ class Team:
 
 
 def lost_twice(error: DeviceError) -> str:
-    """Why something is not tried a third time."""
+    """Return the sentence that says why something is not tried a third time."""
     return f"It was tried twice, and each time the host was lost. {error}"

@@ -57,7 +57,10 @@ from pytest_gpuenergy.workloads import (
 )
 
 _FORMAT = 8
+"""The version of cached results, to be increased when verification changes."""
+
 _STALE_TURN = 1
+"""The run whose outputs are not poisoned: they still hold the results of the run before."""
 
 
 def verify_on_device(
@@ -77,36 +80,36 @@ def verify_on_device(
     All runs are made in one process, on the same buffers. The inputs are ordinary for the first
     seed, and have edges for the others, see `drawings_of`. Outputs are poisoned before the first
     run, see `arenas_for`, but not before the second one: they still hold the results of other
-    inputs, so that a kernel which skips work where they look right is wrong. The inputs, and the
+    inputs, which catches kernels that skip work where the outputs look right. The inputs, and the
     guard bands around every buffer, must be unchanged afterwards. The workload's twins are
     verified on the ordinary inputs of the first seed. Tensor cores are refused where the workload
     does not allow them. An emulated device is deterministic, so a success there is cached by
     content.
 
     Args:
-        device: where to run.
-        kernel: what to run.
+        device: the device that runs the kernel.
+        kernel: the kernel to verify.
         workload: what it must compute.
-        seeds: of the inputs; by default `SEEDS` and one more.
-        drawn: that one more, to repeat it; by default `drawn_seed`.
-        timeout_s: for each run.
+        seeds: the seeds of the inputs; by default `SEEDS` and a random one.
+        drawn: that random seed, to repeat a verification; by default `drawn_seed`.
+        timeout_s: the time limit of each run.
         cases: makes the inputs and references.
-        measured: whether the kernel will be measured on this workload. If so, an emulated device
-            launches it again as often as stands for the launches of a measurement, else four times.
-        near_literals: whether inputs are also drawn near the numbers in the kernel's text, which
-            takes references of its own.
+        measured: whether the kernel will be measured on this workload. If not, an emulated device
+            launches it four times instead of the many times that stand for a measurement.
+        near_literals: whether inputs are also drawn near the numbers in the kernel's text, for
+            which this kernel needs references of its own.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.
         InputError: the reference is not finite.
     """
     check_precision(device, kernel, workload)
-    remembered = measured and device.emulated and workload.digest is not None
-    stated = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
-    memory = _memory_path(device, kernel, workload, stated) if remembered else None
-    if memory is not None and (known := _recall(memory)) is not None:
-        return known
-    used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
+    is_cached = measured and device.emulated and workload.digest is not None
+    given = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
+    path = _cache_path(device, kernel, workload, given) if is_cached else None
+    if path is not None and (earlier := _read_result(path)) is not None:
+        return earlier
+    used = given if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
     errors = []
     for subject in (workload, *workload.twins):
         seeds = used if subject is workload else used[:1]
@@ -121,8 +124,8 @@ def verify_on_device(
         bound.normwise,
         tuple(used),
     )
-    if memory is not None:
-        keep_for_later(memory, encode(result))
+    if path is not None:
+        keep_for_later(path, encode(result))
     return result
 
 
@@ -159,15 +162,15 @@ def _errors(
 def _reads_what_it_writes(
     loaded: Loaded, arenas: Mapping[str, Arena], case: Case
 ) -> KernelFault | None:
-    """Return why a first run was wrong, if its outputs depend on what they held before.
+    """Return the fault of a kernel whose outputs depend on their contents before the launch.
 
-    The kernel runs again on other contents of the outputs, and once more on the poison, which shows
-    whether it is the contents that matter.
+    The first run was wrong. The kernel runs again on other contents of the outputs, and once more
+    on the poison, to show whether the contents make the difference.
     """
     outputs = {name: arena for name, arena in arenas.items() if arena.tensor.role == "output"}
 
     def results(contents: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
-        """The bits of each output's elements before and after a run."""
+        """Run the kernel; return the bits of each output's elements before and after."""
         before = {}
         for name, arena in arenas.items():
             if arena.tensor.is_read:
@@ -184,14 +187,14 @@ def _reads_what_it_writes(
         if all(
             (now[n] == after).all() or (ones == after).all() for n, (ones, after) in others.items()
         ):
-            return None  # nothing depends on it
+            return None  # no output depends on its contents
         again = results({})
     except KernelFault:
         return None
     for name, (poison, repeated) in again.items():
         ones, other = others[name]
-        unset = (repeated == poison) & (other == ones)
-        mask = (now[name] == repeated) & (other != repeated) & ~unset
+        unwritten = (repeated == poison) & (other == ones)
+        mask = (now[name] == repeated) & (other != repeated) & ~unwritten
         if mask.any():
             return KernelFault(
                 "correctness",
@@ -204,7 +207,7 @@ def _reads_what_it_writes(
 
 
 def _ones(tensor: Tensor) -> Array:
-    """The beginning of a tensor of ones."""
+    """Return the beginning of a tensor of ones; `Arena.fill` repeats it."""
     one = np.ones((1,), stored_as(tensor.dtype))
     if is_floating(tensor.dtype):
         one = rounded_to(np.ones(1), tensor.dtype)
@@ -231,9 +234,9 @@ def _cases(
     drawings: Sequence[Drawing],
     make_case: CaseOf,
 ) -> Iterator[list[Future[Case]]]:
-    """The case of each drawing, made one after another while kernels run."""
+    """Yield the future case of each drawing; they are made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
-    # Signals end references only if they are functions of somebody else's.
+    # A workload without a digest has a user's function as its reference, which may not end.
     with watched() if workload.digest is None else contextlib.nullcontext():
         try:
             yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
@@ -248,7 +251,7 @@ def check_of(
     seed: int,
     cases: CaseOf = case_of,
 ) -> ArenaCheck:
-    """The check of ``arenas`` that hold the inputs of ``seed``, to make after a run on a device."""
+    """Return the check of ``arenas`` that contain the inputs of ``seed``, for after a run."""
 
     def reference() -> Reference:
         return cases(workload, Drawing(seed), device.arrays).reference
@@ -260,9 +263,9 @@ def check_of(
 def arenas_for(
     workload: Workload, seed: int, arrays: DeviceArrays | None = None, *, turn: int = 0
 ) -> Iterator[dict[str, Arena]]:
-    """Temporary arenas, by tensor name: seeded inputs, and outputs full of poison.
+    """Make temporary arenas, by tensor name: seeded inputs, and outputs full of poison.
 
-    Those of a large workload are in the memory of ``arrays`` if possible, otherwise in files.
+    The arenas of a large workload are in the memory of ``arrays`` if possible, otherwise in files.
 
     Poison is NaN in turn 0 (in integers -1 or, if unsigned, the largest value); in all other turns
     the largest and smallest values of the type alternate, infinities included. An element that is
@@ -276,15 +279,15 @@ def arenas_for(
 def arenas_in(
     io: IoContract, values: Mapping[str, Array], arrays: DeviceArrays | None
 ) -> Iterator[dict[str, Arena]]:
-    """As `arenas_of`, in the memory of ``arrays`` if there is much to compute and room for it."""
+    """Make arenas in the memory of ``arrays`` if they are large and fit; else see `arenas_of`."""
     memories: dict[str, Memory] | None = None
     if arrays is not None and is_large(io):
         with contextlib.suppress(DeviceError):
-            memories = {one.name: arrays.memory(arena_bytes(one)) for one in io.tensors}
+            memories = {tensor.name: arrays.memory(arena_bytes(tensor)) for tensor in io.tensors}
     if memories is not None:
         yield {
-            one.name: Arena.within(memories[one.name], one, values.get(one.name))
-            for one in io.tensors
+            tensor.name: Arena.within(memories[tensor.name], tensor, values.get(tensor.name))
+            for tensor in io.tensors
         }
         return
     with arenas_of(io, values) as arenas:
@@ -293,11 +296,11 @@ def arenas_in(
 
 @contextlib.contextmanager
 def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str, Arena]]:
-    """A temporary folder of arenas, by tensor name, with ``values``, see `Arena.fill`.
+    """Make arenas in a temporary folder, by tensor name, with ``values``, see `Arena.fill`.
 
     Raises:
-        DeviceError: there is no room for them.
-        InputError: memory does not suffice.
+        DeviceError: there is no room for the files.
+        InputError: there is not enough memory.
     """
     size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in io.tensors)
     largest = max(tensor.nbytes for tensor in io.tensors)
@@ -318,7 +321,7 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
 
 
 def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
-    """What arenas hold before a run, by tensor name; those not named hold 0xFF."""
+    """Return the contents of arenas before a run, by tensor name; the others are full of 0xFF."""
     values = dict(ordinary_inputs(workload, seed))
     if turn:
         values |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
@@ -326,18 +329,18 @@ def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
 
 
 def _extremes(tensor: Tensor) -> Array:
-    """The beginning of a tensor of largest and smallest values."""
+    """Return the beginning of a tensor of largest and smallest values in turn."""
     dtype = stored_as(tensor.dtype)
     if is_floating(tensor.dtype):
         pair = rounded_to(np.array([np.inf, -np.inf]), tensor.dtype)
     elif dtype.kind == "i":
         pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
-    else:  # turn 0 had the largest
+    else:  # turn 0 has the largest value
         pair = np.zeros(2, dtype)
     return pair if tensor.size > len(pair) else np.resize(pair, tensor.shape)
 
 
-def _memory_path(
+def _cache_path(
     device: Device, kernel: AnyKernel, workload: Workload, seeds: Sequence[int]
 ) -> Path:
     key = [_FORMAT, kernel.digest, workload.digest, list(seeds), sorted(device.describe().items())]
@@ -345,7 +348,7 @@ def _memory_path(
     return cache_dir("verified") / f"{digest}.json"
 
 
-def _recall(path: Path) -> Correctness | None:
+def _read_result(path: Path) -> Correctness | None:
     try:
         return decode(path.read_bytes(), Correctness)
     except (OSError, FormError):
@@ -355,10 +358,10 @@ def _recall(path: Path) -> Correctness | None:
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """Refuse tensor cores where the workload does not allow them.
 
-    The machine code of a library cannot be looked through, so that its word must be taken.
+    A library's machine code cannot be searched, so the library is trusted to comply.
 
     Raises:
-        KernelFault: ``correctness``, if the machine code uses them; or the kernel does not compile.
+        KernelFault: the machine code uses tensor cores, or the kernel does not compile.
     """
     if workload.allows_tensor_cores:
         return

@@ -1,4 +1,4 @@
-"""Child processes that end with this one, and how to tell a process from a later one of its ID."""
+"""Runs commands as child processes that end with this one; tells apart processes of one ID."""
 
 from __future__ import annotations
 
@@ -13,13 +13,23 @@ from typing import IO
 
 from pytest_gpuenergy.support.signals import uninterrupted
 
+PATIENCE_S = 20.0
+"""How long a command may take to restore everything once it has received SIGTERM."""
+
+_POLL_S = 0.1
+_POLLS_AFTER_FAILURE = 50
+"""How often the other commands are polled after one has failed, before they are terminated."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
 
 def start_ticks(pid: int) -> int | None:
-    """When process ``pid`` started, in clock ticks since boot; None if it is not running.
+    """Return when process ``pid`` started, in clock ticks since boot; None if it is not running.
 
-    Uses fields 3 (state; a zombie is not running) and 22 (start time) of ``/proc/PID/stat``,
-    counted from the end of the command's name, which is in parentheses and may contain anything:
-    see proc_pid_stat(5).
+    A process ID and its start time together identify a process, although IDs are used again.
+    These are fields 3 (state; a zombie is not running) and 22 (start time) of ``/proc/PID/stat``.
+    They are counted from the end of the command's name, which is in parentheses and may contain
+    anything, see proc_pid_stat(5).
     """
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
@@ -27,14 +37,6 @@ def start_ticks(pid: int) -> int | None:
         return None
     fields = line.rpartition(b")")[2].split()
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-PATIENCE_S = 20.0
-"""How long a command may take to restore everything once it has received SIGTERM."""
-
-_LOOK_AGAIN_S = 0.1
-_ROUNDS_TO_NOTICE = 50
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def run_child(
@@ -47,16 +49,19 @@ def run_child(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``command`` in ``folder`` and return its exit code and its combined output.
 
-    Its environment is that of this process unless one is given.
-
-    If it is ``shown``, its output goes where this process's goes, and is not returned.
-
     An interrupt of this process also ends the command: with SIGTERM and, after `PATIENCE_S`, with
     SIGKILL to its process group. If this process is killed, the kernel sends the SIGTERM.
 
+    Args:
+        command: the command.
+        folder: its working directory.
+        shown: whether its output goes where this process's goes, instead of being returned.
+        environment: all of its variables; by default those of this process.
+        timeout_s: the time limit; by default there is none.
+
     Raises:
         OSError: the command cannot be started.
-        subprocess.TimeoutExpired: it did not end in time, and was ended likewise.
+        subprocess.TimeoutExpired: the command did not end in time, and has been terminated.
     """
     process = _start(command, folder, shown=shown, environment=environment)
     try:
@@ -76,16 +81,16 @@ def run_together(
 ) -> list[int | None]:
     """Run ``command`` once in each environment, all at the same time, and show what they print.
 
-    Soon after one of them fails, the others are ended as by an interrupt, see `run_child`.
+    A few seconds after one of them fails, the others are terminated as `run_child` does it.
 
     Args:
-        command: to run.
-        folder: to run it in.
-        environments: one for each.
-        errors: a file for the standard error of each; None: where that of this process goes.
+        command: the command.
+        folder: its working directory.
+        environments: the variables of each process.
+        errors: a file for the standard error of each process; None to share this process's.
 
     Returns:
-        Their exit codes, with None for those that had to be ended since another had failed.
+        The exit codes; None for each process that was terminated because another one failed.
 
     Raises:
         OSError: the command cannot be started.
@@ -106,20 +111,20 @@ def run_together(
 
 
 def _until_one_fails(processes: Sequence[subprocess.Popen[str]]) -> list[int | None]:
-    """Wait; others of one that fails have a while to notice, and to end by themselves."""
-    rounds = _ROUNDS_TO_NOTICE
+    """Wait until all have ended. Once one fails, the others have a while to end by themselves."""
+    polls_left = _POLLS_AFTER_FAILURE
     while True:
         codes = [process.poll() for process in processes]
-        if None not in codes or not rounds:
+        if None not in codes or not polls_left:
             return codes
-        rounds -= any(codes)
+        polls_left -= any(codes)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            processes[codes.index(None)].wait(timeout=_LOOK_AGAIN_S)
+            processes[codes.index(None)].wait(timeout=_POLL_S)
 
 
 def _end_all(processes: Sequence[subprocess.Popen[str]]) -> None:
     for process in processes:
-        process.terminate()  # at once: they wait for one another
+        process.terminate()  # all of them first, because they wait for one another
     for process in processes:
         _end(process)
 

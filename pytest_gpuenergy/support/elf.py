@@ -13,17 +13,17 @@ _NO_BITS = 8
 
 
 def sections(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each section; of none where the content is damaged.
+    """Yield the name and content of each section; nothing if the file is damaged.
 
     Args:
-        content: of the file, little-endian.
+        content: the bytes of a little-endian file.
     """
     for name, header in _headers(content):
         yield name, _content(content, header)
 
 
 def section_sizes(content: bytes) -> Iterator[tuple[str, int]]:
-    """Name and size in memory of each section, also of those that the file has no content of.
+    """Yield the name and size in memory of each section, including those without content.
 
     Args:
         content: see `sections`.

@@ -1,7 +1,7 @@
-"""Ends Python code of others that does not end by itself.
+"""Ends third-party Python code that does not end by itself, such as a user's reference.
 
-A function in C, such as ``sum`` or a product of NumPy's, keeps Python from handling signals until
-it returns. Another process has to end it.
+A function in C, such as ``sum`` or a matrix product of NumPy, keeps Python from handling signals
+until it returns. Therefore a guard, which is another process, ends this one if necessary.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pytest_gpuenergy.support.memory import available_bytes
 from pytest_gpuenergy.support.signals import TERMINATING, handled_by
 
 GRACE_S = 5.0
-"""The time that a function in C has to return after a signal."""
+"""How long a function in C may take to return after a signal."""
 
 LONGEST_S = 600.0
-"""The time that a limited reference may take; one that takes longer would not end."""
+"""How long a limited reference may take; one that takes longer is considered endless."""
 
 _BEGUN, _LIMITED, _ENDED, _HANDLED, _LEFT = b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"
-"""Messages to the guard. Python itself writes the numbers of signals into the same pipe."""
+"""Messages to the guard. Python's wakeup descriptor writes signal numbers to the same pipe."""
 
 _GUARD = r"""
 import os, select, signal, sys, time
 parent, grace, signals = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3].encode("latin-1")
 running, limit, end, again = 0, None, None, None
 while True:
-    ends = [one for one in (limit, end) if running and one is not None]
+    ends = [time_s for time_s in (limit, end) if running and time_s is not None]
     left = max(0.0, min(ends) - time.monotonic()) if ends else None
     if not select.select([0], [], [], left)[0]:
         if not again or end > time.monotonic() or os.getppid() != parent:
@@ -43,26 +43,26 @@ while True:
         os.kill(parent, again)  # the first one may only have asked the run to stop
         end, again = end + grace / 5, 0
         continue
-    said = os.read(0, 1)
-    if not said:
+    message = os.read(0, 1)
+    if not message:
         sys.exit()
-    if said in b"\xf0\xf1":
+    if message in b"\xf0\xf1":
         running += 1
         if running == 1 and end is not None:
             end = max(end, time.monotonic() + grace / 5)
-        if said == b"\xf1":
+        if message == b"\xf1":
             limit = time.monotonic() + float(sys.argv[4])
-    elif said == b"\xf2":
+    elif message == b"\xf2":
         running -= 1
         limit = None
         if not running and not again:
             end = None
-    elif said == b"\xf3":  # the run is ending in an orderly way
+    elif message == b"\xf3":  # the run is ending in an orderly way
         end, again = time.monotonic() + 6 * grace, None
-    elif said == b"\xf4":
+    elif message == b"\xf4":
         end = again = None
-    elif said in signals and (end is None or again is None):
-        end, again = time.monotonic() + grace, said[0]
+    elif message in signals and (end is None or again is None):
+        end, again = time.monotonic() + grace, message[0]
 if os.getppid() == parent:
     why = "did not end by a signal" if end else "took too long"
     words = (
@@ -80,14 +80,14 @@ if os.getppid() == parent:
 
 
 class EndlessError(Exception):
-    """The code ran longer than it may."""
+    """The code took longer than its time limit."""
 
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """Raise `EndlessError` in this thread where the code within takes longer.
+    """Raise `EndlessError` in this thread if the block takes longer than this.
 
-    It is raised between two steps of Python: a single call of a function in C is not interrupted.
+    It is raised between two bytecode instructions: a call of a function in C is not interrupted.
     """
     thread, lock, left = threading.get_ident(), threading.Lock(), False
 
@@ -110,7 +110,7 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 
 class _Guard:
-    """A process that ends this one where Python cannot."""
+    """A process that kills this one if Python itself cannot end it."""
 
     def __init__(self) -> None:
         read, self.pipe = os.pipe()
@@ -118,7 +118,7 @@ class _Guard:
         self.pid = os.getpid()
         signals = "".join(map(chr, TERMINATING))
         words = (str(self.pid), f"{GRACE_S}", signals, f"{LONGEST_S + GRACE_S}")
-        # It ends with the pipe. In a group of its own, it gets no Ctrl-C.
+        # The guard exits once the pipe closes. In its own process group it receives no Ctrl-C.
         os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", _GUARD, *words],
@@ -131,19 +131,19 @@ class _Guard:
         )
         os.close(read)
 
-    def tell(self, what: bytes) -> None:
+    def tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # it has ended
-            os.write(self.pipe, what)
+            os.write(self.pipe, message)
 
 
 _guards: list[_Guard] = []
-"""It holds the guard of this process, once one is needed."""
+"""The guard of this process, once one is needed."""
 
 _running: set[int] = set()
-"""The threads, other than the main one, in which code of others runs."""
+"""The threads, other than the main one, that are running third-party code."""
 
 _changed = threading.Condition()
-"""It is held by whoever changes `_guards` or `_running`, and tells others of it."""
+"""The lock for `_guards` and `_running`; notified when a thread leaves `_running`."""
 
 
 def _guard() -> _Guard:
@@ -155,12 +155,12 @@ def _guard() -> _Guard:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Let signals end this process while other threads run code of others, `ended_by_signals`.
+    """Let signals end this process while other threads run code in `ended_by_signals`.
 
-    A handler of a signal that returns lets the code go on for `GRACE_S`; then the signal is sent
-    once more. If no handler raises then, the process is killed.
+    If a signal's handler returns, the code may go on for `GRACE_S`; then the signal is sent once
+    more. If its handler does not raise then either, the process is killed.
 
-    Only the main thread has handlers: nothing changes in another one.
+    Python handles signals in the main thread only, so this does nothing in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -184,24 +184,25 @@ def watched() -> Iterator[None]:
             yield
     finally:
         signal.set_wakeup_fd(before)
-        # An inner one leaves nothing; what an interrupt leaves running has to end soon.
+        # Only the outermost context tells the guard, and not while code that has been
+        # interrupted is still running: that must end soon.
         if before != guard.pipe and not (raised and _running):
             guard.tell(_LEFT)
 
 
 @contextmanager
 def ended_by_signals(*, limited: bool = False) -> Iterator[None]:
-    """Let signals end this process while code of others runs, whatever that code calls.
+    """Let signals end this process while third-party code runs, whatever that code calls.
 
-    Python's handler of a signal runs as usual where it can. If the code still runs a little more
+    Python's signal handlers run as usual where they can. If the code is still running a little more
     than `GRACE_S` later, the process is killed, and a sentence on standard error says so. In the
-    main thread memory is bounded by what is left, so that code which wants more fails with a
-    MemoryError, before the system kills something.
+    main thread, memory is limited to what is left on the machine, so that code which needs more
+    fails with a MemoryError before the system kills a process.
 
-    In another thread, signals end it only while the main one is `watched`.
+    In another thread, this takes effect only while the main thread is in `watched`.
 
     Args:
-        limited: whether the process is killed too if it takes longer than `LONGEST_S`.
+        limited: whether the process is also killed if the code takes longer than `LONGEST_S`.
     """
     guard, thread = _guard(), threading.current_thread()
     in_main = thread is threading.main_thread()
@@ -225,7 +226,7 @@ def ended_by_signals(*, limited: bool = False) -> Iterator[None]:
 
 
 def still_running(timeout_s: float) -> bool:
-    """Whether code of others still runs in another thread after so much time.
+    """Return whether another thread is still running third-party code after ``timeout_s``.
 
     Python waits for such a thread before it exits.
     """
@@ -235,7 +236,7 @@ def still_running(timeout_s: float) -> bool:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """Let this process take no more memory than there is."""
+    """Limit this process's memory to what it has and what the machine has left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     left, taken = available_bytes(), _data_bytes()
     if left is None or taken is None or (soft != resource.RLIM_INFINITY and soft <= taken + left):
@@ -249,7 +250,7 @@ def _bounded() -> Iterator[None]:
 
 
 def _data_bytes() -> int | None:
-    """Memory of its own that this process has mapped; None where the kernel does not tell."""
+    """Return the size of this process's data segment; None where the kernel does not report it."""
     try:
         words = Path("/proc/self/statm").read_text(encoding="ascii").split()
         return int(words[5]) * resource.getpagesize()

@@ -13,13 +13,14 @@ Outcome = Literal["correct", "correctness", "compile", "runtime", "timeout", "co
 
 _ENDLESS_WORD = re.compile(r"(\S{60})\S{4096,}")  # longer than any path
 _LONGEST = 8000
+"""The most characters of a message."""
 
 
 class GpuEnergyError(Exception):
     """Base of every error this package raises deliberately.
 
-    Its message is safe to show in a terminal, even if it quotes names from untrusted files: those
-    of any length are shortened to a few words.
+    Its message is safe to show in a terminal, even if it quotes names from untrusted files.
+    Extremely long names are shortened.
     """
 
     def __str__(self) -> str:
@@ -32,9 +33,9 @@ class InputError(GpuEnergyError):
 
 
 class UnavailableError(InputError):
-    """Something optional does not exist here: it is not installed, or cannot do what is asked.
+    """Something optional is missing: it is not installed, or lacks the feature asked for.
 
-    Whoever can go on without it does, and says so.
+    A caller that can go on without it does so and reports that.
     """
 
 
@@ -63,7 +64,7 @@ class ReportError(GpuEnergyError):
 
 
 class ReportInputError(ReportError, InputError):
-    """A report named by the user cannot be read, or not merged with another. Exit code 2."""
+    """A report named by the user cannot be read or merged with another one. Exit code 2."""
 
 
 class ResultError(GpuEnergyError):
@@ -74,7 +75,7 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
     """A kernel did not compile, crashed, hung or computed something wrong.
 
     Attributes:
-        outcome: in the T4 vocabulary; never ``correct``.
+        outcome: the kind of fault, in the T4 vocabulary; never ``correct``.
     """
 
     def __init__(self, outcome: Outcome, message: str) -> None:
@@ -86,9 +87,9 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
 
 
 def told(error: GpuEnergyError | OSError) -> str:
-    """The message of one of our errors; one sentence for an error that the system reports.
+    """Return an error's message for the user, as one sentence.
 
-    The latter is a net for what no function on the way has explained better.
+    An `OSError` gets here only if no caller on the way could explain it better.
     """
     if isinstance(error, GpuEnergyError):
         return str(error)

@@ -15,9 +15,14 @@ from typing import BinaryIO
 
 from pytest_gpuenergy.support.errors import InputError
 
-_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_ABSENT_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _LARGEST_LIST_BYTES = 1 << 30
-_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ROOT = Path("/")
+_PROCESSES = Path("/proc")
+_MOST_LINKS = 40  # the limit of Linux, see path_resolution(7)
+_Check = Callable[[Path, os.stat_result, os.stat_result], None]
+"""Called with each entry on the way, its status, and the status of its folder; may raise."""
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | None = None) -> int:
@@ -28,9 +33,9 @@ def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | 
     is truncated (``O_TRUNC``) only after these checks.
 
     Raises:
-        OSError: it is something else, or cannot be opened.
+        OSError: the path is something else, or cannot be opened.
     """
-    descriptor = os.open(path, flags & ~os.O_TRUNC | _CAREFULLY, mode, dir_fd=dir_fd)
+    descriptor = os.open(path, flags & ~os.O_TRUNC | _SAFE_FLAGS, mode, dir_fd=dir_fd)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -47,54 +52,54 @@ def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | 
 
 
 def is_there(path: Path) -> bool:
-    """Whether ``path`` leads to anything.
+    """Return whether ``path`` exists; a symbolic link counts only if its target exists.
 
-    In this package these functions take the place of those of `Path`, which raise or return
-    false, depending on the version of Python, where it may not be known.
+    This package uses these functions instead of those of `Path`, which raise or return False,
+    depending on the version of Python, where the answer cannot be determined.
 
     Raises:
-        InputError: it cannot be known, for example without permission for a folder on the way, or
-            since a name is too long.
+        InputError: the answer cannot be determined, for example because a folder on the way may not
+            be searched, or because a name is too long.
     """
     return _mode(path) is not None
 
 
 def is_file(path: Path) -> bool:
-    """Whether ``path`` leads to a regular file; raises as `is_there`."""
+    """Return whether ``path`` leads to a regular file; raises as `is_there`."""
     mode = _mode(path)
     return mode is not None and stat.S_ISREG(mode)
 
 
 def is_folder(path: Path) -> bool:
-    """Whether ``path`` leads to a folder; raises as `is_there`."""
+    """Return whether ``path`` leads to a folder; raises as `is_there`."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 
 
 def is_link(path: Path) -> bool:
-    """Whether ``path`` itself is a symbolic link; raises as `is_there`."""
+    """Return whether ``path`` itself is a symbolic link; raises as `is_there`."""
     mode = _mode(path, follow=False)
     return mode is not None and stat.S_ISLNK(mode)
 
 
 def is_socket(path: Path) -> bool:
-    """Whether ``path`` leads to a socket; raises as `is_there`."""
+    """Return whether ``path`` leads to a socket; raises as `is_there`."""
     mode = _mode(path)
     return mode is not None and stat.S_ISSOCK(mode)
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """What matches a pattern below ``folder``, sorted, as far as it can be looked at.
+    """Return the paths below ``folder`` that match a pattern, sorted.
 
-    Folders that vanish meanwhile or may not be read have nothing in them; `Path.glob` raises for
-    the former, depending on the version of Python.
+    Folders that vanish meanwhile or may not be read count as empty; `Path.glob` raises for the
+    former, depending on the version of Python.
 
     Args:
-        folder: where to begin.
-        pattern: relative path, each part of which is matched as by `fnmatch.fnmatchcase`.
+        folder: the folder that the pattern is relative to.
+        pattern: a relative path, each part of which is matched as by `fnmatch.fnmatchcase`.
 
     Raises:
-        InputError: it cannot be known whether ``folder`` is there; see `is_there`.
+        InputError: it cannot be determined whether ``folder`` exists; see `is_there`.
     """
     places = [folder] if is_folder(folder) else []
     for part in pattern.split("/"):
@@ -107,7 +112,7 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
     """Lock an open file or folder against other processes, until `unlock` or its last close.
 
     Returns:
-        Whether it is locked now; always true with ``wait``.
+        Whether the lock is held now; always True with ``wait``.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -117,7 +122,7 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Undo `lock`."""
+    """Release the lock taken by `lock`."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
@@ -133,7 +138,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
         durable: whether the content must be on disk when this returns.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
     with written_atomically(path, durable=durable) as file:
@@ -142,9 +147,9 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
 
 @contextmanager
 def written_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """As `write_atomically`, for what is too large to be in memory: yields a file to write to.
+    """Yield a file whose content replaces ``path`` when the block ends, see `write_atomically`.
 
-    If the block raises, nothing is written.
+    If the block raises, ``path`` is left as it was.
     """
     try:
         draft, descriptor = _new_draft(path.parent)
@@ -161,23 +166,23 @@ def written_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryI
         if durable:
             _sync_folder(path.parent)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None  # the draft's name is meaningless
+        error.filename, error.filename2 = str(path), None  # the user has never seen the draft
         raise
 
 
 def keep_for_later(path: Path, content: str | bytes) -> None:
-    """Cache ``content`` in ``path``; if that fails, it will be computed again."""
+    """Cache ``content`` in ``path``; a failure is ignored, as the content can be computed again."""
     with suppress(OSError):
         write_atomically(path, content)
 
 
 def drop_torn_line(path: Path) -> None:
-    """Remove what a killed process has written of its last line.
+    """Remove an incomplete last line, which a killed process may have left.
 
-    Nothing is done to a file that is too large to be a list of lines, which its reader refuses.
+    A file that is too large to be a list of lines is left alone: its reader refuses it.
 
     Raises:
-        OSError: it cannot be read or written.
+        OSError: the file cannot be read or written.
     """
     if path.stat().st_size > _LARGEST_LIST_BYTES:
         return
@@ -200,10 +205,10 @@ def check_folder_writable(folder: Path) -> None:
 
 
 def check_room(folder: Path, size_bytes: int) -> None:
-    """Check that ``folder`` takes a file of this size, which is removed again.
+    """Check that a file of this size can be written in ``folder``; the file is removed again.
 
     Raises:
-        OSError: it does not, for example because the disk is full or has become read-only.
+        OSError: it cannot, for example because the disk is full or has become read-only.
     """
     draft, descriptor = _new_draft(folder)
     try:
@@ -214,12 +219,13 @@ def check_room(folder: Path, size_bytes: int) -> None:
 
 
 def written_to(path: Path) -> Path:
-    """The file to write when the user names ``path``: links are followed.
+    """Return the file to write when the user names ``path``: links are followed.
 
     Devices are refused: replacing ``/dev/null`` with a file would break the machine for everybody.
 
     Raises:
-        OSError: it exists but is not a file, or its links must not be followed; see `followed`.
+        OSError: ``path`` exists but is not a file, or its links must not be followed; see
+            `followed`.
     """
     target = followed(path)
     if is_folder(target):
@@ -233,7 +239,7 @@ def _mode(path: Path, *, follow: bool = True) -> int | None:
     try:
         return path.stat(follow_symlinks=follow).st_mode
     except OSError as error:
-        if error.errno in _NOTHING_THERE:
+        if error.errno in _ABSENT_ERRORS:
             return None
         raise InputError(f"{path} cannot be used: {error.strerror}.") from None
     except ValueError as error:
@@ -243,14 +249,14 @@ def _mode(path: Path, *, follow: bool = True) -> int | None:
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except OSError:  # it is a file, it is gone, or it is somebody else's
+    except OSError:  # it is a file, it is gone, or it may not be read
         return []
 
 
 def _new_draft(folder: Path) -> tuple[Path, int]:
-    """A new file with an unpredictable name, which is short even if the final name is long."""
+    """Create a file with an unpredictable name, which is short even if the final name is long."""
     draft = folder / f".gpuenergy-{os.urandom(8).hex()}.tmp"
-    return draft, os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
+    return draft, os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o666)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -261,15 +267,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-_ROOT = Path("/")
-_PROCESSES = Path("/proc")
-_MOST_LINKS = 40  # the limit of Linux, see path_resolution(7)
-_Check = Callable[[Path, os.stat_result, os.stat_result], None]
-"""Called with each entry on the way, its status, and the status of its folder."""
-
-
 def own_folder(path: Path) -> Path:
-    """A folder in which other users can change nothing; created if it is missing.
+    """Return a folder in which other users can change nothing; create it if it is missing.
 
     The folder, and every folder and link on the way to it, must belong to this user or root. None
     of the folders may be writable for everybody, or for a group that this process is not in, except
@@ -279,7 +278,7 @@ def own_folder(path: Path) -> Path:
         Its path without links.
 
     Raises:
-        OSError: it cannot be created, or others can change it; the message says where.
+        OSError: the folder cannot be created, or others can change it; the message says where.
     """
     trusted = {0, os.geteuid(), _ROOT.stat().st_uid}  # in some containers root is not mapped to 0
     folder = _walked(path, partial(_belongs_to, trusted), make=True)
@@ -292,7 +291,7 @@ def own_folder(path: Path) -> Path:
 
 
 def followed(path: Path) -> Path:
-    """``path`` without links, as far as it exists.
+    """Return ``path`` with its links resolved, as far as it exists.
 
     A link in a world-writable folder is followed only if it belongs to this user or to the owner of
     that folder, as with the kernel's ``fs.protected_symlinks``
@@ -306,13 +305,13 @@ def followed(path: Path) -> Path:
 
 
 def roots_alone(path: Path) -> Path:
-    """``path`` without links, if only root can change what it is or leads to.
+    """Return ``path`` with its links resolved, if only root can change it or what it leads to.
 
-    Everything on the way, and what is there, must belong to root, and nothing but links may be
-    writable for its group or for others.
+    Every entry on the way, and the last one, must belong to root, and only links may be writable
+    for their group or for others.
 
     Raises:
-        OSError: it is missing, or somebody else can change it; the message says where.
+        OSError: ``path`` is missing, or somebody else can change it; the message says where.
     """
     _belongs_to_root(_ROOT, _ROOT.lstat(), _ROOT.lstat())
     place = _walked(path, _belongs_to_root, make=False)
@@ -321,7 +320,7 @@ def roots_alone(path: Path) -> Path:
 
 
 def others_can_write(folder: os.stat_result) -> bool:
-    """Whether its mode lets users outside this process's groups create entries."""
+    """Return whether a folder's mode lets users outside this process's groups create entries."""
     if folder.st_mode & stat.S_IWOTH:
         return True
     groups = {0, os.getegid(), *os.getgroups()}
@@ -329,7 +328,7 @@ def others_can_write(folder: os.stat_result) -> bool:
 
 
 def keeps_entries(folder: os.stat_result) -> bool:
-    """Whether only its owner, root and the owner of an entry can remove or replace that entry."""
+    """Return whether only root, a folder's owner and an entry's owner can replace that entry."""
     return bool(folder.st_mode & stat.S_ISVTX) or not others_can_write(folder)
 
 
@@ -350,12 +349,12 @@ def _belongs_to_root(entry: Path, status: os.stat_result, _folder: os.stat_resul
 
 
 def _may_be_followed(entry: Path, status: os.stat_result, folder: os.stat_result) -> None:
-    makers = (os.geteuid(), folder.st_uid)
-    everybodys = folder.st_mode & stat.S_IWOTH
-    if stat.S_ISLNK(status.st_mode) and status.st_dev == _device_of(_PROCESSES):
+    if not stat.S_ISLNK(status.st_mode):
+        return
+    if status.st_dev == _device_of(_PROCESSES):
         # A descriptor of some process, such as /dev/stdout: its file is not ours to replace.
         raise OSError(errno.EINVAL, "it is not a regular file", str(entry))
-    if stat.S_ISLNK(status.st_mode) and everybodys and status.st_uid not in makers:
+    if folder.st_mode & stat.S_IWOTH and status.st_uid not in (os.geteuid(), folder.st_uid):
         raise PermissionError(
             errno.EPERM, f"{entry} is a link that belongs to another user", str(entry)
         )
@@ -369,7 +368,10 @@ def _device_of(place: Path) -> int | None:
 
 
 def _walked(path: Path, check: _Check, *, make: bool) -> Path:
-    """``path`` without links; missing folders are created if ``make``, else taken as named."""
+    """Return ``path`` with its links resolved, after ``check`` of each entry on the way.
+
+    Missing folders are created if ``make``; otherwise the rest of the path is taken as it is.
+    """
     place, links = _ROOT, 0
     names = [*reversed(path.absolute().parts[1:])]
     while names:
@@ -400,6 +402,6 @@ def _status(entry: Path, *, make: bool) -> os.stat_result | None:
     except FileNotFoundError:
         if not make:
             return None
-    with suppress(FileExistsError):  # just created by somebody else: checked like any other
+    with suppress(FileExistsError):  # another process just created it: check it like any other
         entry.mkdir(mode=0o700)
     return entry.lstat()

@@ -1,4 +1,4 @@
-"""What this host is called, and which of its GPUs a process is given."""
+"""The name of this host, real or emulated, and the number of the GPU that a process uses."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import os
 import socket
 
 EMULATED_HOST = "GPUENERGY_EMULATED_HOST"
+"""The variable with the host that a process's emulated GPUs belong to."""
 
 FLEET_GPU = "GPUENERGY_FLEET_GPU"
-"""Tells a worker of a fleet its GPU: the number among those of its host that CUDA sees."""
+"""The variable with the number of a fleet worker's GPU, among those that CUDA sees on its host."""
 
 
 def emulated_host() -> str:
-    """The host that this process shall be on as far as emulated GPUs are concerned, if any."""
+    """Return the name of the host that emulated GPUs belong to; empty if none has been set."""
     return os.environ.get(EMULATED_HOST, "")
 
 
 def name_emulated_host() -> None:
-    """Let the emulated GPUs of this host be others than those of other hosts, as real ones are."""
+    """Give this host emulated GPUs of its own, distinct from those of other hosts."""
     os.environ.setdefault(EMULATED_HOST, socket.gethostname())
 
 
 def host_name(*, emulated: bool) -> str:
-    """The name of this host, or of the emulated one that an emulated GPU is on."""
+    """Return the name of this host or, for an emulated GPU, of the host it belongs to."""
     return (emulated and emulated_host()) or socket.gethostname()
 
 
 def gpu_number(given: int | None) -> int:
-    """The number of a process's GPU on its host.
+    """Return the number of this process's GPU on its host.
 
     Args:
-        given: by pytest-xdist's controller to its worker, which a fleet knows better; None: this
-            process is no worker.
+        given: the number from pytest-xdist's controller; None if this process is not a worker. In a
+            fleet, `FLEET_GPU` takes precedence.
     """
     if given is None:
         return 0

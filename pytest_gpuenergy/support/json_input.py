@@ -1,4 +1,4 @@
-"""Reads JSON from untrusted files; refuses it unless bounded, complete and free of NaN."""
+"""Reads JSON from untrusted files, and explains in a clause what is wrong with it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,31 @@ _ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair
     r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
+"""An escape sequence of JSON; ``half`` is half of a surrogate pair."""
+
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "null": "null",
+    "object": "an object",
+    "array": "a list",
+}
+_BOUNDS = {">=": "less than", ">": "not greater than", "<=": "greater than", "<": "not less than"}
+# The messages of msgspec, see `explain`.
+_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?", re.DOTALL)
+_TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`(?:, got `(?P<found>[^`]*)`)?")
+_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<limit>\S+)")
+_LENGTH = re.compile(r"Expected `array` of length (?P<sign>>= )?(?P<wanted>\d+)(?:, got \d+)?")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
+_LONGEST = 60
+"""The most characters that a message quotes."""
+_MOST_CHOICES = 12
+"""The most allowed values that a message lists."""
 
 
 class FormError(ValueError):
@@ -36,10 +61,11 @@ class NotJsonError(FormError):
 
 
 def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
-    """The content of the regular file ``path``; messages call it ``what``.
+    """Return the content of the regular file ``path``; messages call it ``what``.
 
     Raises:
-        InputError: it cannot be read, is not a regular file, or is larger than ``largest_bytes``.
+        InputError: the file cannot be read, is not a regular file, or is larger than
+            ``largest_bytes``.
     """
     try:
         status = path.stat()
@@ -64,11 +90,11 @@ def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
 
 
 def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
-    """As `read_bytes`, but decompressed if the name ends in ``.gz`` or ``.xz``.
+    """Return what `read_bytes` does, decompressed if the name ends in ``.gz`` or ``.xz``.
 
     Raises:
-        InputError: as for `read_bytes`, or it cannot be decompressed, or is larger than
-            ``largest_bytes`` once decompressed.
+        InputError: as for `read_bytes`; or the content cannot be decompressed, or is then larger
+            than ``largest_bytes``.
     """
     content = read_bytes(path, what, largest_bytes)
     if path.suffix not in (".gz", ".xz"):
@@ -101,8 +127,8 @@ def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
         what: the name of the whole value in messages.
 
     Raises:
-        NotJsonError: it is not one complete JSON value, or is nested too deeply.
-        FormError: it does not fit the type; the message names the place:
+        NotJsonError: the text is not one complete JSON value, or is nested too deeply.
+        FormError: the value does not fit the type; the message names the place:
             ``measurements[3].trials[0].seconds is a string instead of a number``.
     """
     try:
@@ -138,11 +164,11 @@ class _Versioned(msgspec.Struct):
 
 
 def schema_version(content: bytes | str, what: str = "it") -> object:
-    """The ``schema_version`` of a JSON object, whatever else is in it; None without one.
+    """Return the ``schema_version`` of a JSON object, whatever else it contains; None without one.
 
     Raises:
-        NotJsonError: it is not one complete JSON value, or is nested too deeply.
-        FormError: it is not an object.
+        NotJsonError: the text is not one complete JSON value, or is nested too deeply.
+        FormError: the value is not an object.
     """
     return decode(content, _Versioned, what).schema_version
 
@@ -160,11 +186,11 @@ def convert(value: object, kind: type[_T], what: str = "it") -> _T:
 
 
 def parse(content: str | bytes) -> Any:
-    """The JSON value of ``content``.
+    """Return the JSON value of ``content``.
 
     Raises:
-        FormError: it is not one complete JSON value, is nested too deeply, or holds NaN or an
-            infinity.
+        FormError: the text is not one complete JSON value, is nested too deeply, or contains NaN or
+            an infinity.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
@@ -185,10 +211,10 @@ def parse(content: str | bytes) -> Any:
 
 
 def member(value: dict[str, Any], key: str, kind: type[_T]) -> _T:
-    """The member ``key`` of ``value``, whose type must be exactly ``kind``.
+    """Return the member ``key`` of ``value``, whose type must be exactly ``kind``.
 
     Raises:
-        FormError: it is missing, or has another type.
+        FormError: the member is missing, or has another type.
     """
     if key not in value:
         raise FormError(f"{key!r} is missing")
@@ -196,10 +222,10 @@ def member(value: dict[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 def typed(value: object, kind: type[_T], what: str) -> _T:
-    """``value`` if its type is exactly ``kind`` (a bool is not an int).
+    """Return ``value`` if its type is exactly ``kind`` (a bool is not an int).
 
     Raises:
-        FormError: it has another type.
+        FormError: the value has another type.
     """
     if type(value) is not kind:
         name = {dict: "an object", list: "a list", str: "a string", int: "an integer"}
@@ -208,10 +234,10 @@ def typed(value: object, kind: type[_T], what: str) -> _T:
 
 
 def positive(value: object, what: str) -> float:
-    """``value`` as a finite number above zero.
+    """Return ``value`` as a finite number above zero.
 
     Raises:
-        FormError: it is not one.
+        FormError: the value is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FormError(f"{what} is {shown(value)} instead of a number")
@@ -239,28 +265,6 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise FormError(f"it contains {shown(text)}, which is too large")
     return number
-
-
-_KINDS = {
-    "int": "an integer",
-    "float": "a number",
-    "str": "a string",
-    "bool": "a boolean",
-    "null": "null",
-    "object": "an object",
-    "array": "a list",
-}
-_BOUNDS = {">=": "less than", ">": "not greater than", "<=": "greater than", "<": "not less than"}
-_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?", re.DOTALL)
-_TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`(?:, got `(?P<found>[^`]*)`)?")
-_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<limit>\S+)")
-_LENGTH = re.compile(r"Expected `array` of length (?P<sign>>= )?(?P<wanted>\d+)(?:, got \d+)?")
-_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
-_VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
-_LONGEST = 60
-_MOST_CHOICES = 12
 
 
 def explain(message: str, what: str = "it", kind: Any = None) -> str:
@@ -305,16 +309,16 @@ def explain(message: str, what: str = "it", kind: Any = None) -> str:
 
 
 def _choices(kind: Any, path: str) -> str:
-    """The values that may stand at a place; empty if that is not known, or if there are many."""
+    """Return the allowed values at a place, as text; empty if they are unknown or too many."""
     if kind is None:
         return ""
-    found = [_described(kind)]
+    types = [_described(kind)]
     for step in _STEP.finditer(path):
-        found = [part for one in found for part in _parts(one, step["name"])]
-    known = [str(value) for one in found for value in getattr(one, "values", ())]
-    if not 0 < len(known) <= _MOST_CHOICES:
+        types = [part for outer in types for part in _parts(outer, step["name"])]
+    values = [str(value) for found in types for value in getattr(found, "values", ())]
+    if not 0 < len(values) <= _MOST_CHOICES:
         return ""
-    return " or ".join(filter(None, [", ".join(known[:-1]), known[-1]]))
+    return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
 
 
 @cache
@@ -323,18 +327,18 @@ def _described(kind: Any) -> msgspec.inspect.Type:
 
 
 def _parts(kind: msgspec.inspect.Type, name: str | None) -> list[msgspec.inspect.Type]:
-    """What a type has at a field, or in a list or an object."""
+    """Return the types of a field or, if ``name`` is None, of a list's or object's values."""
     if isinstance(kind, msgspec.inspect.UnionType):
-        return [part for one in kind.types for part in _parts(one, name)]
+        return [part for member_type in kind.types for part in _parts(member_type, name)]
     inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
     if name is None:
         return [inner] if inner is not None else list(getattr(kind, "item_types", ()))
     fields = getattr(kind, "fields", ())
-    return [one.type for one in fields if one.encode_name == name]
+    return [field.type for field in fields if field.encode_name == name]
 
 
 def _place(path: str) -> str:
-    """``$.a[0].b`` as ``a[0].b``; ``$.a[...]`` (some value of an object) as ``a value of a``."""
+    """Return ``a[0].b`` for ``$.a[0].b``, and ``a value of a`` for ``$.a[...]`` (of an object)."""
     place = path.removeprefix("$").removeprefix(".")
     while "[...]" in place:
         whole, _, rest = place.rpartition("[...]")

@@ -1,4 +1,4 @@
-"""How much of this machine's memory is left, and a refusal of what needs more."""
+"""Checks that this machine has enough memory left for what is about to be computed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from pytest_gpuenergy.support.errors import InputError
 _TABLE = Path("/proc/meminfo")
 _ROW = re.compile(r"^(MemAvailable|SwapFree): +([0-9]+) kB$", re.MULTILINE)
 _SMALL = 1 << 28
-"""Bytes for which nobody looks how much memory is left."""
+"""Bytes below which the memory that is left is not checked."""
 
 
 @contextlib.contextmanager
 def enough_memory(what: str, least_bytes: int) -> Iterator[None]:
-    """Do something that takes at least so many bytes of memory.
+    """Run a block that needs at least ``least_bytes`` of memory.
 
-    If there are fewer, the system would end this process, or another one, instead of refusing.
+    The system does not refuse memory that it does not have; it kills this process or another one
+    once that memory is used.
+
+    Args:
+        what: the subject of the message, such as ``The reference of NAME``.
+        least_bytes: what the block needs at least.
 
     Raises:
-        InputError: memory does not suffice.
+        InputError: there is not enough memory.
     """
     if least_bytes >= _SMALL and (left := available_bytes()) is not None and least_bytes > left:
         raise InputError(
@@ -38,7 +43,7 @@ def enough_memory(what: str, least_bytes: int) -> Iterator[None]:
 
 
 def available_bytes() -> int | None:
-    """Memory that processes can still get, swap included; None where the kernel does not tell."""
+    """Return the memory that is left, swap included; None where the kernel does not report it."""
     try:
         found = dict(_ROW.findall(_TABLE.read_text(encoding="ascii")))
     except (OSError, UnicodeDecodeError):

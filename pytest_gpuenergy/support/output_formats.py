@@ -1,4 +1,4 @@
-"""JSON without NaN and in ASCII, and CSV that no spreadsheet takes for formulas."""
+"""Writes JSON without NaN and in ASCII, and CSV in which no spreadsheet finds a formula."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import msgspec
 Cell = str | int | float | bool | None
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What spreadsheets begin a formula with, see
+"""The characters with which a formula may begin in a spreadsheet, see
 https://owasp.org/www-community/attacks/CSV_Injection."""
 
 
 def csv_text(rows: Iterable[Iterable[Cell]]) -> str:
-    """The rows, each with a newline, and with every cell made `harmless`."""
+    """Return the rows as lines of CSV, with every cell made `harmless`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows(map(harmless, row) for row in rows)
@@ -26,9 +26,10 @@ def csv_text(rows: Iterable[Iterable[Cell]]) -> str:
 
 
 def harmless(cell: Cell) -> Cell:
-    """``cell``, with an apostrophe before a text that begins as a formula does; numbers stay.
+    """Return ``cell``, with an apostrophe before a text that would be a formula.
 
-    A carriage return, which not every version of Python quotes, becomes a blank.
+    A carriage return, which not every version of Python quotes, becomes a blank. Numbers are left
+    as they are.
     """
     if not isinstance(cell, str):
         return cell
@@ -41,24 +42,24 @@ def plain(value: object) -> Any:
     Subclasses of Python's numbers and strings, such as NumPy's, become Python's own.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: the value contains something else.
     """
-    # Bytes are left as they are, and refused when they are written.
-    return msgspec.to_builtins(value, enc_hook=_own, builtin_types=(bytes, bytearray))
+    # Bytes are left as they are here; `encode` refuses them.
+    return msgspec.to_builtins(value, enc_hook=_to_builtin, builtin_types=(bytes, bytearray))
 
 
 def encode(value: object) -> bytes:
-    """``value`` as one line of JSON, without a newline.
+    """Return ``value`` as one line of JSON, without a newline.
 
     Raises:
-        TypeError: it holds something that JSON cannot represent.
-        ValueError: it holds NaN or an infinity.
+        TypeError: the value contains something that JSON cannot represent.
+        ValueError: the value contains NaN or an infinity.
     """
     return json.dumps(plain(value), allow_nan=False).encode()
 
 
 def dump(document: object) -> str:
-    """Human-readable JSON, indented.
+    """Return a document as human-readable, indented JSON.
 
     Raises:
         TypeError: as `encode`.
@@ -67,7 +68,7 @@ def dump(document: object) -> str:
     return msgspec.json.format(encode(document), indent=1).decode() + "\n"
 
 
-def _own(value: object) -> float | str:
+def _to_builtin(value: object) -> float | str:
     for kind in (float, str):
         if isinstance(value, kind):
             return kind(value)

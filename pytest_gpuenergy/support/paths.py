@@ -1,4 +1,4 @@
-"""Where things are: this package's own files, its caches and state, and a project's settings."""
+"""Finds folders and settings: this package's files, caches and state, and a project's table."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _COMPILED = "COMPILE_CACHE_DIR"
 
 
 def cache_dir(*parts: str) -> Path:
-    """A folder for what can be regenerated: compiled kernels, references, lowered records.
+    """Return a folder for files that can be made again, such as compiled kernels and references.
 
-    Under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy`` if that is absolute, else
-    ``~/.cache/pytest-gpuenergy``. It is created if missing. Its contents may be executed.
+    It is under ``$GPUENERGY_CACHE``, else ``$XDG_CACHE_HOME/pytest-gpuenergy`` if that is absolute,
+    else ``~/.cache/pytest-gpuenergy``, and is created if missing. Its contents may be executed.
 
     Raises:
-        InputError: it cannot be created, or other users can change its contents.
+        InputError: the folder cannot be created, or other users can change its contents.
     """
     return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
 
 
 def compiled_dir(*parts: str) -> Path:
-    """As `cache_dir`, for compiled kernels: under ``$COMPILE_CACHE_DIR`` if that is set.
+    """Return a folder for compiled kernels, under ``$COMPILE_CACHE_DIR`` if set, else `cache_dir`.
 
     Raises:
-        InputError: it cannot be created or written, or other users can change its contents.
+        InputError: the folder cannot be created or written, or other users can change its contents.
     """
     if not os.environ.get(_COMPILED):
         return cache_dir(*parts)
@@ -45,12 +45,12 @@ def compiled_dir(*parts: str) -> Path:
 
 
 def compiled_variable() -> str:
-    """The variable to set for another folder of compiled kernels."""
+    """Return the name of the variable that determines the folder of compiled kernels."""
     return _COMPILED if os.environ.get(_COMPILED) else "GPUENERGY_CACHE"
 
 
 def settle_places() -> None:
-    """Make the variables above absolute, before this process changes its working directory."""
+    """Make the paths in these variables absolute, before the working directory changes."""
     for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE", _COMPILED):
         if own := os.environ.get(variable):
             os.environ[variable] = str(Path(own).absolute())
@@ -58,7 +58,7 @@ def settle_places() -> None:
 
 @contextmanager
 def written_to_cache(folder: Path) -> Iterator[None]:
-    """For writes of compiled kernels, which are required, not optional: reports a failed one.
+    """Report a failed write of a compiled kernel, which cannot run without its file.
 
     Raises:
         DeviceError: a file cannot be written.
@@ -73,13 +73,13 @@ def written_to_cache(folder: Path) -> Iterator[None]:
 
 
 def state_dir(*parts: str) -> Path:
-    """A folder for what must survive a crash: prior power limits, the emulated GPU's state.
+    """Return a folder for what must survive a crash, such as prior power limits.
 
-    Under ``$GPUENERGY_STATE``, else ``$XDG_STATE_HOME/pytest-gpuenergy``, else
-    ``~/.local/state/pytest-gpuenergy``. It is created if missing.
+    It is under ``$GPUENERGY_STATE``, else ``$XDG_STATE_HOME/pytest-gpuenergy``, else
+    ``~/.local/state/pytest-gpuenergy``, and is created if missing.
 
     Raises:
-        InputError: it cannot be created, or other users can change its contents.
+        InputError: the folder cannot be created, or other users can change its contents.
     """
     return _made("GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state", *parts)
 
@@ -88,7 +88,7 @@ def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
     if own := os.environ.get(variable):
         settle_places()  # a child process may work in another folder
         base = Path(own).absolute()
-    elif Path(root := os.environ.get(xdg, "")).is_absolute():  # others are to be ignored
+    elif Path(root := os.environ.get(xdg, "")).is_absolute():  # XDG: ignore relative paths
         base = Path(root) / "pytest-gpuenergy"
     else:
         try:
@@ -108,7 +108,7 @@ def _made(variable: str, xdg: str, home: str, *parts: str) -> Path:
 
 
 def cuda_dir() -> Path:
-    """``<checkout>/cuda`` in a checkout; ``pytest_gpuenergy/_cuda`` in an installed wheel.
+    """Return ``<checkout>/cuda`` or, in an installed wheel, ``pytest_gpuenergy/_cuda``.
 
     Raises:
         DeviceError: neither exists.
@@ -121,18 +121,18 @@ def cuda_dir() -> Path:
 
 
 def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]]:
-    """``[tool.gpuenergy.NAME]`` of the nearest pyproject.toml in ``start`` or a folder above it.
+    """Return ``[tool.gpuenergy.NAME]`` of the pyproject.toml in ``start`` or a folder above it.
 
     Args:
         start: the project's folder, or one inside it.
-        name: of the table.
-        of: what the table holds, for messages.
+        name: the table's name.
+        of: what the table contains, for messages.
 
     Returns:
         The file, and the table, which is empty if there is no such file or table.
 
     Raises:
-        InputError: the file cannot be read, or has something other than a table there.
+        InputError: the file cannot be read, or the entry is not a table.
     """
     path = nearest(start, "pyproject.toml")
     if path is None:
@@ -149,7 +149,9 @@ def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]
 
 
 def nearest(start: Path, name: str | Path) -> Path | None:
-    """``name`` in ``start`` or the nearest folder above it that can be looked into; else None.
+    """Return ``name`` in ``start`` or the nearest folder above that has it; None if none has it.
+
+    Folders above ``start`` that may not be searched are skipped.
 
     Raises:
         InputError: there is no permission for ``start`` itself.
@@ -158,7 +160,7 @@ def nearest(start: Path, name: str | Path) -> Path | None:
     if is_there(folder / name):
         return folder / name
     for parent in folder.parents:
-        with suppress(InputError):  # a folder of another user's above this one
+        with suppress(InputError):  # another user's folder
             if is_there(parent / name):
                 return parent / name
     return None

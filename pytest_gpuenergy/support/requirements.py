@@ -1,4 +1,4 @@
-"""What is missing on this machine, as a sentence: packages, Nsight Compute and its permissions."""
+"""Sentences about what is missing here: Python packages, and permission for Nsight Compute."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+FORBIDDEN = "ERR_NVGPUCTRPERM"
+"""What ncu prints if this user may not read performance counters."""
+
+INSTALL = "install Nsight Compute, which is part of the CUDA toolkit, and put ncu on the PATH"
+
+AS_MEASURED: dict[str, object] = {"--clock-control": "none", "--cache-control": "none"}
+"""Options that leave clocks and caches as they are in a measurement."""
+
 
 def needs(what: str, package: str, advice: str, error: ImportError) -> str:
-    """A sentence about a package that cannot be imported: it is missing, or fails to load.
+    """Return a sentence about a package that is missing or fails to load.
 
     Args:
-        what: needs it; the beginning of the sentence.
-        package: its name as a module.
+        what: the part of this package that needs it; the beginning of the sentence.
+        package: the name of its module.
         advice: how to install it.
-        error: that its import raised.
+        error: the error from its import.
     """
     missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0]
     if missing == package or not str(error):
@@ -26,7 +34,7 @@ def needs(what: str, package: str, advice: str, error: ImportError) -> str:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Import without looking for garbage, of which modules leave none."""
+    """Suspend garbage collection for a faster import; importing modules leaves no garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,15 +44,8 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-FORBIDDEN = "ERR_NVGPUCTRPERM"
-"""What ncu prints if this user may not read performance counters."""
-INSTALL = "install Nsight Compute, which is part of the CUDA toolkit, and put ncu on the PATH"
-AS_MEASURED: dict[str, object] = {"--clock-control": "none", "--cache-control": "none"}
-"""Options with which clocks and caches are as in a measurement."""
-
-
 def forbidden(gpu: str) -> str:
-    """The sentence that says so, and what to do."""
+    """Return a sentence about a GPU whose performance counters this user may not read."""
     return (
         f"This user may not read the performance counters of {gpu} ({FORBIDDEN}): run as "
         "root or in a container with SYS_ADMIN, or have an administrator load the module "

@@ -1,4 +1,4 @@
-"""Names of runs."""
+"""Makes the IDs of runs."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from datetime import UTC, datetime
 
 
 def new_run_id() -> str:
-    """A unique id that sorts by time."""
+    """Return a unique ID that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"

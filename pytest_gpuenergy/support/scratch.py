@@ -1,4 +1,4 @@
-"""Temporary folders; those of killed processes are removed by the next run."""
+"""Makes temporary folders, and removes those that killed processes have left."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _LOCKING_S = 60.0
 
 @contextlib.contextmanager
 def scratch_folder(size_bytes: int) -> Iterator[Path]:
-    """A folder for files of this total size, in memory if that has room for four times as much.
+    """Make a folder for files of this total size, in memory if four times as much fits there.
 
     The folder is locked while in use, which distinguishes it from one that was left behind.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     with _locked_folder(_place(size_bytes)) as folder:
         yield folder
@@ -40,10 +40,10 @@ def scratch_folder(size_bytes: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def disk_folder() -> Iterator[Path]:
-    """As `scratch_folder`, but on disk and of any size; it may contain git worktrees.
+    """Make a folder as `scratch_folder` does, but on disk; it may contain git worktrees.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     with _locked_folder(None) as folder:
         yield folder
@@ -51,12 +51,15 @@ def disk_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def build_folder(place: Path) -> Iterator[Path]:
-    """A folder in the cache folder ``place``, for what is renamed into it once it is complete.
+    """Make a folder for a build inside ``place``, into which the result is renamed once complete.
 
-    `sweep` removes those of killed processes.
+    `sweep` removes the folders of killed processes.
+
+    Args:
+        place: a cache folder.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     with _locked_folder(place, prefix=".build-") as folder:
         yield folder
@@ -75,7 +78,7 @@ def _locked_folder(place: Path | None, *, prefix: str = "gpuenergy-") -> Iterato
         lock(descriptor)
         yield folder
     except OSError as error:
-        if error.filename is None and error.errno in _NO_ROOM:  # as of a write, which names nothing
+        if error.filename is None and error.errno in _NO_ROOM:  # a failed write names no file
             error.filename = str(folder)
         raise
     finally:
@@ -100,11 +103,11 @@ def _remove_left_in(place: Path) -> None:
 
 
 def _remove_if_left(folder: Path, pid: int) -> None:
-    with contextlib.suppress(OSError):  # somebody else's, or in use
+    with contextlib.suppress(OSError):  # another user's, or already gone
         descriptor = os.open(folder, _FOLDER)
         try:
             status = os.fstat(descriptor)
-            # A living process may have just created it, and be about to lock it.
+            # A living process may have just created the folder, and be about to lock it.
             is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
             ours = status.st_uid == os.geteuid()
             if ours and not is_new and lock(descriptor, wait=False):
@@ -117,7 +120,7 @@ def _remove_if_left(folder: Path, pid: int) -> None:
 
 
 def _place(size_bytes: int) -> Path | None:
-    """A container's /dev/shm is often 64 MiB, and other runs need some of it."""
+    """Return /dev/shm if it has room to spare, as other runs need some; a container's is small."""
     if not os.access(_SHARED_MEMORY, os.W_OK):
         return None
     return _SHARED_MEMORY if shutil.disk_usage(_SHARED_MEMORY).free > 4 * size_bytes else None

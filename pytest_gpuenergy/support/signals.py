@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do while a GPU's settings may be changed."""
+"""Handles SIGINT, SIGTERM and SIGHUP, so that a GPU's settings are restored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TERMINATING = (signal.SIGINT, *_TERMINATION)
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; most realtime signals have one that Python does not know."""
+    """Return the name of a signal, including realtime signals that Python has no name for."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -77,14 +77,14 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Let ``handler`` handle signals, in the main thread; other threads have no handlers."""
+    """Install ``handler`` for signals during the block; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     # A handler that was not installed from Python cannot be restored, so it is kept. Ignored
     # signals stay ignored: nohup relies on that.
-    known = [n for n in numbers if signal.getsignal(n) not in (None, signal.SIG_IGN)]
-    previous = {number: signal.signal(number, handler) for number in known}
+    replaced = [n for n in numbers if signal.getsignal(n) not in (None, signal.SIG_IGN)]
+    previous = {number: signal.signal(number, handler) for number in replaced}
     try:
         yield
     finally:

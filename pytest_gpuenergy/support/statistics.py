@@ -1,4 +1,4 @@
-"""Quantiles of the normal distribution and of Student's t."""
+"""Computes quantiles of the normal distribution and of Student's t."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from statistics import NormalDist
 
 NORMAL = NormalDist().inv_cdf(0.975)
-"""Half width of a 95 % interval, in standard deviations, if these are known beforehand."""
+"""The half width of a 95 % interval in standard deviations, if those need not be estimated."""
 
 _NEWTON_STEPS = 50
 _PRECISION = 1e-9
@@ -15,12 +15,12 @@ _PRECISION = 1e-9
 
 @functools.cache
 def student_t(degrees: int, probability: float = 0.975) -> float:
-    """Quantile of Student's t distribution.
+    """Return a quantile of Student's t distribution.
 
-    In closed form for one and two degrees of freedom. Otherwise by the Cornish-Fisher expansion
-    (Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by Newton steps
-    on the exact distribution function (26.7.3, 26.7.4); the far tail with few degrees of freedom
-    needs many steps.
+    One and two degrees of freedom have a closed form. Otherwise this is the Cornish-Fisher
+    expansion (Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5), refined by
+    Newton steps on the exact distribution function (26.7.3, 26.7.4); the far tail with few degrees
+    of freedom needs many steps.
 
     Raises:
         ValueError: ``degrees`` is less than 1.
@@ -49,7 +49,7 @@ def student_t(degrees: int, probability: float = 0.975) -> float:
 
 
 def largest_of(count: int) -> float:
-    """The expected largest of so many standard normal values, by Blom's approximation.
+    """Return the expected largest of ``count`` standard normal values, by Blom's approximation.
 
     G. Blom, "Statistical Estimates and Transformed Beta-Variables", 1958; within 5 % for two values
     and closer for more, from above.

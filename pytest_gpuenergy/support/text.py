@@ -1,4 +1,4 @@
-"""Text for people: columns, wrapped lines, durations; and untrusted text made safe to print."""
+"""Formats text for people (columns, wrapped lines, durations) and makes untrusted text safe."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
+_LEAST_COLUMNS = 20
+
 
 def printable(line: str) -> str:
-    """``line`` without anything that ends it, moves the cursor, or commands GitHub's runner.
+    """Return ``line`` without line breaks, terminal controls and commands of GitHub Actions.
 
-    The runner interprets lines of a step's output that begin with ``::``, after any blanks.
+    GitHub's runner takes lines of a step's output for commands if they begin with ``::``, possibly
+    after blanks.
     """
     return _without_commands(without_controls(line))
 
 
 def printable_text(text: str) -> str:
-    """As `printable` for each line of ``text``; newlines and tabs are kept."""
+    """Return ``text`` with each line made `printable`; newlines and tabs are kept."""
     return "\n".join(
         _without_commands("\t".join(map(without_controls, line.split("\t"))))
         for line in text.split("\n")
@@ -28,15 +31,12 @@ def printable_text(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """``text`` on one line, with blanks in place of unprintable characters."""
+    """Return ``text`` on one line, with blanks in place of unprintable characters."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-_LEAST_COLUMNS = 20
-
-
 def terminal_width(*, is_terminal: bool) -> int | None:
-    """The width of the terminal, or what COLUMNS says; None where lines may have any length."""
+    """Return COLUMNS or the width of the terminal; None where lines may have any length."""
     columns = os.environ.get("COLUMNS", "")
     given = columns.isascii() and columns.isdecimal() and len(columns) < 6 and int(columns) > 0
     if not (is_terminal or given):
@@ -45,7 +45,7 @@ def terminal_width(*, is_terminal: bool) -> int | None:
 
 
 def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> None:
-    """Write a section of pytest's summary, one line each; nothing if there are no lines."""
+    """Write a section of pytest's summary; nothing if it has no lines."""
     for number, line in enumerate(lines):
         if number == 0:
             terminalreporter.section(title)
@@ -55,7 +55,7 @@ def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> Non
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
     """Pass everything printed to stdout in this context through `printable_text`."""
-    if sys.stdout is None:  # it was closed before we started
+    if sys.stdout is None:  # closed before this process started
         yield
         return
     stream = _PrintableStream(sys.stdout)
@@ -67,7 +67,7 @@ def printable_output() -> Iterator[None]:
 
 
 class _PrintableStream:
-    """Passes on whole lines, because the start of a line may be written in several pieces."""
+    """A stream that buffers lines, because a line may be written in several pieces."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -93,7 +93,7 @@ def _without_commands(line: str) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A line for each row: left-aligned columns, two spaces apart, without trailing blanks.
+    """Yield a line for each row: left-aligned columns, two spaces apart, no trailing blanks.
 
     Raises:
         ValueError: the rows differ in length.
@@ -105,9 +105,9 @@ def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def fitted(table: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """The table `aligned` if no line is longer than ``width``, otherwise a block for each row.
+    """Yield the lines of the `aligned` table if they fit ``width``, otherwise a block for each row.
 
-    A block begins with the row's first cell, and has a line with its title for each of the others.
+    A block begins with the row's first cell; each other cell has a line with its column's title.
     """
     lines = list(aligned(table))
     if width is None or max(map(len, lines), default=0) <= width:
@@ -124,10 +124,13 @@ def fitted(table: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
 def wrapped(
     line: str, width: int | None, indent: int = 2, *, whole_words: bool = False
 ) -> Iterator[str]:
-    """``line`` in lines of at most ``width`` characters, broken at blanks where there are some.
+    """Yield ``line`` broken into lines of at most ``width`` characters, at blanks if possible.
 
-    All but the first are indented further than the line itself is, by ``indent``. With
-    ``whole_words``, a word that is longer, such as a path to be copied, is not broken.
+    Args:
+        line: the line, which may be indented.
+        width: the limit; None for none.
+        indent: how much further the lines after the first one are indented.
+        whole_words: whether to leave longer words whole, such as a path to be copied.
     """
     if width is None or len(line) <= width:
         yield line
@@ -144,7 +147,7 @@ def wrapped(
 
 
 def shortened(text: str, length: int) -> str:
-    """``text`` in at most ``length`` characters, without its middle if it is longer."""
+    """Return ``text``, with its middle left out if it has more than ``length`` characters."""
     if len(text) <= length:
         return text
     end = (length - 1) // 2
@@ -152,12 +155,12 @@ def shortened(text: str, length: int) -> str:
 
 
 def emulated_mark(emulated: bool) -> str:
-    """What follows a title or a name where figures are emulated: `` (emulated)``, or nothing."""
+    """Return what to append to a title or a name: `` (emulated)``, or nothing for a real GPU."""
     return " (emulated)" if emulated else ""
 
 
 def span(seconds: float) -> str:
-    """A span of time in words: ``0.53 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Return a span of time in words: ``0.53 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = round(seconds)

@@ -1,4 +1,4 @@
-"""A child process that answers calls one at a time, may die, and never outlives its parent."""
+"""Objects in child processes, which may die without harm and never outlive their parent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,23 @@ from typing import Any
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.signals import signal_name
 
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""The environment of a child that needs no GPU and must not use the memory or time of one."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_TAIL_BYTES = 2000
+"""How much of a dead child's output is searched for its last line."""
+
 _Popen = subprocess.Popen[bytes]
 _Order = tuple[Callable[[], _Popen], "Future[_Popen]"]
 
 
 class _Launcher:
-    """Calls what it is given on a thread of its own, which the first call starts."""
+    """Starts processes on a thread that never ends.
+
+    A child asks the kernel to kill it when its parent ends, and for the kernel that is the thread
+    that started it, see PR_SET_PDEATHSIG in prctl(2).
+    """
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[_Order] = SimpleQueue()
@@ -34,10 +45,10 @@ class _Launcher:
         self._lock = Lock()
 
     def call(self, start: Callable[[], _Popen]) -> _Popen:
-        """What ``start`` returns or raises there."""
+        """Call ``start`` on the thread and return or raise what it does."""
         with self._lock:
             if self._thread is None:
-                # A daemon, because at exit others are waited for, and children would end too early.
+                # A daemon, because Python waits for other threads at exit and this one never ends.
                 self._thread = Thread(target=self._run, name="launcher", daemon=True)
                 self._thread.start()
         future: Future[_Popen] = Future()
@@ -59,26 +70,19 @@ _launcher = _Launcher()
 
 def _renew() -> None:
     global _launcher
-    _launcher = _Launcher()  # the thread has not come along
+    _launcher = _Launcher()  # a fork has no copy of the thread
 
 
 os.register_at_fork(after_in_child=_renew)
 
 
 def launched(start: Callable[[], _Popen]) -> _Popen:
-    """The process that ``start`` starts, which outlives the calling thread.
+    """Return the process that ``start`` starts, which outlives the calling thread.
 
     Raises:
         Exception: whatever ``start`` raises.
     """
     return _launcher.call(start)
-
-
-WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
-"""The environment of a child that needs no GPU and must not use the memory or time of one."""
-
-_PR_SET_PDEATHSIG = 1
-_TAIL_BYTES = 2000
 
 
 class WorkerDiedError(DeviceError):
@@ -93,11 +97,11 @@ class Worker:
     """Owns an object in a child process and calls its methods.
 
     The child is started by `start` or the first call, and restarted by the first call after it
-    died. It outlives the thread that does, and ends with this process.
+    died. It outlives the thread that started it, and ends with this process.
 
     Args:
-        factory: ``package.module:Class``; called in the child with ``args`` to make the object.
-        args: picklable arguments of the factory.
+        factory: the object's class, as ``package.module:Class``.
+        args: picklable arguments of the class.
         environment: variables to set in the child in addition to the parent's.
     """
 
@@ -127,7 +131,7 @@ class Worker:
         """Call ``method`` of the child's object and return what it returns.
 
         Raises:
-            WorkerDiedError: the child died; the message has the last line it printed.
+            WorkerDiedError: the child died; the message quotes the last line it printed.
             WorkerTimeoutError: no response within ``timeout_s``; the child was killed.
             Exception: whatever the method raised.
         """
@@ -143,7 +147,7 @@ class Worker:
         except (EOFError, OSError) as error:
             raise WorkerDiedError(self._death()) from error
         except BaseException:
-            self.kill()  # an interrupted call leaves a stray answer in the pipe
+            self.kill()  # otherwise the next call would receive the answer to this one
             raise
         if not ok:
             raise result
@@ -164,7 +168,7 @@ class Worker:
         self.kill()
 
     def close(self) -> None:
-        """Let the child end by itself; kill it if it has not within two seconds."""
+        """Let the child end by itself; kill it if it has not ended within two seconds."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -247,7 +251,7 @@ class WorkerPool:
             self._idle.put(worker)
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
-        """As `Worker.call`, on an idle child; waits for one."""
+        """Wait for an idle child and call its method, see `Worker.call`."""
         worker = self._idle.get()
         try:
             return worker.call(method, *args, timeout_s=timeout_s)
@@ -267,7 +271,7 @@ def _python_path() -> str:
 
 
 def _die_with_parent(parent: int) -> None:
-    # A killed parent cannot notify us; the kernel can.
+    # A killed parent cannot notify its children; the kernel can.
     if sys.platform == "linux":
         import ctypes
 
@@ -309,7 +313,7 @@ def _serve(descriptor: int) -> None:
 
 
 def _portable(error: Exception, method: str) -> Exception:
-    """``error`` itself if it can be pickled and unpickled, otherwise its text in a DeviceError."""
+    """Return ``error`` if it can be pickled and unpickled, else a DeviceError with its text."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 -- our own
     except Exception:

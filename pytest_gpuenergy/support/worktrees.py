@@ -1,4 +1,4 @@
-"""Git worktrees in scratch folders, which leave nothing behind in the repository."""
+"""Makes git worktrees in scratch folders, and leaves nothing behind in the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_git(folder: Path, *arguments: str) -> str:
     """Run git in ``folder`` and return what it prints.
 
     Raises:
-        InputError: git is missing, or fails.
+        InputError: git is missing or fails.
     """
     try:
         done = subprocess.run(
@@ -29,7 +29,7 @@ def run_git(folder: Path, *arguments: str) -> str:
             cwd=folder,
             capture_output=True,
             text=True,
-            errors="surrogateescape",  # paths need not be text
+            errors="surrogateescape",  # paths need not be valid text
             timeout=_PATIENCE_S,
             check=False,
             start_new_session=True,  # a Ctrl-C in the terminal must not end it half-way
@@ -44,11 +44,11 @@ def run_git(folder: Path, *arguments: str) -> str:
 
 @contextlib.contextmanager
 def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
-    """``folder`` as it was at ``commit``, in a new git worktree at ``place``, removed on exit.
+    """Check out ``folder`` as of ``commit`` in a git worktree at ``place``, removed on exit.
 
     Args:
         folder: the top of a repository, or a folder in it.
-        commit: full hash.
+        commit: the full hash of the commit.
         place: an unused path in a scratch folder.
 
     Raises:
@@ -69,7 +69,7 @@ def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
 
 
 def repositories_of(scratch: Path) -> set[Path]:
-    """The repositories of the worktrees in the folder ``scratch``."""
+    """Return the repositories that have worktrees in the folder ``scratch``."""
     found = set()
     for link in scratch.glob("*/.git"):
         with contextlib.suppress(OSError, ValueError):
