@@ -107,7 +107,7 @@ def test_a_sample_of_faults_is_found(host_cache: Path) -> None:
 def test_what_verification_passes_is_judged_by_its_outputs(
     host_cache: Path, monkeypatch: pytest.MonkeyPatch, statement: str, ending: str
 ) -> None:
-    monkeypatch.setattr(mutation_judge, "verify", lambda *_, **__: None)
+    monkeypatch.setattr(mutation_judge, "verify_on_device", lambda *_, **__: None)
     subject = own_subject("axpy")
     source = subject.kernel.source.replace("y[i] = a * x[i] + z[i];", statement)
     with EmulatedDevice(runner=HostRunner(host_cache, jobs=1)) as device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -112,7 +113,12 @@ def _kernel(folder, entry, other, given_map, corner, tensor):
         role = "input" if (name == "T") == (entry == "load_one") else "output"
         described = Tensor(name, value.shape, "uint8", role)
         arenas[name] = Arena.create(folder / name, described, value)
-    numbers = [len(given_map.dims), given_map.box_bytes, *corner, *[0] * (5 - len(corner))]
+    numbers = [
+        len(given_map.dims),
+        math.prod(given_map.box) * given_map.itemsize,
+        *corner,
+        *[0] * (5 - len(corner)),
+    ]
     scalars = {f"i{k}": Scalar(f"i{k}", "int32", value) for k, value in enumerate(numbers)}
     names = ("map", other[0], *scalars)
     launch = Launch(entry, (1, 1, 1), (32, 1, 1), names, 4 * WORDS)
