@@ -197,7 +197,9 @@ def _loop(tokens: Sequence[str], head: int, body: int) -> _Enclosing:
 
 
 def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:
-    """Return index and end of an access such as `p[i]` or `*(T*)(p + i)`, and whether it stores.
+    """Return the index and the end of an access, and whether it stores.
+
+    An access is `p[i]` or `*(T*)(p + i)`.
 
     The access is the one whose pointer's name ends at ``at``; without one, the result is None.
     """
