@@ -200,7 +200,7 @@ def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
 
 
 def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
-    """Return position of the GPU that ``spec`` names; for ``auto``, that of worker ``index``."""
+    """Return the place of the GPU that ``spec`` names; for ``auto``, that of worker ``index``."""
     if spec == "auto":
         return index % len(uuids)
     if spec.isdecimal():

@@ -216,9 +216,8 @@ def _search_one(
     arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
     from pytest_gpuenergy.engine import git_revision_of, run_info
-    from pytest_gpuenergy.record import Metric
+    from pytest_gpuenergy.record import Metric, new_run_id
     from pytest_gpuenergy.search import KernelFolder, Search, SearchOptions, identity_of
-    from pytest_gpuenergy.support import new_run_id
 
     options = SearchOptions(
         arguments.budget_builds, arguments.gpus, arguments.powercap, arguments.smclock

@@ -41,6 +41,7 @@ from .sensors import (
     RESTRAINING_REASONS as RESTRAINING_REASONS,
     SW_POWER_CAP as SW_POWER_CAP,
     ProcessWatch as ProcessWatch,
+    check_responds as check_responds,
     condition_flags as condition_flags,
     power_by_samples_w as power_by_samples_w,
     processes_on as processes_on,

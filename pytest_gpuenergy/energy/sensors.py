@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pytest_gpuenergy.devices import Device, unavailable_errors
 from pytest_gpuenergy.record import Conditions
-from pytest_gpuenergy.support import DeviceError
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 SW_POWER_CAP = 0x4
 INVALIDATING_REASONS = {
@@ -91,6 +91,19 @@ def responds(device: Device) -> bool:
     except DeviceError:
         return False
     return True
+
+
+def check_responds(device: Device, fault: KernelFault) -> None:
+    """Check that the card still responds after ``fault``, which is then the kernel's own.
+
+    Raises:
+        DeviceError: it does not.
+    """
+    if not responds(device):
+        raise DeviceError(
+            f"{device.name} does not respond any more ({fault}): check it with nvidia-smi, then "
+            "continue with --resume."
+        ) from None
 
 
 def read_restraint(device: Device) -> Restraint:

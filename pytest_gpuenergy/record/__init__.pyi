@@ -47,7 +47,7 @@ from .ratio import (
     sample as sample,
     welch as welch,
 )
-from .run_info import RunInfo as RunInfo, StationInfo as StationInfo
+from .run_info import RunInfo as RunInfo, StationInfo as StationInfo, new_run_id as new_run_id
 from .setpoint_labels import (
     UNLOCKED as UNLOCKED,
     Order as Order,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import UTC, datetime
+
 from msgspec import Struct
 
 
@@ -64,3 +67,8 @@ class RunInfo(Struct, frozen=True):
             self.power_limits_w,
             self.software,
         )
+
+
+def new_run_id() -> str:
+    """Return a unique ID for a run; IDs sort by time of creation."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"

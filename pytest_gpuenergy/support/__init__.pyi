@@ -98,7 +98,6 @@ from .requirements import (
     needs as needs,
     uncollected as uncollected,
 )
-from .run_ids import new_run_id as new_run_id
 from .scratch import (
     build_folder as build_folder,
     disk_folder as disk_folder,

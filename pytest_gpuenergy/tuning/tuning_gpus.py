@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from pytest_gpuenergy.devices import Arena, Device
-from pytest_gpuenergy.energy import responds
+from pytest_gpuenergy.energy import check_responds
 from pytest_gpuenergy.engine import (
     Evaluation,
     Station,
@@ -29,7 +29,7 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.kernels import Job, Kernel
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuning.records import Measured
 from pytest_gpuenergy.workloads import Workload
 
@@ -179,7 +179,7 @@ class TuningGpu:
                 time_ms = median(runs) if runs else None
                 found = measure_sustained(device, task.job, arenas) if task.power else None
         except KernelFault as fault:
-            self._check_answers(fault)
+            check_responds(self._device, fault)
             return Evaluation(outcome=fault.outcome, message=str(fault), gpu=self._device.uuid)
         return Evaluation(
             outcome="timed",
@@ -208,10 +208,3 @@ class TuningGpu:
             self._arenas = self._stack.enter_context(arenas_of(task.job.io, values))
             self._inputs = task.inputs
         return self._arenas
-
-    def _check_answers(self, fault: KernelFault) -> None:
-        if not responds(self._device):
-            raise DeviceError(
-                f"{self._device.name} does not respond any more ({fault}): check it with "
-                "nvidia-smi, then continue with --resume."
-            ) from None

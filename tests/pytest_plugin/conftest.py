@@ -17,7 +17,7 @@ import pytest_gpuenergy.pytest_plugin.bridge
 import pytest_gpuenergy.pytest_plugin.energy_benchmark
 import pytest_gpuenergy.pytest_plugin.outputs
 import pytest_gpuenergy.pytest_plugin.run_plugin
-import pytest_gpuenergy.support.run_ids  # noqa: F401
+import pytest_gpuenergy.record.run_info  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 
 

@@ -18,7 +18,7 @@ from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
 from pytest_gpuenergy.search import Bench, Result, State
-from pytest_gpuenergy.search.trust import gain, state_evaluation
+from pytest_gpuenergy.search.trust import gain
 
 if TYPE_CHECKING:
     from conftest import Searched
@@ -274,7 +274,7 @@ def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(state_evaluation, "responds", lambda _: False)
+    monkeypatch.setattr("pytest_gpuenergy.energy.sensors.responds", lambda _: False)
     path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
     assert optimize(path, tmp_path / "out") == 1
     assert "does not respond any more" in capsys.readouterr().err

@@ -197,9 +197,10 @@ def _loop(tokens: Sequence[str], head: int, body: int) -> _Enclosing:
 
 
 def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:
-    """Return index and end of an access such as `p[i]` or `*(T*)(p + i)`, and whether it stores.
+    """Return the index and the end of an access, and whether it stores.
 
-    The access is the one whose pointer's name ends at ``at``; without one, the result is None.
+    The access is the one whose pointer's name ends at ``at``, such as `p[i]` or `*(T*)(p + i)`;
+    without one, the result is None.
     """
     if tokens[at : at + 1] == ["["]:
         end = _closing(tokens, at)

@@ -168,7 +168,7 @@ class WorkerPlugin:
     @cached_property
     def run_id(self) -> str:
         """The id of the run that all workers write to, made when it is first needed."""
-        from pytest_gpuenergy.support import new_run_id
+        from pytest_gpuenergy.record import new_run_id
 
         return new_run_id()
 

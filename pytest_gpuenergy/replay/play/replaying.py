@@ -13,7 +13,7 @@ from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_revision_of, run_info
 from pytest_gpuenergy.kernels import CacheState
-from pytest_gpuenergy.record import Measurement, RunInfo
+from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
 from pytest_gpuenergy.replay.account.account import (
     Account,
     Saving,
@@ -43,7 +43,6 @@ from pytest_gpuenergy.support import (
     emulated_mark,
     encode,
     is_file,
-    new_run_id,
     write_atomically,
 )
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from time import perf_counter
 
 from pytest_gpuenergy.devices import Device, Repeater
-from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, Reading, responds
+from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, Reading, check_responds
 from pytest_gpuenergy.engine import (
     DURATION_S,
     QUICK,
@@ -232,7 +232,7 @@ class _Evaluation:
             cases = self._verified("time")
             figures = self._figures(cases[0], limit)
         except KernelFault as error:
-            self._check_answers(error)
+            check_responds(self.device, error)
             fault = error
         others = None if fault else self.bench.other_sizes
         return Result(
@@ -254,7 +254,7 @@ class _Evaluation:
         try:
             self._verified()
         except KernelFault as error:
-            self._check_answers(error)
+            check_responds(self.device, error)
             return str(error)
         return ""
 
@@ -291,7 +291,7 @@ class _Evaluation:
             self._prepare([case])
             self._verify(case)
         except KernelFault as error:
-            self._check_answers(error)
+            check_responds(self.device, error)
             return False
         except InputError:  # for example, a reference that only works for the listed sizes
             return False
@@ -311,14 +311,6 @@ class _Evaluation:
         check_fits(workload)
         seeds = self.bench.hidden_seeds(f"{self.purpose}{workload.name}")
         return _Case(step, kernel, workload, seeds)
-
-    def _check_answers(self, error: KernelFault) -> None:
-        """Check that the device still responds, so that the fault is the state's."""
-        if not responds(self.device):
-            raise DeviceError(
-                f"{self.device.name} does not respond any more ({error}): check it with "
-                "nvidia-smi, then continue with --resume."
-            ) from None
 
     def _prepare(self, cases: Sequence[_Case], purposes: Sequence[str] = ()) -> None:
         """Start a new worker process for the state.
