@@ -194,6 +194,7 @@ class TestKernelList:
 
 
 def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs vl-convert")
     name = "kernel\x1b[31m\x07\ud800"
     trace = write(
         tmp_path / "trace.json", [operator("aten::\x00mm", 0, 30), *launch(name, 1, 2, 1)]

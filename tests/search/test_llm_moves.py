@@ -487,7 +487,7 @@ class TestEndpoint:
 
     def test_without_the_package_it_is_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "openai", None)
-        with pytest.raises(UnavailableError, match=r"install pytest-gpuenergy\[search\]"):
+        with pytest.raises(UnavailableError, match=r"install pytest-gpuenergy\[llm\]"):
             Endpoint(LlmSettings())
 
 
