@@ -6,6 +6,7 @@ a few small ones, which need nothing but the standard library and pytest.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -93,10 +94,13 @@ def load_run(config: pytest.Config) -> RunPlugin:
     """
     loaded: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if loaded is None:
-        from pytest_gpuenergy.support import uncollected
-
-        with uncollected():
+        collecting = gc.isenabled()
+        gc.disable()  # importing leaves no garbage, and looking for it takes time
+        try:
             from pytest_gpuenergy.pytest_plugin import RunPlugin
+        finally:
+            if collecting:
+                gc.enable()
 
         loaded = RunPlugin.of(config)
         config.pluginmanager.register(loaded, RUN)

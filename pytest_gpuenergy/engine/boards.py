@@ -6,7 +6,7 @@ kernels show by how much; `report.Boards` derives each board's gain from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +142,12 @@ def board_kernels(device: Device) -> tuple[BoardKernel, ...]:
 
 
 def _made(
-    name: str, source: str, blocks: int, per_thread: int, flops: int, compute: object
+    name: str,
+    source: str,
+    blocks: int,
+    per_thread: int,
+    flops: int,
+    compute: Callable[[Mapping[str, Array]], dict[str, Array]],
 ) -> BoardKernel:
     elements = blocks * _THREADS * per_thread
     tensors = (
@@ -153,7 +158,7 @@ def _made(
     workload = Contract(
         f"board-{name}",
         tensors,
-        compute,  # type: ignore[arg-type]
+        compute,
         flops=elements * flops,
         bound=ErrorBound(rounding, rounding),
     )

@@ -170,6 +170,7 @@ class Line:
         with stream, contextlib.suppress(OSError):
             try:
                 for content in _marked(stream):
+                    # decode takes a class, as far as mypy knows; msgspec takes a union as well.
                     message: Message = decode(content, Message, "the answer")  # type: ignore[arg-type]
                     if self._watch is not None:
                         self._watch.heard()

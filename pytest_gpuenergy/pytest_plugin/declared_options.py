@@ -48,7 +48,7 @@ _ONLY_SHOW = (
 class Hooks:
     """The hook that a project's ``conftest.py`` may implement."""
 
-    @pytest.hookspec
+    @pytest.hookspec  # which has no body, whatever it returns
     def pytest_gpuenergy_deselected(self, config: pytest.Config, measurement: Measurement) -> bool:  # type: ignore[empty-body]
         """Report whether an option of the project leaves out a kernel that the baseline has.
 

@@ -96,7 +96,6 @@ from .requirements import (
     INSTALL as INSTALL,
     forbidden as forbidden,
     needs as needs,
-    uncollected as uncollected,
 )
 from .scratch import (
     build_folder as build_folder,

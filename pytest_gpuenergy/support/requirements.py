@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator
-
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 """What ncu prints if this user may not read performance counters."""
 
@@ -30,18 +26,6 @@ def needs(what: str, package: str, advice: str, error: ImportError) -> str:
     reason = " ".join(str(error).split()).removesuffix(".")
     lacks = f"install {missing}" if missing else "install what it asks for"
     return f"{what} needs {package}, which is installed but cannot be loaded ({reason}): {lacks}."
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Suspend garbage collection for a faster import; importing modules leaves no garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def forbidden(gpu: str) -> str:
