@@ -26,7 +26,7 @@ _ALIGNMENT = 512
 _WIDEST_BYTES = 3 << 30
 """The largest size of the memory in which sets are scattered, beyond what they occupy."""
 _SHARE = 4
-"""The divisor of the free memory, of which at most this part is taken for it."""
+"""At most one part in this many of the free memory is taken for that."""
 
 
 def sets_needed(set_bytes: int, l2_bytes: int) -> int:

@@ -358,7 +358,7 @@ class EmulatedDevice(Device):
     def play(
         self, demand: Demand, timeout_s: float = _PLAY_TIMEOUT_S
     ) -> AbstractContextManager[KernelRepeater]:
-        """Return a repeater of work without a kernel, of which only the demand is known.
+        """Return a repeater of work that has no kernel, only a demand.
 
         Args:
             demand: the demand of one run on board 0.

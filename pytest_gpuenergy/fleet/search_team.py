@@ -230,7 +230,7 @@ def _retire(gpus: Sequence[RemoteGpu]) -> None:
 
 
 def _together(gpus: Sequence[RemoteGpu], do: Callable[[RemoteGpu], _T]) -> list[_T]:
-    """Do something with all GPUs at the same time; an interrupt does not wait for the end."""
+    """Run an action on all GPUs at the same time; an interrupt does not wait for its end."""
     if not gpus:
         return []
     threads = ThreadPoolExecutor(min(len(gpus), _TOGETHER))

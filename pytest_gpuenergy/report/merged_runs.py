@@ -87,7 +87,7 @@ def _in_turn(measurements: list[Measurement], *, alone: bool) -> list[Measuremen
 
 
 _LEAST = 5
-"""Least number of kernels of which the level of a run is estimated."""
+"""The least number of kernels from which the level of a run is estimated."""
 
 _ROUNDS = 30
 """Rounds of the fit of levels; each shrinks the error by about the share that runs lack."""

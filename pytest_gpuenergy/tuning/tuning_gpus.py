@@ -117,8 +117,8 @@ def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None])
 
 
 REFERENCE_RUNS = 5
-"""The number of timings of the reference kernel on each GPU, of which the median counts: the scale
-of all other figures depends on it."""
+"""The number of timings of the reference kernel on each GPU; their median scales all other figures
+of that GPU."""
 
 
 @dataclass(frozen=True)

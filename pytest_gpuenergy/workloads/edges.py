@@ -477,8 +477,8 @@ _MANY = (
 )
 """Kinds of slices, in the order in which they are taken."""
 _UNEQUAL = tuple(kind for kind in _MANY if kind != _EQUAL)
-"""The same for mixtures, whose other slices would be judged by what a sum of equal values rounds to
-relative to their differences, which are 0."""
+"""The kinds that mixtures may contain. A slice of equal values has no differences between them, so
+that rounding alone would decide how the other slices of a mixture are judged."""
 _LONE = (
     *(_BOTH, _EQUAL_LOW, _BOTH, _BOTH, _NEAREST, _BOTH, _BOTH, _EQUAL_HIGH, _EQUAL_HIGH),
     *(_BOTH, _BOTH, _NEAREST, _EQUAL, _LITTLE, _EQUAL_LOW, _TIE, _BOTH),

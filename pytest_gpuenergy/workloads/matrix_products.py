@@ -177,7 +177,7 @@ class Gemm(Workload):
 
     @property
     def twins(self) -> tuple[Workload, ...]:
-        """Small integers, of which the product is exact."""
+        """The same product of small integers, which is exact."""
         return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
@@ -188,7 +188,7 @@ class Gemm(Workload):
 
 @dataclass(frozen=True)
 class ExactGemm(Gemm):
-    """The same with small integers for inputs, whose product every right kernel computes exactly.
+    """A product of small integers, which every right kernel computes exactly.
 
     An element of C is at most 16 K, and float32 represents integers up to 2^24. Half precision
     rounds the result.

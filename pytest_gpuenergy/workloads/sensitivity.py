@@ -297,7 +297,10 @@ def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str
 
 
 def _signs(draw: np.random.Generator, value: Values) -> Values:
-    """-1 or 1 for each element, where ``value`` is; drawn as bits, of which there are many."""
+    """Return -1 or 1 for each element, in an array like ``value``.
+
+    They are drawn as bits, because there are many.
+    """
     drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
     bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
     return bits.reshape(value.shape).astype(np.float64) * 2 - 1

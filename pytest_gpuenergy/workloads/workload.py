@@ -295,7 +295,7 @@ class Workload(ABC):
         return self._whole(self._beginnings(seed, None))
 
     def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
-        """Return inputs drawn from ``seed`` of which a part are large, tiny, negative or repeated.
+        """Return inputs drawn from ``seed`` that mix ordinary values with extreme ones.
 
         They keep to `ranges`. A workload that has a `make_inputs` of its own has these as well.
         """

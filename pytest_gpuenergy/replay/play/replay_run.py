@@ -43,7 +43,7 @@ from pytest_gpuenergy.support import InputError, UnavailableError, lock
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What a replay is asked for.
+    """The options of a replay.
 
     Attributes:
         folder: The folder of the profile.

@@ -32,7 +32,7 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support import ReportInputError
 
 LEAST = 2
-"""Least number of unchanged kernels of which a common shift is estimated: one has no scatter."""
+"""The least number of unchanged kernels for a common shift to be estimated: one has no scatter."""
 
 ENOUGH = 5
 """Least number of unchanged kernels that is believed against the declared deviation.

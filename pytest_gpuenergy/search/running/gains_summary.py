@@ -160,7 +160,7 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
 
 
 def path_to(nodes: Sequence[SearchNode], state_id: str | None) -> list[SearchNode]:
-    """Return the states from the baseline, which is left out, to a state; none for None."""
+    """Return the states on the way to a state, without the baseline; empty if it is unknown."""
     by_id = {node.id: node for node in nodes}
     path: list[SearchNode] = []
     node = by_id.get(state_id or "")

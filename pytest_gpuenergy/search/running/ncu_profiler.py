@@ -57,7 +57,7 @@ _UNITS: Mapping[Region, tuple[str, ...]] = {
     "sfu": ("sm__inst_executed_pipe_xu",),
     "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
 }
-"""The counters of each region, of which the busiest counts."""
+"""The counters of each region; the busiest one stands for the region."""
 _UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
 _SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
 

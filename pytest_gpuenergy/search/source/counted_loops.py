@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _KEPT = 32
 _MOST_LOOPS = 20
-"""The limit on the loops of a text that are rewritten, each of which means another parse."""
+"""The most loops of a text that are rewritten: each one costs another parse."""
 
 
 @functools.lru_cache(maxsize=_KEPT)

@@ -14,7 +14,7 @@ from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardReso
 from pytest_gpuenergy.workloads import Gemm, Mode
 
 _PIECE = 16
-"""The side of the pieces, 16 x 16, of which a warp's part of a tile consists."""
+"""The side of the square pieces that make up a warp's part of a tile."""
 _TILES = (32, 64, 128, 256)
 _WARPS = (16, 32, 64)
 _ROW_BYTES = (64, 128)
