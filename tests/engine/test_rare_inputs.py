@@ -41,7 +41,7 @@ def verified(workload: Contract, function: Function, text: str = "") -> Correctn
     return verify_on_device(PythonDevice(body), kernel, workload)
 
 
-def is_wrong(workload: Contract, function: Function, text: str = "") -> None:
+def assert_wrong(workload: Contract, function: Function, text: str = "") -> None:
     with pytest.raises(KernelFault, match=r"of y .*(wrong|NaN)|y is off by") as raised:
         verified(workload, function, text)
     assert raised.value.outcome == "correctness"
@@ -61,13 +61,13 @@ def test_an_error_in_one_octave_is_found(exponent: int) -> None:
     verified(workload, lambda x: x)
     low = 2.0**exponent
     if exponent >= -2:  # below that it is hidden by the largest values
-        is_wrong(workload, off_between(low, 2 * low))
+        assert_wrong(workload, off_between(low, 2 * low))
 
 
 def test_a_threshold_where_ordinary_inputs_are_rare_is_found() -> None:
     workload = contract(softplus, (4096,), (4096,))
     verified(workload, lambda x: np.where(x > 20, x, np.log1p(np.exp(x))))
-    is_wrong(workload, lambda x: np.where(x > 8, x, np.log1p(np.exp(x))))
+    assert_wrong(workload, lambda x: np.where(x > 8, x, np.log1p(np.exp(x))))
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_values_that_scaling_brings_between_integers_are_tried(rounded: Any, sca
         result="int8",
         values=(Scalar("scale", "float32", scale),),
     )
-    is_wrong(workload, quantized(rounded), "floor(v * scale + 0.5f)")
+    assert_wrong(workload, quantized(rounded), "floor(v * scale + 0.5f)")
     assert verified(workload, quantized(np.rint), "rintf(v * scale)")
 
 
 def test_integers_near_numbers_in_the_text_are_tried() -> None:
     workload = contract(lambda x: x, (4096,), (4096,), "int32")
-    is_wrong(workload, lambda x: np.where(x == 77777, 0, x), "v == 77777 ? 0 : v")
-    is_wrong(workload, lambda x: np.where(x == -1001, 0, x), "v < -1000")
+    assert_wrong(workload, lambda x: np.where(x == 77777, 0, x), "v == 77777 ? 0 : v")
+    assert_wrong(workload, lambda x: np.where(x == -1001, 0, x), "v < -1000")
 
 
 EXTREMES: dict[str, tuple[Function, Any]] = {
@@ -203,7 +203,7 @@ def test_every_part_of_a_vector_decides_its_extreme(name: str, missing: slice) -
         x[missing] = neutral
         return function(x)
 
-    is_wrong(workload, partial)
+    assert_wrong(workload, partial)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 37])
@@ -213,7 +213,7 @@ def test_every_part_of_a_row_of_integers_decides(rows: int, function: Any) -> No
     result = "int32" if function is np.argmax else dtype
     workload = contract(lambda x: function(x, axis=1), (rows, 333), (rows,), dtype, result)
     verified(workload, lambda x: function(x, axis=1))
-    is_wrong(workload, lambda x: function(x[:, :320], axis=1))
+    assert_wrong(workload, lambda x: function(x[:, :320], axis=1))
 
 
 def softmax(x: Any, step: int = 1, axis: int = 1) -> Any:
@@ -230,7 +230,7 @@ def test_a_softmax_with_the_maximum_of_a_part_is_wrong(
     shape: tuple[int, int], step: int, axis: int
 ) -> None:
     workload = contract(lambda x: softmax(x, axis=axis), shape, shape, reduction_length=shape[axis])
-    is_wrong(workload, lambda x: softmax(x, step, axis))
+    assert_wrong(workload, lambda x: softmax(x, step, axis))
 
 
 def layer_norm(x: Any, epsilon: float = 1e-5) -> Any:
@@ -279,7 +279,7 @@ def test_rows_of_a_rare_kind_are_tried(name: str) -> None:
     right, wrong, result = RARE[name]
     workload = contract(right, ROWS, ROWS, result=result, reduction_length=96)
     verified(workload, right)
-    is_wrong(workload, wrong)
+    assert_wrong(workload, wrong)
 
 
 SCALES = np.where(np.arange(100) == 7, np.float32(1e-6), np.float32(1))
@@ -291,14 +291,14 @@ def test_a_slice_of_other_scale_is_judged_by_its_own_size(axis: int) -> None:
     shape = (100, 64) if axis == 0 else (64, 100)
     workload = contract(lambda x: x * scales, shape, shape)
     verified(workload, lambda x: x * scales)
-    is_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
+    assert_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
 
 
 def test_a_piece_of_a_vector_of_other_scale_is_judged_by_its_own_size() -> None:
     scales = np.where(np.arange(4096) // 64 == 7, np.float32(1e-6), np.float32(1))[:4096]
     workload = contract(lambda x: x * scales, (4096,), (4096,))
     verified(workload, lambda x: x * scales)
-    is_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
+    assert_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
 
 
 def test_large_workloads_of_many_outputs_have_no_sparse_drawings() -> None:
@@ -309,7 +309,7 @@ def test_a_period_that_the_shape_tells_is_found() -> None:
     shape = (5000, 256)
     workload = contract(lambda x: 2 * x, shape, shape)
     rows = np.arange(5000) % 4093
-    is_wrong(workload, lambda x: 2 * x[rows])
+    assert_wrong(workload, lambda x: 2 * x[rows])
 
 
 def steps_to_first(most: int) -> Function:
@@ -328,7 +328,7 @@ def steps_to_first(most: int) -> Function:
 def test_a_limit_of_steps_that_only_a_long_chain_exceeds_is_found() -> None:
     workload = contract(steps_to_first(300), (300,), (300,), "int32", init={"x": (0, 300)})
     verified(workload, steps_to_first(300))
-    is_wrong(workload, steps_to_first(120))
+    assert_wrong(workload, steps_to_first(120))
 
 
 def shortest(squarings: int) -> Function:
@@ -347,7 +347,7 @@ def shortest(squarings: int) -> Function:
 def test_a_search_that_ends_before_the_longest_path_is_found() -> None:
     workload = contract(shortest(6), (40, 40), (40, 40), "int32", init={"x": (0, 1000)})
     verified(workload, shortest(6))
-    is_wrong(workload, shortest(5))
+    assert_wrong(workload, shortest(5))
 
 
 def grouped(centred: bool, epsilon: float) -> Function:
@@ -369,7 +369,7 @@ def grouped(centred: bool, epsilon: float) -> Function:
 def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong: Function) -> None:
     workload = contract(grouped(True, 1e-5), (64, 32), (64, 32))
     verified(workload, grouped(True, 1e-5))
-    is_wrong(workload, wrong)
+    assert_wrong(workload, wrong)
 
 
 def first_of_largest(by_bits: bool) -> Function:
@@ -386,4 +386,4 @@ def first_of_largest(by_bits: bool) -> Function:
 def test_zeros_of_both_signs_that_are_told_apart_are_found() -> None:
     workload = contract(first_of_largest(False), (37, 61), (37,), result="int32")
     verified(workload, first_of_largest(False))
-    is_wrong(workload, first_of_largest(True))
+    assert_wrong(workload, first_of_largest(True))
