@@ -188,7 +188,10 @@ def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged(host_cac
         Judges(device, host_cache, seed=20, limit_s=300.0)("verify", named("scale_add/base"))
         judges = Judges(device, host_cache, seed=20, limit_s=20.0)
         assert judges("verify", broken).ending == "not judged"
-        assert judges("verify", endless).ending == "refused"
+        ending = judges("verify", endless).ending
+        if ending == "not judged":  # on a busy machine, compiling takes the time; it is done now
+            ending = judges("verify", endless).ending
+        assert ending == "refused"
     assert late.ending == "not judged"
     assert late.why == "not finished after 0.01 s"
 
