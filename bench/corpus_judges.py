@@ -77,13 +77,23 @@ class Judges:
         folder: for programs of the emulated GPU.
         seed: of the inputs that verification would otherwise draw unpredictably.
         limit_s: wall time for a kernel and judge.
+        launch_limit_s: wall time for one launch; a third of ``limit_s`` if it is None.
     """
 
-    def __init__(self, device: Device, folder: Path, *, seed: int, limit_s: float) -> None:
+    def __init__(
+        self,
+        device: Device,
+        folder: Path,
+        *,
+        seed: int,
+        limit_s: float,
+        launch_limit_s: float | None = None,
+    ) -> None:
         self._device = device
         self._host = HostRunner(folder, jobs=1) if device.emulated else None
         self._seed = seed
         self._limit_s = limit_s
+        self._launch_limit_s = limit_s / 3 if launch_limit_s is None else launch_limit_s
         self._judges: dict[str, Callable[[Entry], Judgement]] = {
             "verify": self._verify,
             "allclose": self._allclose,
@@ -105,14 +115,14 @@ class Judges:
     def _verify(self, entry: Entry) -> Judgement:
         kernel, workload = kernel_of(entry), workload_of(entry)
         verify_on_device(
-            self._device, kernel, workload, drawn=self._seed, timeout_s=self._limit_s / 3
+            self._device, kernel, workload, drawn=self._seed, timeout_s=self._launch_limit_s
         )
         return Judgement("passed", "")
 
     def _allclose(self, entry: Entry) -> Judgement:
         """Run on a few ordinary inputs, in buffers that hold zeros and later earlier results."""
         kernel, workload = kernel_of(entry), workload_of(entry)
-        job = Job.of(kernel, workload, timeout_s=self._limit_s / 3)
+        job = Job.of(kernel, workload, timeout_s=self._launch_limit_s)
         blank = {one.name: np.zeros(one.shape, stored_as(one.dtype)) for one in entry.outputs}
         drawings = [workload.make_inputs(seed) for seed in range(DRAWINGS)]
         with (

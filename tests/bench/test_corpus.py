@@ -184,14 +184,10 @@ def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged(host_cac
     broken = replace(named("scale_add/base"), source="__global__ void scale_add(")
     with EmulatedDevice() as device:
         late = Judges(device, host_cache, seed=20, limit_s=0.01)("verify", named("scale_add/base"))
-        # The runtime that kernels share is built first, which takes longer than any kernel may.
-        Judges(device, host_cache, seed=20, limit_s=300.0)("verify", named("scale_add/base"))
-        judges = Judges(device, host_cache, seed=20, limit_s=20.0)
+        # Compiling takes long on a busy machine, so only the launches have a short limit.
+        judges = Judges(device, host_cache, seed=20, limit_s=600.0, launch_limit_s=2.0)
         assert judges("verify", broken).ending == "not judged"
-        ending = judges("verify", endless).ending
-        if ending == "not judged":  # on a busy machine, compiling takes the time; it is done now
-            ending = judges("verify", endless).ending
-        assert ending == "refused"
+        assert judges("verify", endless).ending == "refused"
     assert late.ending == "not judged"
     assert late.why == "not finished after 0.01 s"
 
