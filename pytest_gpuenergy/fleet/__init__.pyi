@@ -7,8 +7,8 @@ from .gpu_messages import (
     read_file as read_file,
     read_request as read_request,
 )
+from .heartbeat import BEATS as BEATS, Watch as Watch
 from .probe import ProbedGpu as ProbedGpu, ProbedHost as ProbedHost, own_version as own_version
-from .pulse import BEATS as BEATS, Watch as Watch
 from .ray_cluster import Interpreter as Interpreter, own_copy as own_copy
 from .ray_probe import without_taken as without_taken
 from .relay import (

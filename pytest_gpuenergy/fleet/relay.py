@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.fleet.commands import reason_in
-from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
+from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
 
 SEAT = "gpuenergy_seat"
 """The key of ``workerinput`` with the `Post` of a relay, which removes it for the worker."""
@@ -52,7 +52,7 @@ class Post:
         root: The path of the project on this host.
         wait_s: The longest time that the worker may take to start.
         silence_s: The time after which the worker ends if it hears nothing from this process.
-        asked: The first message to `far_worker.begin`.
+        asked: The first message to `remote_worker.begin`.
     """
 
     spec: str
@@ -89,7 +89,7 @@ relay(channel)
 """
 """The code that execnet runs in the process of a relay."""
 
-_FAR = "from pytest_gpuenergy.fleet.far_worker import begin\nbegin(channel)\n"
+_FAR = "from pytest_gpuenergy.fleet.remote_worker import begin\nbegin(channel)\n"
 _END = object()
 _TAIL_BYTES = 2000
 _LEAVING_S = 5.0

@@ -6,64 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine import HostLostError, Member, Settings, Team, lost_twice
+from pytest_gpuenergy.engine import Member, Settings, Team
 from pytest_gpuenergy.fleet.gpu_messages import Started
 from pytest_gpuenergy.fleet.probe import ProbedGpu, ProbedHost, check_fleet_device, own_version
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
 from pytest_gpuenergy.fleet.seats import Muster, ask_hosts, muster, none_left, seated
 from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet
-from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import DeviceError, KernelFault
-from pytest_gpuenergy.tuning import Confirm, FarDevice, Measured
-from pytest_gpuenergy.workloads import Workload
+from pytest_gpuenergy.support import DeviceError
+from pytest_gpuenergy.tuning import RemoteDevice, TuningGpus
 
 _T = TypeVar("_T")
 _TOGETHER = 64
 """The largest number of GPUs that are reached or left at the same time."""
-
-
-@dataclass(frozen=True)
-class FleetTeam:
-    """The GPUs of a fleet that a search has.
-
-    Attributes:
-        gpus: The GPUs, at least one.
-        devices: The description of each.
-        team: The team of their processes.
-    """
-
-    gpus: tuple[RemoteGpu, ...]
-    devices: tuple[FarDevice, ...]
-    team: Team
-
-    def confirm(self, *, energy: bool) -> Confirm:
-        """Return a function that confirms all kernels on the same GPU, the first that is in use.
-
-        If that GPU cannot be used any more, the kernel is confirmed on the next one. A kernel with
-        which two hosts were lost is not tried again.
-        """
-
-        def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
-            losses = 0
-            while True:
-                member = self.team.first
-                gpu = self.gpus[self.team.members.index(member)]
-                with member.resting():
-                    try:
-                        return gpu.confirm(kernel, workload, energy=energy)
-                    except DeviceError as error:
-                        losses += isinstance(error, HostLostError)
-                        if losses > 1:
-                            raise KernelFault("runtime", lost_twice(error)) from None
-                        self.team.leave(member, error)
-
-        return confirmed
 
 
 def claim_fleet(
@@ -73,7 +32,7 @@ def claim_fleet(
     settings: Settings,
     tell: Callable[[str], None],
     option: str,
-) -> FleetTeam:
+) -> TuningGpus:
     """Claim the GPUs of a fleet, all with the same settings, until the stack is closed.
 
     Hosts and GPUs that cannot be used are left out, as are GPUs of another model than most, or with
@@ -124,7 +83,7 @@ def claim_fleet(
     stack.callback(_report, gpus, team, settings, tell)
     stack.enter_context(team)
     stack.callback(_retire, gpus)  # together, before the team does so one by one
-    return FleetTeam(tuple(gpus), tuple(map(_device, gpus)), team)
+    return TuningGpus(tuple(map(_device, gpus)), team, tuple(gpus), remote=True)
 
 
 def _mustered(fleet: Fleet, device: str, project: str, settings: Settings) -> Muster:
@@ -196,9 +155,9 @@ def _alike(
     return [gpu for gpu in left if _known(gpu).setpoint == setting], others
 
 
-def _device(gpu: RemoteGpu) -> FarDevice:
+def _device(gpu: RemoteGpu) -> RemoteDevice:
     station = _known(gpu)
-    return FarDevice(
+    return RemoteDevice(
         station.name,
         station.uuid,
         station.architecture,

@@ -85,7 +85,7 @@ class Tuner:
             an earlier search in the folder had several.
         devices: all GPUs of the team, as this process has opened them; for GPUs of other hosts,
             stand-ins with their descriptions.
-        far: whether the GPUs are on other hosts, so that only the team can use them.
+        remote: whether the GPUs are on other hosts, so that only the team can use them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
     """
@@ -101,7 +101,7 @@ class Tuner:
     is_kept: Callable[[Path], bool] = lambda _: True
     team: Team | None = None
     devices: tuple[Device, ...] = ()
-    far: bool = False
+    remote: bool = False
 
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -182,7 +182,7 @@ class Tuner:
         workload, objective = tuning.workload, self.settings.objective
         # After a search on several GPUs, the figures of a single one must be comparable to theirs.
         several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
-        if self.team is None or not (several or self.far):
+        if self.team is None or not (several or self.remote):
             with arenas_for(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return

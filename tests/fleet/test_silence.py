@@ -114,7 +114,7 @@ def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(
         "allow_clocks": False,
         "silence_s": 6.0,  # a loaded machine may take seconds to begin
     }
-    code = "from pytest_gpuenergy.fleet.far_gpu import serve; serve()"
+    code = "from pytest_gpuenergy.fleet.gpu_server import serve; serve()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

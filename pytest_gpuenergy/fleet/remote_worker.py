@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.fleet.commands import usage_problem
+from pytest_gpuenergy.fleet.heartbeat import Watch, hang_up, takes_more
 from pytest_gpuenergy.fleet.probe import ProbedGpu, other_version, own_gpu, own_version
-from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
 from pytest_gpuenergy.fleet.relay import INTERRUPT, PULSE, STARTED, UNFIT
 from pytest_gpuenergy.support import is_folder, name_emulated_host, told
 
