@@ -32,7 +32,8 @@ from .records import (
     RecordFile as RecordFile,
     dump_records as dump_records,
     file_name as file_name,
-    load_records as load_records,
+    read_records as read_records,
+    unusable as unusable,
 )
 from .remote_device import RemoteDevice as RemoteDevice
 from .search_space import (
