@@ -96,9 +96,7 @@ def _claimed(stack: ExitStack, pipes: _Pipes, asked: dict[str, Any], folder: Pat
         raise DeviceError(other_version(own_version(), asked["version"]))
     settings = Settings(asked["powercap"], asked["smclock"], asked["allow_clocks"])
     spec = asked["device"]
-    problem, gpu = own_gpu(spec, capping=settings.writes)
-    if problem is not None or gpu is None:
-        raise DeviceError(problem or "it has no GPU.")
+    gpu = own_gpu(spec, capping=settings.writes)
     device = stack.enter_context(open_device(spec, index=gpu.index))
     station = claim(
         stack, device, settings, lambda text: pipes.send(Told(text)), lock_wait_s=LOCK_WAIT_S

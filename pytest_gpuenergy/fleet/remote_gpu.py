@@ -33,7 +33,7 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     framed,
 )
 from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
-from pytest_gpuenergy.fleet.seats import SLURM_PLACE, Seat
+from pytest_gpuenergy.fleet.slots import SLURM_PLACE, Slot
 from pytest_gpuenergy.fleet.spec import SILENCE_S
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.support import DeviceError, FormError, WorkerTimeoutError, convert, decode
@@ -203,7 +203,7 @@ class RemoteGpu:
     """A GPU on another host, see `engine.team.GpuProcess`; a call is sent with its files.
 
     Args:
-        seat: The seat of the GPU.
+        slot: The slot of the GPU.
         asked: The first request to `gpu_server.serve`.
         wait_s: The longest time that its process may take to start.
         tell: Called with sentences for the user, from any thread.
@@ -217,7 +217,7 @@ class RemoteGpu:
 
     def __init__(
         self,
-        seat: Seat,
+        slot: Slot,
         asked: Mapping[str, Any],
         wait_s: float,
         tell: Callable[[str], None],
@@ -226,7 +226,7 @@ class RemoteGpu:
         self.station: Started | None = None
         self.losses: list[str] = []
         self.moved: Callable[[str], None] = lambda _: None
-        self._seat = seat
+        self._slot = slot
         self._asked = {**asked, "silence_s": silence_s}
         self._wait_s = wait_s
         self._silence_s = silence_s
@@ -239,16 +239,22 @@ class RemoteGpu:
     @property
     def host(self) -> str:
         """The name of the host for the user; if Slurm chose the host, its own name."""
-        if self.station is not None and self._seat.host == SLURM_PLACE:
+        if self.station is not None and self._slot.host == SLURM_PLACE:
             return self.station.host
-        return self._seat.host
+        return self._slot.host
 
     @property
     def title(self) -> str:
         """The name of the GPU for the user."""
         return self.host if self.station is None else f"{self.host} ({self.station.uuid})"
 
-    def start(self) -> Started:
+    @property
+    def claimed(self) -> Started:
+        """The description of the GPU, which has been started, when it was last claimed."""
+        assert self.station is not None
+        return self.station
+
+    def start(self) -> None:
         """Start the process of the GPU, which claims it.
 
         Raises:
@@ -256,8 +262,6 @@ class RemoteGpu:
         """
         with self._calling:
             self._reach()
-        assert self.station is not None
-        return self.station
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
         wait_s = None if timeout_s is None else timeout_s + _GRACE_S
@@ -329,7 +333,7 @@ class RemoteGpu:
             raise DeviceError(f"{self.title} is not used any more.")
         if len(self.losses) > MOST_LOSSES:
             raise DeviceError(f"{self.title} was lost {len(self.losses)} times.")
-        connection = self._connection = _Connection(self._seat.command)
+        connection = self._connection = _Connection(self._slot.command)
         try:
             if self._retired:  # meanwhile
                 raise DeviceError(f"{self.title} is not used any more.")
@@ -362,8 +366,8 @@ class RemoteGpu:
             elif not isinstance(message, Started):
                 raise DeviceError(f"{self.title}: its answer is not understood.")
         assert isinstance(message, Started)
-        if self._seat.uuid not in (None, message.uuid):
-            raise DeviceError(f"{self._seat.host}: its GPU {self._seat.uuid} is gone.")
+        if self._slot.uuid not in (None, message.uuid):
+            raise DeviceError(f"{self._slot.host}: its GPU {self._slot.uuid} is gone.")
         if self.station is not None and self.station.kind != message.kind:
             raise DeviceError(
                 f"{self.title}: in its place came one whose figures cannot be compared, "
