@@ -14,7 +14,6 @@ from pytest_gpuenergy.engine import (
     Rig,
     arenas_for,
     confirm,
-    evaluate,
     quick_job,
 )
 from pytest_gpuenergy.record import Metric
@@ -49,7 +48,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluate]:
             monkeypatch.setattr("pytest_gpuenergy.engine.candidates.measure_sustained", power)
             rig = Rig(FakeDevice(time_ms), arenas, objective)
             seen: Found = []
-            for pair in evaluate(rig, batch, known, lambda: len(seen) >= stop_after):
+            for pair in rig.evaluate(batch, known, lambda: len(seen) >= stop_after):
                 seen.append(pair)
             return seen
 

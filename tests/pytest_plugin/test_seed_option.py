@@ -63,4 +63,4 @@ def test_what_is_no_seed_is_refused(project: Project, text: str) -> None:
 
 
 def test_every_seed_that_can_be_drawn_can_be_repeated() -> None:
-    assert declared_options.LARGEST_SEED == seeds.LARGEST_SEED
+    assert declared_options.MAX_SEED == seeds.MAX_SEED
