@@ -23,6 +23,7 @@ from pytest_gpuenergy.tuning import (
     Tuner,
     TuneResult,
     TuneSettings,
+    TuningGpus,
     read_records,
 )
 from pytest_gpuenergy.workloads import Conv2d, Workload
@@ -94,11 +95,12 @@ def tune() -> Tune:
                 raise KernelFault("timeout", "The kernel did not finish within 20 s.")
             return time_by_digest(kernel)
 
-        def confirm(kernel: Kernel, _: Workload) -> Measured | None:
+        def confirm(kernel: Kernel, *_: Workload, energy: bool) -> Measured | None:
             assert kernel.origin.kind == WORDS.tuner
             search.confirmed.append(kernel.digest)
             if len(search.confirmed) - 1 in wrong:
                 raise KernelFault("correctness", "1 of 100 elements of output is wrong.")
+            assert energy == (measure is not None)
             return None if measure is None else measure(kernel)
 
         def make_space(workload: Workload) -> WordSpace:
@@ -113,11 +115,10 @@ def tune() -> Tune:
         search.timed = device.timed
         settings = TuneSettings(trials, keep, objective, measure is not None, resume, best_only)
         tuner = Tuner(
-            device=device,
+            gpus=TuningGpus((device,), (confirm,)),
             make_space=make_space,
             folder=folder,
             settings=settings,
-            confirm=confirm,
             tell=search.told.append,
             live=None,
             stop=stop,
