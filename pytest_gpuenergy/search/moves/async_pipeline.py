@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
     bytes_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented, times
 from pytest_gpuenergy.search.source.tree import (
@@ -32,7 +33,6 @@ from pytest_gpuenergy.search.source.tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node

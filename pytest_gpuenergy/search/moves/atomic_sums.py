@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
-from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (

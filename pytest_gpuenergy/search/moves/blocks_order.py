@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, edited, indented
 from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.block_sizes import launches
-from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
@@ -18,10 +16,14 @@ from pytest_gpuenergy.search.source.accesses import (
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.spec_kernel import Facts
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.moves.block_sizes import launches
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
-from pytest_gpuenergy.search.source.polynomials import Facts, Polynomial
+from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
@@ -30,7 +32,6 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
 Region = Literal["compute", "gmem", "sfu", "atomics", "smem", "overlap"]

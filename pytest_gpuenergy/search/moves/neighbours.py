@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import meets_others
 from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.moves.vector_parts import (
     HINTS,
@@ -15,12 +18,9 @@ from pytest_gpuenergy.search.moves.vector_parts import (
     stored,
     vector_of,
 )
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Polynomial
-from pytest_gpuenergy.search.source.sharing import meets_others
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import TextChange
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.tree import (
@@ -26,7 +27,6 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
     walk,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.source.triton_text import RangeLoop
 
 if TYPE_CHECKING:

@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import meets_others
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.vector_parts import (
     HINTS,
@@ -21,12 +24,9 @@ from pytest_gpuenergy.search.moves.vector_parts import (
     stored,
     vector_of,
 )
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inner_lines
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.sharing import meets_others
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     inside,

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
@@ -23,7 +24,6 @@ from pytest_gpuenergy.search.source.tree import (
     start_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node

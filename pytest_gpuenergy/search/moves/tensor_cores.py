@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
@@ -34,7 +35,6 @@ from pytest_gpuenergy.search.source.tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     HINTED_LOADS,
     HINTED_STORES,
     Access,
     Accesses,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import meets_others
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.sharing import meets_others
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     inside,

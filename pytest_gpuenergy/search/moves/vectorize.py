@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import Sharing
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
@@ -18,8 +21,6 @@ from pytest_gpuenergy.search.moves.vector_parts import (
     part_lines,
     store_lines,
 )
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.edits import (
     Edit,
@@ -30,7 +31,6 @@ from pytest_gpuenergy.search.source.edits import (
     times,
 )
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.sharing import Sharing
 from pytest_gpuenergy.search.source.tree import indentation, inside, nodes, text_of
 
 if TYPE_CHECKING:

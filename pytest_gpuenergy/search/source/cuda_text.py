@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
@@ -119,6 +120,11 @@ class Variable:
     def key(self) -> int:
         """A number that tells variables of the same name apart."""
         return self.node.start_byte
+
+    @property
+    def number(self) -> Polynomial:
+        """The value of the variable, as an expression that says nothing about it."""
+        return Polynomial.atom(Atom(self.name, frozenset([self.key])))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.accesses import Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.accesses import Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (

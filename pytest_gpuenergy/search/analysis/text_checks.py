@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.source import cuda_checks, triton_checks
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CudaText, Variable
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import UnavailableError
 
