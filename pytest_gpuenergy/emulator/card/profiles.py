@@ -32,10 +32,6 @@ class Cooling:
     sink_s: float
     leakage_per_k: float
 
-    def at_rest(self, load: float) -> Warmth:
-        """Return the warmth after a long time at ``load``, a fraction of the default limit."""
-        return Warmth(load, load)
-
     def temperature_c(self, warmth: Warmth) -> float:
         """Return the temperature of the die in degrees Celsius."""
         return self.air_c + self.die_k * warmth.die + self.sink_k * warmth.sink
@@ -51,6 +47,8 @@ class Cooling:
 @dataclass(frozen=True)
 class Warmth:
     """The power as smoothed by die and heat sink, in fractions of the default limit.
+
+    After a long time at a constant power both are equal to it.
 
     Raises:
         ValueError: a fraction is negative, absurdly large or not finite.
