@@ -129,6 +129,13 @@ _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _SHARED_IN_MACRO = re.compile(
     r"\bextern\s+__shared__\s+([A-Za-z_][\w:]*(?:\s+\w+)*?)\s+(\w+)\s*\[\s*\]"
 )
+_ALIGNED = re.compile(r"\b(?:alignas|__align__|aligned)\s*\(\s*([^)]*?)\s*\)")
+_PLAIN_TYPE = re.compile(
+    r"(?:(?:unsigned|signed|const|volatile) )*(?:(?:u?(?:char|short|int|long)|float|double)[1-4]?"
+    r"|unsigned|signed|bool|u?int(?:8|16|32|64)_t|(?:__)?half2?|__nv_bfloat16|size_t)"
+)
+# Of dynamic shared memory: the least, and the greatest that is told apart.
+_MIN_ALIGNMENT, _MAX_ALIGNMENT = 16, 1024
 _PLAIN_SIZES = re.compile(r"[\d,\s]*")
 _DYNAMIC = "::cuhost::cuhost_dynamic_shared"
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
@@ -154,6 +161,7 @@ class Outline:
         bounds: the numbers of the launch bounds of each kernel that has any.
         clusters: the kernels with ``__cluster_dims__``.
         in_macros: whether a macro may declare kernels.
+        shared_alignment: the alignment of dynamic shared memory, as far as its declarations say.
         unsupported: the reasons why some kernels cannot run, by kernel.
         headers: the headers of ``cuda/host`` that the text needs besides ``kernel.h``.
     """
@@ -166,6 +174,7 @@ class Outline:
         self.bounds: dict[str, list[int]] = {}
         self.clusters: set[str] = set()
         self.in_macros = False
+        self.shared_alignment = _MIN_ALIGNMENT
         self.headers = {h for h, names in _HEADERS_OF_NAMES.items() if names.search(source)}
         self.unsupported: dict[str, str] = {}
         self._directives: list[CudaToken] = []
@@ -252,10 +261,10 @@ class Outline:
         if include is None:
             self.edits += self._asm_statements.in_macro(token)
             if token.text.lstrip("# \t").startswith("define"):
-                self.edits += (
-                    (m.start(), m.end(), rf"{m[1]} * const {m[2]} = ({m[1]} *){_DYNAMIC}")
-                    for m in _SHARED_IN_MACRO.finditer(self.source, token.start, token.end)
-                )
+                for m in _SHARED_IN_MACRO.finditer(self.source, token.start, token.end):
+                    text = rf"{m[1]} * const {m[2]} = ({m[1]} *){_DYNAMIC}"
+                    self.edits.append((m.start(), m.end(), text))
+                    self.shared_alignment = _MAX_ALIGNMENT
             return
         header = include[1] or include[2]
         text = ""
@@ -350,6 +359,12 @@ class Outline:
             )
         element, name = " ".join(texts[: opening - 1]), texts[opening - 1]
         dimensions = "".join(texts[texts.index("]", opening) + 1 :])
+        declared = self.source[start : declarator[-1].end]
+        if aligned := _ALIGNED.search(declared):
+            alignment = int(aligned[1]) if aligned[1].isdecimal() else _MAX_ALIGNMENT
+        else:
+            alignment = _MIN_ALIGNMENT if _PLAIN_TYPE.fullmatch(element) else _MAX_ALIGNMENT
+        self.shared_alignment = min(max(self.shared_alignment, alignment), _MAX_ALIGNMENT)
         if self._depth and not dimensions:
             text = f"{element} * const {name} = ({element} *){_DYNAMIC}"
         else:
