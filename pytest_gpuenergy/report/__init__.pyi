@@ -20,7 +20,6 @@ from .analysis.gpu_models import (
     Counterparts as Counterparts,
     Models as Models,
     by_model as by_model,
-    counterparts_by_model as counterparts_by_model,
 )
 from .analysis.rooflines import (
     Roofline as Roofline,
@@ -55,14 +54,12 @@ from .html.html_page import (
     write_html as write_html,
 )
 from .html.page_data import (
+    MAX_TEXTS as MAX_TEXTS,
+    finite as finite,
     page_data as page_data,
 )
-from .html.page_rows import (
-    MOST_TEXTS as MOST_TEXTS,
-    finite as finite,
-)
 from .legacy import (
-    Figures as Figures,
+    LaunchFigures as LaunchFigures,
     is_legacy as is_legacy,
     load_legacy as load_legacy,
     outputs_in as outputs_in,
@@ -83,8 +80,9 @@ from .store import (
     latest_only as latest_only,
     latest_run as latest_run,
     load_report as load_report,
+    write_errors as write_errors,
 )
-from .views.figure_words import (
+from .views.figures import (
     energy as energy,
     figures as figures,
     markdown_lines as markdown_lines,
@@ -120,7 +118,7 @@ from .views.terminal_summary import (
     ROWS_SHOWN as ROWS_SHOWN,
     SORTS as SORTS,
     Column as Column,
-    Row as Row,
+    KernelRow as KernelRow,
     anchor_lines as anchor_lines,
     arranged as arranged,
     best_lines as best_lines,
