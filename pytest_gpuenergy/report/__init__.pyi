@@ -21,11 +21,7 @@ from .analysis.gpu_models import (
     Models as Models,
     by_model as by_model,
 )
-from .analysis.rooflines import (
-    Roofline as Roofline,
-    arithmetic as arithmetic,
-    roofline as roofline,
-)
+from .analysis.rooflines import Roofline as Roofline, arithmetic as arithmetic, roofline as roofline
 from .analysis.run_changes import (
     USUAL_SCATTER as USUAL_SCATTER,
     CommonShift as CommonShift,
@@ -53,11 +49,7 @@ from .html.html_page import (
     script_hash as script_hash,
     write_html as write_html,
 )
-from .html.page_data import (
-    MAX_TEXTS as MAX_TEXTS,
-    finite as finite,
-    page_data as page_data,
-)
+from .html.page_data import MAX_TEXTS as MAX_TEXTS, finite as finite, page_data as page_data
 from .legacy import (
     LaunchFigures as LaunchFigures,
     is_legacy as is_legacy,
@@ -65,10 +57,7 @@ from .legacy import (
     outputs_in as outputs_in,
     parse_figures as parse_figures,
 )
-from .merged_runs import (
-    mean_of_runs as mean_of_runs,
-    merge as merge,
-)
+from .merged_runs import mean_of_runs as mean_of_runs, merge as merge
 from .store import (
     HOME as HOME,
     Report as Report,
@@ -93,10 +82,7 @@ from .views.figures import (
     time as time,
     words as words,
 )
-from .views.markdown_report import (
-    board_table as board_table,
-    markdown as markdown,
-)
+from .views.markdown_report import board_table as board_table, markdown as markdown
 from .views.other_formats import (
     AS_EXACT as AS_EXACT,
     bencher_json as bencher_json,
@@ -137,11 +123,7 @@ from .views.tidy_table import (
     tidy_rows as tidy_rows,
     write_parquet as write_parquet,
 )
-from .views.vega import (
-    check_html as check_html,
-    draw as draw,
-    vega_script as vega_script,
-)
+from .views.vega import check_html as check_html, draw as draw, vega_script as vega_script
 from .views.view_files import (
     ViewTarget as ViewTarget,
     check_targets as check_targets,

@@ -21,13 +21,7 @@ from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
 from pytest_gpuenergy.report.analysis.subjects import ordered
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views.view_files import write_file, write_view
-from pytest_gpuenergy.support import (
-    aligned,
-    csv_text,
-    dump,
-    emulated_mark,
-    printable,
-)
+from pytest_gpuenergy.support import aligned, csv_text, dump, emulated_mark, printable
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 
