@@ -38,7 +38,7 @@ from .run_comparison import (
     shared_identities as shared_identities,
 )
 from .run_history import (
-    LEAST as LEAST,
+    MIN_LEVEL_RUNS as MIN_LEVEL_RUNS,
     change_points as change_points,
     history as history,
     history_json as history_json,

@@ -247,7 +247,9 @@ def compare(
         InputError: the runs cannot be compared; see `Baseline.check`.
     """
     baseline, models = Baseline(base, settings), Models(new)
-    run = _run_alike(new, base)
+    run = new.run
+    if run.gpu_name not in (known := Models(base).names):  # of several models, one may be known
+        run = next((part.run for part in by_model(new) if part.run.gpu_name in known), run)
     baseline.check(run)
     if new.measurements and all(m.verified_only for m in new.measurements):
         raise InputError(
@@ -296,13 +298,6 @@ def compare(
         ),
         deselected=tuple(deselected),
     )
-
-
-def _run_alike(new: Report, base: Report) -> RunInfo:
-    """Return the identity of ``new``, on a model that is in ``base`` too if there is one."""
-    alike = Models(base).names
-    parts = [part.run for part in by_model(new) if part.run.gpu_name in alike]
-    return new.run if new.run.gpu_name in alike or not parts else parts[0]
 
 
 def _title(run: RunInfo) -> str:
