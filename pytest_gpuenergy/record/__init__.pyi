@@ -34,7 +34,7 @@ from .metrics import (
     NotNegative as NotNegative,
 )
 from .peaks import PEAKS as PEAKS, Peaks as Peaks, peaks_of as peaks_of
-from .plausibility import MOST_W as MOST_W, check as check, check_ids as check_ids
+from .plausibility import MAX_W as MAX_W, check as check, check_ids as check_ids
 from .ratio import (
     Sample as Sample,
     around as around,

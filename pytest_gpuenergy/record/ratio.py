@@ -14,12 +14,12 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import WANDER, Estimate, Metric
 from pytest_gpuenergy.support import NORMAL, student_t
 
-_MANY = 1000
+_MAX_DEGREES = 1000
 """Largest number of degrees of freedom for which Student's t is computed."""
 
-_LARGEST_ERROR = 1e60
+_MAX_ERROR = 1e60
 
-_LARGEST_CHANGE = math.log(1e9)
+_MAX_CHANGE = math.log(1e9)
 """Larger changes are clipped to this, so that the ratio stays finite."""
 
 
@@ -55,7 +55,7 @@ class Sample:
         if trials < 2 or not found.value > 0:
             raise ValueError("a sample needs two trials and a mean above zero")
         half = found.half_width / found.value
-        if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be finite
+        if not 0 <= half < _MAX_ERROR:  # its fourth power must be finite
             raise ValueError("the interval is almost infinite, or its ends are swapped")
         shared = min(shared, half / NORMAL)
         own = math.sqrt(max(0.0, half**2 - (NORMAL * shared) ** 2))
@@ -145,7 +145,11 @@ def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
 
 def around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
     """``mean`` with an interval by Student's t, with a probability of ``tail`` beyond each end."""
-    half = _quantile(degrees, tail) * math.sqrt(variance)
+    if math.isinf(degrees):
+        quantile = normal_quantile(tail)
+    else:  # rounded down: fewer degrees give a wider interval
+        quantile = student_t(max(1, min(_MAX_DEGREES, math.floor(degrees))), 1 - tail)
+    half = quantile * math.sqrt(variance)
     return Estimate(*map(limited, (mean, mean - half, mean + half)))
 
 
@@ -156,11 +160,4 @@ def normal_quantile(tail: float) -> float:
 
 def limited(log_ratio: float) -> float:
     """Return the logarithm of a ratio, no further from zero than one whose ratio is finite."""
-    return max(-_LARGEST_CHANGE, min(log_ratio, _LARGEST_CHANGE))
-
-
-def _quantile(degrees: float, tail: float) -> float:
-    if math.isinf(degrees):
-        return normal_quantile(tail)
-    # Rounded down: fewer degrees give a wider interval.
-    return student_t(max(1, min(_MANY, math.floor(degrees))), 1 - tail)
+    return max(-_MAX_CHANGE, min(log_ratio, _MAX_CHANGE))
