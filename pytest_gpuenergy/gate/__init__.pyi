@@ -1,4 +1,4 @@
-from .anchor_drift import BOUND as BOUND, judge_check as judge_check, unchecked as unchecked
+from .anchor_drift import MAX_DRIFT as MAX_DRIFT, judge_check as judge_check, unchecked as unchecked
 from .baseline_update import update as update
 from .comparison_views import (
     BUDGET_VERDICTS as BUDGET_VERDICTS,

@@ -25,7 +25,7 @@ from pytest_gpuenergy.record import (
     log_ratio,
     normal_quantile,
     point_ratio,
-    sample,
+    session_mean,
 )
 from pytest_gpuenergy.report import CommonShift, energy_source
 
@@ -217,7 +217,7 @@ def judge_budget(
     ``limit``, SAME when none of it does, AMBIGUOUS otherwise.
     """
     doubts = flag_doubts(measurement.validity, " now")
-    found, figure = sample(measurement, metric), measurement.figure(metric)
+    found, figure = session_mean(measurement, metric), measurement.figure(metric)
     change = None
     if found is None:
         doubts = (*doubts, Doubt("no interval"))
@@ -272,7 +272,7 @@ def judge(
         doubts: doubts about everything that is not relative to a shift.
         shift: what unchanged kernels have in common.
     """
-    before, now = sample(base, metric), sample(new, metric)
+    before, now = session_mean(base, metric), session_mean(new, metric)
     values = (base.figure(metric), new.figure(metric))
     change, others = None, pair_doubts(base, new, metric)
     if before is None or now is None:

@@ -24,7 +24,7 @@ _MAX_CHANGE = math.log(1e9)
 
 
 @dataclass(frozen=True)
-class Sample:
+class SessionMean:
     """A mean figure of one session.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sample:
     shared_error: float = 0.0
 
     @classmethod
-    def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> Sample:
+    def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> SessionMean:
         """From a figure with its 95 % interval, which is Student's t over ``trials`` trials.
 
         ``shared`` is the known relative standard deviation that the interval includes in addition
@@ -53,7 +53,7 @@ class Sample:
                 is negative or extremely large.
         """
         if trials < 2 or not found.value > 0:
-            raise ValueError("a sample needs two trials and a mean above zero")
+            raise ValueError("a session needs two trials and a mean above zero")
         half = found.half_width / found.value
         if not 0 <= half < _MAX_ERROR:  # its fourth power must be finite
             raise ValueError("the interval is almost infinite, or its ends are swapped")
@@ -66,7 +66,7 @@ class Sample:
         return max(session_sd, self.shared_error) ** 2
 
 
-def sample(measurement: Measurement, metric: Metric) -> Sample | None:
+def session_mean(measurement: Measurement, metric: Metric) -> SessionMean | None:
     """Return the metric with the error from its trials; None without a usable interval."""
     found = measurement.estimate(metric)
     if found is None:
@@ -74,12 +74,12 @@ def sample(measurement: Measurement, metric: Metric) -> Sample | None:
     settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
     shared = math.hypot(WANDER[metric], settling)
     try:
-        return Sample.of(found, measurement.scatter_count, shared=shared)
+        return SessionMean.of(found, measurement.scatter_count, shared=shared)
     except ValueError:
         return None
 
 
-def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:
+def log_ratio(base: SessionMean, new: SessionMean, *, session_sd: float, tail: float) -> Estimate:
     """ln(new / base) with an interval that excludes a probability of ``tail`` at either end.
 
     The variance is the sum of both relative variances (to first order, the relative error of a
@@ -101,7 +101,7 @@ def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> E
     return around(math.log(new.mean) - math.log(base.mean), variance, welch(own, variance), tail)
 
 
-def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float) -> Estimate:
+def log_excess(found: SessionMean, allowed: float, *, session_sd: float, tail: float) -> Estimate:
     """ln(found / allowed) as `log_ratio`, for an exact number ``allowed``."""
     own = [(found.relative_error**2, found.degrees)]
     variance = own[0][0] + found.session_variance(session_sd)

@@ -1,5 +1,5 @@
 from .analysis.best_kernels import (
-    MISSED as MISSED,
+    MAX_MISSED as MAX_MISSED,
     Tie as Tie,
     best_of_each as best_of_each,
     cap_words as cap_words,

@@ -20,7 +20,7 @@ from pytest_gpuenergy.record import (
     UNLOCKED,
     Measurement,
     Metric,
-    Sample,
+    SessionMean,
     clock_label,
     clocks,
     limit_label,
@@ -28,13 +28,13 @@ from pytest_gpuenergy.record import (
     limits,
     log_ratio,
     point_ratio,
-    sample,
+    session_mean,
     setpoints,
 )
 from pytest_gpuenergy.report.analysis.subjects import Subjects
 from pytest_gpuenergy.support import largest_of
 
-MISSED = 0.05
+MAX_MISSED = 0.05
 """Largest fraction of cases in which the truly best is not among those said to be as good."""
 
 KERNELS_NAMED = SETPOINTS_NAMED = 3
@@ -74,12 +74,12 @@ def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
 
     A row is left out when another one is certainly better: when the whole interval of the change
     between them lies on one side. Each of the k - 1 comparisons of a row with the others has an
-    error of at most `MISSED` / (k - 1), so by Bonferroni's inequality the truly best row is among
-    those returned in at least 95 % of cases, whatever the others are (subset selection: S. S.
+    error of at most `MAX_MISSED` / (k - 1), so by Bonferroni's inequality the truly best row is
+    among those returned in at least 95 % of cases, whatever the others are (subset selection: S. S.
     Gupta, "On Some Multiple Decision (Selection and Ranking) Rules", Technometrics 7(2), 1965; the
     same as a comparison with the best: J. C. Hsu, "Simultaneous Confidence Intervals for all
-    Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row without an interval is
-    taken as exact.
+    Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row without an interval is taken
+    as exact.
     """
     known = _Known.of(rows, (metric,))
     ranked = sorted(known, key=lambda one: one.row.figure(metric) or 0.0)
@@ -159,12 +159,14 @@ class _Known:
     """A row with its figures as samples, None where it has no interval."""
 
     row: Measurement
-    samples: Mapping[Metric, Sample | None]
+    samples: Mapping[Metric, SessionMean | None]
 
     @classmethod
     def of(cls, rows: Sequence[Measurement], metrics: Sequence[Metric]) -> list[_Known]:
         measured = (row for row in rows if row.measured)
-        return [cls(row, {metric: sample(row, metric) for metric in metrics}) for row in measured]
+        return [
+            cls(row, {metric: session_mean(row, metric) for metric in metrics}) for row in measured
+        ]
 
     def certainly_worse(self, other: _Known, metric: Metric, tail: float) -> bool:
         """Return whether this row's figure is larger than that of ``other`` beyond noise."""
@@ -179,12 +181,12 @@ class _Known:
         return log_ratio(two, one, session_sd=board_sd, tail=tail).low > 0
 
 
-def _exact(figure: float) -> Sample | None:
-    return Sample(figure, 0.0, math.inf) if figure > 0 else None
+def _exact(figure: float) -> SessionMean | None:
+    return SessionMean(figure, 0.0, math.inf) if figure > 0 else None
 
 
 def _tail(count: int) -> float:
-    return MISSED / max(1, count - 1)
+    return MAX_MISSED / max(1, count - 1)
 
 
 def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
@@ -242,11 +244,11 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
     if not math.isfinite(change.low):
         return None
     low = high = None
-    base, new = sample(without.best, metric), sample(locked.best, metric)
+    base, new = session_mean(without.best, metric), session_mean(locked.best, metric)
     if base is not None and new is not None:
         same_board = without.best.gpu_uuid == locked.best.gpu_uuid
         board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
-        noisy = log_ratio(base, new, session_sd=board_sd, tail=MISSED / 2)
+        noisy = log_ratio(base, new, session_sd=board_sd, tail=MAX_MISSED / 2)
         low = math.expm1(limited(noisy.low - _optimism(without, base)))
         high = math.expm1(limited(noisy.high + _optimism(locked, new)))
     return ClockSaving(
@@ -260,7 +262,7 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
     )
 
 
-def _optimism(found: Tie, best: Sample) -> float:
+def _optimism(found: Tie, best: SessionMean) -> float:
     """Return the most that the logarithm of the least figure is expected to be too low."""
     error = math.sqrt(best.relative_error**2 + best.session_variance(0.0))
     return largest_of(len(found.rows)) * error

@@ -25,10 +25,10 @@ from pytest_gpuenergy.record import (
     Measurement,
     Metric,
     RunInfo,
-    Sample,
+    SessionMean,
     StationInfo,
     around,
-    sample,
+    session_mean,
     welch,
 )
 from pytest_gpuenergy.report.store import Report
@@ -153,7 +153,7 @@ class Boards:
         kernel_sd: dict[Metric, float] = {}
         for metric in METRICS if len(whole) > 1 else ():
             cells = {
-                uuid: [found for digest in kernels if (found := sample(row[digest], metric))]
+                uuid: [found for digest in kernels if (found := session_mean(row[digest], metric))]
                 for uuid, row in whole.items()
             }
             ratios[metric], kernel_sd[metric] = _estimated(cells, metric)
@@ -247,11 +247,11 @@ def board_spread(gains: Iterable[BoardGain], metric: Metric) -> float:
 
 
 def _usable(m: Measurement) -> bool:
-    return _ONLY_WIDE.issuperset(m.validity) and all(sample(m, metric) for metric in METRICS)
+    return _ONLY_WIDE.issuperset(m.validity) and all(session_mean(m, metric) for metric in METRICS)
 
 
 def _estimated(
-    cells: Mapping[str, Sequence[Sample]], metric: Metric
+    cells: Mapping[str, Sequence[SessionMean]], metric: Metric
 ) -> tuple[dict[str, Estimate], float]:
     """Return the gains of two or more boards, and the deviation of a single kernel about them.
 

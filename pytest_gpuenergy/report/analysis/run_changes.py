@@ -21,10 +21,10 @@ from pytest_gpuenergy.record import (
     Interval,
     Measurement,
     Metric,
-    Sample,
+    SessionMean,
     around,
     normal_quantile,
-    sample,
+    session_mean,
     welch,
 )
 from pytest_gpuenergy.report.analysis.gpu_models import Counterparts, Models
@@ -113,7 +113,7 @@ class Pair:
             and energy_source(one) == energy_source(other)
             and not one.validity
             and not other.validity
-            and all(sample(side, metric) for side in (one, other) for metric in METRICS)
+            and all(session_mean(side, metric) for side in (one, other) for metric in METRICS)
         )
 
 
@@ -180,7 +180,7 @@ class CommonShift:
         typical = self.typical - (self.scale - most) * between
         return replace(self, scale=most, typical=typical, degrees=math.inf)
 
-    def relative(self, before: Sample, now: Sample, tail: float) -> Estimate:
+    def relative(self, before: SessionMean, now: SessionMean, tail: float) -> Estimate:
         """ln(now / before) of a kernel relative to the shift, with an interval.
 
         The variance is that of both figures' own trials, of what differs between the two runs from
@@ -287,7 +287,9 @@ class _Spread:
     def of(
         cls, place: ShiftPlace, unchanged: Sequence[Pair], metric: Metric, session_sd: float
     ) -> _Spread:
-        sides = [(sample(one.before, metric), sample(one.now, metric)) for one in unchanged]
+        sides = [
+            (session_mean(one.before, metric), session_mean(one.now, metric)) for one in unchanged
+        ]
         known = [(a, b) for a, b in sides if a is not None and b is not None]
         ratios = [math.log(b.mean) - math.log(a.mean) for a, b in known]
         middle = median(ratios)
