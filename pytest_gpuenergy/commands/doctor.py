@@ -421,7 +421,7 @@ def _energy(gpu: Gpu, label: str) -> Check:
 
 
 def _power_limits(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, read_limits, sudoers_line
+    from pytest_gpuenergy.control import choose_writer, limit_rule, read_limits
 
     name = f"{label} power limit"
     try:
@@ -442,13 +442,13 @@ def _power_limits(gpu: Gpu, label: str) -> Check:
         )
     except SetpointError as error:
         return Check(
-            name, "note", f"{found}. {error}", _sudo_advice(lambda: sudoers_line(gpu.uuid, limits))
+            name, "note", f"{found}. {error}", _sudo_advice(lambda: limit_rule(gpu.uuid, limits))
         )
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
 def _clocks(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, clocks_line, supported_clocks
+    from pytest_gpuenergy.control import choose_writer, clock_rule, supported_clocks
 
     name = f"{label} SM clocks"
     try:
@@ -471,7 +471,7 @@ def _clocks(gpu: Gpu, label: str) -> Check:
             name,
             "note",
             f"{found}; this user may not lock them",
-            _sudo_advice(lambda: clocks_line(gpu.uuid, clocks)),
+            _sudo_advice(lambda: clock_rule(gpu.uuid, clocks)),
         )
     return Check(name, "ok", f"{found}; this user may lock them through {writer.name}")
 
