@@ -143,7 +143,11 @@ class Tuner:
         self.tell(f"{name}: searching on {count}{gpu_name(self.device)} with {tuning.space.effort}")
         with (
             SearchProgress(
-                self._title(name), trials, log.trials.copy(), self.tell, self.live
+                f"{name}{emulated_mark(self.device.emulated)}",
+                trials,
+                log.trials.copy(),
+                self.tell,
+                self.live,
             ) as progress,
             self._rig(tuning) as rig,
         ):
@@ -216,6 +220,7 @@ class Tuner:
         chooser = Chooser(tuning.space, log, settings, self.gpus)
         chosen = chooser.choose(self.tell, self.stop)
         path = self._write(tuning, chosen)
+        before_j, after_j = tuning.before_j, _energy_j(self.gpus.devices)
         times_ms = [log.trials[kernel.index].time_ms or float("inf") for kernel in chosen]
         return TuneResult(
             workload=workload.name,
@@ -230,14 +235,10 @@ class Tuner:
             rejected=chooser.rejected,
             search_s=search_s,
             elapsed_s=tuning.elapsed_s,
-            energy_j=_since(tuning.before_j, _energy_j(self.gpus.devices)),
+            energy_j=None if before_j is None or after_j is None else after_j - before_j,
             gpu=gpu_name(self.device),
             emulated=self.device.emulated,
         )
-
-    def _title(self, name: str) -> str:
-        """Return a workload's name for lines with figures, marked if these are emulated."""
-        return f"{name}{emulated_mark(self.device.emulated)}"
 
     def _write(self, tuning: _Tuning, chosen: Sequence[Chosen]) -> Path:
         log = tuning.log
@@ -365,10 +366,6 @@ def _energy_j(devices: Sequence[Device]) -> float | None:
         except device.nvml.NVMLError:
             return None
     return total_j
-
-
-def _since(before_j: float | None, after_j: float | None) -> float | None:
-    return None if before_j is None or after_j is None else after_j - before_j
 
 
 TABLE_FILE = "tuning.csv"
