@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.devices import GUARD_BYTES, Arena, Device, KernelRepeater, Loaded
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import (
     SEEDS,
     Case,
@@ -31,7 +32,8 @@ from pytest_gpuenergy.engine import (
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.workloads import Array, Contract, Conv2d, ErrorBound, Scalar, Tensor
+from pytest_gpuenergy.tuners import MmaParameters, SimtParameters
+from pytest_gpuenergy.workloads import Array, Contract, Conv2d, ErrorBound, Gemm, Scalar, Tensor
 
 SMALL = Conv2d.of("small", 1, 6, 7, 3, 4, 3, 3, 1, 1)
 SHAPE = SMALL.outputs[0].shape
@@ -643,3 +645,69 @@ def test_a_reference_of_another_shape_is_made_again(own_cache: Path) -> None:
     (path,) = own_cache.rglob("*.npz")
     np.savez(path, output=wanted[:, :1])
     np.testing.assert_array_equal(cached_reference(SMALL, 0)["output"], wanted)
+
+
+FLOAT32 = Gemm("g", 8, 8, 8)
+SPLIT = Gemm("g", 8, 8, 8, mode="3xtf32")
+ON_TENSOR_CORES = MmaParameters(tile_m=16, tile_n=16, tile_k=16, warp_m=16, warp_n=16, stages=2)
+ON_CUDA_CORES = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def test_float32_is_not_computed_on_tensor_cores(device: EmulatedDevice) -> None:
+    kernel = ON_TENSOR_CORES.kernel(SPLIT)
+    with pytest.raises(KernelFault) as fault:
+        verify_on_device(device, kernel, FLOAT32)
+    assert fault.value.outcome == "correctness"
+    assert "instructions for tensor cores (mma), but g is declared as float32" in str(fault.value)
+    assert "declare mode=3xtf32" in str(fault.value)
+
+
+def test_a_mode_that_declares_them_may(device: EmulatedDevice) -> None:
+    assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
+
+
+def test_float32_may_be_computed_on_cuda_cores(device: EmulatedDevice) -> None:
+    assert (
+        verify_on_device(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5
+    )
+
+
+def test_text_that_is_not_compiled_does_not_count(device: EmulatedDevice) -> None:
+    kernel = ON_CUDA_CORES.kernel(FLOAT32)
+    unused = "#if 0\n" + ON_TENSOR_CORES.kernel(SPLIT).source + "\n#endif\n"
+    other = type(kernel)(unused + kernel.source, kernel.launches)
+    assert device.tensor_core_instructions(Job.of(other, FLOAT32)) == frozenset()
+
+
+M, N, K = 32, 16, 64
+PRODUCT = Gemm("product", M, N, K)
+SOURCE = """
+extern "C" __global__ void product(const float* A, const float* B, float* C) {
+  float sum = 0;
+  for (int k = 0; k < 64; ++k) sum += A[blockIdx.x * 64 + k] * B[k * 16 + threadIdx.x];
+  C[blockIdx.x * 16 + threadIdx.x] = sum;
+}
+"""
+
+
+def product_kernel(source: str) -> Kernel:
+    return Kernel(source, (Launch("product", (M, 1, 1), (N, 1, 1), ("A", "B", "C")),))
+
+
+@pytest.mark.slow
+def test_an_exact_product_is_right() -> None:
+    with EmulatedDevice() as device:
+        assert verify_on_device(device, product_kernel(SOURCE), PRODUCT).seeds[:2] == (0, 1)
+
+
+@pytest.mark.slow
+def test_errors_of_the_size_of_rounding_are_found_where_nothing_is_rounded() -> None:
+    careless = product_kernel(SOURCE.replace("= sum;", "= sum * 1.0000002f;"))
+    with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"bound 0\.0e\+00"):
+        verify_on_device(device, careless, PRODUCT)
