@@ -42,4 +42,5 @@ from .outputs import (
     header_lines as header_lines,
     shorten as shorten,
 )
-from .run_plugin import ItemPlace as ItemPlace, RunPlugin as RunPlugin, interleave as interleave
+from .run_plugin import RunPlugin as RunPlugin
+from .selection import ItemPlace as ItemPlace, interleave as interleave

@@ -245,7 +245,7 @@ class Workers:
         self.losses = Losses()
         self._restored: list[str] = []
         self._config = config
-        self._plugin = plugin
+        self.line = plugin
         self._options = options
         self._gathering = Gathering(options.root, run_id)
         self._workers: dict[Any, XdistWorker] = {}
@@ -257,8 +257,8 @@ class Workers:
         self._nodes: Nodes | None = None
         self._scheduler: WorkloadScheduling | None = None
         self._replacing = False
-        plugin.on_message = self._take
-        plugin.defers = config.getoption("dist", "no") in _DISTRIBUTIONS
+        self.line.on_message = self._take
+        self.line.defers = config.getoption("dist", "no") in _DISTRIBUTIONS
 
     # What happens to workers
 
@@ -271,14 +271,14 @@ class Workers:
     def pytest_xdist_setupnodes(self) -> None:
         """Read what the run being resumed, or the last one, has measured."""
         folder = latest_run(self._options.root)
-        if folder is not None and self._plugin.defers:
+        if folder is not None and self.line.defers:
             self._durations_s = durations_s(folder)
         if folder is not None and self._options.resume:
             with contextlib.suppress(GpuEnergyError, OSError):  # whoever needs the run reports it
                 answers = ResumedRun(folder.load())
-                self._plugin.answer = answers.answer
+                self.line.answer = answers.answer
                 self._durations_s |= dict.fromkeys(answers.clean_items(), 0.0)
-        if self._plugin.defers:
+        if self.line.defers:
             self._nodes = Nodes(self._config, self)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -307,7 +307,7 @@ class Workers:
     @pytest.hookimpl(tryfirst=True)  # before the terminal counts it as an error
     def pytest_collectreport(self) -> None:
         """End the run over an option that has made a worker's collection fail."""
-        self._plugin.read()
+        self.line.read()
         self._judge_options()
 
     @pytest.hookimpl(tryfirst=True)
@@ -321,7 +321,7 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Note that a worker has ended, and what it has left behind if it is lost."""
-        self._plugin.read()
+        self.line.read()
         worker = self._worker(node)
         if worker.down:
             return
@@ -351,7 +351,7 @@ class Workers:
 
     def fit(self, node: Any) -> bool:
         """Whether the worker can measure, as far as is known."""
-        self._plugin.read()
+        self.line.read()
         return not self._worker(node).unusable
 
     def model(self, node: Any) -> str:
@@ -369,12 +369,12 @@ class Workers:
 
     def running(self, node: Any) -> str | None:
         """The item that the worker is running."""
-        self._plugin.read()
+        self.line.read()
         return self._worker(node).running
 
     def deferred(self, node: Any, node_id: str) -> bool:
         """Whether the worker has left an item to others."""
-        self._plugin.read()
+        self.line.read()
         return node_id in self._worker(node).deferred or self.excuses(node, node_id)
 
     def excuses(self, node: Any, node_id: str) -> bool:
@@ -382,7 +382,7 @@ class Workers:
 
         A failure on a second host counts: the item itself may break one host after another.
         """
-        self._plugin.read()
+        self.line.read()
         worker = self._worker(node)
         if node_id not in worker.failed_here or node_id not in self._groups:
             return False
@@ -429,7 +429,7 @@ class Workers:
 
     def ended_by(self, node: Any) -> str:
         """The signal with which another process has ended a worker; empty if none has."""
-        self._plugin.read()
+        self.line.read()
         return self._worker(node).ended_by
 
     def lost_for_good(self) -> None:
@@ -439,7 +439,7 @@ class Workers:
 
     def prepare(self, node: Any) -> None:
         """Give the next worker that is started the GPU of this one."""
-        self._plugin.next_number = self._worker(node).number
+        self.line.next_number = self._worker(node).number
 
     def unreachable(self, spec: Any, error: BaseException) -> None:
         """Note that no worker could be started at a place."""
@@ -461,7 +461,7 @@ class Workers:
 
     def close(self) -> list[str]:
         """Read the last messages; return what was restored on the workers' hosts."""
-        self._plugin.read()
+        self.line.read()
         return list(dict.fromkeys(self._restored))
 
     def problems(self) -> list[str]:
@@ -495,7 +495,7 @@ class Workers:
                 self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _judge_options(self) -> None:
-        for worker in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
+        for worker in self.losses.misfits(self._workers.values(), replaceable=self.line.defers):
             self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _judge_copies(self) -> None:
@@ -519,7 +519,7 @@ class Workers:
     def _worker(self, node: Any) -> XdistWorker:
         worker = self._workers.get(node)
         if worker is None:
-            worker = self._workers[node] = XdistWorker.of(node, self._plugin.numbers.get(node))
+            worker = self._workers[node] = XdistWorker.of(node, self.line.numbers.get(node))
         return worker
 
     def _say(self, sentence: str) -> None:
