@@ -8,7 +8,7 @@ from .benches.products import (
     NETWORK as NETWORK,
     left_out_lines as left_out_lines,
     records_folder as records_folder,
-    sources_said as sources_said,
+    source_lines as source_lines,
 )
 from .declared_options import (
     BENCH as BENCH,

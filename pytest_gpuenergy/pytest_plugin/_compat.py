@@ -120,7 +120,7 @@ def keep_rootdir(
 
     Args:
         config: pytest's configuration, which is changed.
-        parser: pytest's parser, which knows ``options``.
+        parser: pytest's parser.
         args: the arguments that pytest will parse, which are changed.
         options: the options as they are written.
         mend: whether the configuration can still be changed.

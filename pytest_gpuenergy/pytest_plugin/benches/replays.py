@@ -24,14 +24,7 @@ _PREFILL, _DECODE = "prefill", "decode"
 
 @dataclass(frozen=True, eq=False)
 class BenchProfile:
-    """A profile of a model, and the part of it that is replayed.
-
-    Attributes:
-        folder: the folder of the profile.
-        profile: the record of what was profiled.
-        calls: the unique calls of the prefill and of the decode step.
-        steps: the numbers of these two steps.
-    """
+    """A profile of a model, and the calls of its prefill and of the decode step to replay."""
 
     folder: Path
     profile: ProfileRecord
@@ -44,9 +37,7 @@ class ReplayItem:
     """The part of a model that one item replays.
 
     Attributes:
-        of: the profile of the model.
         key: the key of the call, layer or step in the plan.
-        name: the name in item ids.
         step: the number of the whole step; None for calls and layers.
     """
 
@@ -58,13 +49,7 @@ class ReplayItem:
 
 @dataclass(frozen=True)
 class Bound:
-    """The most energy that a token may take.
-
-    Attributes:
-        joules: the bound for one token, in joules.
-        tokens: the number of tokens in the step.
-        emulated: whether the figure comes from an emulated GPU.
-    """
+    """The most energy that one of a step's tokens may take, in joules."""
 
     joules: float
     tokens: int

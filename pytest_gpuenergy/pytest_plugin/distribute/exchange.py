@@ -31,11 +31,8 @@ from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, deco
 class Resumption:
     """Knows which items the run being resumed has measured, so that they are not measured again.
 
-    In a run that is not resumed, nothing has been measured yet.
-
-    Args:
-        options: the run's options.
-        link: in a worker, the line to the controller, which knows what other hosts have measured.
+    In a run that is not resumed, nothing has been measured yet. In a worker, the controller knows
+    what other hosts have measured.
 
     Attributes:
         earlier: the part of the run being resumed that is on this host.
@@ -94,7 +91,11 @@ class Resumption:
 
         A run that only verifies also accepts a flagged one, and one without figures.
         """
-        known = self._find(subject.node_id)
+        if self._link is None:
+            known = self._known.get(subject.node_id)
+        else:
+            line = self._link.ask(ASK_ITEM, subject.node_id)
+            known = None if line is None else decode(line, Measurement)
         if (
             known is None
             or known.kernel.digest != digest
@@ -113,20 +114,9 @@ class Resumption:
             return self._link.ask(ASK_CAP, setpoint.label) is not None
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
 
-    def _find(self, node_id: str) -> Measurement | None:
-        """Return the measurement of an item; a worker asks its controller for it."""
-        if self._link is None:
-            return self._known.get(node_id)
-        found = self._link.ask(ASK_ITEM, node_id)
-        return None if found is None else decode(found, Measurement)
-
 
 class ResumedRun:
-    """The controller's answers to workers' questions about the run being resumed.
-
-    Args:
-        report: the run being resumed.
-    """
+    """The controller's answers to workers' questions about the run being resumed."""
 
     def __init__(self, report: Report) -> None:
         self._run = encode(report.run)
@@ -148,29 +138,21 @@ class ResumedRun:
 
 
 class SentFolder(RunFolder):
-    """A worker's run folder: what is appended to it is also sent to the controller.
-
-    Args:
-        path: the path of the folder.
-        tell: sends a record's kind and its line.
-    """
+    """A worker's run folder: what is appended to it is also sent to the controller."""
 
     def __init__(self, path: Path, tell: Callable[[str, bytes], None]) -> None:
         super().__init__(path)
         self._tell = tell
 
     def append(self, measurement: Measurement) -> None:
-        """Append a measurement and send it."""
         super().append(measurement)
         self._tell(MEASUREMENT, encode(measurement))
 
     def append_check(self, check: AnchorCheck) -> None:
-        """Append a check of an anchor and send it."""
         super().append_check(check)
         self._tell(CHECK, encode(check))
 
     def append_board_check(self, check: Measurement) -> None:
-        """Append a check of a board and send it."""
         super().append_board_check(check)
         self._tell(BOARD_CHECK, encode(check))
 
@@ -180,10 +162,6 @@ class Gathering:
 
     Workers on the controller's host write to the same folder. A worker's first line shows whether
     it does: a line is on disk before it is sent.
-
-    Args:
-        root: pytest's root folder on the controller.
-        run_id: the run's id.
 
     Attributes:
         problems: sentences about what could not be stored.
@@ -233,7 +211,15 @@ class Gathering:
         if apart is None:
             folder = self._folder
             paths = {MEASUREMENT: folder.measurements_path, BOARD_CHECK: folder.board_checks_path}
-            self._apart[node] = apart = not _contains(paths.get(kind, folder.checks_path), line)
+            apart = True
+            # Searched from the end. The file may be missing or empty.
+            with (
+                contextlib.suppress(OSError, ValueError),
+                paths.get(kind, folder.checks_path).open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+            ):
+                apart = text.rfind(line + b"\n") < 0
+            self._apart[node] = apart
             if apart:
                 self._join(node)
         return apart
@@ -244,12 +230,3 @@ class Gathering:
             self._folder.append_station(run.station)
         else:
             self._folder = RunFolder.create(self._root, run)
-
-
-def _contains(path: Path, line: bytes) -> bool:
-    """Whether a file contains a line; the search begins at the end."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            return text.rfind(line + b"\n") >= 0
-    except (OSError, ValueError):  # the file is missing or empty
-        return False

@@ -168,7 +168,14 @@ class WorkloadScheduling:
         for node_id in fresh:
             group = self._crew.group(node_id) or f"item {node_id}"
             units.setdefault(group, Unit(group, [])).ids.append(node_id)
-        self._pool.extend(self._longest_first(units.values()))
+        # The longest first; items that have never run are expected to take the mean.
+        self._pool.extend(
+            sorted(
+                units.values(),
+                key=lambda unit: sum(self._durations_s.get(i, self._mean_s) for i in unit.ids),
+                reverse=True,
+            )
+        )
 
     def schedule(self) -> None:
         """Give out work: each worker gets one unit before any gets a second one."""
@@ -231,12 +238,6 @@ class WorkloadScheduling:
         self._put_back(units.values())
         self.call_others()
         return lost
-
-    def _longest_first(self, units: Iterable[Unit]) -> list[Unit]:
-        def expected_s(unit: Unit) -> float:
-            return sum(self._durations_s.get(node_id, self._mean_s) for node_id in unit.ids)
-
-        return sorted(units, key=expected_s, reverse=True)
 
     def _shared(self, collection: list[str]) -> list[str]:
         """Return an equal list that another worker has, if there is one, to save memory."""
