@@ -74,6 +74,8 @@ from .merged_runs import (
 )
 from .store import (
     HOME as HOME,
+    IGNORE_SIGN as IGNORE_SIGN,
+    RUN_FILES as RUN_FILES,
     Report as Report,
     RunFolder as RunFolder,
     durations_s as durations_s,

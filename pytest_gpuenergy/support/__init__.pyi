@@ -80,6 +80,8 @@ from .output_formats import (
     plain as plain,
 )
 from .paths import (
+    CACHE_ENTRY as CACHE_ENTRY,
+    CACHE_FOLDERS as CACHE_FOLDERS,
     cache_dir as cache_dir,
     compiled_dir as compiled_dir,
     compiled_variable as compiled_variable,

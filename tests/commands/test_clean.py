@@ -16,13 +16,12 @@ from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands import CACHE_FOLDERS
 from pytest_gpuenergy.engine import arenas_for, verify_on_device
 from pytest_gpuenergy.fleet import own_copy
 from pytest_gpuenergy.kernels import SIGN, Job, Kernel, Launch, write_export
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import RunFolder, latest_run
-from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
+from pytest_gpuenergy.support import CACHE_FOLDERS, cache_dir, compiled_dir, state_dir
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 HASH = "0123456789abcdef" * 4
