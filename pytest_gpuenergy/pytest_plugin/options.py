@@ -21,7 +21,7 @@ from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, LARGEST_SEED, 
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.pytest_plugin.selection import setpoints_named
 from pytest_gpuenergy.report import check_sort
-from pytest_gpuenergy.support import InputError, gpu_number
+from pytest_gpuenergy.support import FLEET_GPU, InputError
 
 _MAX_SECONDS = 1_000_000
 """The longest time that an option may set, to refuse typing errors."""
@@ -112,6 +112,10 @@ class PytestOptions:
         auto_preheat = declared.PREHEAT.value(config) == AUTO
         allowed = [word.strip() for word in str(declared.ALLOW.value(config)).split(",")]
         worker_input = getattr(config, "workerinput", {})
+        gpu_number = int(worker_input.get(GPU) or 0)
+        fleet_number = os.environ.get(FLEET_GPU, "")
+        if GPU in worker_input and fleet_number.isascii() and fleet_number.isdecimal():
+            gpu_number = int(fleet_number)  # among those that CUDA sees on the worker's host
         return cls(
             device=device,
             powercap=powercap,
@@ -141,7 +145,7 @@ class PytestOptions:
             selection=_selection(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=gpu_number(worker_input.get(GPU)),
+            worker_index=gpu_number,
             worker_boards=worker_input.get(BOARDS),
             remote=bool(worker_input.get(REMOTE)),
         )

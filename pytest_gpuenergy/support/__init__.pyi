@@ -29,7 +29,6 @@ from .errors import (
     told as told,
 )
 from .files import (
-    check_folder_writable as check_folder_writable,
     check_room as check_room,
     drop_torn_line as drop_torn_line,
     followed as followed,
@@ -53,7 +52,6 @@ from .files import (
 from .host_names import (
     FLEET_GPU as FLEET_GPU,
     emulated_host as emulated_host,
-    gpu_number as gpu_number,
     host_name as host_name,
     name_emulated_host as name_emulated_host,
 )
