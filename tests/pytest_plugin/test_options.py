@@ -96,6 +96,7 @@ TABLE = "this GPU's table has the caps 1 to 5 (200 W, 325 W, 450 W, 575 W, 700 W
             "--gpuenergy-sort 'beauty' is not understood: give rank, name, time, energy, edp, "
             "power, gflops, gflops_per_w.",
         ),
+        ("--gpuenergy-boards=sometimes", "* 'sometimes' is not understood: give auto or *"),
         ("--gpuenergy-order=random", "* 'random' is not understood: give interleaved or file."),
         *(
             (f"--gpuenergy-seed={text}", "* is not a whole number from 0 to 4294967295.")
