@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command_outcomes import ended
 
 from pytest_gpuenergy import devices
-from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import Check, check_gpus, doctor
 from pytest_gpuenergy.control import Lease, Setpoint, sudo as sudo_rule, writers
 from pytest_gpuenergy.emulator import EmulatedDevice
@@ -251,9 +251,8 @@ def test_why_there_is_no_driver(
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_emulated_gpu_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_the_emulated_gpu_alone_is_enough() -> None:
+    report = json.loads(ended(0, "doctor", "--json").out)
     assert report["ok"] is True
     checks = {check["name"]: check for check in report["checks"]}
     assert checks["driver"]["status"] == "note"
@@ -261,54 +260,43 @@ def test_the_emulated_gpu_alone_is_enough(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_table_gives_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
-    shown = capsys.readouterr().out
+def test_the_table_gives_advice() -> None:
+    shown = ended(0, "doctor").out
     assert "note    driver: no NVIDIA driver" in shown
     assert "        -> on a machine with an NVIDIA GPU, install its driver" in shown
     assert shown.splitlines()[-1].startswith("0 broken, ")
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_missing_compiler_is_broken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_compiler_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert main(["doctor"]) == 1
-    assert "broken  emulated GPU" in capsys.readouterr().out
+    assert "broken  emulated GPU" in ended(1, "doctor").out
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_a_folder_that_cannot_be_made_is_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "file" / "cache"))
-    assert main(["doctor"]) == 1
-    assert "broken  cache folder" in capsys.readouterr().out
+    assert "broken  cache folder" in ended(1, "doctor").out
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_optional_things_that_are_missing_are_notes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_optional_things_that_are_missing_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
     monkeypatch.setattr(doctor, "_version", lambda name: None if "xgboost" in name else "1.0")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CXX", sys.executable)
-    assert main(["doctor"]) == 0
-    shown = capsys.readouterr().out
+    shown = ended(0, "doctor").out
     for name in ("CuPy", "TVM", "xgboost", "nvcc"):
         assert f"note    {name}: " in shown
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_missing_package_is_broken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numpy" else "1.0")
-    assert main(["doctor"]) == 1
-    assert "-> pip install numpy" in capsys.readouterr().out
+    assert "-> pip install numpy" in ended(1, "doctor").out
 
 
 @pytest.mark.parametrize(

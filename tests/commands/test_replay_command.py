@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from command_outcomes import ended
 from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
@@ -290,11 +291,11 @@ class TestRecordedFigures:
         assert emulated(recorded, "--cache", "cold") == (2, None)
         assert "has none with --cache cold" in capsys.readouterr().err
 
-    def test_another_card_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["replay", str(recorded), "--gpu-device", "emulated:a100"]) == 2
-        assert "are those of NVIDIA H200, and" in capsys.readouterr().err
+    def test_another_card_is_refused(self, recorded: Path) -> None:
+        assert (
+            "are those of NVIDIA H200, and"
+            in ended(2, "replay", str(recorded), "--gpu-device", "emulated:a100").err
+        )
 
     def test_an_unknown_kernel_is_refused(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
@@ -358,9 +359,8 @@ class TestRecordedFigures:
         said = "31 samples, whose clock is aligned with the profiler's within ±2.5 µs"
         assert said in capsys.readouterr().out
 
-    def test_no_folder_is_told_in_one_sentence(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["replay"]) == 2
-        assert "Name the folder that gpuenergy profile has written" in capsys.readouterr().err
+    def test_no_folder_is_told_in_one_sentence(self) -> None:
+        assert "Name the folder that gpuenergy profile has written" in ended(2, "replay").err
 
     def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _, report = emulated(recorded, "--json", "--kernels", "c229cf67f982a")

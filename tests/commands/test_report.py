@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_outcomes import ended
 from msgspec.structs import replace
 from report_fixtures import a_run
 
@@ -51,11 +52,10 @@ def make_run(project: Path, name: str, *measurements: Measurement, **changes: ob
     return folder.path
 
 
-def test_the_latest_run_is_summed_up(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_latest_run_is_summed_up(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K02)
-    assert main(["report"]) == 0
-    shown = capsys.readouterr().out
+    shown = ended(0, "report").out
     assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)")
     assert "k02" in shown
     assert "k01" not in shown
@@ -70,27 +70,22 @@ def test_runs_are_merged_into_one_report(project: Path) -> None:
     assert merged.measurements[1].time_ms == 0.25
 
 
-def test_a_run_of_this_project_can_be_named_by_its_id(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_this_project_can_be_named_by_its_id(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b")
-    assert main(["report", "a"]) == 0
-    assert "k01" in capsys.readouterr().out
+    assert "k01" in ended(0, "report", "a").out
 
 
-def test_json_can_go_to_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_can_go_to_the_terminal(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--json", "-"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(ended(0, "report", "--json", "-").out)
     assert document["schema_version"] == 1
     assert [m["node_id"] for m in document["measurements"]] == [K01.node_id]
 
 
-def test_markdown_can_go_to_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_can_go_to_the_terminal(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--md", "-"]) == 0
-    assert capsys.readouterr().out.startswith("# NVIDIA H200 (emulated), run a\n")
+    assert ended(0, "report", "--md", "-").out.startswith("# NVIDIA H200 (emulated), run a\n")
 
 
 def test_views_are_written_from_a_json_report(project: Path) -> None:
@@ -103,12 +98,12 @@ def test_views_are_written_from_a_json_report(project: Path) -> None:
     assert "k01" in (project / "a.md").read_text()
 
 
-def test_a_run_without_measurements_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_measurements_is_refused(project: Path) -> None:
     make_run(project, "a")
-    assert main(["report", "--json", "a.json"]) == 2
-    assert "Run a has no measurements, so there is nothing to report" in capsys.readouterr().err
+    assert (
+        "Run a has no measurements, so there is nothing to report"
+        in ended(2, "report", "--json", "a.json").err
+    )
     assert not (project / "a.json").exists()
 
 
@@ -131,12 +126,9 @@ def test_a_view_of_figures_is_refused_where_no_kernel_has_any(
     assert not (project / "out").exists()
 
 
-def test_failed_kernels_alone_are_still_shown(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_kernels_alone_are_still_shown(project: Path) -> None:
     make_run(project, "a", WRONG)
-    assert main(["report"]) == 0
-    assert "correctness: 1 of 4 elements is wrong." in capsys.readouterr().out
+    assert "correctness: 1 of 4 elements is wrong." in ended(0, "report").out
 
 
 YOLO = replace(
@@ -188,55 +180,42 @@ def test_measurements_are_chosen_by_any_id_that_a_view_shows(
         (["--sort", "nothing"], "--sort 'nothing' is not understood: give rank, name, time"),
     ],
 )
-def test_a_choice_of_nothing_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
+def test_a_choice_of_nothing_is_refused(project: Path, words: list[str], said: str) -> None:
     make_run(project, "a", K01, YOLO)
-    assert main(["report", *words]) == 2
-    err = capsys.readouterr().err
+    err = ended(2, "report", *words).err
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_the_summary_can_be_sorted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_can_be_sorted(project: Path) -> None:
     make_run(project, "a", K01, replace(K02, time_ms=0.25, edp_mj_ms=25.0))
-    assert main(["report", "--sort", "time"]) == 0
-    shown = capsys.readouterr().out
+    shown = ended(0, "report", "--sort", "time").out
     assert shown.index("k02") < shown.index("k01")
 
 
 @pytest.mark.parametrize("columns", ["40", "60", "80"])
 def test_the_summary_is_as_wide_as_the_terminal(
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    columns: str,
+    project: Path, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     make_run(project, "a", K01, replace(K02, validity=("host_gaps", "temperature_drift")))
     monkeypatch.setenv("COLUMNS", columns)
-    assert main(["report"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ended(0, "report").out.splitlines()
     assert max(map(len, lines)) <= int(columns)
     assert "temperature_drift" in "\n".join(lines)
 
 
-def test_without_any_run_there_is_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report"]) == 2
-    assert "run pytest first" in capsys.readouterr().err
+def test_without_any_run_there_is_advice() -> None:
+    assert "run pytest first" in ended(2, "report").err
 
 
-def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K01, emulated=False)
-    assert main(["report", "a", "b"]) == 2
-    assert "cannot be merged" in capsys.readouterr().err
+    assert "cannot be merged" in ended(2, "report", "a", "b").err
 
 
-def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "no-such-run"]) == 2
-    assert capsys.readouterr().err == (
+def test_a_missing_run_is_one_sentence() -> None:
+    assert ended(2, "report", "no-such-run").err == (
         "gpuenergy: error: no-such-run does not exist: name a folder in .gpuenergy/runs, the id of "
         "one, or a JSON report.\n"
     )
@@ -252,16 +231,11 @@ def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_each_view_goes_to_a_file_or_to_the_terminal(
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
-    name: str,
-    beginning: str,
+    project: Path, option: str, name: str, beginning: str
 ) -> None:
     make_run(project, "a", K01)
     assert main(["report", option, f"deep/{name}"]) == 0
-    assert main(["report", option, "-"]) == 0
-    shown = capsys.readouterr().out
+    shown = ended(0, "report", option, "-").out
     assert shown.startswith(beginning)
     assert (project / "deep" / name).read_text(encoding="utf-8") == shown
 
@@ -273,9 +247,10 @@ def test_parquet_is_written(project: Path) -> None:
     assert (project / "t.parquet").read_bytes().startswith(b"PAR1")
 
 
-def test_the_schema_needs_no_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--schema", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["title"] == "Report of pytest-gpuenergy"
+def test_the_schema_needs_no_run(project: Path) -> None:
+    assert (
+        json.loads(ended(0, "report", "--schema", "-").out)["title"] == "Report of pytest-gpuenergy"
+    )
     assert list(project.iterdir()) == []
 
 
@@ -325,12 +300,12 @@ def test_the_page_shows_the_trend_over_the_runs_that_are_named(project: Path) ->
     assert [run for run, _ in one["runs"]] == ["a", "c"]
 
 
-def test_a_trend_without_a_page_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trend_without_a_page_is_refused(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--trend"]) == 2
-    assert "--trend is shown on the HTML page only: give --html too" in capsys.readouterr().err
+    assert (
+        "--trend is shown on the HTML page only: give --html too"
+        in ended(2, "report", "--trend").err
+    )
 
 
 def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
@@ -344,13 +319,15 @@ def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
 @pytest.mark.parametrize("name", ["run.json", "measurements.jsonl", "anchors.jsonl"])
 @pytest.mark.parametrize("option", ["--json", "--md", "--csv", "--schema"])
 def test_no_view_takes_the_place_of_what_a_run_has_measured(
-    project: Path, capsys: pytest.CaptureFixture[str], name: str, option: str
+    project: Path, name: str, option: str
 ) -> None:
     folder = make_run(project, "a", K01)
     (folder / "anchors.jsonl").touch()
     before = (folder / name).read_text()
-    assert main(["report", option, str(folder / name)]) == 2
-    assert "is where a run stores its measurements" in capsys.readouterr().err
+    assert (
+        "is where a run stores its measurements"
+        in ended(2, "report", option, str(folder / name)).err
+    )
     assert (folder / name).read_text() == before
 
 
@@ -372,12 +349,9 @@ def test_a_link_to_what_was_measured_is_no_place_for_a_view(project: Path) -> No
     ],
     ids=" ".join,
 )
-def test_each_view_needs_a_place_of_its_own(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_each_view_needs_a_place_of_its_own(project: Path, words: list[str]) -> None:
     make_run(project, "a", K01)
-    assert main(["report", *words]) == 2
-    assert "conflict: give each a path of its own" in capsys.readouterr().err
+    assert "conflict: give each a path of its own" in ended(2, "report", *words).err
     assert not (project / "v").exists()
 
 
@@ -399,9 +373,7 @@ def test_views_can_share_a_folder(project: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_read_is_not_replaced(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_what_is_read_is_not_replaced(project: Path, words: list[str]) -> None:
     folder = make_run(project, "a", K01)
     assert main(["report", "a", "--json", "a.json"]) == 0
     shutil.copytree(folder, "copy")
@@ -409,8 +381,7 @@ def test_what_is_read_is_not_replaced(
     output.parent.mkdir(parents=True)
     output.write_text("GFLOP/s: 1\n")
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    assert main(words) == 2
-    assert "is also an input, and would be overwritten" in capsys.readouterr().err
+    assert "is also an input, and would be overwritten" in ended(2, *words).err
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
@@ -428,55 +399,46 @@ def test_a_baseline_is_not_written_over_what_was_measured(project: Path) -> None
     assert lines.read_text() == before
 
 
-def test_a_baseline_without_a_page_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_without_a_page_is_refused(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--baseline", "a"]) == 2
-    assert "give --html too" in capsys.readouterr().err
+    assert "give --html too" in ended(2, "report", "--baseline", "a").err
 
 
 ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "bench/results/nvidia-h200-2026-11-22/report.json"
 
 
-def view(capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    assert main(["report", str(REPORT), *options]) == 0
-    return capsys.readouterr().out
+def view(*options: str) -> str:
+    return ended(0, "report", str(REPORT), *options).out
 
 
-def test_the_summary_names_the_kernels_within_noise(capsys: pytest.CaptureFixture[str]) -> None:
-    text = view(capsys)
+def test_the_summary_names_the_kernels_within_noise() -> None:
+    text = view()
     assert "49.2 mJ ±0.72 % k03, k01 within noise at current" in text
     assert "5.61 mJ ±0.72 % k05 at current" in text  # certainly the least
 
 
-def test_markdown_names_them_and_gives_every_figure_its_interval(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = view(capsys, "--md", "-")
+def test_markdown_names_them_and_gives_every_figure_its_interval() -> None:
+    text = view("--md", "-")
     assert "49.2 mJ ±0.72 % (k03, k01 within noise at current)" in text
     rows = [line for line in text.splitlines() if line.startswith(("| k0", "| k1", "| k2", "| *"))]
     assert len(rows) == 175
     assert all(row.count("±") == 3 for row in rows)
 
 
-def test_json_lists_them_and_can_be_read_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    text = view(capsys, "--json", "-")
+def test_json_lists_them_and_can_be_read_again(tmp_path: Path) -> None:
+    text = view("--json", "-")
     case3 = next(one for one in json.loads(text)["best"] if one["workload"] == "case3")
     assert case3["energy"]["kernels"] == ["k03", "k01"]
     assert case3["time"]["kernels"] == ["k01"]
     assert set(case3["front"]) < set(case3["near_front"])
     again = tmp_path / "again.json"
     again.write_text(text, encoding="utf-8")
-    assert main(["report", str(again), "--json", "-"]) == 0
-    assert capsys.readouterr().out == text
+    assert ended(0, "report", str(again), "--json", "-").out == text
 
 
-def test_the_tidy_table_has_the_standing_of_each_row(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(view(capsys, "--tidy", "-"))))
+def test_the_tidy_table_has_the_standing_of_each_row() -> None:
+    rows = list(csv.DictReader(io.StringIO(view("--tidy", "-"))))
     case3 = {row["kernel_label"]: row for row in rows if row["workload_name"] == "case3"}
     assert case3["k01"]["best_of"] == "time energy edp"
     assert case3["k03"]["best_of"] == "energy edp"
