@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.control import run_uuids
-from pytest_gpuenergy.fleet import GAVE_UP, SEAT
+from pytest_gpuenergy.fleet import GAVE_UP, SLOT
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Judge, Nodes
 from pytest_gpuenergy.pytest_plugin.distribute import link
 from pytest_gpuenergy.pytest_plugin.distribute.exchange import Gathering, ResumedRun
@@ -164,12 +164,12 @@ class XdistWorker:
     def of(cls, node: Any, number: int | None) -> XdistWorker:
         """Return the worker for pytest-xdist's ``node``."""
         gateway = getattr(node, "gateway", None)
-        seat = getattr(node, "workerinput", {}).get(SEAT)
+        slot = getattr(node, "workerinput", {}).get(SLOT)
         return cls(
             name=str(getattr(gateway, "id", node)),
             spec=str(getattr(gateway, "spec", "")),
             number=number,
-            host=str(seat["host"]) if seat and seat["uuid"] else "",  # as its fleet calls it
+            host=str(slot["host"]) if slot and slot["uuid"] else "",  # as its fleet calls it
         )
 
     @property
