@@ -20,6 +20,14 @@ from pytest_gpuenergy.report import Report, write_json
 Make = Callable[..., Any]
 
 
+def printed(*words: object) -> str:
+    return ended(0, "advise", *words).out
+
+
+def refused(*words: object) -> str:
+    return ended(2, "advise", *words).err
+
+
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -67,7 +75,7 @@ Capture = pytest.CaptureFixture[str]
 def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
     write: Make, sweep: list[Measurement]
 ) -> None:
-    heading, advice, *lines = ended(0, "advise", write(*sweep)).out.splitlines()
+    heading, advice, *lines = printed(write(*sweep)).splitlines()
     assert heading == "NVIDIA H200 (emulated), run 20260102T030405-abcdef: least EDP"
     assert advice == "all 2 workloads together: 700W-1500MHz"
     assert lines[0].startswith("  time +2.0 % (+1.")
@@ -85,12 +93,12 @@ def test_a_narrow_terminal_is_not_exceeded(
     write: Make, sweep: list[Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
-    assert max(map(len, ended(0, "advise", write(*sweep)).out.splitlines())) <= 50
+    assert max(map(len, printed(write(*sweep)).splitlines())) <= 50
 
 
 def test_json_has_everything(write: Make, sweep: list[Measurement]) -> None:
     options = ["--slower-by", "5%", "--weights", "resnet03=3", "--json", "-"]
-    document = json.loads(ended(0, "advise", write(*sweep), *options).out)
+    document = json.loads(printed(write(*sweep), *options))
     assert (document["objective"], document["slower_by"]) == ("energy", 0.05)
     assert document["emulated"] is True
     assert document["weights"] == {"resnet03": 3.0, "resnet06": 1.0}
@@ -113,7 +121,7 @@ def test_json_has_everything(write: Make, sweep: list[Measurement]) -> None:
 
 def test_markdown_is_escaped(write: Make, at_clock: Make) -> None:
     rows = [at_clock(1, 5, workload="a|<b>"), at_clock(1, 3, workload="a|<b>", energy_mj=50.0)]
-    out = ended(0, "advise", write(*rows), "--md", "-").out
+    out = printed(write(*rows), "--md", "-")
     assert out.startswith("# NVIDIA H200 (emulated), run")
     assert "<b>" not in out
     assert "energy -50.0 %" in out
@@ -123,11 +131,11 @@ def test_a_network_names_the_layers_that_are_missing(write: Make, sweep: list[Me
     assert (
         "without a clean measurement, and not in the sums: resnet01, resnet02, resnet04, resnet05, "
         "resnet07 and 6 more"
-    ) in ended(0, "advise", write(*sweep), "--network", "resnet").out
+    ) in printed(write(*sweep), "--network", "resnet")
 
 
 def test_a_case_is_advised_alone(write: Make, sweep: list[Measurement]) -> None:
-    out = ended(0, "advise", write(*sweep), "--case", "resnet06").out
+    out = printed(write(*sweep), "--case", "resnet06")
     assert "resnet06: 700W-1500MHz" in out
     assert "by itself" not in out
 
@@ -149,7 +157,7 @@ def test_without_a_common_setpoint_each_is_advised_by_itself(write: Make, at_clo
 def test_runs_are_merged(sweep: list[Measurement], report: Make, project: Path) -> None:
     write_json(report(*sweep[:6], run_id="a"), project / "a.json")
     write_json(report(*sweep[6:], run_id="b"), project / "b.json")
-    assert "all 2 workloads together" in ended(0, "advise", "a.json", "b.json").out
+    assert "all 2 workloads together" in printed("a.json", "b.json")
 
 
 H100 = StationInfo("GPU-9", "NVIDIA H100", "h", "sm_90", True, {}, {})
@@ -160,10 +168,10 @@ def test_gpu_models_are_never_mixed(
 ) -> None:
     other = at_clock(1, 1, workload="resnet03", gpu_uuid="GPU-9")
     path = write(*sweep, other, stations=(report().run.station, H100))
-    error = ended(2, "advise", path).err
+    error = refused(path)
     assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (emulated))" in error
-    assert ended(0, "advise", path, "--gpu", "h100").out.startswith("NVIDIA H100 (emulated), run")
-    assert "names 2 of the GPU models" in ended(2, "advise", path, "--gpu", "NVIDIA").err
+    assert printed(path, "--gpu", "h100").startswith("NVIDIA H100 (emulated), run")
+    assert "names 2 of the GPU models" in refused(path, "--gpu", "NVIDIA")
 
 
 def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
@@ -171,11 +179,10 @@ def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
 ) -> None:
     write_json(report(*sweep, run_id="a"), project / "a.json")
     write_json(report(*sweep, run_id="b", gpu_name="NVIDIA H100"), project / "b.json")
-    assert (
-        "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (em"
-        in ended(2, "advise", "a.json", "b.json").err
+    assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (em" in refused(
+        "a.json", "b.json"
     )
-    assert ended(0, "advise", "a.json", "b.json", "--gpu", "h200").out.startswith(
+    assert printed("a.json", "b.json", "--gpu", "h200").startswith(
         "NVIDIA H200 (emulated), run a: "
     )
 
@@ -200,7 +207,7 @@ def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
 def test_what_is_not_understood_is_said(
     write: Make, sweep: list[Measurement], options: list[str], said: str
 ) -> None:
-    error = ended(2, "advise", write(*sweep), *options).err
+    error = refused(write(*sweep), *options)
     assert said in error
     assert error.count("\n") == 1
 
@@ -209,14 +216,14 @@ def test_without_clean_figures_there_is_no_advice(
     write: Make, at_clock: Make, failed: Make
 ) -> None:
     rows = [at_clock(1, 5, validity=("legacy",)), replace(failed(2), node_id="other")]
-    assert "(1 flagged legacy, 1 failed)" in ended(2, "advise", write(*rows)).err
-    assert "None of the 0 measurements" in ended(2, "advise", write()).err
+    assert "(1 flagged legacy, 1 failed)" in refused(write(*rows))
+    assert "None of the 0 measurements" in refused(write())
 
 
 def test_intervals_without_bounds_are_no_error(write: Make, sweep: list[Measurement]) -> None:
     ends = Interval(0.0, 1e50)
     wide = [replace(m, time_ms_ci95=ends, energy_mj_ci95=ends, edp_mj_ms_ci95=ends) for m in sweep]
-    assert "as good within noise" in ended(0, "advise", write(*wide)).out
+    assert "as good within noise" in printed(write(*wide))
     assert main(["advise", write(*wide), "--json", "-"]) == 0
 
 
@@ -228,7 +235,7 @@ def test_workloads_that_share_a_name_are_told_apart(write: Make, sweep: list[Mea
         else replace(m, workload=replace(m.workload, name="layer"))
         for m in sweep
     ]
-    lines = ended(0, "advise", write(*rows)).out.splitlines()
+    lines = printed(write(*rows)).splitlines()
     assert (
         "layer stands for several workloads, which count as such: give each a name of " in lines[1]
     )
@@ -253,7 +260,7 @@ def test_what_is_not_exact_or_not_sure_is_said(
         for layer in range(6)
         for rank in range(8)
     ]
-    out = ended(0, "advise", write(*rows), "--slower-by", "2%").out
+    out = printed(write(*rows), "--slower-by", "2%")
     assert re.search(
         r"other kernels might take up to [0-9.]+ % less: the search was cut short", out
     )

@@ -26,6 +26,10 @@ STEADY = Session(0.0, 0.0)
 RUN = a_run(software={"driver": "580"})
 
 
+def printed(*words: object) -> str:
+    return ended(0, "compare", *words).out
+
+
 def measurement(label: str = "k01", edp: float = 1.0, seed: int = 0) -> Measurement:
     return drawn_measurement(np.random.default_rng(seed))(label, STEADY, edp)
 
@@ -55,7 +59,7 @@ def test_a_good_run_ends_with_0_and_a_bad_one_with_1(
     make_run("a", measurement())
     make_run("b", measurement(seed=1))
     make_run("c", measurement(edp=1.2))
-    assert ended(0, "compare", "a", "b", "--fail", "edp:5%").out.endswith(": passed\n")
+    assert printed("a", "b", "--fail", "edp:5%").endswith(": passed\n")
     assert main(["compare", "a", "--fail", "edp:5%"]) == 1  # the latest run
     assert capsys.readouterr().out.endswith(": FAILED\n")
 
@@ -63,7 +67,7 @@ def test_a_good_run_ends_with_0_and_a_bad_one_with_1(
 def test_without_a_limit_nothing_fails(make_run: MakeRun) -> None:
     make_run("a", measurement())
     make_run("b", measurement(edp=1.2))
-    assert "3 WORSE" in ended(0, "compare", "a", "b").out
+    assert "3 WORSE" in printed("a", "b")
 
 
 def test_a_gate_with_nothing_to_judge_fails(make_run: MakeRun) -> None:
@@ -87,7 +91,7 @@ def test_strict_and_the_deviation_between_sessions_are_heeded(make_run: MakeRun)
 def test_verdicts_as_json_and_markdown(make_run: MakeRun, project: Path) -> None:
     make_run("a", measurement())
     make_run("b", measurement(), measurement("k02"))
-    document = json.loads(ended(0, "compare", "a", "b", "--json", "-", "--md", "out/c.md").out)
+    document = json.loads(printed("a", "b", "--json", "-", "--md", "out/c.md"))
     assert [one["verdict"] for one in document["judgements"]] == ["SAME"] * 3
     assert "missing from the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
 
@@ -247,10 +251,7 @@ def test_kernels_are_listed_by_rank_not_as_measured(make_run: MakeRun) -> None:
 def test_another_board_is_said_once_and_can_be_allowed(make_run: MakeRun) -> None:
     make_run("a", measurement())
     make_run("b", measurement(edp=2.0), gpu_uuid="GPU-2")
-    assert (
-        "every verdict is in doubt: the board is not"
-        in ended(0, "compare", "a", "b", "--fail", "edp:5%").out
-    )
+    assert "every verdict is in doubt: the board is not" in printed("a", "b", "--fail", "edp:5%")
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
 
 

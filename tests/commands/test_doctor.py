@@ -31,24 +31,27 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
         yield device
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is looked for outside this process."""
-
-    def no_driver() -> None:
-        try:
-            raise SimpleNVMLError(9)
-        except SimpleNVMLError:
-            raise DeviceError("NVML does not start.") from None
-
-    monkeypatch.setattr(devices, "load_nvml", no_driver)
-    monkeypatch.setattr(doctor, "_probe", lambda _: (["1.0", "13.0"], ""))
-
-
 class SimpleNVMLError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__(value)
         self.value = value
+
+
+def break_nvml(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def fail() -> None:
+        try:
+            raise SimpleNVMLError(code)
+        except SimpleNVMLError:
+            raise DeviceError("NVML does not start.") from None
+
+    monkeypatch.setattr(devices, "load_nvml", fail)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked for outside this process."""
+    break_nvml(monkeypatch, 9)
+    monkeypatch.setattr(doctor, "_probe", lambda _: (["1.0", "13.0"], ""))
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:
@@ -238,13 +241,7 @@ def test_a_missing_cuda_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> No
 def test_why_there_is_no_driver(
     code: int, status: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        try:
-            raise SimpleNVMLError(code)
-        except SimpleNVMLError:
-            raise DeviceError("NVML does not start.") from None
-
-    monkeypatch.setattr(devices, "load_nvml", fail)
+    break_nvml(monkeypatch, code)
     (check,) = check_gpus()
     assert check.status == status
     assert said in check.found

@@ -18,6 +18,10 @@ COPY = lasting("gpu_memcpy", "Memcpy HtoD", 0.0, 5.0, bytes=64)
 TWO_LAYERS = [*layer(), *layer(ts=100.0, correlation=2), *launch("=odd", 200.0, 240.0, 3), COPY]
 
 
+def printed(*words: object) -> str:
+    return ended(0, "extract", *words).out
+
+
 def lines(path: str) -> list[Any]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
@@ -29,7 +33,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_writes_launches_unique_kernels_and_signatures(trace: Path) -> None:
-    assert "4 launches of 3 unique kernels" in ended(0, "extract", str(trace), "--out", "run").out
+    assert "4 launches of 3 unique kernels" in printed(str(trace), "--out", "run")
     launches = lines("run/kernel_launch_params.jsonl")
     unique = lines("run/unique_kernels_compute.jsonl")
     signatures = json.loads(Path("run/kernel_signatures.json").read_text())["signatures"]
@@ -62,7 +66,7 @@ def test_the_folder_of_a_run_gets_its_files_beside_the_trace(tmp_path: Path) -> 
 
 
 def test_a_script_gets_a_summary(trace: Path) -> None:
-    found = json.loads(ended(0, "extract", str(trace), "--json").out)
+    found = json.loads(printed(str(trace), "--json"))
     assert found["unique_kernels"] == 3
     assert [one["category"] for one in found["categories"]] == ["product", "other", "copy"]
     assert found["folder"] == "model-kernels"
@@ -95,12 +99,12 @@ class TestPower:
         return tmp_path
 
     def test_each_long_phase_has_a_line(self, run: Path) -> None:
-        shown = ended(0, "extract", str(run)).out
+        shown = printed(str(run))
         assert "power: prefill took 30 ms, less than the 100 ms that a mean takes" in shown
         assert "power: decode 300.5 W as profiled, the mean of 17 samples" in shown
 
     def test_a_script_gets_the_same(self, run: Path) -> None:
-        found = json.loads(ended(0, "extract", str(run), "--json").out)["phase_powers"]
+        found = json.loads(printed(str(run), "--json"))["phase_powers"]
         assert [(one["phase"], one["samples"]) for one in found] == [("prefill", 0), ("decode", 17)]
 
     def test_a_damaged_curve_gets_one_sentence(self, run: Path) -> None:
@@ -108,12 +112,7 @@ class TestPower:
         assert "delete the file, or profile again" in ended(2, "extract", str(run)).err
 
     def test_a_trace_by_itself_has_no_power(self, run: Path, tmp_path: Path) -> None:
-        assert (
-            "power:"
-            not in ended(
-                0, "extract", str(run / "trace.json"), "--out", str(tmp_path / "other")
-            ).out
-        )
+        assert "power:" not in printed(str(run / "trace.json"), "--out", str(tmp_path / "other"))
 
 
 class TestKernelList:
@@ -132,7 +131,7 @@ class TestKernelList:
         return tmp_path
 
     def test_it_is_extracted_as_far_as_it_goes(self, run: Path) -> None:
-        shown = ended(0, "extract", str(run)).out
+        shown = printed(str(run))
         assert "? launches of 2 unique kernels took 8.000 ms" in shown
         assert "so there is no timeline" in shown
         assert "can be replayed: 75.0% of the GPU time\n" in shown
@@ -155,7 +154,7 @@ class TestKernelList:
 
     def test_the_file_may_be_named_itself(self, run: Path) -> None:
         name = "bloom_unique_kernels_compute"
-        found = json.loads(ended(0, "extract", str(run / f"{name}.jsonl"), "--json").out)
+        found = json.loads(printed(str(run / f"{name}.jsonl"), "--json"))
         assert found["folder"] == f"{name}-kernels"
         assert found["launches"] is None
         assert len(found["notes"]) == 1
@@ -166,7 +165,7 @@ class TestKernelList:
 
     def test_a_trace_comes_first(self, run: Path) -> None:
         write(run / "trace.json", TWO_LAYERS)
-        assert "4 launches of 3 unique kernels" in ended(0, "extract", str(run)).out
+        assert "4 launches of 3 unique kernels" in printed(str(run))
 
     def test_a_replay_says_what_is_missing(self, run: Path) -> None:
         assert "has unique kernels and no profile.json, without" in ended(2, "replay", str(run)).err

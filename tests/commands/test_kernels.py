@@ -31,6 +31,14 @@ TINY = Conv2d.of("tiny", *SIZES)
 OTHER = Conv2d.of("other", 1, 8, 8, 4, 3, 3, 3, 1, 1)
 
 
+def refused(*words: object) -> str:
+    return ended(2, "kernels", *words).err
+
+
+def printed(*words: object) -> str:
+    return ended(0, "kernels", *words).out
+
+
 def write_records(folder: Path, workload: Conv2d, *, gpu: str = "NVIDIA H200") -> Path:
     tensors = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
     text = json.dumps([[[], []], [2e-5, 4e-5], {"kind": "cuda"}, tensors], separators=(",", ":"))
@@ -82,7 +90,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_list_finds_the_records_of_the_project_around() -> None:
-    header, *rows = ended(0, "kernels", "list").out.splitlines()
+    header, *rows = printed("list").splitlines()
     assert header.split()[:3] == ["workload", "rank", "band"]
     assert len(rows) == 4
     assert (
@@ -92,7 +100,7 @@ def test_list_finds_the_records_of_the_project_around() -> None:
 
 
 def test_list_of_one_case_as_json() -> None:
-    first, second = json.loads(ended(0, "kernels", "list", "--case", "tiny", "--json").out)
+    first, second = json.loads(printed("list", "--case", "tiny", "--json"))
     assert (first["workload"], first["rank"], first["tuned_for"]) == ("tiny", 1, "NVIDIA H200")
     assert first["measured"]["energy_mj"] == 10.0
     assert second["measured"] is None
@@ -102,18 +110,15 @@ def test_list_of_one_case_as_json() -> None:
 def test_a_workload_takes_the_records_of_its_shape(project: Path) -> None:
     sizes = "[tool.gpuenergy.workloads]\ntwin = [1, 6, 6, 4, 3, 3, 3, 1, 1]\n"
     (project / "pyproject.toml").write_text(sizes)
-    listed = json.loads(ended(0, "kernels", "list", "--case", "other,twin", "--json").out)
+    listed = json.loads(printed("list", "--case", "other,twin", "--json"))
     assert [entry["workload"] for entry in listed] == ["other", "other", "twin", "twin"]
     assert listed[2]["parameters"]["H"] == 6
-    assert ended(0, "kernels", "show", "twin", "2").out.startswith(
-        "// twin kernel 2, tuned for NVIDIA H200"
-    )
+    assert printed("show", "twin", "2").startswith("// twin kernel 2, tuned for NVIDIA H200")
 
 
 def test_a_workload_of_another_shape_has_no_records() -> None:
-    assert (
-        "no records for 'resnet03', only for other, tiny."
-        in ended(2, "kernels", "list", "--case", "resnet03").err
+    assert "no records for 'resnet03', only for other, tiny." in refused(
+        "list", "--case", "resnet03"
     )
 
 
@@ -121,7 +126,7 @@ def test_records_can_be_one_file(tmp_path: Path) -> None:
     path = write_records(tmp_path, TINY, gpu="NVIDIA L4")
     assert {
         entry["tuned_for"]
-        for entry in json.loads(ended(0, "kernels", "list", "--records", str(path), "--json").out)
+        for entry in json.loads(printed("list", "--records", str(path), "--json"))
     } == {"NVIDIA L4"}
 
 
@@ -130,29 +135,24 @@ def test_records_can_be_a_folder_that_a_search_has_written(tmp_path: Path) -> No
     write_performance(tmp_path / "tuned" / "performance" / path.name, [1200.0, 900.0])
     assert [
         entry["rank"]
-        for entry in json.loads(
-            ended(0, "kernels", "list", "--records", str(tmp_path / "tuned"), "--json").out
-        )
+        for entry in json.loads(printed("list", "--records", str(tmp_path / "tuned"), "--json"))
     ] == [1, 2]
 
 
 def test_rates_and_raw_results_are_no_record_files(tmp_path: Path) -> None:
     write_performance(tmp_path / "tuned" / "performance" / file_name(TINY), [1200.0])
     (tmp_path / "tuned" / TINY.name / "raw").mkdir(parents=True)
-    assert (
-        "There are no record files in"
-        in ended(2, "kernels", "list", "--records", str(tmp_path / "tuned")).err
-    )
+    assert "There are no record files in" in refused("list", "--records", str(tmp_path / "tuned"))
 
 
 def test_a_folder_in_the_place_of_a_record_file_is_named(tmp_path: Path) -> None:
     (tmp_path / file_name(TINY)).mkdir()
-    said = ended(2, "kernels", "list", "--records", str(tmp_path)).err
+    said = refused("list", "--records", str(tmp_path))
     assert f"{file_name(TINY)}' is not a file: move it away, or name another.\n" in said
 
 
 def test_show_prints_source_and_launch() -> None:
-    shown = ended(0, "kernels", "show", "tiny", "2").out
+    shown = printed("show", "tiny", "2")
     assert "// conv<<<(4, 1, 1), (36, 1, 1), 0>>>(data, weight, output)" in shown
     assert shown.rstrip().endswith("{} // 2")
 
@@ -169,31 +169,24 @@ def test_show_prints_source_and_launch() -> None:
     ],
 )
 def test_show_takes_every_id_that_a_report_shows(words: list[str]) -> None:
-    assert ended(0, "kernels", "show", *words).out.startswith(
-        "// tiny kernel 2, tuned for NVIDIA H200\n"
-    )
+    assert printed("show", *words).startswith("// tiny kernel 2, tuned for NVIDIA H200\n")
 
 
 def test_an_id_chooses_its_kernel_among_those_of_a_workload() -> None:
     assert [
         entry["rank"]
         for entry in json.loads(
-            ended(0, "kernels", "list", "--case", "tiny-k02", "--case", "tiny-k01", "--json").out
+            printed("list", "--case", "tiny-k02", "--case", "tiny-k01", "--json")
         )
     ] == [1, 2]
     assert [
-        entry["rank"]
-        for entry in json.loads(
-            ended(0, "kernels", "list", "--case", "tiny-k02-300W", "--json").out
-        )
+        entry["rank"] for entry in json.loads(printed("list", "--case", "tiny-k02-300W", "--json"))
     ] == [2]
 
 
 def test_a_name_with_dashes_is_told_from_a_rank(project: Path) -> None:
     write_records(project / "bench" / "records", Conv2d.of("my-k9-net", *SIZES))
-    assert ended(0, "kernels", "show", "my-k9-net-k02-300W").out.startswith(
-        "// my-k9-net kernel 2,"
-    )
+    assert printed("show", "my-k9-net-k02-300W").startswith("// my-k9-net kernel 2,")
 
 
 @pytest.mark.parametrize(
@@ -215,15 +208,13 @@ def test_cases_and_networks_mean_what_they_mean_in_tune(
         assert isinstance(workload, Conv2d)
         write_records(tmp_path / "records", workload)
     records = ["--records", str(tmp_path / "records"), "--json"]
-    listed = [
-        entry["workload"] for entry in json.loads(ended(0, "kernels", "list", *words, *records).out)
-    ]
+    listed = [entry["workload"] for entry in json.loads(printed("list", *words, *records))]
     twins = {name for name in listed if name.startswith("resnet")} if "--network" in words else ()
     assert {*listed} - {*twins} == {*names} - {*twins}
 
 
 def test_show_as_json_has_the_plan() -> None:
-    plan = json.loads(ended(0, "kernels", "show", "tiny", "1", "--json").out)
+    plan = json.loads(printed("show", "tiny", "1", "--json"))
     assert plan["launches"][0]["block"] == [36, 1, 1]
     assert plan["source_text"].endswith("// 1")
     assert plan["recorded"][0]["time_ms"] == 0.025
@@ -254,7 +245,7 @@ def test_a_full_folder_is_refused_before_anything_is_lowered(
 
     monkeypatch.setattr(Store, "kernels", never)
     (tmp_path / "mine.txt").write_text("mine")
-    assert "is not empty" in ended(2, "kernels", "export", "--out", str(tmp_path)).err
+    assert "is not empty" in refused("export", "--out", str(tmp_path))
 
 
 def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +269,14 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
-    assert said in ended(2, "kernels", *words).err
+    assert said in refused(*words)
 
 
 def test_outside_a_project_the_records_must_be_named(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert "name record files with --records" in ended(2, "kernels", "list").err
+    assert "name record files with --records" in refused("list")
 
 
 @pytest.mark.parametrize("words", [["show", "tiny", "1"], ["export", "--out", "o"]])
@@ -293,7 +284,7 @@ def test_records_for_several_gpus_must_be_told_apart(words: list[str], project: 
     write_records(project / "bench" / "records" / "nvidia-l4", TINY, gpu="NVIDIA L4")
     assert (
         "several sets of records for tiny (tuned by tvm-metaschedule for NVIDIA H200, by "
-        in ended(2, "kernels", *words).err
+        in refused(*words)
     )
 
 
@@ -331,9 +322,8 @@ def test_two_workloads_of_one_name_are_not_exported_over_each_other(
 
 @pytest.mark.parametrize("ranks", ["9" * 5000, "top" + "9" * 5000])
 def test_endless_ranks_are_refused(tmp_path: Path, ranks: str) -> None:
-    assert (
-        "name fewer ranks, or all"
-        in ended(2, "kernels", "export", "--kernels", ranks, "--out", str(tmp_path / "o")).err
+    assert "name fewer ranks, or all" in refused(
+        "export", "--kernels", ranks, "--out", str(tmp_path / "o")
     )
 
 
@@ -344,7 +334,6 @@ def test_kernels_of_one_tuner_are_chosen(project: Path) -> None:
     dump_records(file, folder / file_name(workload, GEMM_FORM.variant))
     for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):
         assert {
-            one["workload"]
-            for one in json.loads(ended(0, "kernels", "list", "--tuner", tuner, "--json").out)
+            one["workload"] for one in json.loads(printed("list", "--tuner", tuner, "--json"))
         } == known
-    assert "gemm<<<" in ended(0, "kernels", "show", "product", "1").out
+    assert "gemm<<<" in printed("show", "product", "1")

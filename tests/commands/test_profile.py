@@ -29,6 +29,10 @@ TINY = {
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
+def refused(*words: object) -> str:
+    return ended(2, "profile", *words).err
+
+
 class HostNvml:
     """Samples of 300 W, of each 100 µs by the host's clock."""
 
@@ -80,26 +84,21 @@ def test_without_pytorch_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert (
-        "needs torch: pip install 'pytest-gpuenergy[replay]'"
-        in ended(2, "profile", "bloom-560m", "--out", str(tmp_path / "run")).err
+    assert "needs torch: pip install 'pytest-gpuenergy[replay]'" in refused(
+        "bloom-560m", "--out", str(tmp_path / "run")
     )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "many"])
 def test_a_batch_that_is_no_number_is_refused(word: str) -> None:
-    assert (
-        "not a number above zero"
-        in ended(2, "profile", "bloom-560m", "--out", "run", "--batch", word).err
-    )
+    assert "not a number above zero" in refused("bloom-560m", "--out", "run", "--batch", word)
 
 
 @pytest.mark.parametrize("word", ["-1", "many", str(1 << 63)])
 def test_a_seed_that_pytorch_cannot_use_is_refused(word: str) -> None:
-    assert (
-        "is not a number from 0 to 2^63 - 1"
-        in ended(2, "profile", "bloom-560m", "--out", "run", "--seed", word).err
+    assert "is not a number from 0 to 2^63 - 1" in refused(
+        "bloom-560m", "--out", "run", "--seed", word
     )
 
 
@@ -161,7 +160,7 @@ class TestWithPyTorch:
         if content is not None:
             (tmp_path / "config.json").write_text(content)
         out = str(tmp_path / "run")
-        assert said in ended(2, "profile", str(tmp_path), "--gpu-device", "cpu", "--out", out).err
+        assert said in refused(str(tmp_path), "--gpu-device", "cpu", "--out", out)
 
     @pytest.mark.parametrize(
         ("change", "weights", "said"),
@@ -185,9 +184,7 @@ class TestWithPyTorch:
         if weights:
             (model / weights).write_bytes(b"no weights" * 10)
         out = str(tmp_path / "run")
-        message = ended(
-            2, "profile", str(model), "--gpu-device", "cpu", "--out", out
-        ).err.splitlines()[-1]
+        message = refused(str(model), "--gpu-device", "cpu", "--out", out).splitlines()[-1]
         assert message.startswith("gpuenergy: error: The model")
         assert said in message
 
@@ -224,9 +221,8 @@ class TestWithPyTorch:
 
     def test_the_emulated_gpu_cannot_be_profiled(self, tmp_path: Path) -> None:
         model = folder_of(tmp_path / "model", "bloom")
-        assert (
-            "--gpu-device cpu"
-            in ended(2, "profile", model, "--gpu-device", "emulated", "--out", str(tmp_path)).err
+        assert "--gpu-device cpu" in refused(
+            model, "--gpu-device", "emulated", "--out", str(tmp_path)
         )
 
     def test_what_does_not_fit_into_memory_gets_one_sentence(

@@ -38,6 +38,14 @@ K02 = replace(
 )
 
 
+def printed(*words: object) -> str:
+    return ended(0, "report", *words).out
+
+
+def refused(*words: object) -> str:
+    return ended(2, "report", *words).err
+
+
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -55,7 +63,7 @@ def make_run(project: Path, name: str, *measurements: Measurement, **changes: ob
 def test_the_latest_run_is_summed_up(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K02)
-    shown = ended(0, "report").out
+    shown = printed()
     assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)")
     assert "k02" in shown
     assert "k01" not in shown
@@ -73,19 +81,19 @@ def test_runs_are_merged_into_one_report(project: Path) -> None:
 def test_a_run_of_this_project_can_be_named_by_its_id(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b")
-    assert "k01" in ended(0, "report", "a").out
+    assert "k01" in printed("a")
 
 
 def test_json_can_go_to_the_terminal(project: Path) -> None:
     make_run(project, "a", K01)
-    document = json.loads(ended(0, "report", "--json", "-").out)
+    document = json.loads(printed("--json", "-"))
     assert document["schema_version"] == 1
     assert [m["node_id"] for m in document["measurements"]] == [K01.node_id]
 
 
 def test_markdown_can_go_to_the_terminal(project: Path) -> None:
     make_run(project, "a", K01)
-    assert ended(0, "report", "--md", "-").out.startswith("# NVIDIA H200 (emulated), run a\n")
+    assert printed("--md", "-").startswith("# NVIDIA H200 (emulated), run a\n")
 
 
 def test_views_are_written_from_a_json_report(project: Path) -> None:
@@ -100,10 +108,7 @@ def test_views_are_written_from_a_json_report(project: Path) -> None:
 
 def test_a_run_without_measurements_is_refused(project: Path) -> None:
     make_run(project, "a")
-    assert (
-        "Run a has no measurements, so there is nothing to report"
-        in ended(2, "report", "--json", "a.json").err
-    )
+    assert "Run a has no measurements, so there is nothing to report" in refused("--json", "a.json")
     assert not (project / "a.json").exists()
 
 
@@ -128,7 +133,7 @@ def test_a_view_of_figures_is_refused_where_no_kernel_has_any(
 
 def test_failed_kernels_alone_are_still_shown(project: Path) -> None:
     make_run(project, "a", WRONG)
-    assert "correctness: 1 of 4 elements is wrong." in ended(0, "report").out
+    assert "correctness: 1 of 4 elements is wrong." in printed()
 
 
 YOLO = replace(
@@ -182,14 +187,14 @@ def test_measurements_are_chosen_by_any_id_that_a_view_shows(
 )
 def test_a_choice_of_nothing_is_refused(project: Path, words: list[str], said: str) -> None:
     make_run(project, "a", K01, YOLO)
-    err = ended(2, "report", *words).err
+    err = refused(*words)
     assert said in err
     assert err.count("\n") == 1
 
 
 def test_the_summary_can_be_sorted(project: Path) -> None:
     make_run(project, "a", K01, replace(K02, time_ms=0.25, edp_mj_ms=25.0))
-    shown = ended(0, "report", "--sort", "time").out
+    shown = printed("--sort", "time")
     assert shown.index("k02") < shown.index("k01")
 
 
@@ -199,23 +204,23 @@ def test_the_summary_is_as_wide_as_the_terminal(
 ) -> None:
     make_run(project, "a", K01, replace(K02, validity=("host_gaps", "temperature_drift")))
     monkeypatch.setenv("COLUMNS", columns)
-    lines = ended(0, "report").out.splitlines()
+    lines = printed().splitlines()
     assert max(map(len, lines)) <= int(columns)
     assert "temperature_drift" in "\n".join(lines)
 
 
 def test_without_any_run_there_is_advice() -> None:
-    assert "run pytest first" in ended(2, "report").err
+    assert "run pytest first" in refused()
 
 
 def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K01, emulated=False)
-    assert "cannot be merged" in ended(2, "report", "a", "b").err
+    assert "cannot be merged" in refused("a", "b")
 
 
 def test_a_missing_run_is_one_sentence() -> None:
-    assert ended(2, "report", "no-such-run").err == (
+    assert refused("no-such-run") == (
         "gpuenergy: error: no-such-run does not exist: name a folder in .gpuenergy/runs, the id of "
         "one, or a JSON report.\n"
     )
@@ -235,7 +240,7 @@ def test_each_view_goes_to_a_file_or_to_the_terminal(
 ) -> None:
     make_run(project, "a", K01)
     assert main(["report", option, f"deep/{name}"]) == 0
-    shown = ended(0, "report", option, "-").out
+    shown = printed(option, "-")
     assert shown.startswith(beginning)
     assert (project / "deep" / name).read_text(encoding="utf-8") == shown
 
@@ -248,9 +253,7 @@ def test_parquet_is_written(project: Path) -> None:
 
 
 def test_the_schema_needs_no_run(project: Path) -> None:
-    assert (
-        json.loads(ended(0, "report", "--schema", "-").out)["title"] == "Report of pytest-gpuenergy"
-    )
+    assert json.loads(printed("--schema", "-"))["title"] == "Report of pytest-gpuenergy"
     assert list(project.iterdir()) == []
 
 
@@ -302,10 +305,7 @@ def test_the_page_shows_the_trend_over_the_runs_that_are_named(project: Path) ->
 
 def test_a_trend_without_a_page_is_refused(project: Path) -> None:
     make_run(project, "a", K01)
-    assert (
-        "--trend is shown on the HTML page only: give --html too"
-        in ended(2, "report", "--trend").err
-    )
+    assert "--trend is shown on the HTML page only: give --html too" in refused("--trend")
 
 
 def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
@@ -324,10 +324,7 @@ def test_no_view_takes_the_place_of_what_a_run_has_measured(
     folder = make_run(project, "a", K01)
     (folder / "anchors.jsonl").touch()
     before = (folder / name).read_text()
-    assert (
-        "is where a run stores its measurements"
-        in ended(2, "report", option, str(folder / name)).err
-    )
+    assert "is where a run stores its measurements" in refused(option, str(folder / name))
     assert (folder / name).read_text() == before
 
 
@@ -351,7 +348,7 @@ def test_a_link_to_what_was_measured_is_no_place_for_a_view(project: Path) -> No
 )
 def test_each_view_needs_a_place_of_its_own(project: Path, words: list[str]) -> None:
     make_run(project, "a", K01)
-    assert "conflict: give each a path of its own" in ended(2, "report", *words).err
+    assert "conflict: give each a path of its own" in refused(*words)
     assert not (project / "v").exists()
 
 
@@ -401,7 +398,7 @@ def test_a_baseline_is_not_written_over_what_was_measured(project: Path) -> None
 
 def test_a_baseline_without_a_page_is_refused(project: Path) -> None:
     make_run(project, "a", K01)
-    assert "give --html too" in ended(2, "report", "--baseline", "a").err
+    assert "give --html too" in refused("--baseline", "a")
 
 
 ROOT = Path(__file__).parent.parent.parent
@@ -409,7 +406,7 @@ REPORT = ROOT / "bench/results/nvidia-h200-2026-11-22/report.json"
 
 
 def view(*options: str) -> str:
-    return ended(0, "report", str(REPORT), *options).out
+    return printed(str(REPORT), *options)
 
 
 def test_the_summary_names_the_kernels_within_noise() -> None:
@@ -434,7 +431,7 @@ def test_json_lists_them_and_can_be_read_again(tmp_path: Path) -> None:
     assert set(case3["front"]) < set(case3["near_front"])
     again = tmp_path / "again.json"
     again.write_text(text, encoding="utf-8")
-    assert ended(0, "report", str(again), "--json", "-").out == text
+    assert printed(str(again), "--json", "-") == text
 
 
 def test_the_tidy_table_has_the_standing_of_each_row() -> None:
