@@ -20,7 +20,7 @@ _LARGEST_LIST_BYTES = 1 << 30
 _SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ROOT = Path("/")
 _PROCESSES = Path("/proc")
-_MOST_LINKS = 40  # the limit of Linux, see path_resolution(7)
+_MAX_LINKS = 40  # the limit of Linux, see path_resolution(7)
 _Check = Callable[[Path, os.stat_result, os.stat_result], None]
 """Called with each entry on the way, its status, and the status of its folder; may raise."""
 
@@ -362,7 +362,7 @@ def _walked(path: Path, check: _Check, *, make: bool) -> Path:
             place = entry
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = entry.readlink()
         if target.is_absolute():

@@ -46,9 +46,9 @@ _VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _type_info = cache(msgspec.inspect.type_info)
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
-_LONGEST = 60
+_MAX_QUOTED = 60
 """The most characters that a message quotes."""
-_MOST_CHOICES = 12
+_MAX_CHOICES = 12
 """The most allowed values that a message lists."""
 
 
@@ -288,7 +288,7 @@ def _choices(kind: Any, path: str) -> str:
     for step in _STEP.finditer(path):
         types = [part for outer in types for part in _parts(outer, step["name"])]
     values = [str(value) for found in types for value in getattr(found, "values", ())]
-    if not 0 < len(values) <= _MOST_CHOICES:
+    if not 0 < len(values) <= _MAX_CHOICES:
         return ""
     return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
 
@@ -320,4 +320,4 @@ def _kinds(names: str) -> str:
 
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+    return line if len(line) <= _MAX_QUOTED else f"{line[: _MAX_QUOTED - 3]}..."

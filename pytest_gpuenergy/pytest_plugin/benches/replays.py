@@ -96,7 +96,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         _bounds(metafunc.config)  # reports a mistake now
-        found = [item for one in profiles(metafunc.config) for item in _items(one)]
+        found = [item for profile in profiles(metafunc.config) for item in _items(profile)]
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     names = [item.name for item in found]
@@ -136,9 +136,9 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
     except GpuEnergyError as error:
         problem = str(error)
     else:
-        for one in (*plan.steps, *plan.calls):
-            if one.key == item.key:
-                return one
+        for part in (*plan.steps, *plan.calls):
+            if part.key == item.key:
+                return part
         pytest.skip(plan.missing.get(item.key, "it is not part of the model now"))
     pytest.fail(problem, pytrace=False)
 
@@ -205,7 +205,7 @@ def _items(of: BenchProfile) -> list[ReplayItem]:
         for level in (GRAPH, EAGER, LAYERS):
             whole = None if level == LAYERS else step
             found.append(ReplayItem(of, step_key(step, level), f"{words}-{level}", whole))
-    return [*found, *(ReplayItem(of, one.id, f"{name}-{one.id}") for one in of.calls)]
+    return [*found, *(ReplayItem(of, call.id, f"{name}-{call.id}") for call in of.calls)]
 
 
 def _bounds(config: pytest.Config) -> dict[str, float]:

@@ -66,17 +66,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "variant" not in metafunc.fixturenames:
         return
     try:
-        found = variants(metafunc.config)
+        chosen = variants(metafunc.config)
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-    metafunc.parametrize("variant", found, ids=[one.name for one in found], indirect=True)
+    metafunc.parametrize("variant", chosen, ids=[each.name for each in chosen], indirect=True)
 
 
 @pytest.fixture
 def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
     """The variant that the item measures; skips the item if the device cannot run it."""
+    from pytest_gpuenergy.search import kernel_of, workload_of
+
+    chosen: Variant = request.param
+    sizes = chosen.spec.sizes[0]
     try:
-        return _ready(request.param, gpu)
+        kernel = kernel_of(chosen.spec, chosen.state, sizes)
+        if refusal := gpu.refusal(kernel):
+            raise UnavailableError(refusal)
+        return ReadyVariant(kernel, workload_of(chosen.spec, sizes), chosen.label)
     except UnavailableError as error:
         pytest.skip(str(error))
     except GpuEnergyError as error:
@@ -140,13 +147,3 @@ def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
 def _outdir(config: pytest.Config) -> Path | None:
     given = config.getoption("--search-out", None)
     return None if given is None else config.invocation_params.dir / given
-
-
-def _ready(one: Variant, gpu: Device) -> ReadyVariant:
-    from pytest_gpuenergy.search import kernel_of, workload_of
-
-    sizes = one.spec.sizes[0]
-    kernel = kernel_of(one.spec, one.state, sizes)
-    if refusal := gpu.refusal(kernel):
-        raise UnavailableError(refusal)
-    return ReadyVariant(kernel, workload_of(one.spec, sizes), one.label)

@@ -43,8 +43,10 @@ class Resumption:
         self.earlier: Report | None = None
         self.on_other_boards = False
         self._options = options
-        self._link = link if options.resume else None
-        self._known: dict[str, Measurement] = {}
+        self._is_worker = link is not None
+        self._ask: Callable[[str, str], bytes | None] = lambda _kind, _about: None
+        if link is not None and options.resume:
+            self._ask = link.ask
 
     def take_up(self, run: RunInfo, earlier: Report | None) -> RunInfo:
         """Return the identity of the resumed run, or ``run`` when there is none to resume.
@@ -56,15 +58,17 @@ class Resumption:
         Raises:
             InputError: the run being resumed was made on another GPU or with another cache state.
         """
+        before: RunInfo | None = None
         if earlier is not None:
-            before: RunInfo | None = earlier.run
-        else:  # this host has nothing of the run, but the controller may know it
-            found = None if self._link is None else self._link.ask(ASK_RUN)
-            before = None if found is None else decode(found, RunInfo)
+            before = earlier.run
+            if not self._is_worker:
+                self._ask = ResumedRun(earlier).answer
+        elif line := self._ask(ASK_RUN, ""):  # this host has nothing of the run
+            before = decode(line, RunInfo)
         if before is None:
             return run
         # Workers may be on other GPUs than before: each measurement names its own.
-        known = {before.gpu_uuid, *(one.gpu_uuid for one in (earlier.stations if earlier else ()))}
+        known = {before.gpu_uuid, *(s.gpu_uuid for s in (earlier.stations if earlier else ()))}
         elsewhere = not self._options.worker and run.gpu_uuid not in known
         if elsewhere or before.emulated != run.emulated:
             raise InputError(
@@ -78,9 +82,7 @@ class Resumption:
                 f"The last run was made with a {cache} cache, but this one uses a "
                 f"{self._options.cache} cache: run without --gpuenergy-resume."
             )
-        if earlier is not None:
-            self.earlier = earlier
-            self._known = {item.node_id: item for item in earlier.measurements}
+        self.earlier = earlier
         table_w = run.cap_table_w or before.cap_table_w
         return replace(run, started=before.started, cap_table_w=table_w)
 
@@ -91,11 +93,8 @@ class Resumption:
 
         A run that only verifies also accepts a flagged one, and one without figures.
         """
-        if self._link is None:
-            known = self._known.get(subject.node_id)
-        else:
-            line = self._link.ask(ASK_ITEM, subject.node_id)
-            known = None if line is None else decode(line, Measurement)
+        line = self._ask(ASK_ITEM, subject.node_id)
+        known = None if line is None else decode(line, Measurement)
         if (
             known is None
             or known.kernel.digest != digest
@@ -110,9 +109,7 @@ class Resumption:
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
         """Whether the resumed run has measured anything at ``setpoint``."""
-        if self._link is not None:
-            return self._link.ask(ASK_CAP, setpoint.label) is not None
-        return any(known.measured and known.cap == setpoint.label for known in self._known.values())
+        return self._ask(ASK_CAP, setpoint.label) is not None
 
 
 class ResumedRun:
