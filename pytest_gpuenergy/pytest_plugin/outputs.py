@@ -42,7 +42,7 @@ from pytest_gpuenergy.report import (
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support import GpuEnergyError, SetpointError, span, told, wrapped
+from pytest_gpuenergy.support import GpuEnergyError, SetpointError, error_message, span, wrapped
 
 
 def header_lines(card: SessionCard, options: PytestOptions) -> list[str]:
@@ -337,7 +337,7 @@ def write_outputs(
     try:
         report = session.outcome
     except (GpuEnergyError, OSError) as error:
-        return [told(error)]
+        return [error_message(error)]
     if report is None:
         return []
     options = session.options
@@ -358,7 +358,7 @@ def write_outputs(
         try:
             searches = searches_of(report)
         except (GpuEnergyError, OSError) as error:
-            problems.append(told(error))
+            problems.append(error_message(error))
         page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
         outputs.append((page, options.html_path))
     for write, path in outputs:
@@ -366,7 +366,7 @@ def write_outputs(
             if path is not None:
                 write(report, path)
         except (GpuEnergyError, OSError) as error:
-            problems.append(f"{told(error)} The measurements are in {folder}.")
+            problems.append(f"{error_message(error)} The measurements are in {folder}.")
     return problems
 
 

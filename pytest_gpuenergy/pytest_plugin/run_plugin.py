@@ -52,11 +52,11 @@ from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
     SetpointError,
+    error_message,
     printable,
     settle_places,
     show_section,
     terminal_width,
-    told,
     undisturbed,
     wrapped,
 )
@@ -100,7 +100,7 @@ class RunPlugin:
             run_id = workers.run_id if given is None else given[RUN_ID]
             self.session = Session(options, run_id, link)
         except (GpuEnergyError, OSError) as error:
-            raise pytest.UsageError(told(error)) from None
+            raise pytest.UsageError(error_message(error)) from None
         self.session.announce_preheat = partial(show_preheat, config)
         self._config = config
         self._crew: Workers | None = None
@@ -141,7 +141,7 @@ class RunPlugin:
         try:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            problem, bad_option = told(error), isinstance(error, InputError)
+            problem, bad_option = error_message(error), isinstance(error, InputError)
             deferring = self._config.pluginmanager.get_plugin(DEFERRING)
             if deferring is None:
                 if bad_option and self._crew is not None:
@@ -168,7 +168,7 @@ class RunPlugin:
             self.gate.begin(self.session.run)
             self.session.card.device.make_current()
         except (GpuEnergyError, OSError) as error:
-            problem, usage = told(error), isinstance(error, InputError)
+            problem, usage = error_message(error), isinstance(error, InputError)
         if problem:
             self._give_up(problem, usage=usage)
         return self.session.card.device
@@ -181,7 +181,7 @@ class RunPlugin:
         try:
             session.apply(setpoint)
         except (GpuEnergyError, OSError) as error:
-            problem, unset = told(error), isinstance(error, SetpointError)
+            problem, unset = error_message(error), isinstance(error, SetpointError)
         else:
             item.stash[OUTCOME] = SetpointOutcome(setpoint, words)
             return setpoint
@@ -279,7 +279,7 @@ class RunPlugin:
             try:
                 step()
             except (GpuEnergyError, OSError) as error:
-                problems.append(told(error))
+                problems.append(error_message(error))
             except KeyboardInterrupt:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
         return problems
@@ -297,7 +297,7 @@ class RunPlugin:
         try:
             report = ours.outcome
         except (GpuEnergyError, OSError) as error:
-            problems.append(told(error))
+            problems.append(error_message(error))
         else:
             if (bridge := config.pluginmanager.get_plugin(BRIDGE)) is not None:
                 bridge.add(report)

@@ -26,7 +26,7 @@ from .errors import (
     SettingRefusedError as SettingRefusedError,
     UnavailableError as UnavailableError,
     WritesDeniedError as WritesDeniedError,
-    told as told,
+    error_message as error_message,
 )
 from .files import (
     check_room as check_room,

@@ -86,7 +86,7 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
         return type(self), (self.outcome, str(self))
 
 
-def told(error: GpuEnergyError | OSError) -> str:
+def error_message(error: GpuEnergyError | OSError) -> str:
     """Return an error's message for the user, as one sentence.
 
     An `OSError` gets here only if no caller on the way could explain it better.

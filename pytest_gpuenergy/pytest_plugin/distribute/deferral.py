@@ -25,7 +25,7 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import (
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record import WorkloadInfo
-from pytest_gpuenergy.support import DeviceError, GpuEnergyError, host_name, told
+from pytest_gpuenergy.support import DeviceError, GpuEnergyError, error_message, host_name
 from pytest_gpuenergy.workloads import Workload
 
 Seen = dict[tuple[str, str], dict[int, int]]
@@ -117,7 +117,7 @@ class DeferringPlugin:
                     self._claim()
                     self._claimed = True
                 except (GpuEnergyError, OSError) as error:
-                    self.give_up(told(error))
+                    self.give_up(error_message(error))
             if self._reason:
                 self._link.tell(DEFERRED, item.nodeid)
                 return True  # the item counts as run, without a report
@@ -134,7 +134,7 @@ class DeferringPlugin:
             try:
                 self._session.check_host()
             except (GpuEnergyError, OSError) as error:
-                self.give_up(told(error))
+                self.give_up(error_message(error))
                 self._link.tell(FAILED_HERE, item.nodeid)
         return report
 
