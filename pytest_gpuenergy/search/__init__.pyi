@@ -104,6 +104,7 @@ from .running.search_state import (
     SearchState as SearchState,
     read_state as read_state,
 )
+from .running.state_evaluation import Bench as Bench
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.edits import Edit as Edit, edited as edited
@@ -163,7 +164,7 @@ from .strategy.strategies import (
     RandomSearch as RandomSearch,
 )
 from .strategy.t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
-from .trust.gain import (
+from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
@@ -174,13 +175,16 @@ from .trust.gain import (
     is_worth_comparing as is_worth_comparing,
     proven_change as proven_change,
 )
-from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
-from .trust.result import (
+from .validation.hidden_inputs import (
+    between as between,
+    has_others as has_others,
+    other_sizes as other_sizes,
+)
+from .validation.result import (
     Limit as Limit,
     Result as Result,
     SearchNode as SearchNode,
     VariantGain as VariantGain,
     limit_of as limit_of,
 )
-from .trust.state_evaluation import Bench as Bench
-from .trust.variant_refusals import check_fits as check_fits
+from .validation.variant_refusals import check_fits as check_fits

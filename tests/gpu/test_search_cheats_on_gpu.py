@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices import CudaDevice, Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench
-from pytest_gpuenergy.search.trust import variant_refusals
+from pytest_gpuenergy.search.validation import variant_refusals
 
 pytestmark = pytest.mark.gpu
 

@@ -25,7 +25,7 @@ from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench, KernelSpec, Result, State, additions, outputs_read
-from pytest_gpuenergy.search.trust import variant_refusals
+from pytest_gpuenergy.search.validation import variant_refusals
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
 NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"

@@ -31,7 +31,7 @@ from pytest_gpuenergy.search import (
     proven_change,
     read_spec,
 )
-from pytest_gpuenergy.search.trust import gain as gain_module
+from pytest_gpuenergy.search.validation import gain as gain_module
 
 UNKNOWN = Conditions(None, None, None, None, None)
 RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)

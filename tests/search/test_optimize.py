@@ -22,7 +22,7 @@ from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search import Bench, Result, State, VariantGain, read_spec
-from pytest_gpuenergy.search.trust import gain as gain_module
+from pytest_gpuenergy.search.validation import gain as gain_module
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:

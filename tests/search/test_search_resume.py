@@ -18,7 +18,7 @@ from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
 from pytest_gpuenergy.search import Bench, Result, State
-from pytest_gpuenergy.search.trust import gain
+from pytest_gpuenergy.search.validation import gain
 
 if TYPE_CHECKING:
     from conftest import Searched

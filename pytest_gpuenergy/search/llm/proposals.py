@@ -27,7 +27,7 @@ from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
 from pytest_gpuenergy.search.source.text_checks import additions, assembler_statements
 from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
-from pytest_gpuenergy.search.trust.result import Result, SearchNode
+from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import FormError
 
 Reason = (

@@ -26,8 +26,8 @@ from pytest_gpuenergy.search.spec.kernel_spec import (
 from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Result, SearchNode
+from pytest_gpuenergy.search.validation.hidden_inputs import has_others
+from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

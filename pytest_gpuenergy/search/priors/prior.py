@@ -25,7 +25,7 @@ from pytest_gpuenergy.search.priors.tactics import Tactic
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_workload import workload_of
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
-from pytest_gpuenergy.search.trust.result import Result
+from pytest_gpuenergy.search.validation.result import Result
 
 _NORMAL = NormalDist()
 _UNLIKELY = 2.0

@@ -15,9 +15,9 @@ from pytest_gpuenergy.engine import Team
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
+from pytest_gpuenergy.search.running.state_evaluation import Bench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
-from pytest_gpuenergy.search.trust.result import Limit, Result
-from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.search.validation.result import Limit, Result
 from pytest_gpuenergy.support import DeviceError
 
 

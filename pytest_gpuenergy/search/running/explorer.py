@@ -19,7 +19,7 @@ from pytest_gpuenergy.search.strategy.action_space import Action, Proposal
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
 from pytest_gpuenergy.search.strategy.policy import GraphStrategy, StoredSearch
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
-from pytest_gpuenergy.search.trust.result import Result
+from pytest_gpuenergy.search.validation.result import Result
 from pytest_gpuenergy.support import decode, encode
 
 

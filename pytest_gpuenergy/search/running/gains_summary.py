@@ -12,7 +12,7 @@ from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
 from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
-from pytest_gpuenergy.search.trust.result import SearchNode
+from pytest_gpuenergy.search.validation.result import SearchNode
 
 SUMMARY_VERSION = 1
 """The ``schema_version`` of the files that this version writes."""

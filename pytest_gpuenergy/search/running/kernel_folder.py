@@ -23,7 +23,7 @@ from pytest_gpuenergy.search.running.search_state import (
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
-from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result, VariantGain
+from pytest_gpuenergy.search.validation.result import RESULT_VERSION, Result, VariantGain
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

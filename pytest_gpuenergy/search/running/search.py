@@ -25,12 +25,12 @@ from pytest_gpuenergy.search.running.search_state import (
     identity_of_spec,
 )
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
+from pytest_gpuenergy.search.running.state_evaluation import Bench
 from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
-from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain, limit_of
-from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.search.validation.gain import Confirmation, by_cost
+from pytest_gpuenergy.search.validation.result import Result, SearchNode, VariantGain, limit_of
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
 _AHEAD = 2

@@ -24,7 +24,7 @@ from pytest_gpuenergy.search.running.search_state import SearchState, read_state
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
+from pytest_gpuenergy.search.validation.result import SearchNode, VariantGain
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
 
 Values = dict[str, Any]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
+from pytest_gpuenergy.search.validation.result import SearchNode, VariantGain
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

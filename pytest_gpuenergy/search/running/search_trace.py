@@ -13,8 +13,8 @@ from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.state_kernel import macros
-from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain
+from pytest_gpuenergy.search.validation.hidden_inputs import has_others
+from pytest_gpuenergy.search.validation.result import Result, SearchNode, VariantGain
 from pytest_gpuenergy.support import dump
 
 

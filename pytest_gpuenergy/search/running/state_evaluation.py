@@ -33,9 +33,9 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.reference import BaselineOutputs
 from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, floor_ms, name_of, workload_of
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.hidden import Hidden, Sizes, has_others, other_sizes
-from pytest_gpuenergy.search.trust.result import Limit, Result
-from pytest_gpuenergy.search.trust.variant_refusals import (
+from pytest_gpuenergy.search.validation.hidden_inputs import Hidden, Sizes, has_others, other_sizes
+from pytest_gpuenergy.search.validation.result import Limit, Result
+from pytest_gpuenergy.search.validation.variant_refusals import (
     check_fits,
     check_plausible,
     check_text,
@@ -138,7 +138,7 @@ class Bench:
 
     @cached_property
     def other_sizes(self) -> Sizes | None:
-        """A set of sizes that the spec does not list, see `trust.hidden.other_sizes`."""
+        """A set of sizes that the spec does not list, see `hidden_inputs.other_sizes`."""
         draw = random.Random(self.hidden_seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
         with self.device.twin() as device:
             baseline = _Evaluation(self, device, self.spec.baseline)

@@ -33,10 +33,10 @@ from pytest_gpuenergy.record import (
 )
 from pytest_gpuenergy.search.running.evaluators import Evaluator
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
+from pytest_gpuenergy.search.running.state_evaluation import Bench
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.result import SearchNode, TurnFigures, VariantGain
-from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.search.validation.result import SearchNode, TurnFigures, VariantGain
 from pytest_gpuenergy.support import disk_folder, student_t
 from pytest_gpuenergy.tuning import writing
 
