@@ -478,15 +478,9 @@ def parameters_of(arguments: Namespace) -> SearchParameters:
     """
     from pytest_gpuenergy.search import SearchParameters
 
-    given = {"min_pred_gain": arguments.min_pred_gain, "ncu_every": arguments.ncu_every}
-    settings: dict[str, str | float] = {
-        name: value for name, value in given.items() if value is not None
-    }
-    for name, value in arguments.search_param:
-        if name.lower() in settings:
-            raise InputError(f"The search parameter {name.upper()} is given twice: give it once.")
-        settings[name.lower()] = value
-    return SearchParameters.of(settings)
+    named = [("min_pred_gain", arguments.min_pred_gain), ("ncu_every", arguments.ncu_every)]
+    set_by_options = [(name, value) for name, value in named if value is not None]
+    return SearchParameters.of([*set_by_options, *arguments.search_param])
 
 
 @dataclass
@@ -531,7 +525,7 @@ def strategy_for(
         write_tactics,
     )
 
-    parameters = SearchParameters.of(identity.strategy)
+    parameters = SearchParameters.of(identity.strategy.items())
     part = SearchTactics(
         kernel=spec.name,
         gpu=identity.gpu,

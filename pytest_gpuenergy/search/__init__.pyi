@@ -66,7 +66,7 @@ from .running.evaluators import (
     Task as Task,
     TeamEvaluator as TeamEvaluator,
 )
-from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide, foreseen as foreseen
+from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide
 from .running.gains_summary import (
     Summary as Summary,
     summary_of as summary_of,
@@ -148,13 +148,12 @@ from .strategy.action_space import (
     Action as Action,
     Incumbent as Incumbent,
     Proposal as Proposal,
-    Strategy as Strategy,
+    SearchStrategy as SearchStrategy,
 )
 from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
     Experience as Experience,
     GraphStrategy as GraphStrategy,
-    StoredSearch as StoredSearch,
 )
 from .strategy.search_parameters import SearchParameters as SearchParameters
 from .strategy.strategies import (

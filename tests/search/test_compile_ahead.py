@@ -18,7 +18,6 @@ from pytest_gpuenergy.search import (
     GraphStrategy,
     Result,
     State,
-    foreseen,
 )
 from pytest_gpuenergy.search.running import search as search_module
 
@@ -29,9 +28,9 @@ def test_looking_ahead_changes_nothing(space: DrawnSpace, seed: int, count: int)
     strategy = GraphStrategy(space, seed=seed)
     found = []
     while proposal := strategy.propose():
-        foreseen(strategy, lambda _: (), count)
+        strategy.foreseen(lambda _: (), count)
         strategy.learn(proposal, space.cost(proposal))
-        foreseen(strategy, space.actions, count)
+        strategy.foreseen(space.actions, count)
         found.append(proposal.state)
     assert found == expected
 
@@ -42,7 +41,7 @@ def test_when_no_result_is_outstanding_the_next_state_is_foreseen(
 ) -> None:
     strategy = GraphStrategy(space, seed=seed)
     while True:
-        ahead = foreseen(strategy, space.actions, 1)
+        ahead = strategy.foreseen(space.actions, 1)
         proposal = strategy.propose()
         assert [one.state for one in ahead] == ([] if proposal is None else [proposal.state])
         if proposal is None:
@@ -56,7 +55,7 @@ def test_only_states_that_were_never_proposed_are_foreseen(
 ) -> None:
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
-        ahead = [one.state for one in foreseen(strategy, space.actions, count)]
+        ahead = [one.state for one in strategy.foreseen(space.actions, count)]
         assert len(ahead) == len(set(ahead)) <= count
         assert not set(ahead) & set(strategy.graph.nodes)
         strategy.learn(proposal, space.cost(proposal))
@@ -67,7 +66,7 @@ def test_unknown_actions_need_not_be_asked_for(space: DrawnSpace, seed: int) -> 
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
         asked = len(space.asked)
-        foreseen(strategy, lambda _: (), 3)
+        strategy.foreseen(lambda _: (), 3)
         assert len(space.asked) == asked
         strategy.learn(proposal, space.cost(proposal))
 

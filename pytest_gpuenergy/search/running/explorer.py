@@ -17,10 +17,9 @@ from pytest_gpuenergy.search.running.ncu_profiler import Profiler
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.strategy.action_space import Action, Proposal
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.strategy.policy import GraphStrategy, StoredSearch
+from pytest_gpuenergy.search.strategy.policy import GraphStrategy
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
 from pytest_gpuenergy.search.validation.result import Result
-from pytest_gpuenergy.support import decode, encode
 
 
 class NextMove(Struct, frozen=True):
@@ -98,7 +97,7 @@ class GraphExplorer:
     def foreseen(self, count: int) -> list[State]:
         """Return at most ``count`` states that are likely to be chosen next; choose none."""
         actions = self._space.actions if self._has_rules_only else lambda _: ()
-        found = foreseen(self._strategy, actions, count)
+        found = self._strategy.foreseen(actions, count)
         return [self._space.next_move(proposal).application.state for proposal in found]
 
     def precompute(self, state: State) -> None:
@@ -115,7 +114,7 @@ class GraphExplorer:
 
     def graph(self) -> GraphRecord:
         """Return what the strategy knows about the states, as it is stored."""
-        return self._strategy.record().graph
+        return self._strategy.graph.record()
 
     def steps(self) -> Iterator[MoveOutcome]:
         """Yield the moves between evaluated states, whether or not the search made them."""
@@ -271,38 +270,3 @@ class Guide:
             situation = self.prior.situation(step.state, step.result)
             if situation is not None:
                 yield step.application.move, situation.bottleneck, step.gain
-
-
-def foreseen(
-    strategy: GraphStrategy, actions: Callable[[str], Sequence[Action]], count: int
-) -> list[Proposal]:
-    """Return what a strategy would propose next if no result came.
-
-    A copy of the strategy makes the proposals; the strategy itself does not change.
-
-    Args:
-        strategy: the strategy of a search.
-        actions: returns the actions of a state that the strategy has not expanded yet.
-        count: the number of proposals, at most.
-    """
-    running = [name for name, one in strategy.graph.nodes.items() if one.standing == "running"]
-    record = decode(encode(strategy.record()), StoredSearch)
-    copy = GraphStrategy.resumed(_Foresight(strategy.graph.root, actions), record)
-    found: list[Proposal] = []
-    while len(found) < count and (proposal := copy.propose()) is not None:
-        if proposal.state not in running:  # the copy proposes these again
-            found.append(proposal)
-    return found
-
-
-@dataclass(frozen=True)
-class _Foresight:
-    """The space that the copy of a strategy sees.
-
-    Attributes:
-        root: the id of the state where the search begins.
-        actions: returns the actions of a state.
-    """
-
-    root: str
-    actions: Callable[[str], Sequence[Action]]
