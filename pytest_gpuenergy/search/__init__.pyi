@@ -1,4 +1,4 @@
-from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
+from .llm.consultant import Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
     MODEL as MODEL,
@@ -10,16 +10,15 @@ from .llm.endpoint import (
     Prices as Prices,
     Protocol as Protocol,
     Reply as Reply,
+    connect as connect,
     read_reply as read_reply,
-    url_in_environment as url_in_environment,
 )
 from .llm.proposals import (
     LlmMoves as LlmMoves,
     PatchError as PatchError,
-    Refusal as Refusal,
     apply_patch as apply_patch,
 )
-from .llm.request import VOCABULARY as VOCABULARY, Context as Context
+from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
 from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
@@ -59,6 +58,7 @@ from .priors.tactics import (
     write_tactics as write_tactics,
 )
 from .priors.work import KernelWork as KernelWork
+from .running.confirmation import Confirmation as Confirmation, compare as compare
 from .running.evaluators import (
     Evaluator as Evaluator,
     OwnProcess as OwnProcess,
@@ -66,12 +66,12 @@ from .running.evaluators import (
     Task as Task,
     TeamEvaluator as TeamEvaluator,
 )
-from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide
+from .running.explorer import GraphExplorer as GraphExplorer
 from .running.gains_summary import (
     Summary as Summary,
-    summary_of as summary_of,
-    table_of as table_of,
-    totals_of as totals_of,
+    summarize as summarize,
+    summary_lines as summary_lines,
+    write_summary as write_summary,
 )
 from .running.kernel_folder import (
     BASELINE as BASELINE,
@@ -81,16 +81,13 @@ from .running.kernel_folder import (
     KernelFolder as KernelFolder,
     read_control as read_control,
 )
+from .running.kernel_search import KernelSearchSettings as KernelSearchSettings
 from .running.ncu_profiler import (
     Profiler as Profiler,
     metrics as metrics,
     read_counters as read_counters,
 )
-from .running.search import (
-    Search as Search,
-    SearchOptions as SearchOptions,
-    identity_of as identity_of,
-)
+from .running.optimization import evaluator_of as evaluator_of, optimize_kernels as optimize_kernels
 from .running.search_record import (
     SearchRecord as SearchRecord,
     files_of as files_of,
@@ -167,8 +164,6 @@ from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
-    Confirmation as Confirmation,
-    compare as compare,
     gain_of as gain_of,
     is_out_of_reach as is_out_of_reach,
     is_worth_comparing as is_worth_comparing,

@@ -61,17 +61,17 @@ def test_an_unknown_card_has_no_peaks(tmp_path: Path) -> None:
 def test_seeds_are_drawn_anew_by_each_bench_of_a_real_gpu(tmp_path: Path) -> None:
     card: Any = SimpleNamespace(emulated=False)
     bench = Bench(read_spec(write(tmp_path)), card, Metric.TIME)
-    assert bench.hidden_seeds("x") == bench.hidden_seeds("x")
-    assert bench.hidden_seeds("x") != replace(bench).hidden_seeds("x")
+    assert bench.hidden.seeds("x") == bench.hidden.seeds("x")
+    assert bench.hidden.seeds("x") != replace(bench).hidden.seeds("x")
 
 
 def test_seeds_of_the_emulated_gpu_depend_on_that_of_the_search(tmp_path: Path) -> None:
     card: Any = SimpleNamespace(emulated=True)
     spec = read_spec(write(tmp_path))
     one, same, other = (Bench(spec, card, Metric.TIME, seed) for seed in (1, 1, 2))
-    assert one.hidden_seeds("x") == same.hidden_seeds("x")
-    assert one.hidden_seeds("x") != other.hidden_seeds("x")
-    assert one.hidden_seeds("x") != one.hidden_seeds("y")
+    assert one.hidden.seeds("x") == same.hidden.seeds("x")
+    assert one.hidden.seeds("x") != other.hidden.seeds("x")
+    assert one.hidden.seeds("x") != one.hidden.seeds("y")
 
 
 FIGURES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(50, 700)), min_size=1, max_size=9)

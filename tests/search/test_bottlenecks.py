@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from pytest_gpuenergy.search import (
     CardModel,
     Costs,
     GraphExplorer,
-    Guide,
     KernelSpec,
     KernelWork,
     Region,
@@ -377,7 +375,7 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
             [move_named("cache_policy_cg")],
             seed=0,
             parameters=SearchParameters(min_pred_gain=least),
-            guide=Guide(prior, Path),
+            prior=prior,
         )
         explorer.learn(FUNCTIONS.baseline, result_of(prior, FUNCTIONS.baseline))
         tried.append(explorer.propose() is not None)
@@ -390,8 +388,6 @@ def test_the_least_gain_is_a_fraction_of_the_cost(
 ) -> None:
     prior = prior_of(MEMORY)
     monkeypatch.setattr(prior, "gain", lambda *_: gain)
-    explorer = GraphExplorer(
-        MEMORY, [move_named("cache_policy_cg")], seed=0, guide=Guide(prior, Path)
-    )
+    explorer = GraphExplorer(MEMORY, [move_named("cache_policy_cg")], seed=0, prior=prior)
     explorer.learn(MEMORY.baseline, result_of(prior, MEMORY.baseline))
     assert (explorer.propose() is not None) == tried

@@ -25,7 +25,7 @@ from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench, KernelSpec, Result, State, additions, outputs_read
-from pytest_gpuenergy.search.validation import variant_refusals
+from pytest_gpuenergy.search.validation import hidden_inputs, variant_refusals
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
 NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"
@@ -192,7 +192,7 @@ class TestWhatTheCheatsWouldGain:
     def test_one_that_knows_the_seeds_is_wrong_for_the_sparse_drawings(
         self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Bench, "hidden_seeds", lambda *_: KNOWN_SEEDS)
+        monkeypatch.setattr(hidden_inputs.Hidden, "seeds", lambda *_: KNOWN_SEEDS)
         spec = replace(SPEC, other_sizes=False)
         assert evaluated(device, candidate("knows_the_seed"), spec).outcome == "correctness"
 

@@ -19,7 +19,7 @@ from pytest_gpuenergy.search import (
     Result,
     State,
 )
-from pytest_gpuenergy.search.running import search as search_module
+from pytest_gpuenergy.search.running import kernel_search
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 3))
@@ -76,7 +76,7 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = write(tmp_path)
-    monkeypatch.setattr(search_module, "_AHEAD", 0)
+    monkeypatch.setattr(kernel_search, "_AHEAD", 0)
     assert optimize(spec, tmp_path / "one", "--budget-builds", "3") == 0
     monkeypatch.undo()
 

@@ -31,7 +31,7 @@ from pytest_gpuenergy.search import (
     proven_change,
     read_spec,
 )
-from pytest_gpuenergy.search.validation import gain as gain_module
+from pytest_gpuenergy.search.running import confirmation
 
 UNKNOWN = Conditions(None, None, None, None, None)
 RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
@@ -156,7 +156,7 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         compared.append(state)
         return VariantGain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
-    monkeypatch.setattr(gain_module, "compare", found)
+    monkeypatch.setattr(confirmation, "compare", found)
     bench: Any = SimpleNamespace(
         objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
     )

@@ -22,7 +22,7 @@ from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search import Bench, Result, State, VariantGain, read_spec
-from pytest_gpuenergy.search.validation import gain as gain_module
+from pytest_gpuenergy.search.running import confirmation
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class TestProof:
             found = VariantGain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
-        monkeypatch.setattr(gain_module, "compare", compare)
+        monkeypatch.setattr(confirmation, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
         state = state_of(tmp_path / "out")
         baseline, *variants = state["nodes"]
@@ -251,7 +251,7 @@ class TestProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(
-            gain_module, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+            confirmation, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
         words = ("--objective", "edp", "--budget-builds", "1")
         assert optimize(write(tmp_path), tmp_path / "out", *words) == 0

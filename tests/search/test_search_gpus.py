@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from processes import has_ended
 from search_folders import disk_with_room
 
-from pytest_gpuenergy.commands import claim_gpus, evaluator_of
+from pytest_gpuenergy.commands import claim_gpus
 from pytest_gpuenergy.engine import Settings
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, Result, SearchGpuProcess, Task, read_spec
+from pytest_gpuenergy.search import Bench, Result, SearchGpuProcess, Task, evaluator_of, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
@@ -179,7 +179,7 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
             option="--gpus",
             factory=f"{SearchGpuProcess.__module__}:SearchGpuProcess",
         )
-        evaluator = evaluator_of(gpus, spec, Metric.EDP, 0)
+        evaluator = evaluator_of(gpus.devices, gpus.team, spec, Metric.EDP, 0)
         evaluator.start(0, spec.baseline)
         with evaluator.alone():
             waiting = evaluator.start(0, spec.baseline)

@@ -18,7 +18,7 @@ from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
 from pytest_gpuenergy.search import Bench, Result, State
-from pytest_gpuenergy.search.validation import gain
+from pytest_gpuenergy.search.running import confirmation
 
 if TYPE_CHECKING:
     from conftest import Searched
@@ -86,7 +86,7 @@ def test_nothing_is_evaluated_again(
     evaluated: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gain, "compare", None)
+    monkeypatch.setattr(confirmation, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole

@@ -21,13 +21,12 @@ from pytest_gpuenergy.search.spec.kernel_spec import Language
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
-    decode,
+    decode_versioned,
     dump,
     is_there,
     lock,
     open_file,
     read_bytes,
-    schema_version,
     shown,
     write_atomically,
 )
@@ -36,7 +35,7 @@ from pytest_gpuenergy.tuning import writing
 TACTICS_VERSION = 1
 """The ``schema_version`` of the files that this version reads and writes."""
 GLOBAL_TACTICS, TACTICS = "global_tactic_graph.json", "tactics.json"
-_LARGEST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """Size of a file of tactics."""
 _LARGEST_GAIN = 1000.0
 """Logarithm of a speedup; a larger one in a file cannot be right."""
@@ -225,13 +224,8 @@ def _usable(outdir: Path, tell: Callable[[str], None]) -> TacticGraph:
 
 
 def _read(path: Path) -> TacticGraph:
-    content = read_bytes(path, "list of tactics", _LARGEST_BYTES)
-    version = schema_version(content)
-    if version != TACTICS_VERSION:
-        raise FormError(
-            f"its schema_version is {shown(version)}, but this gpuenergy reads {TACTICS_VERSION}"
-        )
-    found = decode(content, TacticGraph)
+    content = read_bytes(path, "list of tactics", _MAX_BYTES)
+    found = decode_versioned(content, TacticGraph, TACTICS_VERSION)
     for tactic in (tactic for part in found.parts for tactic in part.tactics):
         possible = abs(tactic.mean) <= _LARGEST_GAIN and 0 <= tactic.spread <= _LARGEST_GAIN
         if min(tactic.count, tactic.failures) < 0 or not possible:

@@ -18,25 +18,21 @@ from pytest_gpuenergy.record import Metric, RunInfo
 from pytest_gpuenergy.search.running.search_state import (
     SearchIdentity,
     SearchState,
-    read_lines,
     read_state,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
 from pytest_gpuenergy.search.validation.result import RESULT_VERSION, Result, VariantGain
 from pytest_gpuenergy.support import (
-    FormError,
     InputError,
-    decode,
     drop_torn_line,
     dump,
     encode,
     is_there,
     lock,
     open_file,
-    read_bytes,
-    schema_version,
-    shown,
+    read_record,
+    read_records,
     write_atomically,
 )
 from pytest_gpuenergy.tuning import writing
@@ -46,14 +42,14 @@ SPEC_JSON, STATE_JSON = "spec.json", "search_state.json"
 EVENTS_JSONL, TRACE_MD = "events.jsonl", "trace.md"
 _RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
 _T = TypeVar("_T")
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Size of a result or a comparison."""
-_LARGEST_LIST_BYTES = 1 << 30
+_MAX_LIST_BYTES = 1 << 30
 """Size of the list of events."""
 
 CONTROL_VERSION = 1
 """The ``schema_version`` of the control files that this version reads and writes."""
-_LARGEST_CONTROL_BYTES = 16 << 20
+_MAX_CONTROL_BYTES = 16 << 20
 """Size of a control file, which contains the source of a state."""
 
 
@@ -68,6 +64,7 @@ class KernelFolder:
 
     Attributes:
         path: the path of the folder.
+        identity: the identity of the search.
         earlier: the state of the search that is continued; None for a new search.
 
     Raises:
@@ -80,6 +77,7 @@ class KernelFolder:
         self, outdir: Path, spec: KernelSpec, identity: SearchIdentity, *, resume: bool
     ) -> None:
         self.path = outdir / "kernels" / f"_{spec.name}"
+        self.identity = identity
         self.earlier: SearchState | None = None
         with ExitStack() as stack, writing(self.path):
             for name in (BASELINE, VARIANTS):
@@ -94,7 +92,13 @@ class KernelFolder:
                     "another --outdir."
                 )
             drop_torn_line(events)
-            read = read_lines(events, "list of events", _Event, _LARGEST_LIST_BYTES)
+            read = read_records(
+                events,
+                "list of events",
+                _Event,
+                _MAX_LIST_BYTES,
+                remedy="name another --outdir",
+            )
             self._noted = {(record.event, record.id) for record in read}
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
@@ -280,13 +284,8 @@ def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
     """Return the record in a file; None if there is no file."""
     if not is_there(path):
         return None
-    try:
-        return decode(read_bytes(path, what, _LARGEST_BYTES), kind)
-    except FormError as error:
-        raise InputError(
-            f"The {what} {path} cannot be used, because {error}: delete its folder to have it "
-            "measured again."
-        ) from None
+    remedy = "delete its folder to have it measured again"
+    return read_record(path, what, kind, _MAX_BYTES, remedy=remedy)
 
 
 class _Event(Struct, frozen=True):
@@ -332,14 +331,4 @@ def read_control(path: Path) -> Control:
     Raises:
         InputError: the file cannot be read.
     """
-    content = read_bytes(path, "control file", _LARGEST_CONTROL_BYTES)
-    try:
-        version = schema_version(content)
-        if version != CONTROL_VERSION:
-            raise FormError(
-                f"its schema_version is {shown(version)}, but this gpuenergy reads "
-                f"{CONTROL_VERSION}"
-            )
-        return decode(content, Control)
-    except FormError as error:
-        raise InputError(f"The control file {path} cannot be used, because {error}.") from None
+    return read_record(path, "control file", Control, _MAX_CONTROL_BYTES, version=CONTROL_VERSION)

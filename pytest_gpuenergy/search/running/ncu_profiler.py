@@ -31,11 +31,10 @@ from pytest_gpuenergy.support import (
     INSTALL,
     FormError,
     InputError,
-    decode,
     dump,
     forbidden,
     is_there,
-    read_bytes,
+    read_record,
     run_child,
     shown,
     write_atomically,
@@ -45,7 +44,7 @@ from pytest_gpuenergy.tuning import writing
 PROFILE, _LOG = "profile.json", "profile.log"
 _TIMEOUT_S = 120.0
 """Seconds for one profile."""
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Size of a stored profile."""
 LAUNCHES = 3
 """Launches of a variant. The last one is profiled: the caches are then as in a measurement."""
@@ -113,7 +112,8 @@ class Profiler:
             return {}
         path = place / PROFILE
         if is_there(path):
-            return _read(path).used
+            remedy = "delete it to have it made again"
+            return read_record(path, "profile", Profile, _MAX_BYTES, remedy=remedy).used
         profile = Profile(message=self._trouble) if self._trouble else self._profile(place)
         with writing(path):
             write_atomically(path, dump(profile), durable=True)
@@ -163,16 +163,6 @@ class Profiler:
                 f"ncu failed with exit code {done.returncode}: {place / _LOG} says why"
             )
         return done.stdout
-
-
-def _read(path: Path) -> Profile:
-    try:
-        found = decode(read_bytes(path, "profile", _LARGEST_BYTES), Profile)
-    except FormError as error:
-        raise InputError(
-            f"The profile {path} cannot be used, because {error}: delete it to have it made again."
-        ) from None
-    return found
 
 
 def metrics() -> tuple[str, ...]:

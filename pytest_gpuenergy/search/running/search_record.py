@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.running.gains_summary import path_to, summary_of
+from pytest_gpuenergy.search.running.gains_summary import path_to, summarize
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
     EVENTS_JSONL,
@@ -25,10 +25,18 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
 from pytest_gpuenergy.search.validation.result import SearchNode, VariantGain
-from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    is_file,
+    matching,
+    read_bytes,
+    read_record,
+)
 
 Values = dict[str, Any]
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Size of a file of a variant."""
 _LONGEST_DIFF = 40_000
 """Characters of a diff that the page shows."""
@@ -83,7 +91,7 @@ def search_values(search: SearchRecord) -> Values:
     """Return a search as plain values, with its states in the order of `listed`."""
     state, first = search.state, search.state.nodes[0]
     identity, metric = state.identity, state.identity.objective
-    summed_up = summary_of([(search.spec, state)])
+    summed_up = summarize([(search.spec, state)])
     assert summed_up is not None  # because there is a baseline
     (summary,) = summed_up.kernels
     return {
@@ -114,13 +122,8 @@ def _read_search(folder: Path) -> SearchRecord | None:
     state = read_state(folder / STATE_JSON)
     if not state.nodes:
         return None
-    path = folder / BASELINE / "run.json"
-    try:
-        run = decode(read_bytes(path, "record of a run", _LARGEST_BYTES), RunInfo)
-    except FormError as error:
-        raise InputError(
-            f"The record of a run {path} cannot be used, because {error}: name another folder."
-        ) from None
+    path, remedy = folder / BASELINE / "run.json", "name another folder"
+    run = read_record(path, "record of a run", RunInfo, _MAX_BYTES, remedy=remedy)
     return SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run)
 
 
@@ -214,7 +217,7 @@ def _content(folder: Path, node: SearchNode, name: str) -> bytes:
     if Path(node.id).name != node.id:  # a damaged id must not lead to another folder
         return b""
     try:
-        return read_bytes(folder / VARIANTS / node.id / name, name, _LARGEST_BYTES)
+        return read_bytes(folder / VARIANTS / node.id / name, name, _MAX_BYTES)
     except InputError:
         return b""
 

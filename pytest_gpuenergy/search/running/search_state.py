@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec import Struct
 
@@ -14,21 +11,12 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
 from pytest_gpuenergy.search.validation.result import SearchNode, VariantGain
-from pytest_gpuenergy.support import (
-    FormError,
-    InputError,
-    decode,
-    encode,
-    read_bytes,
-    schema_version,
-    shown,
-)
+from pytest_gpuenergy.support import encode, read_record
 
 STATE_VERSION = 1
 """The ``schema_version`` of the files that this version reads and writes."""
 
-_T = TypeVar("_T")
-_LARGEST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 """Size of a ``search_state.json``."""
 
 
@@ -102,34 +90,11 @@ def read_state(path: Path) -> SearchState:
     Raises:
         InputError: the file cannot be read.
     """
-    what = "state of a search"
-    content = read_bytes(path, what, _LARGEST_BYTES)
-    with _usable(path, what):
-        version = schema_version(content)
-        if version != STATE_VERSION:
-            raise FormError(
-                f"its schema_version is {shown(version)}, but this gpuenergy reads {STATE_VERSION}"
-            )
-        return decode(content, SearchState)
-
-
-def read_lines(path: Path, what: str, kind: type[_T], largest_bytes: int) -> list[_T]:
-    """Read a file of a search that has one record per line; messages call the file ``what``.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    content = read_bytes(path, what, largest_bytes)
-    with _usable(path, what):
-        return [decode(line, kind) for line in content.splitlines()]
-
-
-@contextmanager
-def _usable(path: Path, what: str) -> Iterator[None]:
-    """Replace a `FormError` by an `InputError` that names the file."""
-    try:
-        yield
-    except FormError as error:
-        raise InputError(
-            f"The {what} {path} cannot be used, because {error}: name another --outdir."
-        ) from None
+    return read_record(
+        path,
+        "state of a search",
+        SearchState,
+        _MAX_BYTES,
+        version=STATE_VERSION,
+        remedy="name another --outdir",
+    )

@@ -114,7 +114,7 @@ class SearchParameters:
             key = name.lower()
             if key not in _BOUNDS:
                 raise InputError(
-                    f"There is no search parameter {name!r:.60}: choose from "
+                    f"There is no search parameter {key!r:.60}: choose from "
                     f"{', '.join(sorted(_BOUNDS)).upper()}."
                 )
             if key in values:
