@@ -32,22 +32,10 @@ from .moves.move import (
 from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
-    costs_of as costs_of,
-    dominant as dominant,
-    power_w as power_w,
-    shares_of_energy as shares_of_energy,
-    shares_of_time as shares_of_time,
+    Situation as Situation,
     work_of as work_of,
 )
-from .priors.prior import (
-    BottleneckPrior as BottleneckPrior,
-    Situation as Situation,
-    changed as changed,
-    improvement as improvement,
-    involvement as involvement,
-    saved as saved,
-    situation_of as situation_of,
-)
+from .priors.prior import BottleneckPrior as BottleneckPrior, improvement as improvement
 from .priors.tactics import (
     GLOBAL_TACTICS as GLOBAL_TACTICS,
     SearchTactics as SearchTactics,
