@@ -92,13 +92,8 @@ class KernelFolder:
                     "another --outdir."
                 )
             drop_torn_line(events)
-            read = read_records(
-                events,
-                "list of events",
-                _Event,
-                _MAX_LIST_BYTES,
-                remedy="name another --outdir",
-            )
+            remedy = "name another --outdir"
+            read = read_records(events, "list of events", _Event, _MAX_LIST_BYTES, remedy=remedy)
             self._noted = {(record.event, record.id) for record in read}
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
@@ -301,10 +296,8 @@ class Control(Struct, frozen=True, kw_only=True):
         state: the state to evaluate.
         objective: the metric that the search minimizes.
         seed: the seed of the search.
-        gpus: the GPUs, as ``--gpus`` takes them.
+        gpus, powercap, smclock: the settings of the GPUs, as the options take them.
         place: the place of the GPU among them, from 0.
-        powercap: the power limit, as ``--powercap`` takes it.
-        smclock: the clock, as ``--smclock`` takes it.
         parent: the id of the state to which the move was made; None for the baseline.
         move: the name of the move.
         what: the place and the parameters of the move.
