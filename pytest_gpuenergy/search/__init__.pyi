@@ -67,7 +67,10 @@ from .running.kernel_folder import (
     STATE_JSON as STATE_JSON,
     VARIANTS as VARIANTS,
     KernelFolder as KernelFolder,
+    SearchIdentity as SearchIdentity,
+    SearchState as SearchState,
     read_control as read_control,
+    read_state as read_state,
 )
 from .running.kernel_search import KernelSearchSettings as KernelSearchSettings
 from .running.ncu_profiler import (
@@ -83,11 +86,6 @@ from .running.search_record import (
     read_searches as read_searches,
     search_folders as search_folders,
     search_values as search_values,
-)
-from .running.search_state import (
-    SearchIdentity as SearchIdentity,
-    SearchState as SearchState,
-    read_state as read_state,
 )
 from .running.state_evaluation import Bench as Bench
 from .source.counted_loops import with_counted_loops as with_counted_loops

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, Interval, Metric, peaks_of
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.search.running.kernel_folder import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
 from pytest_gpuenergy.search.validation.result import SearchNode

@@ -19,8 +19,13 @@ from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.running.confirmation import Confirmation, by_cost
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
-from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
-from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.search.running.kernel_folder import (
+    BASELINE,
+    SPEC_JSON,
+    Control,
+    KernelFolder,
+    SearchState,
+)
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.running.state_evaluation import Bench
 from pytest_gpuenergy.search.source.text_checks import not_understood, other_types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,18 +26,18 @@ from pytest_gpuenergy.search.priors.tactics import (
 )
 from pytest_gpuenergy.search.running.evaluators import Evaluator, OwnProcess, TeamEvaluator
 from pytest_gpuenergy.search.running.explorer import GraphExplorer
-from pytest_gpuenergy.search.running.kernel_folder import BASELINE, KernelFolder
-from pytest_gpuenergy.search.running.kernel_search import KernelSearch, KernelSearchSettings
-from pytest_gpuenergy.search.running.ncu_profiler import Profiler
-from pytest_gpuenergy.search.running.search_state import (
+from pytest_gpuenergy.search.running.kernel_folder import (
+    BASELINE,
+    KernelFolder,
     SearchIdentity,
     SearchState,
-    identity_of_spec,
 )
+from pytest_gpuenergy.search.running.kernel_search import KernelSearch, KernelSearchSettings
+from pytest_gpuenergy.search.running.ncu_profiler import Profiler
 from pytest_gpuenergy.search.running.state_evaluation import Bench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.state_kernel import refusal_of
-from pytest_gpuenergy.support import InputError, is_there
+from pytest_gpuenergy.support import InputError, encode, is_there
 
 
 def optimize_kernels(
@@ -115,7 +116,7 @@ def _optimize(
     info = run_info(device, new_run_id(), options, git_revision=git_revision_of(Path.cwd()))
     enforced = enforced_setpoint(device)
     identity = SearchIdentity(
-        spec=identity_of_spec(spec),
+        spec=hashlib.sha256(encode(spec)).hexdigest(),
         gpu=device.name,
         emulated=device.emulated,
         power_limit_w=enforced.power_limit_w,

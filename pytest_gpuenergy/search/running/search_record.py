@@ -19,8 +19,9 @@ from pytest_gpuenergy.search.running.kernel_folder import (
     SPEC_JSON,
     STATE_JSON,
     VARIANTS,
+    SearchState,
+    read_state,
 )
-from pytest_gpuenergy.search.running.search_state import SearchState, read_state
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
 from pytest_gpuenergy.search.validation.result import SearchNode

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from pytest_gpuenergy.record import METRICS
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.search.running.kernel_folder import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.state_kernel import macros
 from pytest_gpuenergy.search.validation.hidden_inputs import has_others
