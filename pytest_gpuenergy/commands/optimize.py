@@ -17,7 +17,6 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
-from pytest_gpuenergy.commands.gpus import claim_gpus, gpu_names
 from pytest_gpuenergy.search import (
     KEY_VARIABLE,
     MODEL,
@@ -36,8 +35,6 @@ _N = TypeVar("_N", int, float)
 _BUILDS = 50
 _MIN_GAIN = 0.02
 _NCU_EVERY = 5
-_FACTORY = "pytest_gpuenergy.search.running.evaluators:SearchGpuProcess"
-"""The class whose object evaluates variants in each GPU's own process."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -144,7 +141,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
-    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.engine import Settings, claim_gpus
     from pytest_gpuenergy.record import Metric
     from pytest_gpuenergy.search import (
         KernelSearchSettings,
@@ -181,13 +178,12 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
             resume=arguments.resume,
         )
         limits = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
-        gpus = claim_gpus(stack, arguments.gpus, limits, option="--gpus", factory=_FACTORY)
+        gpus = claim_gpus(stack, arguments.gpus, limits, tell, "--gpus")
         endpoint = connect(llm, refused=arguments.no_llm, tell=tell)
         stack.callback(endpoint.close)
         for spec, state in optimize_kernels(
             specs,
-            gpus.devices,
-            gpus.team,
+            gpus,
             settings,
             endpoint,
             named_alone=not is_folder(place),
@@ -198,7 +194,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
 
 
 def _run_worker(arguments: Namespace) -> int:
-    from pytest_gpuenergy.engine import Settings, claim
+    from pytest_gpuenergy.engine import Settings, claim, gpu_names
     from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.search import Bench, read_control, read_spec
     from pytest_gpuenergy.support import dump, plain, write_atomically

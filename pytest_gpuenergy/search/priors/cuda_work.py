@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.priors.averages import LOOPS, Averages
 from pytest_gpuenergy.search.priors.work import (
     CONVERSIONS,
@@ -18,8 +20,6 @@ from pytest_gpuenergy.search.priors.work import (
     WARP,
     KernelWork,
 )
-from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, CudaText, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (

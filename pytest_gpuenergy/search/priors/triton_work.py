@@ -11,6 +11,7 @@ import itertools
 import math
 from functools import cached_property
 
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.work import (
     DIVISION,
@@ -19,7 +20,6 @@ from pytest_gpuenergy.search.priors.work import (
     WARP,
     KernelWork,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import Metric, RunInfo
+from pytest_gpuenergy.search.analysis.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.running.confirmation import Confirmation, by_cost
-from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
+from pytest_gpuenergy.search.running.evaluators import BaselineScales, Evaluator
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
@@ -28,7 +29,6 @@ from pytest_gpuenergy.search.running.kernel_folder import (
 )
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.running.state_evaluation import Bench
-from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
@@ -122,7 +122,7 @@ class KernelSearch:
         width = earlier.width if earlier and earlier.nodes else len(self.evaluator.gpus)
         self.state = SearchState(identity=self.folder.identity, width=width)
         self._states: dict[str, State] = {}
-        self._scales = Scales(self.evaluator, self.folder)
+        self._scales = BaselineScales(self.evaluator, self.folder)
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="listings")
         self._listings: dict[str, Future[_Listed]] = {}
         self._background = ThreadPoolExecutor(1, thread_name_prefix="precompute")

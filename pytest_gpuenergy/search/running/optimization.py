@@ -9,8 +9,7 @@ from pathlib import Path
 from threading import Event
 
 from pytest_gpuenergy.control import enforced_setpoint
-from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Team, git_revision_of, run_info
+from pytest_gpuenergy.engine import ClaimedGpus, git_revision_of, run_info
 from pytest_gpuenergy.record import Metric, new_run_id
 from pytest_gpuenergy.search.llm.consultant import FILE_NAME, Consultant
 from pytest_gpuenergy.search.llm.endpoint import Endpoint
@@ -42,8 +41,7 @@ from pytest_gpuenergy.support import InputError, encode, is_there
 
 def optimize_kernels(
     specs: Sequence[KernelSpec],
-    devices: Sequence[Device],
-    team: Team,
+    gpus: ClaimedGpus,
     settings: KernelSearchSettings,
     endpoint: Endpoint,
     *,
@@ -55,8 +53,7 @@ def optimize_kernels(
 
     Args:
         specs: the specs of the kernels.
-        devices: the claimed GPUs, of one model and under the same limits.
-        team: the processes of these GPUs.
+        gpus: the claimed GPUs, of one model and under the same limits.
         settings: the settings of the searches.
         endpoint: the language model, which is not asked if it is disabled.
         named_alone: whether the only spec was named itself, so that it is not skipped if the GPU
@@ -71,7 +68,7 @@ def optimize_kernels(
         OutputError: a file cannot be written.
         KeyboardInterrupt: ``stop`` was set.
     """
-    device = devices[0]
+    device = gpus.devices[0]
     specs = [spec.on(emulated=device.emulated) for spec in specs]
     runnable, failed = list[KernelSpec](), list[str]()
     for spec in specs:
@@ -88,7 +85,7 @@ def optimize_kernels(
         if stop.is_set():
             raise KeyboardInterrupt
         try:
-            yield spec, _optimize(spec, devices, team, settings, endpoint, tell, stop)
+            yield spec, _optimize(spec, gpus, settings, endpoint, tell, stop)
         except InputError as error:
             if len(specs) == 1:
                 raise
@@ -103,14 +100,13 @@ def optimize_kernels(
 
 def _optimize(
     spec: KernelSpec,
-    devices: Sequence[Device],
-    team: Team,
+    gpus: ClaimedGpus,
     settings: KernelSearchSettings,
     endpoint: Endpoint,
     tell: Callable[[str], None],
     stop: Event,
 ) -> SearchState:
-    device, outdir = devices[0], settings.outdir
+    device, outdir = gpus.devices[0], settings.outdir
     names = ("budget", "gpus", "powercap", "smclock")
     options = {name: str(getattr(settings, name)) for name in names}
     info = run_info(device, new_run_id(), options, git_revision=git_revision_of(Path.cwd()))
@@ -131,14 +127,14 @@ def _optimize(
         emulated=identity.emulated,
         objective=identity.objective,
     )
-    evaluator = evaluator_of(devices, team, spec, settings.objective, settings.seed)
+    evaluator = evaluator_of(gpus, spec, settings.objective, settings.seed)
     with KernelFolder(outdir, spec, identity, resume=settings.resume) as folder:
         llm = _llm_moves(endpoint, folder, device.name, tell)
         tactics = tactics_at_start(outdir, folder.path, part, tell)
         parameters = settings.parameters
         prior = BottleneckPrior(spec, CardModel.of(device), identity.objective, parameters, tactics)
         # With several GPUs one would be profiled while it measures.
-        profiles = not device.emulated and len(devices) == 1
+        profiles = not device.emulated and len(gpus.devices) == 1
         every = int(parameters.ncu_every) if profiles else 0
         profiler = Profiler(every, device.uuid, device.name, spec.entry, tell)
         explorer = GraphExplorer(
@@ -156,16 +152,14 @@ def _optimize(
     return found
 
 
-def evaluator_of(
-    devices: Sequence[Device], team: Team, spec: KernelSpec, objective: Metric, seed: int
-) -> Evaluator:
-    """Return the evaluator of a spec's states on claimed GPUs, which are those of the team."""
-    benches = tuple(Bench(spec, device, objective, seed) for device in devices)
+def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int) -> Evaluator:
+    """Return the evaluator of a spec's states on the claimed GPUs."""
+    benches = tuple(Bench(spec, device, objective, seed) for device in gpus.devices)
     if len(benches) == 1:
         return OwnProcess(benches[0])
-    for device in devices:
+    for device in gpus.devices:
         device.renew()  # so that no process of this one keeps a context on the GPU
-    return TeamEvaluator(team, benches)
+    return TeamEvaluator(gpus.team, benches)
 
 
 def _llm_moves(
