@@ -196,7 +196,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
 def _run_worker(arguments: Namespace) -> int:
     from pytest_gpuenergy.engine import Settings, claim, gpu_names
     from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.search import Bench, read_control, read_spec
+    from pytest_gpuenergy.search import SearchBench, read_control, read_spec
     from pytest_gpuenergy.support import dump, plain, write_atomically
     from pytest_gpuenergy.tuning import writing
 
@@ -208,7 +208,7 @@ def _run_worker(arguments: Namespace) -> int:
         device = stack.enter_context(open_device(gpu, index=index))
         limits = Settings(control.powercap, control.smclock, arguments.allow == "clocks")
         claim(stack, device, limits, tell)
-        result = Bench(spec, device, control.objective, control.seed).evaluate(control.state)
+        result = SearchBench(spec, device, control.objective, control.seed).evaluate(control.state)
     path = arguments.worker.parent / "runner_result.json"
     with writing(path):
         write_atomically(path, dump(result))

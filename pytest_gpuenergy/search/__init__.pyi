@@ -93,7 +93,7 @@ from .running.search_record import (
     search_folders as search_folders,
     search_values as search_values,
 )
-from .running.state_evaluation import Bench as Bench
+from .running.state_evaluation import SearchBench as SearchBench
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.edits import Edit as Edit, edited as edited
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract

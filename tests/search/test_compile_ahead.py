@@ -13,10 +13,10 @@ from spaces import DrawnSpace, drawn_spaces, run
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.search import (
-    Bench,
     GraphExplorer,
     GraphStrategy,
     Result,
+    SearchBench,
     State,
 )
 from pytest_gpuenergy.search.running import kernel_search
@@ -82,18 +82,18 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
 
     prepared: list[str] = []
     early: list[bool] = []
-    prepare, evaluate = EmulatedDevice.prepare, Bench.evaluate
+    prepare, evaluate = EmulatedDevice.prepare, SearchBench.evaluate
 
     def noted(device: EmulatedDevice, kernels: Sequence[Any]) -> None:
         prepared.extend(kernel.origin.details["state"] for kernel in kernels)
         prepare(device, kernels)
 
-    def timed(bench: Bench, state: State, *limit: Any) -> Result:
+    def timed(bench: SearchBench, state: State, *limit: Any) -> Result:
         early.append(prepared.count(state.id) > len(bench.spec.sizes))
         return evaluate(bench, state, *limit)
 
     monkeypatch.setattr(EmulatedDevice, "prepare", noted)
-    monkeypatch.setattr(Bench, "evaluate", timed)
+    monkeypatch.setattr(SearchBench, "evaluate", timed)
     assert optimize(spec, tmp_path / "other", "--budget-builds", "3") == 0
     assert sum(early) >= 2
     assert state_of(tmp_path / "one") == state_of(tmp_path / "other")

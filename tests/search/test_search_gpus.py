@@ -24,7 +24,7 @@ from search_folders import disk_with_room
 from pytest_gpuenergy.engine import GpuWorker, Settings, claim_gpus
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, EvaluationTask, Result, evaluator_of, read_spec
+from pytest_gpuenergy.search import EvaluationTask, Result, SearchBench, evaluator_of, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
@@ -154,7 +154,7 @@ def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: P
     process.rest()
     process.close()
     with open_device("emulated:h200x2", index=1) as device:
-        expected = Bench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
+        expected = SearchBench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
     assert replace(found, steps_s={}) == replace(expected, steps_s={})
 
 

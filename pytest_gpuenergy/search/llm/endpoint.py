@@ -319,7 +319,7 @@ class _ChatMessage(Struct, frozen=True):
     refusal: str | None = None
 
 
-class _Choice(Struct, frozen=True):
+class _ChatChoice(Struct, frozen=True):
     message: _ChatMessage
     finish_reason: str | None = None
 
@@ -345,7 +345,7 @@ class _Responses(Struct, frozen=True):
 
 
 class _Chat(Struct, frozen=True):
-    choices: tuple[_Choice, ...]
+    choices: tuple[_ChatChoice, ...]
     usage: _ChatUsage | None = None
 
 

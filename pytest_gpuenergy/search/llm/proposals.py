@@ -15,8 +15,8 @@ from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
-    Answer,
     Context,
+    LlmAnswer,
     first_question,
     label_of,
     read_answer,
@@ -158,7 +158,7 @@ class LlmMoves:
             self.counts["inline_assembler"] += 1
         return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
 
-    def _ask(self, state: State, turn: int, question: Question) -> tuple[LlmExchange, Answer]:
+    def _ask(self, state: State, turn: int, question: Question) -> tuple[LlmExchange, LlmAnswer]:
         exchange = self.consultant.ask(state.id, turn, question)
         if exchange.missing:
             raise _RefusedError(exchange.missing, exchange.why)

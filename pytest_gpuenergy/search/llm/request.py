@@ -106,7 +106,7 @@ def first_question(state: State, spec: KernelSpec, context: Context) -> Question
 def second_question(first: Question, answer: str, why: str) -> Question:
     """Ask for the whole source in place of a diff that does not apply."""
     again = (
-        f"The diff does not apply, because {why}. Answer the same request once more, with the "
+        f"The diff does not apply, because {why}. LlmAnswer the same request once more, with the "
         "complete new source text in `source`."
     )
     return Question(
@@ -190,7 +190,7 @@ class LaunchUpdate(Struct, frozen=True, forbid_unknown_fields=True):
     constants: tuple[NamedConstant, ...] | None = None
 
 
-class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+class LlmAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     """The proposal of a model.
 
     Attributes:
@@ -208,13 +208,13 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
     launch: LaunchUpdate | None = None
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> LlmAnswer:
     """Read the text of a model's reply.
 
     Raises:
         FormError: the text is no JSON of this form; the message is a clause.
     """
-    return decode(text, Answer, "the answer")
+    return decode(text, LlmAnswer, "the answer")
 
 
 def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) -> LaunchPlan:
@@ -281,7 +281,7 @@ def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
     )
 
 
-def label_of(answer: Answer) -> str:
+def label_of(answer: LlmAnswer) -> str:
     """Return the change in a few words on one line."""
     words = " ".join(word for word in answer.what.split() if word.isprintable())
     return words if len(words) <= _MAX_WHAT else f"{words[: _MAX_WHAT - 3]}..."

@@ -67,10 +67,10 @@ _Thread = tuple[int, int, int]
 
 def work_of_cuda(kernel: CudaKernel) -> KernelWork:
     """Return the work of a kernel whose text is understood."""
-    return _Counting(kernel).work()
+    return _CudaCounting(kernel).work()
 
 
-class _Counting:
+class _CudaCounting:
     def __init__(self, kernel: CudaKernel) -> None:
         self._kernel = kernel
         self._body = kernel.text.body

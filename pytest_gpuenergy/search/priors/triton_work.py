@@ -40,10 +40,10 @@ Shape = tuple[int, ...]
 
 def work_of_triton(kernel: TritonFunction) -> KernelWork:
     """Return the work of a function that is understood."""
-    return _Counting(kernel).work()
+    return _TritonCounting(kernel).work()
 
 
-class _Counting:
+class _TritonCounting:
     def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._text = kernel.text

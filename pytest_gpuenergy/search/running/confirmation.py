@@ -17,7 +17,7 @@ from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Estimate, KernelInfo, Measurement, Metric
 from pytest_gpuenergy.search.running.evaluators import Evaluator
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
-from pytest_gpuenergy.search.running.state_evaluation import Bench
+from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.validation.gain import (
@@ -125,7 +125,7 @@ def by_cost(nodes: Sequence[SearchNode]) -> list[SearchNode]:
 
 
 def compare(
-    bench: Bench,
+    bench: SearchBench,
     state: State,
     *,
     candidates: int = 1,
@@ -181,7 +181,7 @@ def _is_hopeless(turns: Turns, objective: Metric, candidates: int) -> bool:
     )
 
 
-def _exhibit(bench: Bench, device: Device, folder: Path, state: State) -> Exhibit:
+def _exhibit(bench: SearchBench, device: Device, folder: Path, state: State) -> Exhibit:
     sizes = bench.spec.sizes[0]
     kernel = kernel_of(bench.spec, state, sizes)
     workload = bench.workload(sizes, device)

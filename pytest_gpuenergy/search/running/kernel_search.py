@@ -28,7 +28,7 @@ from pytest_gpuenergy.search.running.kernel_folder import (
     SearchState,
 )
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
-from pytest_gpuenergy.search.running.state_evaluation import Bench
+from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
@@ -133,7 +133,7 @@ class KernelSearch:
         self._proposed = 0
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SearchBench:
         """The bench of this process."""
         return self.evaluator.bench
 

@@ -33,7 +33,7 @@ from pytest_gpuenergy.search.running.kernel_folder import (
 )
 from pytest_gpuenergy.search.running.kernel_search import KernelSearch, KernelSearchSettings
 from pytest_gpuenergy.search.running.ncu_profiler import Profiler
-from pytest_gpuenergy.search.running.state_evaluation import Bench
+from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.state_kernel import refusal_of
 from pytest_gpuenergy.support import InputError, encode, is_there
@@ -154,7 +154,7 @@ def _optimize(
 
 def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int) -> Evaluator:
     """Return the evaluator of a spec's states on the claimed GPUs."""
-    benches = tuple(Bench(spec, device, objective, seed) for device in gpus.devices)
+    benches = tuple(SearchBench(spec, device, objective, seed) for device in gpus.devices)
     if len(benches) == 1:
         return OwnProcess(benches[0])
     for device in gpus.devices:

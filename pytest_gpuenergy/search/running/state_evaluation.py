@@ -47,7 +47,7 @@ from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 
 
 @dataclass(frozen=True)
-class Bench:
+class SearchBench:
     """Evaluates the states of a spec on one device.
 
     Attributes:
@@ -85,7 +85,7 @@ class Bench:
             InputError: the reference cannot be computed.
         """
         with self.device.twin() as device:
-            return _Evaluation(self, device, state).run(limit)
+            return _StateEvaluation(self, device, state).run(limit)
 
     def verify_afresh(self, state: State) -> str:
         """Verify a state once more, on inputs on which no variant was verified.
@@ -98,7 +98,7 @@ class Bench:
             InputError: the reference cannot be computed.
         """
         with self.device.twin() as device:
-            return _Evaluation(self, device, state, purpose=f"again {state.id} ").fault()
+            return _StateEvaluation(self, device, state, purpose=f"again {state.id} ").fault()
 
     def why_unproven(self, state: State) -> str:
         """Return the reason why the device's figures cannot prove a gain, as a sentence.
@@ -138,7 +138,7 @@ class Bench:
         """A set of sizes that the spec does not list, see `hidden_inputs.other_sizes`."""
         draw = random.Random(self.hidden.seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
         with self.device.twin() as device:
-            baseline = _Evaluation(self, device, self.spec.baseline)
+            baseline = _StateEvaluation(self, device, self.spec.baseline)
             if not has_others(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
                 return None
             return other_sizes(self.spec, draw, baseline.is_right)
@@ -175,7 +175,7 @@ class _Case:
 
 
 @dataclass
-class _Evaluation:
+class _StateEvaluation:
     """The evaluation of one state.
 
     Attributes:
@@ -186,7 +186,7 @@ class _Evaluation:
         correctness: the errors by workload so far.
     """
 
-    bench: Bench
+    bench: SearchBench
     device: Device
     state: State
     purpose: str = ""

@@ -38,7 +38,7 @@ class _Times(Struct, frozen=True):
     runtimes: tuple[Any, ...] = ()
 
 
-class _Result(Struct, frozen=True):
+class _T4Result(Struct, frozen=True):
     configuration: dict[str, Value]
     invalidity: Outcome
     times: _Times = _Times()
@@ -46,8 +46,8 @@ class _Result(Struct, frozen=True):
     objectives: list[str] = []
 
 
-class _Document(Struct, frozen=True):
-    results: list[_Result]
+class _T4Document(Struct, frozen=True):
+    results: list[_T4Result]
 
 
 class RecordedSpace:
@@ -192,7 +192,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
     """
     content = read_unpacked(path, "T4 file", LARGEST_BYTES)
     try:
-        results = decode(content, _Document, "the file").results
+        results = decode(content, _T4Document, "the file").results
         return [
             (result.configuration, _cost(result, f"results[{place}]"))
             for place, result in enumerate(results)
@@ -203,7 +203,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
         ) from None
 
 
-def _cost(result: _Result, what: str) -> float | None:
+def _cost(result: _T4Result, what: str) -> float | None:
     if result.invalidity != "correct":
         return None
     wanted = result.objectives[0] if result.objectives else "time"
