@@ -205,8 +205,13 @@ class KernelSearch:
             assert trial.result is not None
             if trial.pending is not None:
                 number = f"{self.state.builds + 1}/{self.settings.budget}"
-                progress = _progress(trial.next_move, trial.result)
-                self.tell(f"{self.bench.spec.name} {number}: {progress}")
+                application, result = trial.next_move.application, trial.result
+                figure = f"{result.outcome}: {result.message}"
+                if result.cost is not None:
+                    unit = f"{result.objective.unit}{emulated_mark(result.emulated)}"
+                    figure = f"{result.cost:.4g} {unit}"
+                what = f"{application.move} {application.what}: {figure}"
+                self.tell(f"{self.bench.spec.name} {number}: {what}")
             self._add(trial.state, trial.result, trial.next_move)
 
     def _next(self, running: int) -> _Trial | None:
@@ -342,12 +347,3 @@ def _origin(next_move: NextMove | None) -> dict[str, Any]:
 
 def _fields(record: SearchNode | VariantGain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
-
-
-def _progress(next_move: NextMove, result: Result) -> str:
-    """Return the line of progress about an evaluated state."""
-    what = f"{next_move.application.move} {next_move.application.what}"
-    if result.cost is None:
-        return f"{what}: {result.outcome}: {result.message}"
-    metric = result.objective
-    return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"

@@ -110,19 +110,16 @@ class GraphStrategy:
         if cost is not None and not _MIN_COST <= cost <= 1 / _MIN_COST:
             raise ValueError("a cost must be a positive number")
         baseline = self.graph.nodes[self.graph.root].cost if proposal.path else cost
-        self.graph.finish(proposal, self._value(cost, baseline), cost)
+        value = self.parameters.failure_value
+        if cost is not None and baseline is not None:
+            value = max(value, math.log(baseline / cost))
+        self.graph.finish(proposal, value, cost)
         self._experience.observe(self.graph.known_edges_to(proposal.state))
         self._scale = None
 
     def _begin(self, proposal: Proposal) -> Proposal:
         self.graph.add(proposal)
         return proposal
-
-    def _value(self, cost: float | None, baseline: float | None) -> float:
-        least = self.parameters.failure_value
-        if cost is None or baseline is None:
-            return least
-        return max(least, math.log(baseline / cost))
 
     def _prunes(self, edge: GraphEdge) -> bool:
         return edge.gain is not None and -math.expm1(-edge.gain) < self.parameters.min_pred_gain

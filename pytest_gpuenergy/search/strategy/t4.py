@@ -158,19 +158,15 @@ class RecordedSpace:
             for name in configuration:
                 lines[_rest(configuration, name)].append(state)
         for (name, _), line in lines.items():
-            line.sort(key=lambda state: _order(self._configurations[state][name]))
+            # Numbers come before words.
+            values = {state: self._configurations[state][name] for state in line}
+            line.sort(key=lambda state: (isinstance(values[state], str), values[state]))
         return dict(lines)
 
 
 def _rest(configuration: Configuration, name: str) -> tuple[str, str]:
     """Return a key that configurations share if they differ in this parameter only."""
     return name, state_id({other: configuration[other] for other in configuration if other != name})
-
-
-def _order(value: Value) -> tuple[bool, float, str]:
-    if isinstance(value, str):
-        return True, 0.0, value
-    return False, value, ""
 
 
 def state_id(configuration: Configuration) -> str:
