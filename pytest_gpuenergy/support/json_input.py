@@ -9,6 +9,8 @@ import math
 import re
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -168,6 +170,67 @@ def schema_version(content: bytes | str, what: str = "it") -> object:
         FormError: the value is not an object.
     """
     return decode(content, _Versioned, what).schema_version
+
+
+def decode_versioned(content: bytes | str, kind: type[_T], version: int) -> _T:
+    """Decode a JSON object whose ``schema_version`` must be this one.
+
+    Raises:
+        FormError: it has another version, or does not fit the type; see `decode`.
+    """
+    if (found := schema_version(content)) != version:
+        raise FormError(f"its schema_version is {shown(found)}, but this gpuenergy reads {version}")
+    return decode(content, kind)
+
+
+def read_record(
+    path: Path,
+    what: str,
+    kind: type[_T],
+    largest_bytes: int,
+    *,
+    version: int | None = None,
+    remedy: str = "",
+) -> _T:
+    """Read a JSON file; messages call it ``what`` and end with ``remedy``, which says what to do.
+
+    Raises:
+        InputError: the file cannot be read, has another ``schema_version`` than a given one, or
+            does not fit the type.
+    """
+    content = read_bytes(path, what, largest_bytes)
+    try:
+        return (
+            decode(content, kind) if version is None else decode_versioned(content, kind, version)
+        )
+    except FormError as error:
+        raise InputError(
+            f"The {what} {path} cannot be used, because {error}{remedy and f': {remedy}'}."
+        ) from None
+
+
+def read_records(
+    path: Path, what: str, kind: type[_T], largest_bytes: int, *, remedy: str = ""
+) -> list[_T]:
+    """Read a file that has one JSON value per line, as `read_record` does.
+
+    Raises:
+        InputError: the file cannot be read, or a line does not fit the type.
+    """
+    content = read_bytes(path, what, largest_bytes)
+    with _usable(path, what, remedy):
+        return [decode(line, kind) for line in content.splitlines()]
+
+
+@contextmanager
+def _usable(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """Replace a `FormError` by an `InputError` that names the file."""
+    try:
+        yield
+    except FormError as error:
+        raise InputError(
+            f"The {what} {path} cannot be used, because {error}{remedy and f': {remedy}'}."
+        ) from None
 
 
 def convert(value: object, kind: type[_T], what: str = "it") -> _T:

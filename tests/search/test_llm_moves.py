@@ -29,17 +29,14 @@ from msgspec.structs import replace
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     VOCABULARY,
-    AnswerLog,
     Application,
     Consultant,
-    Context,
     Endpoint,
     KernelSpec,
     LlmMoves,
     LlmSettings,
     Prices,
     Protocol,
-    Refusal,
     Reply,
     Result,
     SearchNode,
@@ -77,7 +74,7 @@ class Asked:
     def on(self, folder: Path) -> LlmMoves:
         """Return the moves of the model for the kernel of a folder."""
         folder.mkdir(exist_ok=True)
-        consultant = Consultant(self.endpoint, AnswerLog(folder), self.told.append)
+        consultant = Consultant(self.endpoint, folder, self.told.append)
         return LlmMoves(consultant, "NVIDIA H200", lambda _, **fields: self.noted.append(fields))
 
 
@@ -101,16 +98,26 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         yield start
 
 
-def suggested(asked: Asked, spec: KernelSpec) -> Application | Refusal:
-    return asked.moves.suggest(spec.baseline, spec, Context())
+def suggested(
+    asked: Asked, spec: KernelSpec, state: State | None = None, moves: LlmMoves | None = None
+) -> Application | None:
+    """Return the model's proposal for a state, by default for the baseline."""
+    found = list((moves or asked.moves).applications(state or spec.baseline, spec))
+    assert len(found) <= 1
+    return found[0] if found else None
 
 
-def refused(asked: Asked, spec: KernelSpec) -> tuple[str, str]:
-    found = suggested(asked, spec)
-    assert isinstance(found, Refusal)
-    assert asked.moves.counts[found.reason] == 1
-    assert asked.noted[-1]["outcome"] == found.reason
-    return found.reason, found.message
+def refused(
+    asked: Asked, spec: KernelSpec, state: State | None = None, moves: LlmMoves | None = None
+) -> tuple[str, str]:
+    """Return why there is no proposal: the kind of reason, and the reason."""
+    moves = moves or asked.moves
+    count = moves.counts.total() - moves.counts["second_questions"]
+    assert suggested(asked, spec, state, moves) is None
+    assert moves.counts.total() - moves.counts["second_questions"] == count + 1
+    noted = asked.noted[-1]
+    assert moves.counts[noted["outcome"]]
+    return noted["outcome"], noted["message"]
 
 
 class TestProposal:
@@ -203,9 +210,7 @@ class TestProposal:
         reasons = []
         for number in range(4):
             state = replace(spec.baseline, launch=replace(spec.launch, num_stages=4 + number))
-            refusal = asked.moves.suggest(state, spec, Context())
-            assert isinstance(refusal, Refusal)
-            reasons.append((refusal.reason, refusal.message))
+            reasons.append(refused(asked, spec, state))
         assert [reason for reason, _ in reasons] == ["launch", "launch", "unsafe", "syntax"]
         assert "power of two" in reasons[0][1]
         assert reasons[1][1] == "launch.block does not exist for triton"
@@ -369,7 +374,7 @@ class TestEndpoint:
         asked = ask(fails(status), GOOD, STRAY, answers(source=BETTER), retries=0)
         assert isinstance(suggested(asked, spec), Application)
         other = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
-        assert isinstance(asked.moves.suggest(other, spec, Context()), Application)
+        assert isinstance(suggested(asked, spec, other), Application)
         chat = "/chat/completions"
         assert asked.server.paths == ["/responses", chat, chat, chat]
         body = asked.server.requests[-1][1]
@@ -428,9 +433,7 @@ class TestEndpoint:
         assert refused(asked, spec)[0] == "away"
         for moves in (asked.moves, asked.on(tmp_path / "other")):
             state = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
-            found = moves.suggest(state, spec, Context())
-            assert isinstance(found, Refusal)
-            assert found.reason == "away"
+            assert refused(asked, spec, state, moves)[0] == "away"
         assert len(asked.server.requests) == requests
         [sentence] = asked.told
         assert sentence.startswith("m is not asked any more, because ")
@@ -530,8 +533,7 @@ class TestBudget:
         assert refused(asked, spec)[0] == "garbled"
         for threads in (64, 128):
             state = replace(spec.baseline, launch=replace(spec.launch, block=(threads,)))
-            found = asked.moves.suggest(state, spec, Context())
-            assert found == Refusal("budget", "its budget is spent")
+            assert refused(asked, spec, state) == ("budget", "its budget is spent")
         assert asked.told == ["m is not asked any more, because its budget is spent: rules only."]
         assert len(asked.server.requests) == 1
 
@@ -571,7 +573,7 @@ class TestLog:
         asked = ask(STRAY, answers(source=BETTER), says("other"))
         first = suggested(asked, spec)
         again = asked.on(tmp_path / "k")
-        assert again.suggest(spec.baseline, spec, Context()) == first
+        assert suggested(asked, spec, moves=again) == first
         assert len(asked.server.requests) == 2
         assert again.consultant.tokens == asked.moves.consultant.tokens
 
@@ -582,11 +584,10 @@ class TestLog:
         assert refused(asked, spec)[0] == "away"
         asked.endpoint.away = ""
         again = asked.on(tmp_path / "k")
-        assert again.suggest(spec.baseline, spec, Context()) == Refusal(
-            "away", "it does not accept the key (HTTP status 401)"
-        )
+        why = "it does not accept the key (HTTP status 401)"
+        assert refused(asked, spec, moves=again) == ("away", why)
         other = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
-        assert isinstance(again.suggest(other, spec, Context()), Application)
+        assert isinstance(suggested(asked, spec, other, again), Application)
 
     def test_a_torn_line_is_asked_again(
         self, ask: Callable[..., Asked], spec: KernelSpec, tmp_path: Path
@@ -595,7 +596,7 @@ class TestLog:
         first = suggested(asked, spec)
         path = tmp_path / "k/llm.jsonl"
         path.write_bytes(path.read_bytes()[:-20])
-        assert asked.on(tmp_path / "k").suggest(spec.baseline, spec, Context()) == first
+        assert suggested(asked, spec, moves=asked.on(tmp_path / "k")) == first
         assert len(asked.server.requests) == 2
 
     def test_a_damaged_log_is_told_in_one_sentence(

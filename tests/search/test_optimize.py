@@ -21,8 +21,8 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
-from pytest_gpuenergy.search import Bench, Result, State, VariantGain, read_spec
-from pytest_gpuenergy.search.trust import gain as gain_module
+from pytest_gpuenergy.search import Result, SearchBench, State, VariantGain, read_spec
+from pytest_gpuenergy.search.running import confirmation
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
@@ -222,14 +222,14 @@ class TestProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         def compare(
-            _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
+            _: SearchBench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
         ) -> VariantGain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
             assert not is_stopped()
             found = VariantGain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
-        monkeypatch.setattr(gain_module, "compare", compare)
+        monkeypatch.setattr(confirmation, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
         state = state_of(tmp_path / "out")
         baseline, *variants = state["nodes"]
@@ -251,7 +251,7 @@ class TestProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(
-            gain_module, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+            confirmation, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
         words = ("--objective", "edp", "--budget-builds", "1")
         assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
@@ -302,7 +302,7 @@ class TestProof:
         monkeypatch.setattr(EmulatedDevice, "renew", lambda *_: runs.append("another process"))
         state = next(iter(move_named("change_block_sizes").applications(spec.baseline, spec))).state
         with open_device("emulated") as device:
-            assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
+            assert SearchBench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
         processes = ",".join(runs).split("another process")
         assert [spec.baseline.id in one for one in processes[-2:]] == [True, False]
         assert [one for one in processes if state.id in one] == processes[-1:]
@@ -501,9 +501,9 @@ class TestUsage:
         self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         codes = []
-        real = Bench.evaluate
+        real = SearchBench.evaluate
 
-        def evaluate(bench: Bench, state: State, *limit: Any) -> Result:
+        def evaluate(bench: SearchBench, state: State, *limit: Any) -> Result:
             if not codes:
                 command = [sys.executable, "-m", "pytest_gpuenergy.cli", "optimize", str(spec)]
                 command += ["--outdir", str(tmp_path / "out"), "--gpus", "emulated:a100"]
@@ -512,7 +512,7 @@ class TestUsage:
                 assert "Another process is searching in" in done.stderr
             return real(bench, state, *limit)
 
-        monkeypatch.setattr(Bench, "evaluate", evaluate)
+        monkeypatch.setattr(SearchBench, "evaluate", evaluate)
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         assert codes == [2]
 

@@ -21,11 +21,10 @@ from msgspec.structs import replace
 from processes import has_ended
 from search_folders import disk_with_room
 
-from pytest_gpuenergy.commands import evaluator_of
 from pytest_gpuenergy.engine import GpuWorker, Settings, claim_gpus
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, EvaluationTask, Result, read_spec
+from pytest_gpuenergy.search import EvaluationTask, Result, SearchBench, evaluator_of, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
@@ -72,6 +71,9 @@ class Call(NamedTuple):
         return self.task.state.id == self.task.spec.baseline.id
 
 
+Instead = Callable[[Callable[[Call], Any]], None]
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     return write(tmp_path)
@@ -92,7 +94,7 @@ def whole(undisturbed: Path) -> Any:
 
 
 @pytest.fixture
-def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]], None]:
+def instead(monkeypatch: pytest.MonkeyPatch) -> Instead:
     """Return a function that replaces each evaluation by a call."""
     real = Worker.call
 
@@ -155,7 +157,7 @@ def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: P
     process.rest()
     process.close()
     with open_device("emulated:h200x2", index=1) as device:
-        expected = Bench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
+        expected = SearchBench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
     assert replace(found, steps_s={}) == replace(expected, steps_s={})
 
 
@@ -203,7 +205,7 @@ def test_it_does_not_matter_which_result_comes_first(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     earlier: int,
     later: int,
 ) -> None:
@@ -251,7 +253,7 @@ def test_a_killed_process_is_replaced(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     killed: list[str] = []
@@ -272,41 +274,31 @@ def test_a_killed_process_is_replaced(
 
 
 @pytest.mark.thorough
-def test_a_process_that_is_killed_while_it_waits_is_replaced(
-    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
-) -> None:
-    def evaluate(call: Call) -> Any:
-        found = call.real()
-        assert call.worker.pid is not None
-        os.kill(call.worker.pid, signal.SIGKILL)
-        return found
-
-    instead(evaluate)
-    assert optimize(spec, tmp_path / "out", *GPUS) == 0
-    assert state_of(tmp_path / "out") == whole
-
-
-@pytest.mark.thorough
-def test_a_process_that_hangs_is_replaced(
-    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_process_that_hangs_or_is_killed_while_it_waits_is_replaced(
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, hangs: bool
 ) -> None:
     hung: list[str] = []
 
     def evaluate(call: Call) -> Any:
-        if call.is_baseline or call.task.state.id in hung:
-            return call.real()
-        hung.append(call.task.state.id)
-        return call.real(timeout_s=0)
+        if hangs and not call.is_baseline and call.task.state.id not in hung:
+            hung.append(call.task.state.id)
+            return call.real(timeout_s=0)
+        found = call.real()
+        if not hangs:
+            assert call.worker.pid is not None
+            os.kill(call.worker.pid, signal.SIGKILL)
+        return found
 
     instead(evaluate)
     assert optimize(spec, tmp_path / "out", *GPUS) == 0
-    assert len(hung) == BUDGET
+    assert len(hung) == (BUDGET if hangs else 0)
     assert state_of(tmp_path / "out") == whole
 
 
 @pytest.mark.thorough
 def test_a_variant_that_ends_its_process_twice_has_failed(
-    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead
 ) -> None:
     bad = whole["nodes"][2]["id"]
 
@@ -329,7 +321,7 @@ def test_without_a_lost_gpu_the_search_goes_on(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def evaluate(call: Call) -> Any:
@@ -351,7 +343,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -372,7 +364,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
 def test_a_gpu_on_which_the_baseline_fails_is_not_used(
     spec: Path,
     tmp_path: Path,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def evaluate(call: Call) -> Any:
@@ -392,7 +384,7 @@ def test_ctrl_c_ends_it_after_what_is_running(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

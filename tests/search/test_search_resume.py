@@ -17,8 +17,8 @@ from search_folders import disk_with_room
 from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
-from pytest_gpuenergy.search import Bench, Result, State
-from pytest_gpuenergy.search.trust import gain
+from pytest_gpuenergy.search import Result, SearchBench, State
+from pytest_gpuenergy.search.running import confirmation
 
 if TYPE_CHECKING:
     from conftest import Searched
@@ -56,13 +56,13 @@ def spec(tmp_path: Path) -> Path:
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the ids of the states that are evaluated from now on."""
     ids: list[str] = []
-    real = Bench.evaluate
+    real = SearchBench.evaluate
 
-    def evaluate(bench: Bench, state: State, *limit: Any) -> Result:
+    def evaluate(bench: SearchBench, state: State, *limit: Any) -> Result:
         ids.append(state.id)
         return real(bench, state, *limit)
 
-    monkeypatch.setattr(Bench, "evaluate", evaluate)
+    monkeypatch.setattr(SearchBench, "evaluate", evaluate)
     return ids
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_evaluated_again(
     evaluated: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gain, "compare", None)
+    monkeypatch.setattr(confirmation, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole
@@ -174,15 +174,15 @@ def test_ctrl_c_ends_it_after_the_variant(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real = Bench.evaluate
+    real = SearchBench.evaluate
 
-    def interrupted(bench: Bench, state: State, *limit: Any) -> Result:
+    def interrupted(bench: SearchBench, state: State, *limit: Any) -> Result:
         os.kill(os.getpid(), signal.SIGINT)
         return real(bench, state, *limit)
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "evaluate", interrupted)
+        patch.setattr(SearchBench, "evaluate", interrupted)
         assert optimize(spec, out, "--objective", "edp") == 130
     assert "everything evaluated is kept in" in capsys.readouterr().err
     assert len(state_of(out)["nodes"]) == 1
@@ -255,14 +255,14 @@ def test_a_lost_gpu_refuses_no_variant(
 ) -> None:
     out = tmp_path / "out"
     assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
-    real = Bench.evaluate
+    real = SearchBench.evaluate
 
-    def lost(bench: Bench, state: State, *limit: Any) -> Result:
+    def lost(bench: SearchBench, state: State, *limit: Any) -> Result:
         patch.setenv("GPUENERGY_EMULATED_FAULTS", '{"any": "gpu_is_lost"}')
         return real(bench, state, *limit)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "evaluate", lost)
+        patch.setattr(SearchBench, "evaluate", lost)
         assert optimize(spec, out, "--objective", "edp", "--resume") == 1
     assert "is lost" in capsys.readouterr().err.lower()
     assert optimize(spec, out, "--objective", "edp", "--resume") == 0
