@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpuenergy.support import UnavailableError
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+Item = TypeVar("Item")
 _ALIGNMENT = b"__align__"
 _SELECTING = ("if_statement", "conditional_expression", "switch_statement")
 _REPEATING = (
@@ -118,9 +119,9 @@ def sides(node: Node | None, *operators: str) -> tuple[Node, Node] | None:
     return (left, right) if fits and left is not None and right is not None else None
 
 
-def only(nodes_: Sequence[Node]) -> Node | None:
-    """Return the node of a sequence of one; None for others."""
-    return nodes_[0] if len(nodes_) == 1 else None
+def only(some: Sequence[Item]) -> Item | None:
+    """Return the item of a sequence of one; None for others."""
+    return some[0] if len(some) == 1 else None
 
 
 def is_always(node: Node, statement: Node) -> bool:
@@ -239,6 +240,11 @@ def whole_number(literal: str) -> int | None:
         return int(digits, 8 if is_octal else 0)
     except ValueError:
         return None
+
+
+def is_zero(value: Node | None) -> bool:
+    """Return whether an expression is a literal zero."""
+    return text_of(value).rstrip("fF") in ("0", "0.", "0.0")
 
 
 def call_in(statement: Node) -> Node | None:
