@@ -67,10 +67,9 @@ from .priors.tactics import (
 )
 from .priors.work import KernelWork as KernelWork
 from .running.evaluators import (
+    EvaluationTask as EvaluationTask,
     Evaluator as Evaluator,
     OwnProcess as OwnProcess,
-    SearchGpuProcess as SearchGpuProcess,
-    Task as Task,
     TeamEvaluator as TeamEvaluator,
 )
 from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide, foreseen as foreseen

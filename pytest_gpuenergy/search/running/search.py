@@ -17,7 +17,7 @@ from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.analysis.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
-from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
+from pytest_gpuenergy.search.running.evaluators import BaselineScales, Evaluator
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
 from pytest_gpuenergy.search.running.search_state import (
@@ -127,7 +127,7 @@ class Search:
         identity = identity_of(self.bench, self.explorer.settings)
         self.state = SearchState(identity=identity, width=width)
         self._states: dict[str, State] = {}
-        self._scales = Scales(self.evaluator, self.folder)
+        self._scales = BaselineScales(self.evaluator, self.folder)
         self._confirmation = Confirmation(
             self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
         )
