@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.kernels import cuda_tokens
 from pytest_gpuenergy.search.analysis.accesses import Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
@@ -47,7 +48,6 @@ _MAX_WARPS = 32
 _REACH = 16
 """The limit on how far a constant moves from the baseline's, lest one thread do all work."""
 _MAX_THREADS = 1024
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _WARP_NAMES = ("warpSize", "__activemask")
 _NAMES = {
     "block": ("threadIdx", "blockDim"),
@@ -147,7 +147,7 @@ def _plans(
 ) -> Iterator[tuple[str, LaunchPlan]]:
     launch = state.launch
     used = _used(launch)
-    words = frozenset(re.findall(r"\w+", _COMMENT.sub(" ", state.source)))
+    words = {w for t in cuda_tokens(state.source) for w in re.findall(r"\w+", t.text)}
     for axis, name in enumerate(_AXES[: len(launch.block)]):
         if name in used:
             # Where a block has several axes, also small sizes.
