@@ -83,19 +83,6 @@ class TritonKernel(AnyKernel):
         return self.function
 
     @property
-    def content(self) -> Mapping[str, object]:
-        return {
-            "kind": self.kind,
-            "source": self.source,
-            "function": self.function,
-            "grid": list(self.grid),
-            "arguments": list(self.arguments),
-            "constants": dict(self.constants),
-            "num_warps": self.num_warps,
-            "num_stages": self.num_stages,
-        }
-
-    @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
         return {self.function: self.arguments}
 
@@ -188,12 +175,7 @@ class LibraryCall(AnyKernel):
 
     @property
     def content(self) -> Mapping[str, object]:
-        return {
-            "kind": self.kind,
-            "entry": self.entry,
-            "tensors": dict(self.tensors),
-            "options": dict(self.all_options),
-        }
+        return {**super().content, "tensors": dict(self.tensors), "options": dict(self.all_options)}
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
@@ -265,13 +247,7 @@ class CudaProgram(AnyKernel):
 
     @property
     def content(self) -> Mapping[str, object]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "arguments": list(self.arguments),
-            "numbers": list(self.numbers),
-            **self.compiled,
-        }
+        return {**super().content, **self.compiled}
 
     @property
     def compiled(self) -> Mapping[str, object]:
