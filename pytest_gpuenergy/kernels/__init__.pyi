@@ -15,8 +15,6 @@ from .kernel_export import (
     RankedKernel as RankedKernel,
     check_exportable as check_exportable,
     export_kernels as export_kernels,
-    launch_source as launch_source,
-    workload_header as workload_header,
     write_export as write_export,
 )
 from .kernel_files import (
