@@ -1,3 +1,7 @@
+from .exported_programs import (
+    profile_kernels as profile_kernels,
+    profiling_tools as profiling_tools,
+)
 from .job import CACHE_STATES as CACHE_STATES, CacheState as CacheState, Job as Job
 from .kernel import (
     AnyKernel as AnyKernel,

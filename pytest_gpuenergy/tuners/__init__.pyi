@@ -2,10 +2,11 @@ from .contenders import (
     CONTENDERS as CONTENDERS,
     CUTLASS_PROFILER as CUTLASS_PROFILER,
     TUNED_BY as TUNED_BY,
-    WITHOUT_TEXT as WITHOUT_TEXT,
-    Bench as Bench,
+    ContenderSetup as ContenderSetup,
     best_record as best_record,
     check_cutlass as check_cutlass,
+    check_text_contender as check_text_contender,
+    contender_kernels as contender_kernels,
     template_kernel as template_kernel,
 )
 from .conv.conv_templates import (

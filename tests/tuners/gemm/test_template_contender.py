@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
-from pytest_gpuenergy.tuners import Bench, contenders, template_kernel
+from pytest_gpuenergy.tuners import ContenderSetup, contenders, template_kernel
 from pytest_gpuenergy.workloads import Gemm
 
 RECORDS = Path(__file__).parents[3] / "bench" / "records" / "nvidia-h200"
 PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
 
 
-def bench(tmp_path: Path, architecture: str = "sm_90", **options: Any) -> Bench:
+def bench(tmp_path: Path, architecture: str = "sm_90", **options: Any) -> ContenderSetup:
     nvml = SimpleNamespace(nvmlDeviceGetNumGpuCores=lambda _: 132 * 128)
     gpu: Any = SimpleNamespace(
         architecture=architecture, name="NVIDIA H200", nvml=nvml, handle=None, emulated=False
     )
     store: Any = None
-    return Bench(gpu, tmp_path, store, **options)
+    return ContenderSetup(gpu, tmp_path, store, **options)
 
 
 @pytest.fixture
