@@ -10,13 +10,8 @@ from .contenders import (
     template_kernel as template_kernel,
 )
 from .conv.conv_templates import (
-    CONV_FORM as CONV_FORM,
-    CONV_TEMPLATES as CONV_TEMPLATES,
-    ConvParameters as ConvParameters,
-    ConvSpace as ConvSpace,
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
-    rank_conv_kernels as rank_conv_kernels,
 )
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
@@ -35,16 +30,7 @@ from .gemm.cutlass_profiler import (
     profiled_kernel as profiled_kernel,
     profiler_options as profiler_options,
 )
-from .gemm.gemm_space import (
-    GEMM_FORM as GEMM_FORM,
-    GEMM_TEMPLATES as GEMM_TEMPLATES,
-    GemmParameters as GemmParameters,
-    GemmSpace as GemmSpace,
-    able_templates as able_templates,
-    fits_card as fits_card,
-    rank_gemm_kernels as rank_gemm_kernels,
-)
-from .gemm.heuristics import TileAdvice as TileAdvice, advise_tiles as advise_tiles
+from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
     TRITON_CONFIGURATIONS as TRITON_CONFIGURATIONS,
     cublas_call as cublas_call,
@@ -61,6 +47,12 @@ from .registry import (
     kernels_of as kernels_of,
     load_records as load_records,
     records_of as records_of,
+)
+from .template_spaces import (
+    TEMPLATE_FORM as TEMPLATE_FORM,
+    TEMPLATES as TEMPLATES,
+    rank_kernels as rank_kernels,
+    template_space as template_space,
 )
 from .tvm.database import (
     METASCHEDULE as METASCHEDULE,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.engine import best_of
 from pytest_gpuenergy.kernels import Kernel, RankedKernel
-from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
+from pytest_gpuenergy.support import FormError, InputError, KernelFault, UnavailableError, is_file
 from pytest_gpuenergy.tuners.gemm.cutlass_configurations import configuration_named
 from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
     cutlass_candidates,
@@ -20,14 +19,9 @@ from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
     find_headers,
 )
 from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
-from pytest_gpuenergy.tuners.gemm.gemm_space import (
-    GemmParameters,
-    able_templates,
-    fits_card,
-    rank_gemm_kernels,
-)
 from pytest_gpuenergy.tuners.gemm.library_kernels import cublas_call, triton_candidates
 from pytest_gpuenergy.tuners.registry import records_of
+from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, able_templates, rank_kernels
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
 from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, recorded_kernel
@@ -35,7 +29,7 @@ from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, re
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.tuning import RecordFile
+    from pytest_gpuenergy.tuning import RecordFile, TemplateParameters
     from pytest_gpuenergy.workloads import Gemm, Mode
 
 
@@ -133,7 +127,14 @@ def best_record(
     card = card_resources(gpu)
     able_templates(gemm, card)
     file = contender_records(folder, gemm, gpu.name, tuner)
-    return file, next((rank for rank in file.ranks if fits_card(file, rank, card)), None)
+    for rank in file.ranks:
+        try:
+            parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
+        except FormError as error:
+            raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
+        if parameters.runs_on(card) and parameters.resident(gemm, card) > 0:
+            return file, rank
+    return file, None
 
 
 def template_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
@@ -147,14 +148,16 @@ def template_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
             return recorded_kernel(file, rank)
-    offered = rank_gemm_kernels(gemm, card)
+    offered = rank_kernels(gemm, card)
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)
-    tiles: dict[tuple[object, ...], GemmParameters] = {}
-    for chosen in offered:
-        tiles.setdefault((chosen.template, chosen.tile_m, chosen.tile_n), chosen)
-    tried = itertools.islice(tiles.values(), _TILES_TRIED)
-    return best_of([chosen.kernel(gemm) for chosen in tried], gemm, bench.gpu)
+    best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
+    for parameters in offered:
+        tile = (parameters.template, parameters.choices(gemm)["tile"])
+        best.setdefault(tile, parameters)
+        if len(best) == _TILES_TRIED:
+            break
+    return best_of([parameters.kernel(gemm) for parameters in best.values()], gemm, bench.gpu)
 
 
 def tvm_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.support import InputError, UnavailableError
-from pytest_gpuenergy.tuners.conv.conv_templates import CONV_TEMPLATES
-from pytest_gpuenergy.tuners.gemm.gemm_space import GEMM_TEMPLATES
+from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, template_space
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
 from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
 from pytest_gpuenergy.tuning import (
@@ -18,7 +17,6 @@ from pytest_gpuenergy.tuning import (
     TVM,
     RecipeForm,
     RecordFile,
-    TemplateForm,
     TunerName,
     find_records,
     load_records as load_records_of_forms,
@@ -34,10 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings
     from pytest_gpuenergy.tuning import SearchSpace
 
-FORMS: Mapping[TunerName, RecipeForm] = {
-    TVM: METASCHEDULE,
-    TEMPLATE: TemplateForm[Any]({**GEMM_TEMPLATES, **CONV_TEMPLATES}),
-}
+FORMS: Mapping[TunerName, RecipeForm] = {TVM: METASCHEDULE, TEMPLATE: TEMPLATE_FORM}
 """The form of the recipes that each tuner writes."""
 
 
@@ -155,7 +150,7 @@ class Spaces:
             search: how TVM searches.
         """
         if tuner == TEMPLATE:
-            return lambda workload: _template_space(workload, device)
+            return lambda workload: template_space(workload, device)
         from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
         from pytest_gpuenergy.tuners.tvm.tvm_space import TvmSpace
 
@@ -169,18 +164,3 @@ class Spaces:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-
-def _template_space(workload: Workload, device: Device) -> SearchSpace:
-    """Return the search space of our templates for a workload.
-
-    Raises:
-        InputError: there are no templates for it, or none for this device.
-    """
-    from pytest_gpuenergy.tuners.conv.conv_templates import ConvSpace
-    from pytest_gpuenergy.tuners.gemm.gemm_space import GemmSpace
-    from pytest_gpuenergy.workloads import Conv2d
-
-    if isinstance(workload, Conv2d):
-        return ConvSpace(workload, device)
-    return GemmSpace(workload, device)

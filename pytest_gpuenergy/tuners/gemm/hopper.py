@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, cycles_of, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, product_cycles, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -265,7 +265,7 @@ class HopperTiling(Tiling):
             warps=_ENOUGH_WARPS,
             loaded_bytes=gemm.element_bytes * self.tile_k * self._copied_lines,
         )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return product_cycles(gemm, self, card, step)
 
     @property
     def _copied_lines(self) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, cycles_of
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, product_cycles
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -118,7 +118,7 @@ class MmaParameters(Tiling):
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
         )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return product_cycles(gemm, self, card, step)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         """Return the kernel for a product.

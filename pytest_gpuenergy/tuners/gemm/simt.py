@@ -15,7 +15,7 @@ from pytest_gpuenergy.tuners.gemm.tiling import (
     BlockStep,
     Tiling,
     copied_kernel,
-    cycles_of,
+    product_cycles,
 )
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
@@ -261,7 +261,7 @@ class SimtParameters(Tiling):
             energy_cycles=energy_pj / _PJ_PER_CYCLE,
             issuing_warps=warps,
         )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return product_cycles(gemm, self, card, step)
 
     def _copies_whole(self, along: int) -> bool:
         """Return whether four rows or more are copied at once, and slices have whole copies."""

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import MmaParameters, rank_gemm_kernels
+from pytest_gpuenergy.tuners import MmaParameters, rank_kernels
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -107,4 +107,4 @@ def test_a_card_without_such_tensor_cores_is_told() -> None:
     with pytest.raises(
         InputError, match=r"mode tf32 takes a GPU of sm_80 or later, and this one is of sm_70"
     ):
-        rank_gemm_kernels(Gemm("g", 8, 8, 8, mode="tf32"), V100)
+        rank_kernels(Gemm("g", 8, 8, 8, mode="tf32"), V100)

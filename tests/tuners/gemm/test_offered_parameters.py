@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.tuners import GEMM_TEMPLATES
+from pytest_gpuenergy.tuners import TEMPLATES
 from pytest_gpuenergy.tuning import CardResources
 
 SMALL_HOPPER = CardResources(90, 2, 128, 2048, 228 << 10, 227 << 10)
@@ -20,7 +20,8 @@ SMALL_HOPPER = CardResources(90, 2, 128, 2048, 228 << 10, 227 << 10)
 @st.composite
 def offered(draw: st.DrawFn, template: str) -> tuple[Any, Any]:
     """A product, and parameters of a template for it."""
-    kind, modes = GEMM_TEMPLATES[template], st.sampled_from(GEMM_TEMPLATES[template].modes)
+    kind: Any = TEMPLATES[template]
+    modes = st.sampled_from(kind.modes)
     gemm = draw((aligned_products if "wgmma" in template else products)(modes, 140))
     found = list(kind.fitting(gemm, SMALL_HOPPER))
     return gemm, draw(st.sampled_from(found)) if found else None
@@ -30,7 +31,7 @@ def offered(draw: st.DrawFn, template: str) -> tuple[Any, Any]:
 @pytest.mark.thorough
 @settings(max_examples=5, suppress_health_check=[*HealthCheck])
 @given(st.data())
-@pytest.mark.parametrize("template", GEMM_TEMPLATES)
+@pytest.mark.parametrize("template", ["simt", "mma", "wgmma", "wgmma_tf32"])
 def test_any_parameters_that_are_offered_are_right(
     device: EmulatedDevice, template: str, data: st.DataObject
 ) -> None:

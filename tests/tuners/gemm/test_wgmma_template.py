@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import WgmmaParameters, rank_gemm_kernels
+from pytest_gpuenergy.tuners import WgmmaParameters, rank_kernels
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -148,13 +148,13 @@ def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates() -> 
     gemm = Gemm("g", 64, 64, 60, mode="bfloat16")
     with pytest.raises(InputError, match="multiple of 16 bytes apart, which those of g are not"):
         SMALL.kernel(gemm)
-    assert {one.template for one in rank_gemm_kernels(gemm, H200)} == {"mma"}
+    assert {one.template for one in rank_kernels(gemm, H200)} == {"mma"}
 
 
 def test_it_is_for_hopper_only() -> None:
     gemm = Gemm("g", 4096, 4096, 4096, mode="bfloat16")
-    assert rank_gemm_kernels(gemm, H200)[0].template == "wgmma"
-    assert {one.template for one in rank_gemm_kernels(gemm, B200)} == {"mma"}
+    assert rank_kernels(gemm, H200)[0].template == "wgmma"
+    assert {one.template for one in rank_kernels(gemm, B200)} == {"mma"}
 
 
 @settings(max_examples=10)

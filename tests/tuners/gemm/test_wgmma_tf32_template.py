@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import WgmmaTf32Parameters, rank_gemm_kernels
+from pytest_gpuenergy.tuners import WgmmaTf32Parameters, rank_kernels
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -93,11 +93,11 @@ def test_float32_is_refused() -> None:
 
 def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds() -> None:
     short = replace(PRODUCT, K=31)
-    assert {one.template for one in rank_gemm_kernels(short, H200)} == {"mma"}
+    assert {one.template for one in rank_kernels(short, H200)} == {"mma"}
     with pytest.raises(InputError, match="wgmma_tf32 needs K to be at least 32 in mode 3xtf32"):
         SMALL.kernel(short)
     for gemm in (replace(PRODUCT, K=32), replace(short, mode="tf32")):
-        assert "wgmma_tf32" in {one.template for one in rank_gemm_kernels(gemm, H200)}
+        assert "wgmma_tf32" in {one.template for one in rank_kernels(gemm, H200)}
 
 
 def test_cutting_off_loses_more_than_the_bound_of_a_product_allows() -> None:
@@ -117,4 +117,4 @@ def test_all_offered_parameters_fit(mode: Any, layout: Any) -> None:
         assert chosen.shared_bytes(gemm) <= H200.shared_bytes_of_block
         assert chosen.registers(gemm) * chosen.threads <= 1 << 16
         assert chosen.cycles(gemm, H200) >= gemm.flops / 2 / (H200.multiprocessors * 1024)
-    assert rank_gemm_kernels(gemm, H200)[0].template == "wgmma_tf32"
+    assert rank_kernels(gemm, H200)[0].template == "wgmma_tf32"
