@@ -30,9 +30,9 @@ from .kernel_files import (
 )
 from .kernel_kinds import (
     LIBRARY_ENTRIES as LIBRARY_ENTRIES,
-    Constant as Constant,
     CudaProgram as CudaProgram,
     Headers as Headers,
+    KernelConstant as KernelConstant,
     LibraryCall as LibraryCall,
     TritonKernel as TritonKernel,
 )

@@ -141,7 +141,6 @@ class Tiling(TemplateParameters[Gemm]):
                     yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:
-        """Return the choices that made the parameters; each may have an effect on the cost."""
         shared = round(self.blocks_of(gemm) / self.tiles(gemm), 2)
         tile = (self.tile_m, self.tile_n)
         return {**self.numbers, "blocks": self.blocks and shared, "tile": tile}
