@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -52,9 +52,17 @@ class KernelCache:
 
     def get(self, *parts: str) -> Kernel | None:
         """Return the kernel lowered from ``parts``; None if there is no valid entry."""
-        for path in self._paths(_key(parts)):
+        key = _key(parts)
+        if self._tvm is not None:
+            paths = [self._path(key, self._tvm)]
+        else:
+            paths = sorted(self._folder.glob(f"{key}-*.json"), reverse=True)
+        for path in paths:
             try:
-                return _decode(path.read_bytes())
+                entry = decode(path.read_bytes(), _Entry)
+                kernel = Kernel(entry.source, entry.launches, workspaces=entry.workspaces)
+                if kernel.digest == entry.digest:
+                    return kernel
             except (OSError, FormError, InputError):
                 continue  # a missing or damaged entry is made again
         return None
@@ -65,12 +73,6 @@ class KernelCache:
             return
         entry = _Entry(kernel.source, kernel.launches, kernel.workspaces, kernel.digest)
         keep_for_later(self._path(_key(parts), self._tvm), encode(entry))
-
-    def _paths(self, key: str) -> Iterator[Path]:
-        if self._tvm is not None:
-            yield self._path(key, self._tvm)
-        else:
-            yield from sorted(self._folder.glob(f"{key}-*.json"), reverse=True)
 
     def _path(self, key: str, tvm: str) -> Path:
         return self._folder / f"{key}-{tvm}.json"
@@ -85,14 +87,6 @@ class _Entry(Struct, frozen=True):
     launches: tuple[Launch, ...]
     workspaces: tuple[Tensor, ...]
     digest: str
-
-
-def _decode(content: bytes) -> Kernel:
-    entry = decode(content, _Entry)
-    kernel = Kernel(entry.source, entry.launches, workspaces=entry.workspaces)
-    if kernel.digest != entry.digest:
-        raise FormError("it is damaged")
-    return kernel
 
 
 _TIMEOUT_S = 120.0
@@ -147,13 +141,14 @@ class KernelStore:
         The future holds the kernel, or a KernelFault if the record cannot be lowered or crashes
         TVM.
         """
-        return self._threads.submit(self._lower_proposed, workload, record)
 
-    def _lower_proposed(self, workload: Workload, record: str) -> Kernel:
-        try:
-            return self._lower("The schedule", "lower", workload, record)
-        except TvmCrashError as error:
-            raise KernelFault("compile", str(error)) from None
+        def lower() -> Kernel:
+            try:
+                return self._lower("The schedule", "lower", workload, record)
+            except TvmCrashError as error:
+                raise KernelFault("compile", str(error)) from None
+
+        return self._threads.submit(lower)
 
     def database_kernel(
         self, database: Database, record: DatabaseRecord, workload: Workload | None = None

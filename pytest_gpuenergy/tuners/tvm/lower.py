@@ -145,7 +145,12 @@ def _launch(
     split = len(arguments) - len(keys)
     extents = {key: int(e) for key, e in zip(keys, arguments[split:], strict=True)}
     known = {**renamed, **{space.name: space.name for space in workspaces}}
-    names = [_name_of(argument) for argument in arguments[1:split]]
+    names = []  # of buffers or variables
+    for argument in arguments[1:split]:
+        is_data = isinstance(argument, import_tvm().ir.Call)
+        is_data = is_data and argument.op.name == "tirx.buffer_data"
+        buffer = argument.args[0] if is_data else argument
+        names.append(str(getattr(buffer, "name", getattr(buffer, "name_hint", buffer))))
     if unknown := [name for name in names if name not in known]:
         raise KernelFault(
             "compile", f"{entry} takes {unknown[0]}, which is not a buffer of fixed size."
@@ -160,13 +165,6 @@ def _launch(
         tuple(known[name] for name in names),
         extents.get(_DYNAMIC_SHARED, 0),
     )
-
-
-def _name_of(argument: Any) -> str:
-    """Return the name of the buffer or variable that a kernel call passes."""
-    is_data = isinstance(argument, import_tvm().ir.Call) and argument.op.name == "tirx.buffer_data"
-    buffer = argument.args[0] if is_data else argument
-    return str(getattr(buffer, "name", getattr(buffer, "name_hint", buffer)))
 
 
 def _dim3(extents: dict[str, int], axis: str) -> Dim3:

@@ -46,10 +46,6 @@ def _integer(value: object) -> bool:
     return type(value) is int and 0 <= value <= _LARGEST
 
 
-def _number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
 def _flag(value: object) -> bool:
     return type(value) is bool
 
@@ -68,7 +64,7 @@ _SCALARS: Mapping[str, _Check] = {
 # Fields that contain a value; all others contain the number of a node.
 _VALUES: Mapping[tuple[str, str], _Check] = {
     ("ir.PrimType", "dtype"): _matching(_DTYPE),
-    ("ir.FloatImm", "value"): _number,
+    ("ir.FloatImm", "value"): lambda value: type(value) in (int, float),
     ("relax.FuncType", "purity"): _flag,
     ("relax.ShapeType", "ndim"): _integer,
     ("relax.TensorType", "ndim"): _integer,
