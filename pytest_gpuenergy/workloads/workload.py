@@ -21,7 +21,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges
 from pytest_gpuenergy.workloads.inputs import NORMAL, beginning, draw_from, repeated
 from pytest_gpuenergy.workloads.number_types import (
-    Array as Array,
+    Array,
     is_floating,
     is_known,
     largest,
@@ -320,14 +320,13 @@ class Workload(ABC):
             mine = edges if one.name in free else replace(edges, sign=0)
             return draw_edges(generator, one.dtype, own, mine, shape)
 
-        return {
-            one.name: beginning(one.shape, functools.partial(draw, one, generator))
-            for one, generator in zip(self.inputs, self._generators(seed), strict=True)
-        }
-
-    def _generators(self, seed: int) -> list[np.random.Generator]:
         streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
-        return [np.random.default_rng(stream) for stream in streams]
+        return {
+            one.name: beginning(
+                one.shape, functools.partial(draw, one, np.random.default_rng(stream))
+            )
+            for one, stream in zip(self.inputs, streams, strict=True)
+        }
 
     @property
     def digest(self) -> str | None:

@@ -51,9 +51,7 @@ def test_the_language_of_kernels_is_understood(run):
 @pytest.mark.parametrize("method", ["prepare", "compile"])
 def test_what_was_interrupted_is_built_at_the_next_call(runner, host_cache, monkeypatch, method):
     host = HostRunner(host_cache)
-    text = (
-        f"__global__ void k(float* y) {{ y[0] = {ord(method[0])}; }}"  # not built yet
-    )
+    text = f"__global__ void k(float* y) {{ y[0] = {ord(method[0])}; }}"  # not built yet
     kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
 
     def interrupted(*_: object) -> None:
