@@ -7,7 +7,6 @@ from .contenders import (
     check_cutlass as check_cutlass,
     check_text_contender as check_text_contender,
     contender_kernels as contender_kernels,
-    template_kernel as template_kernel,
 )
 from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
@@ -32,7 +31,6 @@ from .gemm.cutlass_profiler import (
 )
 from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
-    TRITON_CONFIGURATIONS as TRITON_CONFIGURATIONS,
     cublas_call as cublas_call,
     triton_candidates as triton_candidates,
 )

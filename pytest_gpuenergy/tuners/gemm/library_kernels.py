@@ -100,7 +100,7 @@ _MMA_16 = (
 )
 """The configurations on tensor cores, for elements of two bytes."""
 _MMA_32 = tuple(chosen._replace(tile_k=chosen.tile_k // 2) for chosen in _MMA_16)
-TRITON_CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
+_CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
     "float32": _FMA,
     "3xtf32": _MMA_32,
     "tf32": _MMA_32,
@@ -125,7 +125,7 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     # Not a .py file: in an editable installation, pytest would take that for the whole plugin.
     source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
     kernels = []
-    for chosen in TRITON_CONFIGURATIONS[gemm.mode]:
+    for chosen in _CONFIGURATIONS[gemm.mode]:
         tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
         constants: dict[str, KernelConstant] = {
             "m": gemm.M,
