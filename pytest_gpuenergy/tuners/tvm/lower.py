@@ -250,10 +250,6 @@ class Lowerer:
         self._workload: Workload | None = None
         self._module: Any = None
 
-    def version(self) -> str:
-        """Return TVM's version."""
-        return str(import_tvm().__version__)
-
     def lower(self, workload: Workload, record: str) -> Kernel:
         """Return the kernel of a MetaSchedule record (JSON text) of ``workload``.
 
