@@ -41,7 +41,7 @@ def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> Rec
     recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(parameters), 0.5)
     return RecordFile(
         product,
-        TEMPLATE_FORM,
+        TEMPLATE_FORM.tuner,
         "NVIDIA H200",
         "580.1",
         {"gpuenergy": "0.1.0"},

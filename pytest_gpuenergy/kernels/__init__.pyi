@@ -1,3 +1,9 @@
+from .cuda_tokens import (
+    COMMENT as COMMENT,
+    LITERAL as LITERAL,
+    CudaToken as CudaToken,
+    cuda_tokens as cuda_tokens,
+)
 from .exported_programs import (
     profile_kernels as profile_kernels,
     profiling_tools as profiling_tools,

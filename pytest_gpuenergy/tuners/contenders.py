@@ -147,7 +147,7 @@ def template_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     with suppress(UnavailableError):
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
-            return recorded_kernel(file, rank)
+            return recorded_kernel(TEMPLATE_FORM, file, rank)
     offered = rank_kernels(gemm, card)
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)
