@@ -14,7 +14,7 @@ from bench_folder import INI, ROOT
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, Bench, KernelStore
+from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, ContenderSetup, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 
@@ -87,7 +87,7 @@ def test_a_contender_is_asked_once_for_all_power_caps(
 ) -> None:
     asked = []
 
-    def fake(gemm: Gemm, _: Bench) -> AnyKernel:
+    def fake(gemm: Gemm, _: ContenderSetup) -> AnyKernel:
         asked.append(gemm.layout)
         raise error("It takes half an hour to say no.")
 

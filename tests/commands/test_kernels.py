@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, load_kernel
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import GEMM_FORM, METASCHEDULE, SimtParameters
+from pytest_gpuenergy.tuners import METASCHEDULE, TEMPLATE_FORM, SimtParameters
 from pytest_gpuenergy.tuning import (
     Measured,
     Record,
@@ -331,7 +331,7 @@ def test_kernels_of_one_tuner_are_chosen(project: Path) -> None:
     workload = Gemm("product", 8, 8, 8)
     file = template_records(workload, SimtParameters())
     folder = project / "bench" / "records" / "nvidia-h200"
-    dump_records(file, folder / file_name(workload, GEMM_FORM.variant))
+    dump_records(file, folder / file_name(workload, TEMPLATE_FORM.variant))
     for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):
         assert {
             one["workload"] for one in json.loads(printed("list", "--tuner", tuner, "--json"))

@@ -10,7 +10,7 @@ from gemm_products import template_records
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import load_kernel
-from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters
 from pytest_gpuenergy.tuning import dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 
@@ -52,7 +52,7 @@ def test_records_choose_the_kernel_if_there_are_any(elsewhere: Path) -> None:
     parameters = SimtParameters(tile_m=32, tile_n=64, thread_m=8, thread_n=8, stages=2)
     file = template_records(product, parameters)
     (elsewhere / "tuned").mkdir()
-    dump_records(file, elsewhere / "tuned" / file_name(product, GEMM_FORM.variant))
+    dump_records(file, elsewhere / "tuned" / file_name(product, TEMPLATE_FORM.variant))
     sizes = "MNK=64 layout=nn"
     assert main([*EXPORT, "--gemm", sizes, *EMULATED, "--records", "tuned"]) == 0
     kernel = load_kernel("out/kernels/gemm_64x64x64_nn/kernel01.json")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.pytest_plugin.run_plugin import RunPlugin
-    from pytest_gpuenergy.tuners import Bench, KernelStore
+    from pytest_gpuenergy.tuners import ContenderSetup, KernelStore
 
 _ITEM = re.compile(r"\[(gemm_[^-\]]+)-(\w+)-")
 _NAMES_PRODUCT = re.compile(r"[0-9_=]")
@@ -186,12 +186,14 @@ def made_kernels() -> MadeKernels:
 
 
 @pytest.fixture
-def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
+def gemm_bench(
+    request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore
+) -> ContenderSetup:
     """The GPU, records and programs with which contenders make their kernels."""
-    from pytest_gpuenergy.tuners import Bench
+    from pytest_gpuenergy.tuners import ContenderSetup
 
     config = request.config
-    return Bench(
+    return ContenderSetup(
         gpu,
         records_folder(config),
         kernel_store,
