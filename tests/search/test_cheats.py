@@ -11,14 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cheat_candidates import (
-    FOLDER,
-    KNOWN_SEEDS,
-    RIGHT_BUT_READS,
-    SPEC,
-    WHOLE_BLOCKS,
-    candidate,
-)
+from cheat_candidates import FOLDER, KNOWN_SEEDS, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices import Arena

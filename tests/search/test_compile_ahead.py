@@ -12,13 +12,7 @@ from kernel_specs import SOURCE, launch_with, optimize, spec_with, state_of, wri
 from spaces import DrawnSpace, drawn_spaces, run
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.search import (
-    GraphExplorer,
-    GraphStrategy,
-    Result,
-    SearchBench,
-    State,
-)
+from pytest_gpuenergy.search import GraphExplorer, GraphStrategy, Result, SearchBench, State
 from pytest_gpuenergy.search.running import kernel_search
 
 

@@ -27,6 +27,8 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import EvaluationTask, Result, SearchBench, evaluator_of, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
+Capsys = pytest.CaptureFixture[str]
+
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
@@ -202,12 +204,7 @@ def test_the_same_seed_and_number_of_gpus_give_the_same_search(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("earlier", "later"), [(1, 2), MORE(2, 1)])
 def test_it_does_not_matter_which_result_comes_first(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Instead,
-    earlier: int,
-    later: int,
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, earlier: int, later: int
 ) -> None:
     is_there = Event()
 
@@ -250,11 +247,7 @@ def test_a_search_goes_on_with_fewer_gpus(spec: Path, tmp_path: Path, whole: Any
 
 
 def test_a_killed_process_is_replaced(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Instead,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, capsys: Capsys
 ) -> None:
     killed: list[str] = []
     doomed = {whole["nodes"][number]["id"] for number in (0, 3)}
@@ -318,11 +311,7 @@ def test_a_variant_that_ends_its_process_twice_has_failed(
 
 
 def test_without_a_lost_gpu_the_search_goes_on(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Instead,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, capsys: Capsys
 ) -> None:
     def evaluate(call: Call) -> Any:
         if call.gpu == 1 and not call.is_baseline:
@@ -345,7 +334,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
     whole: Any,
     instead: Instead,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     def evaluate(call: Call) -> Any:
         if call.task.state.id in (whole["nodes"][0]["id"], whole["nodes"][1]["id"]):
@@ -362,10 +351,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
 
 @pytest.mark.thorough
 def test_a_gpu_on_which_the_baseline_fails_is_not_used(
-    spec: Path,
-    tmp_path: Path,
-    instead: Instead,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, instead: Instead, capsys: Capsys
 ) -> None:
     def evaluate(call: Call) -> Any:
         found: Result = call.real()
@@ -386,7 +372,7 @@ def test_ctrl_c_ends_it_after_what_is_running(
     whole: Any,
     instead: Instead,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     pids: set[int | None] = set()
 
@@ -412,11 +398,7 @@ def test_ctrl_c_ends_it_after_what_is_running(
 @pytest.mark.thorough
 @pytest.mark.parametrize("files", [3, 12, 27])
 def test_a_full_disk_loses_nothing(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    files: int,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, files: int, capsys: Capsys
 ) -> None:
     with disk_with_room(files):
         assert optimize(spec, tmp_path / "out", *GPUS) == 1

@@ -23,6 +23,8 @@ from pytest_gpuenergy.search.running import confirmation
 if TYPE_CHECKING:
     from conftest import Searched
 
+Capsys = pytest.CaptureFixture[str]
+
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
@@ -73,18 +75,14 @@ def whole(searched: Searched) -> Any:
 
 
 def test_without_the_option_a_search_is_not_continued(
-    spec: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+    spec: Path, finished: Path, capsys: Capsys
 ) -> None:
     assert optimize(spec, finished, "--objective", "edp") == 2
     assert "already contains a search: continue it with --resume" in capsys.readouterr().err
 
 
 def test_nothing_is_evaluated_again(
-    spec: Path,
-    finished: Path,
-    whole: Any,
-    evaluated: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    spec: Path, finished: Path, whole: Any, evaluated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirmation, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
@@ -120,11 +118,7 @@ def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path)
     ],
 )
 def test_another_search_is_not_continued(
-    spec: Path,
-    finished: Path,
-    options: tuple[str, ...],
-    what: str,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, finished: Path, options: tuple[str, ...], what: str, capsys: Capsys
 ) -> None:
     settings = ("--objective", "edp", "--resume", *options)
     assert optimize(spec, finished, *settings) == 2
@@ -133,11 +127,7 @@ def test_another_search_is_not_continued(
 
 @pytest.mark.parametrize("files", [17, *(MORE(files) for files in (1, 9, 25, 33, 41))])
 def test_a_full_disk_at_any_file_loses_nothing(
-    files: int,
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    capsys: pytest.CaptureFixture[str],
+    files: int, spec: Path, tmp_path: Path, whole: Any, capsys: Capsys
 ) -> None:
     out = tmp_path / "out"
     with disk_with_room(files) as is_full:
@@ -168,11 +158,7 @@ def test_a_killed_search_ends_with_the_same_result(
 
 
 def test_ctrl_c_ends_it_after_the_variant(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     real = SearchBench.evaluate
 
@@ -197,7 +183,7 @@ def test_ctrl_c_ends_a_comparison_after_the_turn(
     whole: Any,
     turn: int,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     """The search has evaluated all variants, and is then continued."""
     measured = _interrupted_in(turn, monkeypatch)
@@ -247,11 +233,7 @@ def _interrupted_in(turn: int, monkeypatch: pytest.MonkeyPatch) -> list[Reading]
 
 
 def test_a_lost_gpu_refuses_no_variant(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     out = tmp_path / "out"
     assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
@@ -270,9 +252,7 @@ def test_a_lost_gpu_refuses_no_variant(
 
 
 def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr("pytest_gpuenergy.energy.sensors.responds", lambda _: False)
     path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
@@ -290,11 +270,7 @@ def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
     ],
 )
 def test_a_damaged_file_is_told_in_one_sentence(
-    spec: Path,
-    finished: Path,
-    name: str,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, finished: Path, name: str, said: str, capsys: Capsys
 ) -> None:
     (finished / "kernels/_scale" / name).write_text("[]\n")
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 2
@@ -304,7 +280,7 @@ def test_a_damaged_file_is_told_in_one_sentence(
 
 
 def test_results_without_the_state_that_says_what_they_are_of_are_not_used(
-    spec: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+    spec: Path, finished: Path, capsys: Capsys
 ) -> None:
     (finished / "kernels/_scale/search_state.json").unlink()
     assert optimize(spec, finished, "--objective", "time", "--resume") == 2

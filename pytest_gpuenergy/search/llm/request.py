@@ -16,12 +16,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.llm.endpoint import Message, Question
 from pytest_gpuenergy.search.moves.move import Region
-from pytest_gpuenergy.search.spec.kernel_spec import (
-    Constant,
-    KernelSpec,
-    LaunchPlan,
-    State,
-)
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, LaunchPlan, State
 from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of

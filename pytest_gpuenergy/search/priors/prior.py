@@ -9,13 +9,7 @@ from statistics import NormalDist
 from pytest_gpuenergy.emulator import L2_BYTES_PER_CYCLE
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Move, Region
-from pytest_gpuenergy.search.priors.bottlenecks import (
-    CardModel,
-    Costs,
-    Shares,
-    Situation,
-    work_of,
-)
+from pytest_gpuenergy.search.priors.bottlenecks import CardModel, Costs, Shares, Situation, work_of
 from pytest_gpuenergy.search.priors.tactics import Tactic
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_workload import workload_of
