@@ -10,7 +10,7 @@ from counted import N, counted, cuda_spec, triton_spec
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import KernelSpec, TensorSpec, work_of
+from pytest_gpuenergy.search import KernelSpec, TensorSpec, count_work
 
 COPY = "if (i < n) y[i] = x[i];"
 
@@ -126,7 +126,7 @@ def test_tensor_cores_are_counted_by_their_calls() -> None:
 
 def test_a_text_that_is_not_understood_has_no_work() -> None:
     spec = cuda_spec("goto end; end: y[i] = x[i];")
-    assert work_of(spec.baseline, spec) is None
+    assert count_work(spec.baseline, spec) is None
 
 
 ODD_CUDA = [
@@ -155,13 +155,13 @@ ODD_TRITON = [
 )
 def test_what_no_kernel_has_does_no_harm(spec_of: Callable[[str], KernelSpec], body: str) -> None:
     spec = spec_of(body)
-    found = work_of(spec.baseline, spec)
+    found = count_work(spec.baseline, spec)
     assert found is None or found.instructions >= 0
 
 
 def test_a_block_that_no_card_has_is_not_counted() -> None:
     spec = cuda_spec(COPY, block=1 << 30)
-    assert work_of(spec.baseline, spec) is None
+    assert count_work(spec.baseline, spec) is None
 
 
 EXPRESSIONS = st.recursive(
@@ -177,7 +177,7 @@ EXPRESSIONS = st.recursive(
 def test_any_expression_can_be_counted(start: str, bound: str, index: str, block: int) -> None:
     body = f"for (int k = {start}; k < {bound}; k += 2) y[(int)({index})] = x[(int)({index})];"
     spec = cuda_spec(body, block=block)
-    found = work_of(spec.baseline, spec)
+    found = count_work(spec.baseline, spec)
     assert found is None or all(
         0 <= value < math.inf for value in vars(found).values() if not isinstance(value, frozenset)
     )
