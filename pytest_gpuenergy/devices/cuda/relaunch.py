@@ -24,7 +24,7 @@ BURST = 2000
 """The largest number of launches before the results of a kernel that is verified are read again."""
 BURST_S = 0.04
 """The time limit for these launches."""
-_MOST_BEFORE = 8
+_MAX_BEFORE = 8
 """The largest number of launches before a single launch."""
 
 
@@ -70,7 +70,7 @@ class HostLaunches:
         again: Callable[[], bool],
     ) -> None:
         """Launch up to `BURST` times, or a few times; then do as `GraphRepeater.relaunch`."""
-        most = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if once else BURST
+        most = 1 + int(np.random.default_rng().integers(_MAX_BEFORE)) if once else BURST
         deadline_s, made = monotonic_s() + BURST_S, 0
         while not made or (made < most and monotonic_s() < deadline_s):
             # Twice as many each time: waiting for a launch takes several times as long as it does.

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import (
     CLOCK_SPAN_S,
-    LEAST_SPAN_NS,
+    MIN_SPAN_NS,
     GraphRepeater,
     Timeline,
     clock_samples,
@@ -51,7 +51,7 @@ def test_it_is_known_from_the_start_to_the_end_of_the_launches() -> None:
     assert clocks is not None
     assert clocks.begin_s[0] == pytest.approx(timeline.time_s[0])
     assert clocks.begin_s[1:] == pytest.approx(clocks.end_s[:-1])
-    assert 0 <= timeline.time_s[-1] - clocks.end_s[-1] < LEAST_SPAN_NS / 1e9
+    assert 0 <= timeline.time_s[-1] - clocks.end_s[-1] < MIN_SPAN_NS / 1e9
 
 
 def test_each_run_has_its_own_clocks() -> None:
@@ -126,13 +126,13 @@ def test_a_count_that_a_kernel_has_overwritten_is_not_believed() -> None:
 
 
 def test_the_latest_notes_of_a_long_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_notes, "MOST_NOTES", 8)
+    monkeypatch.setattr(clock_notes, "MAX_NOTES", 8)
     with host_gpu(lambda: None) as gpu:
         timeline = run(GraphRepeater([work(gpu)]), gpu, 2.0)
     clocks = timeline.clocks
     assert clocks is not None
     assert len(clocks.mhz) in (6, 7)
-    assert timeline.time_s[-1] - clocks.end_s[-1] < LEAST_SPAN_NS / 1e9
+    assert timeline.time_s[-1] - clocks.end_s[-1] < MIN_SPAN_NS / 1e9
 
 
 def notes_of(clocks_mhz: Sequence[float], sms: Sequence[int], step_ns: int) -> Any:
@@ -182,7 +182,7 @@ def test_notes_that_a_kernel_has_overwritten_are_plausible_or_left_out(
         np.zeros((1, 3)),
         np.zeros((5, 3)),
         notes_of([1980.0] * 4, [1, 2, 3, 4, 5], 50_000_000),
-        notes_of([1980.0] * 4, [1] * 5, LEAST_SPAN_NS - 1),
+        notes_of([1980.0] * 4, [1] * 5, MIN_SPAN_NS - 1),
         notes_of([1e7] * 4, [1] * 5, 50_000_000),
     ],
 )
