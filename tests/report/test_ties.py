@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from pytest_gpuenergy.record import (
 )
 from pytest_gpuenergy.report import Tie, cap_words, kernel_words, near_front, pareto, tie
 
-Make = Callable[..., Any]
 TRIALS = 7
 FIGURES = st.floats(0.01, 100.0)
 
@@ -86,7 +84,7 @@ def found_tie(rows: Sequence[Measurement], metric: Metric) -> Tie:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gap", "count"), each_once([0.0, 0.002, 0.01], [2, 9]))
-def test_the_true_best_is_among_those_named_in_95_percent_of_cases(count: int, gap: float) -> None:
+def test_the_true_best_is_among_those_named_in_95_percent_of_cases(count, gap):
     rng = np.random.default_rng(count)
     true = [10.0] + [10.0 * (1 + gap * place) for place in range(1, count)]
     runs = 400
@@ -100,7 +98,7 @@ def test_the_true_best_is_among_those_named_in_95_percent_of_cases(count: int, g
 
 
 @pytest.mark.slow
-def test_each_kernel_of_the_true_front_is_near_the_front_in_95_percent_of_cases() -> None:
+def test_each_kernel_of_the_true_front_is_near_the_front_in_95_percent_of_cases():
     rng = np.random.default_rng(3)
     times, energies = [1.0, 1.005, 1.01, 1.02], [10.0, 9.95, 9.9, 10.05]
     runs = 400
@@ -112,9 +110,7 @@ def test_each_kernel_of_the_true_front_is_near_the_front_in_95_percent_of_cases(
 
 
 @given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=8, unique_by=lambda p: p[0]))
-def test_without_noise_there_is_one_best_and_the_front_is_the_pareto_front(
-    figures: list[tuple[float, float]],
-) -> None:
+def test_without_noise_there_is_one_best_and_the_front_is_the_pareto_front(figures):
     rows = [from_trials(rank, [t] * TRIALS, [e] * TRIALS) for rank, (t, e) in enumerate(figures, 1)]
     assert len(found_tie(rows, Metric.TIME).rows) == 1
     worse = [
@@ -129,9 +125,7 @@ def test_without_noise_there_is_one_best_and_the_front_is_the_pareto_front(
     st.lists(st.tuples(FIGURES, FIGURES, st.floats(0.0, 0.5)), min_size=1, max_size=8),
     st.randoms(use_true_random=False),
 )
-def test_the_least_figure_comes_first_and_the_order_of_the_run_does_not_matter(
-    figures: list[tuple[float, float, float]], random: Any
-) -> None:
+def test_the_least_figure_comes_first_and_the_order_of_the_run_does_not_matter(figures, random):
     rows = [
         from_trials(
             rank,
@@ -150,7 +144,7 @@ def test_the_least_figure_comes_first_and_the_order_of_the_run_does_not_matter(
     assert set(map(id, near)) == set(map(id, near_front(shuffled)))
 
 
-def test_the_gain_of_a_board_does_not_cancel_between_boards(measured: Make) -> None:
+def test_the_gain_of_a_board_does_not_cancel_between_boards(measured):
     def row(rank: int, energy_mj: float, board: str) -> Measurement:
         made: Measurement = measured(
             rank,
@@ -167,7 +161,7 @@ def test_the_gain_of_a_board_does_not_cancel_between_boards(measured: Make) -> N
     assert found_tie(two_boards, Metric.ENERGY).kernels == ("k01", "k02")
 
 
-def test_without_intervals_the_least_figure_is_the_best(measured: Make, failed: Make) -> None:
+def test_without_intervals_the_least_figure_is_the_best(measured, failed):
     rows = [measured(1, time_ms=0.5), measured(2, time_ms=0.49), failed(3)]
     assert found_tie(rows, Metric.TIME).kernels == ("k02",)
     assert tie([failed(1)], Metric.TIME) is None
@@ -181,7 +175,7 @@ def test_without_intervals_the_least_figure_is_the_best(measured: Make, failed: 
         (["k01", "k03", "k02", "k05", "k04"], "k01, k03, k02 and 2 more within noise"),
     ],
 )
-def test_kernels_within_noise_are_named(measured: Make, kernels: list[str], words: str) -> None:
+def test_kernels_within_noise_are_named(measured, kernels, words):
     rows = tuple(measured(int(kernel[1:])) for kernel in kernels)
     assert kernel_words(Tie(Metric.EDP, rows)) == words
 
@@ -196,13 +190,11 @@ def test_kernels_within_noise_are_named(measured: Make, kernels: list[str], word
         ([5, 1], "200W, 700W"),
     ],
 )
-def test_caps_within_noise_are_a_range_where_they_are_one(
-    measured: Make, tied: list[int], words: str
-) -> None:
+def test_caps_within_noise_are_a_range_where_they_are_one(measured, tied, words):
     rows = [measured(cap=cap) for cap in (1, 2, 3, 4, 5)]
     assert cap_words(Tie(Metric.EDP, tuple(measured(cap=cap) for cap in tied)), rows) == words
 
 
-def test_an_extreme_figure_is_never_as_good(measured: Make) -> None:
+def test_an_extreme_figure_is_never_as_good(measured):
     rows = [measured(1, time_ms=1e-6), measured(2, time_ms=math.inf)]
     assert found_tie(rows, Metric.TIME).kernels == ("k01",)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, log1p
+from typing import NamedTuple
 
 from pytest_gpuenergy.record import (
     DRIFT,
@@ -46,30 +46,18 @@ _USUAL_LABEL, _SHORT_LABEL, _MIN_LABEL = 10, 16, 4
 _NOTE_INDENT = 4
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of figures.
-
-    Attributes:
-        title: the heading.
-        width: the width where there is room.
-        leaves: the higher, the earlier it is left out where there is none.
-    """
+class Column(NamedTuple):
+    """A column of figures, with its width where there is room; the highest ``leaves`` first."""
 
     title: str
     width: int
     leaves: int
 
 
-@dataclass(frozen=True)
-class KernelRow:
-    """A kernel in a table.
+class KernelRow(NamedTuple):
+    """A kernel in a table, with one character before its label and a note, such as flags, after it.
 
-    Attributes:
-        mark: one character before its label.
-        label: the name of the kernel.
-        cells: the figures, one for each column; none if the kernel has no figures.
-        note: a note after the figures, such as flags, or in their place.
+    ``cells`` has a figure for each column, or none if the kernel has no figures.
     """
 
     mark: str
