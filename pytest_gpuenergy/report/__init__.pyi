@@ -10,9 +10,7 @@ from .analysis.best_kernels import (
     tie as tie,
 )
 from .analysis.board_calibration import (
-    UNCALIBRATED as UNCALIBRATED,
     Boards as Boards,
-    board_spread as board_spread,
     calibrated_report as calibrated_report,
     check_gains as check_gains,
 )
@@ -49,7 +47,7 @@ from .html.html_page import (
     script_hash as script_hash,
     write_html as write_html,
 )
-from .html.page_data import MAX_TEXTS as MAX_TEXTS, finite as finite, page_data as page_data
+from .html.page_data import finite as finite, page_data as page_data
 from .legacy import (
     LaunchFigures as LaunchFigures,
     is_legacy as is_legacy,
@@ -66,7 +64,6 @@ from .store import (
     files_read as files_read,
     find_run as find_run,
     is_run as is_run,
-    latest_only as latest_only,
     latest_run as latest_run,
     load_report as load_report,
     write_errors as write_errors,
@@ -82,11 +79,10 @@ from .views.figures import (
     time as time,
     words as words,
 )
-from .views.markdown_report import board_table as board_table, markdown as markdown
+from .views.markdown_report import markdown as markdown
 from .views.other_formats import (
     AS_EXACT as AS_EXACT,
     bencher_json as bencher_json,
-    best_perf as best_perf,
     github_action_json as github_action_json,
     write_best_perf as write_best_perf,
     write_classic_csv as write_classic_csv,
@@ -95,13 +91,10 @@ from .views.report_document import (
     DIALECT as DIALECT,
     document_schema as document_schema,
     json_document as json_document,
-    report_schema as report_schema,
     schema_document as schema_document,
-    standings as standings,
     write_json as write_json,
 )
 from .views.terminal_summary import (
-    ROWS_SHOWN as ROWS_SHOWN,
     SORTS as SORTS,
     Column as Column,
     KernelRow as KernelRow,
@@ -118,9 +111,7 @@ from .views.terminal_summary import (
 )
 from .views.tidy_table import (
     check_parquet as check_parquet,
-    tidy_columns as tidy_columns,
     tidy_csv as tidy_csv,
-    tidy_rows as tidy_rows,
     write_parquet as write_parquet,
 )
 from .views.vega import check_html as check_html, draw as draw, vega_script as vega_script

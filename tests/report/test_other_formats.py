@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -20,7 +22,13 @@ from pytest_gpuenergy.record import (
     Window,
     WorkloadInfo,
 )
-from pytest_gpuenergy.report import Report, bencher_json, best_perf, github_action_json, write_json
+from pytest_gpuenergy.report import (
+    Report,
+    bencher_json,
+    github_action_json,
+    write_best_perf,
+    write_json,
+)
 
 Measured = Callable[..., Measurement]
 Make = Callable[..., Report]
@@ -49,6 +57,13 @@ def report(run_info: Callable[..., RunInfo]) -> Make:
         return Report(run_info(**changes), tuple(measurements))
 
     return make
+
+
+def best_perf(report: Report) -> dict[str, str]:
+    """The texts of the files by their folders."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = write_best_perf(report, Path(folder))
+        return {path.parent.name: path.read_text() for path in written}
 
 
 def ranks(text: str) -> list[tuple[str, ...]]:

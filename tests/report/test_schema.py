@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pytest_gpuenergy.report import json_document, load_report, report_schema, schema_document
+from pytest_gpuenergy.report import json_document, load_report, schema_document
 from pytest_gpuenergy.support import ReportError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
-    schema = report_schema()
+    schema = json.loads(schema_document())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.report import (
     Report,
     RunFolder,
     json_document,
-    latest_only,
     latest_run,
     load_report,
     merge,
@@ -402,12 +402,12 @@ def test_runs_of_different_gpus_are_not_merged(run_info, change, name):
 
 
 @given(st.lists(st.integers(0, 5), max_size=20))
-def test_latest_only_keeps_the_order_of_first_appearance(ranks):
+def test_the_latest_measurements_keep_the_order_of_first_appearance(ranks):
     base = Measurement(
         "", WorkloadInfo("w", {}, 1, 1), KernelInfo("k", "", "x"), "correct", "current"
     )
     items = [replace(base, node_id=str(rank), wall_s=k) for k, rank in enumerate(ranks)]
-    kept = latest_only(items)
+    kept = merge([Report(a_run(), tuple(items))]).measurements
     assert [item.node_id for item in kept] == [str(rank) for rank in dict.fromkeys(ranks)]
     for item in kept:
         assert item.wall_s == max(k for k, rank in enumerate(ranks) if str(rank) == item.node_id)

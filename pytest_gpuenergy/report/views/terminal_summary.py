@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log1p
-from typing import NamedTuple
 
 from pytest_gpuenergy.record import (
     DRIFT,
@@ -46,7 +46,8 @@ _USUAL_LABEL, _SHORT_LABEL, _MIN_LABEL = 10, 16, 4
 _NOTE_INDENT = 4
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True)
+class Column:
     """A column of figures, with its width where there is room; the highest ``leaves`` first."""
 
     title: str
@@ -54,7 +55,8 @@ class Column(NamedTuple):
     leaves: int
 
 
-class KernelRow(NamedTuple):
+@dataclass(frozen=True)
+class KernelRow:
     """A kernel in a table, with one character before its label and a note, such as flags, after it.
 
     ``cells`` has a figure for each column, or none if the kernel has no figures.
