@@ -17,6 +17,7 @@ from pytest_gpuenergy.devices import Work
 from pytest_gpuenergy.emulator import COEFFICIENTS, DEFAULT_PROFILE, Coefficients, Traffic
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import search_ms
 from pytest_gpuenergy.tuning import Measured, RecordFile, dump_records, file_name
 
 pytest.importorskip("scipy")
@@ -210,7 +211,7 @@ def test_a_kernel_that_was_not_measured_has_the_time_of_its_search(
     assert rows["case7 of searched"]["power"] is None
     assert rows["all"]["power"]["kernels"] == 2
     measured = [kernel["measured"] for kernel in result["kernels"]]
-    times = [file.search_ms(rank) for rank in file.ranks]
+    times = [search_ms(file, rank) for rank in file.ranks]
     assert measured == [[0.1, 299.0], [0.2, 298.0], *[[pytest.approx(t), None] for t in times]]
 
 

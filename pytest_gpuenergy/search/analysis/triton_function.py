@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import ast
+import operator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from pytest_gpuenergy.search.source.polynomials import (
-    Atom,
-    Facts,
-    Interval,
-    Polynomial,
-    loop_range,
-    quotient_range,
-)
+from pytest_gpuenergy.search.analysis.spec_kernel import MAX_DEPTH, Facts, SpecKernel
+from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.triton_text import TritonText
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
-_DEEPEST = 40
 _SAME = frozenset(["multiple_of", "max_contiguous", "broadcast_to", "expand_dims"])
 """Functions whose values are those of their first argument."""
 _WIDE = frozenset(["int32", "uint32", "int64", "uint64"])
 """Types that an index fits in."""
 
 
-class TritonFunction:
+class TritonFunction(SpecKernel):
     """A Triton function with values of its parameters for each set of sizes.
 
     Attributes:
         text: the text.
-        launch: the launch plan.
-        spec: the spec of what the function computes.
-        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: TritonText, state: State, spec: KernelSpec, facts: Facts) -> None:
+        super().__init__(state.launch, spec, facts)
         self.text = text
-        self.launch = state.launch
-        self.spec = spec
-        self.facts = facts
 
     @classmethod
     def of(cls, state: State, spec: KernelSpec) -> TritonFunction | None:
@@ -73,10 +63,6 @@ class TritonFunction:
         fixed = [pair for pair in pairs if pair[0] not in self.text.assignments]
         return {parameter: known[name] for parameter, name in fixed if name in known}
 
-    def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """Return the range of an expression over all programs, for one set of sizes."""
-        return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
-
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
         if atom.text in self.scalars:
             return self.scalars[atom.text][case], self.scalars[atom.text][case]
@@ -92,29 +78,13 @@ class TritonFunction:
         if atom.operator == "num_programs" and atom.right is not None:
             blocks = self.facts.grid[atom.right.value or 0][case]
             return blocks, blocks
-        return self._range_of_loop(atom.text, case, depth)
-
-    def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
-        if atom.left is None or atom.right is None:
+        loops = [loop for loop in self.text.loops if loop.name == atom.text]
+        if len(loops) != 1 or len(self.text.assignments.get(atom.text, [])) != 1:
             return None
-        left = atom.left.interval(lambda part: self._range(part, case, depth - 1))
-        right = atom.right.interval(lambda part: self._range(part, case, depth - 1))
-        return quotient_range(left, atom.operator, right)
+        ends = (loops[0].start, loops[0].stop, loops[0].step)
+        return self._range_of_loop(map(self.polynomial, ends), case, depth)
 
-    def _range_of_loop(self, name: str, case: int, depth: int) -> Interval | None:
-        loops = [loop for loop in self.text.loops if loop.name == name]
-        if len(loops) != 1 or len(self.text.assignments.get(name, [])) != 1:
-            return None
-        ends = []
-        for node in (loops[0].start, loops[0].stop, loops[0].step):
-            found = self.polynomial(node)
-            known = found and found.interval(lambda part: self._range(part, case, depth - 1))
-            if not known:
-                return None
-            ends.append(known)
-        return None if ends[2][0] < 1 else loop_range(*ends)
-
-    def polynomial(self, node: ast.expr, depth: int = _DEEPEST) -> Polynomial | None:
+    def polynomial(self, node: ast.expr, depth: int = MAX_DEPTH) -> Polynomial | None:
         """Return an integer, or one that stands for each of a block; None if not understood."""
         if depth == 0:
             return None
@@ -124,15 +94,19 @@ class TritonFunction:
             case ast.Name(id=name):
                 return self._named(name, depth)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(left, op, right, depth)
+                first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
+                function = _OPERATORS.get(type(op))
+                if first is None or second is None or function is None:
+                    return None
+                return function(first, second)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 inner = self.polynomial(operand, depth - 1)
                 return None if inner is None else -inner
             case ast.Subscript(value=value, slice=places):
                 inner = self.polynomial(value, depth - 1)
                 return None if inner is None else _along(inner, ast.unparse(places))
-            case ast.Call(args=[first, *_]) if self.text.called(node) in _SAME:
-                return self.polynomial(first, depth - 1)
+            case ast.Call(args=[first_argument, *_]) if self.text.called(node) in _SAME:
+                return self.polynomial(first_argument, depth - 1)
             case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[kind]) if (
                 ast.unparse(kind).rpartition(".")[2] in _WIDE
             ):
@@ -151,49 +125,24 @@ class TritonFunction:
             return None if isinstance(constant, float) else Polynomial.constant(int(constant or 0))
         return None if name in self.tensors else Polynomial.atom(Atom(name))
 
-    def _binary(
-        self, left: ast.expr, op: ast.operator, right: ast.expr, depth: int
-    ) -> Polynomial | None:
-        first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
-        if first is None or second is None:
-            return None
-        match op:
-            case ast.Add():
-                return first + second
-            case ast.Sub():
-                return first - second
-            case ast.Mult():
-                return first * second
-            case ast.FloorDiv():
-                return quotient(first, "//", second)
-            case ast.Mod():
-                return quotient(first, "%", second)
-        return None
-
     def _call(self, node: ast.Call, depth: int) -> Polynomial | None:
-        name = self.text.called(node)
+        name, own = self.text.called(node), frozenset[int]()
         if name in ("program_id", "num_programs"):
-            return self._program(node, name, depth)
+            named = self.text.axis_of(node)
+            axis = None if named is None else self.polynomial(named, depth - 1)
+            if axis is None or axis.value not in (0, 1, 2):
+                return None
+            text = f"{self.text.language}.{name}({axis.value})"
+            return Polynomial.atom(Atom(text, own, name, None, axis))
         parts = [self.polynomial(argument, depth - 1) for argument in node.args]
         match name, parts:
             case "cdiv", [Polynomial() as first, Polynomial() as second]:
-                return quotient(first + second - Polynomial.constant(1), "//", second)
+                return quotient(first + second - 1, "//", second)
             case "arange", [Polynomial() as first, Polynomial() as second]:
                 # Two blocks of the same numbers need not lie along the same dimension.
-                return Polynomial.atom(
-                    Atom(
-                        f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, first, second
-                    )
-                )
+                text = f"arange:{node.lineno}:{node.col_offset}"
+                return Polynomial.atom(Atom(text, own, name, first, second))
         return None
-
-    def _program(self, node: ast.Call, name: str, depth: int) -> Polynomial | None:
-        given = self.text.axis_of(node)
-        axis = None if given is None else self.polynomial(given, depth - 1)
-        if axis is None or axis.value not in (0, 1, 2):
-            return None
-        text = f"{self.text.language}.{name}({axis.value})"
-        return Polynomial.atom(Atom(text, frozenset(), name, None, axis))
 
 
 def _along(block: Polynomial, places: str) -> Polynomial:
@@ -216,3 +165,12 @@ def quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
     return Polynomial.atom(
         Atom(f"(({left.text()}) {sign} ({right.text()}))", frozenset(), sign, left, right)
     )
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda left, right: quotient(left, "//", right),
+    ast.Mod: lambda left, right: quotient(left, "%", right),
+}
