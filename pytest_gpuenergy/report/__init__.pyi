@@ -1,12 +1,6 @@
 from .analysis.best_kernels import (
     MAX_MISSED as MAX_MISSED,
-    Tie as Tie,
     best_of_each as best_of_each,
-    cap_words as cap_words,
-    clock_saving as clock_saving,
-    kernel_words as kernel_words,
-    near_front as near_front,
-    pareto as pareto,
     tie as tie,
 )
 from .analysis.board_calibration import (
@@ -34,7 +28,6 @@ from .analysis.run_changes import (
 )
 from .analysis.subjects import (
     Subjects as Subjects,
-    group as group,
     is_named as is_named,
     ordered as ordered,
     shown_ids as shown_ids,
@@ -97,17 +90,12 @@ from .views.report_document import (
     write_json as write_json,
 )
 from .views.terminal_summary import (
-    SORTS as SORTS,
-    Column as Column,
-    KernelRow as KernelRow,
     anchor_lines as anchor_lines,
-    arranged as arranged,
     best_lines as best_lines,
     board_lines as board_lines,
     calibration_lines as calibration_lines,
     check_sort as check_sort,
     duration_lines as duration_lines,
-    figure_table as figure_table,
     idle_caps as idle_caps,
     summary as summary,
 )

@@ -25,11 +25,8 @@ from pytest_gpuenergy.record import (
     setpoints,
 )
 from pytest_gpuenergy.report import (
-    Tie,
     best_lines,
-    cap_words,
-    clock_saving,
-    group,
+    best_of_each,
     idle_caps,
     json_document,
     markdown,
@@ -55,9 +52,16 @@ def plane(at_clock: Make) -> list[Measurement]:
     return rows
 
 
+def best_of(rows: list[Measurement]) -> Any:
+    """The best of rows of one workload."""
+    (found,) = best_of_each(rows)
+    return found
+
+
 def test_setpoints_are_ordered_by_limit_and_then_by_clock(plane):
     assert setpoints(plane) == IN_ORDER
-    assert [setpoint for _, setpoint in group(plane)] == list(IN_ORDER)
+    titles = [line for line in summary(plane, emulated=False) if line.startswith("case1 at ")]
+    assert [line.split()[2].rstrip(",") for line in titles] == list(IN_ORDER)
 
 
 def test_a_label_consists_of_a_limit_and_a_clock(plane):
@@ -105,15 +109,15 @@ def test_the_order_of_setpoints_is_not_that_of_the_run(labels):
     ],
 )
 def test_setpoints_within_noise_are_a_rectangle_where_they_are_one(at_clock, tied, words):
-    rows = [at_clock(1, cap, clock) for cap in (3, 5) for clock in CLOCKS]
-    found = Tie(Metric.EDP, tuple(at_clock(1, *place) for place in tied))
-    assert cap_words(found, rows) == words
+    places = [(cap, clock) for cap in (3, 5) for clock in CLOCKS]
+    rows = [at_clock(1, *place, energy_mj=100.0 if place in tied else 200.0) for place in places]
+    assert best_of(rows).caps == words
 
 
 def test_clocks_alone_within_noise_are_a_range(at_clock):
-    rows = [at_clock(1, None, clock) for clock in (990, 1500, 1800)]
-    found = Tie(Metric.EDP, tuple(rows[1:]))
-    assert cap_words(found, rows) == "any clock from 1500 MHz"
+    rows = [at_clock(1, None, clock) for clock in (1500, 1800)]
+    rows.append(at_clock(1, None, 990, energy_mj=200.0))
+    assert best_of(rows).caps == "any clock from 1500 MHz"
 
 
 def test_the_classic_tree_has_columns_by_cap_and_then_by_clock(plane, report, tmp_path):
@@ -174,8 +178,7 @@ def frugal_clock(at_clock: Make) -> list[Measurement]:
 
 
 def test_what_the_best_clock_saves_has_an_interval(frugal_clock):
-    saving = clock_saving(frugal_clock, Metric.ENERGY)
-    assert saving is not None
+    saving = best_of(frugal_clock).savings[Metric.ENERGY]
     assert saving.change == pytest.approx(-0.1)
     assert saving.low is not None
     assert saving.high is not None
@@ -188,14 +191,13 @@ def test_what_the_best_clock_saves_has_an_interval(frugal_clock):
 
 
 def test_without_a_lock_or_without_unlocked_clocks_there_is_no_saving(at_clock):
-    assert clock_saving([at_clock(1, 3), at_clock(1, 5)], Metric.EDP) is None
-    assert clock_saving([at_clock(1, 3, 990), at_clock(1, 5, 990)], Metric.EDP) is None
+    assert best_of([at_clock(1, 3), at_clock(1, 5)]).savings == {}
+    assert best_of([at_clock(1, 3, 990), at_clock(1, 5, 990)]).savings == {}
 
 
 def test_figures_without_intervals_save_without_an_interval(measured):
     locked = replace(measured(1, 3, energy_mj=80.0), cap="450W-990MHz", sm_clock_mhz=990)
-    saving = clock_saving([measured(1, 3), locked], Metric.ENERGY)
-    assert saving is not None
+    saving = best_of([measured(1, 3), locked]).savings[Metric.ENERGY]
     assert (saving.change, saving.low, saving.high) == (pytest.approx(-0.2), None, None)
 
 
@@ -215,10 +217,7 @@ def test_the_interval_of_the_saving_holds_although_the_best_are_chosen(at_clock)
             )
             for rank, energy in enumerate(true)
         ]
-        saving = clock_saving(rows, Metric.ENERGY)
-        assert saving is not None
-        assert saving.low is not None
-        assert saving.high is not None
+        saving = best_of(rows).savings[Metric.ENERGY]
         held += saving.low <= -0.1 <= saving.high
     assert held / runs >= 0.95
 

@@ -8,25 +8,19 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Interval, Measurement, Window
 from pytest_gpuenergy.report import (
-    SORTS,
-    Column,
-    KernelRow,
-    arranged,
     best_lines,
     best_of_each,
     check_sort,
     duration_lines,
     energy,
-    figure_table,
     figures,
-    group,
     idle_caps,
     markdown,
     markdown_text,
-    pareto,
     summary,
     time,
     words,
@@ -85,30 +79,30 @@ def dominated(row: Measurement, others: list[Measurement]) -> bool:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(FIGURES, FIGURES), max_size=12))
+@given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=12))
 def test_the_front_is_what_nothing_dominates(measured, figures):
     rows = [
         measured(k, time_ms=time_ms, energy_mj=energy_mj)
         for k, (time_ms, energy_mj) in enumerate(figures)
     ]
-    front = {row.kernel.label for row in pareto(rows)}
-    assert front == {row.kernel.label for row in rows if not dominated(row, rows)}
+    (best,) = best_of_each(rows)
+    assert {row.kernel.label for row in best.front} == {
+        row.kernel.label for row in rows if not dominated(row, rows)
+    }
 
 
 def test_the_front_runs_from_fast_to_frugal(measured):
     rows = [measured(k, time_ms=t, energy_mj=4.0 - t) for k, t in enumerate((3.0, 1.0, 2.0))]
-    assert [row.time_ms for row in pareto(rows)] == [1.0, 2.0, 3.0]
-
-
-def test_failed_kernels_are_never_on_the_front(failed):
-    assert pareto([failed(1), failed(2)]) == []
+    (best,) = best_of_each(rows)
+    assert [row.time_ms for row in best.front] == [1.0, 2.0, 3.0]
 
 
 def test_groups_have_the_lowest_cap_and_the_best_rank_first(measured):
     items = [measured(1, 5, workload="case2"), measured(2, 5), measured(1, 1), measured(1, 5)]
-    groups = group(items)
-    assert list(groups) == [("case2", "700W"), ("case1", "200W"), ("case1", "700W")]
-    assert [m.kernel.rank for m in groups["case1", "700W"]] == [1, 2]
+    lines = [line.split()[:3] for line in summary(items, emulated=False)]
+    titles = [line for line in lines if "at" in line]
+    assert titles == [["case2", "at", "700W,"], ["case1", "at", "200W,"], ["case1", "at", "700W,"]]
+    assert [line[1] for line in lines[-2:]] == ["k01", "k02"]
 
 
 def test_the_summary_marks_the_front_and_shows_failures(measured, failed):
@@ -288,26 +282,26 @@ def test_an_older_run_without_wall_times_has_nothing_to_tell(measured):
     assert list(duration_lines([measured(1)])) == []
 
 
-COLUMNS = (Column("time", 9, 1), Column("energy", 9, 0), Column("GFLOP/s/W", 9, 2))
-CELLS = st.tuples(*[st.text("1.µms ", max_size=9)] * 3)
-ROWS = st.builds(
-    KernelRow, st.sampled_from("* "), st.text("k01-", max_size=50), CELLS, st.text("ab ,")
-)
-FAILED = st.builds(
-    KernelRow, st.just(" "), st.text("k01-", max_size=50), note=st.text("ab ", min_size=1)
-)
+SORTS = ("rank", "name", "time", "energy", "edp", "power", "gflops", "gflops_per_w")
+LABELS = st.lists(st.tuples(st.text("k01-", max_size=50), st.booleans()), min_size=1, max_size=5)
 
 
-@given(st.lists(ROWS | FAILED, min_size=1, max_size=5), st.integers(30, 90))
-def test_no_line_is_wider_than_the_terminal(rows, width):
-    assert all(len(line) <= width for line in figure_table(COLUMNS, rows, width))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LABELS, st.text("ab ", min_size=1), st.integers(30, 90))
+def test_no_line_is_wider_than_the_terminal(measured, failed, labels, error, width):
+    rows = [
+        replace(m, kernel=replace(m.kernel, label=label))
+        for label, works in labels
+        for m in [measured(1, validity=("host_gaps",)) if works else failed(2, error=error)]
+    ]
+    assert all(len(line) <= width for line in summary(rows, emulated=True, width=width))
 
 
-def test_what_there_is_no_room_for_is_said():
-    rows = [KernelRow("*", "k01", ("1 µs", "1 mJ", "0.1"))]
-    assert list(figure_table(COLUMNS, rows, 22)) == [
-        *("  kernel time energy", "* k01    1 µs   1 mJ"),
-        *("  no room for", "    GFLOP/s/W"),
+def test_columns_for_which_there_is_no_room_are_named(measured):
+    _, *lines = summary([measured(1)], emulated=False, width=30)
+    assert lines == [
+        *("  kernel   time energy", "* k01    500 µs 100 mJ"),
+        *("  no room for EDP mJ·ms, power", "    W, GFLOP/s, % peak, GB/s,", "    GFLOP/s/W"),
     ]
 
 
@@ -346,7 +340,8 @@ def test_the_best_is_first_and_what_failed_last(by, order, measured, failed):
         measured(1, time_ms=3.0, energy_mj=100.0),
         measured(2, time_ms=1.0, energy_mj=200.0),
     ]
-    assert [m.kernel.label for m in arranged(items, by)] == order
+    _, _, *rows = summary(items, emulated=False, sort=by)
+    assert [row[2:5] for row in rows] == order
 
 
 @pytest.mark.parametrize("text", ["Time", " EDP ", "gflops-per-w", "GFLOPS/W", "gflop/s"])
