@@ -31,11 +31,7 @@ from .extract.kernel_extraction import (
     extract_kernels as extract_kernels,
     write_extraction as write_extraction,
 )
-from .extract.kernel_list import (
-    KernelList as KernelList,
-    read_list as read_list,
-    understood as understood,
-)
+from .extract.kernel_list import read_list as read_list, understood as understood
 from .extract.summary import (
     PhasePower as PhasePower,
     json_document as json_document,
@@ -57,6 +53,7 @@ from .extract.trace import (
 )
 from .extract.unique_kernels import (
     Signature as Signature,
+    UniqueKernel as UniqueKernel,
     signature_of as signature_of,
     unique_kernels as unique_kernels,
 )

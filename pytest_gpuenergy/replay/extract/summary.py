@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from msgspec import Struct
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges
 from pytest_gpuenergy.replay.extract.kernel_extraction import SCHEMA_VERSION, KernelExtraction
 from pytest_gpuenergy.replay.extract.trace import PHASES, TraceLaunch
-from pytest_gpuenergy.replay.extract.unique_kernels import TIERS, UniqueKernel
+from pytest_gpuenergy.replay.extract.unique_kernels import TIERS
 from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
 from pytest_gpuenergy.support import aligned, plain
 
@@ -38,21 +39,19 @@ class PhasePower(Struct, frozen=True):
 
 def phase_powers(curve: PowerCurve, launches: Sequence[TraceLaunch]) -> list[PhasePower]:
     """Return the mean power of each phase, which in each run spans its first to its last launch."""
-    spans: dict[str | None, dict[int | None, Span]] = {}
+    by_phase: dict[str | None, dict[int | None, Span]] = {}
     for launch in launches:
-        by_run = spans.setdefault(launch.phase, {})
-        begin_us, end_us = by_run.get(launch.run, (math.inf, -math.inf))
-        end_us = max(end_us, launch.begin_us + launch.duration_us)
-        by_run[launch.run] = (min(begin_us, launch.begin_us), end_us)
-    named = [phase for phase in PHASES if phase in spans]
-    return [_phase_power(curve, phase, spans[phase].values()) for phase in named or spans]
-
-
-def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) -> PhasePower:
-    lengths_us = {span: span[1] - span[0] for span in spans}
-    powers_w = curve.within(span for span, us in lengths_us.items() if us >= SHORTEST_US)
-    mean_w = sum(powers_w) / len(powers_w) if powers_w else None
-    return PhasePower(phase, max(lengths_us.values()), len(powers_w), mean_w)
+        runs = by_phase.setdefault(launch.phase, {})
+        begin_us, end_us = runs.get(launch.run, (math.inf, -math.inf))
+        runs[launch.run] = (min(begin_us, launch.begin_us), max(end_us, launch.end_us))
+    found = []
+    for phase in [phase for phase in PHASES if phase in by_phase] or by_phase:
+        spans = by_phase[phase].values()
+        powers_w = curve.within(span for span in spans if span[1] - span[0] >= SHORTEST_US)
+        longest_us = max(end_us - begin_us for begin_us, end_us in spans)
+        mean_w = fmean(powers_w) if powers_w else None
+        found.append(PhasePower(phase, longest_us, len(powers_w), mean_w))
+    return found
 
 
 def short_name(name: str) -> str:
@@ -89,7 +88,6 @@ def terminal(found: KernelExtraction) -> Iterator[str]:
     ]
     yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
     header = ("kernel", "calls", "ms", "time", "tier", "operator", "name")
-    pairs = list(zip(found.kernels, found.signatures, strict=True))
     rows = [
         (
             kernel.id,
@@ -97,14 +95,14 @@ def terminal(found: KernelExtraction) -> Iterator[str]:
             f"{kernel.total_us / 1e3:.3f}",
             f"{kernel.total_us / total_us:.1%}",
             "-" if signature.tier is None else str(signature.tier),
-            _operator(kernel),
+            "" if kernel.operator is None else kernel.operator.name,
             short_name(kernel.name)[:_LONGEST_NAME],
         )
-        for kernel, signature in pairs[:_SHOWN]
+        for kernel, signature in found.pairs[:_SHOWN]
     ]
     yield from ("", *aligned([header, *rows]))
-    if len(pairs) > _SHOWN:
-        yield f"and {len(pairs) - _SHOWN} more"
+    if len(found.kernels) > _SHOWN:
+        yield f"and {len(found.kernels) - _SHOWN} more"
     if found.exchanges is not None:
         yield from ("", *_exchanges(found.exchanges))
     if not found.on_host:
@@ -154,7 +152,7 @@ def _replayable(found: KernelExtraction) -> Iterator[str]:
     if used:
         yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
     reasons: dict[str, float] = {}
-    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+    for kernel, signature in found.pairs:
         if signature.missing is not None:
             reasons[signature.missing] = reasons.get(signature.missing, 0.0) + kernel.total_us
     for reason, us in sorted(reasons.items(), key=lambda item: -item[1]):
@@ -187,7 +185,7 @@ def json_document(found: KernelExtraction) -> dict[str, Any]:
 def _by_category(found: KernelExtraction) -> list[tuple[str, float, int | None]]:
     """Return each category with its time in microseconds and its calls, the most time first."""
     sums: dict[str, tuple[float, int | None]] = {}
-    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+    for kernel, signature in found.pairs:
         us, calls = sums.get(signature.category, (0.0, 0))
         count = None if calls is None or kernel.calls is None else calls + kernel.calls
         sums[signature.category] = (us + kernel.total_us, count)
@@ -196,7 +194,3 @@ def _by_category(found: KernelExtraction) -> list[tuple[str, float, int | None]]
 
 def _text(number: int | None) -> str:
     return "?" if number is None else str(number)
-
-
-def _operator(kernel: UniqueKernel) -> str:
-    return "" if kernel.operator is None else kernel.operator.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, write_extraction
 from pytest_gpuenergy.replay.extract.summary import headline, short_name
-from pytest_gpuenergy.replay.extract.trace import TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.power import PowerCurve
 from pytest_gpuenergy.report import (
@@ -116,24 +115,36 @@ def chart_specs(found: KernelExtraction, most_launches: int = MOST_LAUNCHES) -> 
 
 
 def _timeline(found: KernelExtraction, most_launches: int) -> Spec:
-    """Return the launches over time, with the card's power below them where it is known."""
-    shown = found.launches[:most_launches]
-    left_out = found.launches[most_launches:]
-    bars = _gantt(found, shown)
-    if found.power is None:
-        return bars
-    until_us = left_out[0].begin_us if left_out else math.inf
-    power = _power_chart(found.power, shown[0].begin_us, until_us)
-    return {"vconcat": [bars, power], "resolve": {"scale": {"x": "shared"}}}
+    """Return a bar for each launch, and the card's power below them where it is known.
 
-
-def _gantt(found: KernelExtraction, shown: Sequence[TraceLaunch]) -> Spec:
-    """Return a bar for each launch, on a line for each stream; the wheel zooms, dragging moves."""
+    The bars are on a line for each stream. The wheel zooms, dragging moves.
+    """
+    shown, left_out = found.launches[:most_launches], found.launches[most_launches:]
     categories = {each.kernel: each.category for each in found.signatures}
     first_us = shown[0].begin_us
-    rows = [_row(launch, first_us, categories) for launch in shown]
+    rows = []
+    for launch in shown:
+        kernel = identity(launch)
+        device, stream = (
+            "?" if number is None else number for number in (launch.device, launch.stream)
+        )
+        place = f"GPU {device}" if launch.rank is None else f"rank {launch.rank}"
+        rows.append(
+            {
+                "name": short_name(launch.name),
+                "kernel": kernel,
+                "category": categories[kernel],
+                "operator": None if launch.operator is None else launch.operator.name,
+                "begin": (launch.begin_us - first_us) / 1e3,
+                "end": (launch.end_us - first_us) / 1e3,
+                "us": launch.duration_us,
+                "phase": launch.phase,
+                "layer": launch.layer,
+                "lane": f"{place}, stream {stream}",
+            }
+        )
     lanes = len({row["lane"] for row in rows})
-    return {
+    bars: Spec = {
         "width": _WIDTH,
         "height": min(max(90, _LANE_HEIGHT * lanes), _MOST_HEIGHT),
         "data": {"values": rows},
@@ -159,6 +170,11 @@ def _gantt(found: KernelExtraction, shown: Sequence[TraceLaunch]) -> Spec:
             ],
         },
     }
+    if found.power is None:
+        return bars
+    until_us = left_out[0].begin_us if left_out else math.inf
+    power = _power_chart(found.power, first_us, until_us)
+    return {"vconcat": [bars, power], "resolve": {"scale": {"x": "shared"}}}
 
 
 def _power_chart(curve: PowerCurve, first_us: float, until_us: float) -> Spec:
@@ -187,7 +203,7 @@ def _power_chart(curve: PowerCurve, first_us: float, until_us: float) -> Spec:
 def _breakdown(found: KernelExtraction) -> Spec:
     """Return the GPU time by category, and by phase where the trace names phases."""
     sums: dict[tuple[str, str], float] = {}
-    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+    for kernel, signature in found.pairs:
         key = (signature.category, kernel.phase or "unknown")
         sums[key] = sums.get(key, 0.0) + kernel.total_us
     total_us = found.gpu_time_us or 1.0
@@ -211,24 +227,4 @@ def _breakdown(found: KernelExtraction) -> Spec:
                 {"field": "part", "type": "quantitative", "format": ".1%", "title": "part"},
             ],
         },
-    }
-
-
-def _row(launch: TraceLaunch, first_us: float, categories: Mapping[str, str]) -> dict[str, Any]:
-    kernel = identity(launch)
-    device, stream = (
-        "?" if number is None else number for number in (launch.device, launch.stream)
-    )
-    place = f"GPU {device}" if launch.rank is None else f"rank {launch.rank}"
-    return {
-        "name": short_name(launch.name),
-        "kernel": kernel,
-        "category": categories[kernel],
-        "operator": None if launch.operator is None else launch.operator.name,
-        "begin": (launch.begin_us - first_us) / 1e3,
-        "end": (launch.begin_us - first_us + launch.duration_us) / 1e3,
-        "us": launch.duration_us,
-        "phase": launch.phase,
-        "layer": launch.layer,
-        "lane": f"{place}, stream {stream}",
     }
