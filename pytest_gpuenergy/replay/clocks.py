@@ -9,7 +9,7 @@ profiler's times at the first and at the last read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,10 +18,10 @@ from pytest_gpuenergy.support import GpuEnergyError
 
 CLOCK = "gpuenergy clock"
 """The name of the annotations in which the host's clock is read."""
-MOST_ERROR_US = 1000.0
+MAX_ERROR_US = 1000.0
 """The largest error of an alignment that is of use, because power samples are 20 ms apart."""
 
-_MOST_DRIFT = 1e-3
+_MAX_DRIFT = 1e-3
 """The largest relative difference in rate; Linux corrects its clock by at most half of that."""
 _ROUNDING_US = 0.01
 """The largest rounding error: a trace has nanoseconds, and a float of months about the same."""
@@ -101,21 +101,25 @@ def align(brackets: Sequence[Bracket]) -> Alignment:
         raise ClockError("The host's clock has not been read at a beginning and at an end.")
     first_ns, last_ns = brackets[0].read.host_ns, brackets[-1].read.host_ns
     base_us = brackets[0].begin_us
-    low_us, high_us = base_us + _ROUNDING_US, base_us - _ROUNDING_US
     shifted = [
-        Bracket(bracket.read, bracket.begin_us - low_us, bracket.end_us - high_us)
-        for bracket in brackets
+        Bracket(read, begin_us - base_us - _ROUNDING_US, end_us - base_us + _ROUNDING_US)
+        for read, begin_us, end_us in brackets
     ]
-    polygon = _possible(shifted, (last_ns - first_ns) / 1e3)
+    polygon = _possible_times(shifted, (last_ns - first_ns) / 1e3)
     if not polygon:
         raise ClockError(
             "The reads of the host's clock contradict the times of the trace: a clock was set "
             "meanwhile."
         )
-    ends_us = [_ends(values) for values in zip(*polygon, strict=True)]
+    ends_us = [(min(values), max(values)) for values in zip(*polygon, strict=True)]
     # The width is a convex function of the host's time, so it is largest at one of the ends.
-    error_us = max((high - low) / 2 for low, high in ends_us) + _set_by_us(brackets)
-    if error_us > MOST_ERROR_US:
+    error_us = max((high - low) / 2 for low, high in ends_us)
+    # An interrupt between reading the two clocks makes their difference smaller, so the largest
+    # difference in each half is nearest to the truth.
+    ahead_ns = [bracket.read.host_ns - bracket.read.monotonic_ns for bracket in brackets]
+    half = len(ahead_ns) // 2
+    error_us += abs(max(ahead_ns[half:]) - max(ahead_ns[:half])) / 1e3
+    if error_us > MAX_ERROR_US:
         raise ClockError(
             f"The host's clock and the profiler's can be aligned within ±{error_us:.0f} µs only: "
             "one was set meanwhile, or the machine was too busy."
@@ -124,11 +128,7 @@ def align(brackets: Sequence[Bracket]) -> Alignment:
     return Alignment(first_ns, last_ns, first_us, last_us, error_us)
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
-
-
-def _possible(brackets: Sequence[Bracket], span_us: float) -> list[Vertex]:
+def _possible_times(brackets: Sequence[Bracket], span_us: float) -> list[Vertex]:
     """Return the polygon of possible times at the first and last read; empty if there are none."""
     (first, *_, last), begin_ns = brackets, brackets[0].read.host_ns
     polygon = [
@@ -137,46 +137,24 @@ def _possible(brackets: Sequence[Bracket], span_us: float) -> list[Vertex]:
         (first.end_us, last.end_us),
         (first.begin_us, last.end_us),
     ]
-    slack_us = _MOST_DRIFT * span_us
-    polygon = _clipped(polygon, lambda p, q: q - p - span_us + slack_us)
-    polygon = _clipped(polygon, lambda p, q: p - q + span_us + slack_us)
+    slack_us = _MAX_DRIFT * span_us
+    polygon = _clipped(polygon, -1.0, 1.0, slack_us - span_us)
+    polygon = _clipped(polygon, 1.0, -1.0, slack_us + span_us)
     for bracket in brackets[1:-1]:
         share = (bracket.read.host_ns - begin_ns) / 1e3 / span_us
-        for sign, edge_us in ((1.0, bracket.begin_us), (-1.0, bracket.end_us)):
-
-            def inside(
-                p: float, q: float, share: float = share, sign: float = sign, at: float = edge_us
-            ) -> float:
-                return sign * ((1 - share) * p + share * q - at)
-
-            polygon = _clipped(polygon, inside)
+        polygon = _clipped(polygon, 1 - share, share, -bracket.begin_us)
+        polygon = _clipped(polygon, share - 1, -share, bracket.end_us)
     return polygon
 
 
-def _clipped(polygon: Sequence[Vertex], inside: Callable[[float, float], float]) -> list[Vertex]:
-    """Return the part of a convex polygon where a linear function is not negative."""
+def _clipped(polygon: Sequence[Vertex], a: float, b: float, c: float) -> list[Vertex]:
+    """Return the part of a convex polygon where ``a * x + b * y + c`` is not negative."""
     found: list[Vertex] = []
-    for vertex, following in pairwise([*polygon, *polygon[:1]]):
-        here, there = inside(*vertex), inside(*following)
+    for (x, y), (next_x, next_y) in pairwise([*polygon, *polygon[:1]]):
+        here, there = a * x + b * y + c, a * next_x + b * next_y + c
         if here >= 0:
-            found.append(vertex)
+            found.append((x, y))
         if here * there < 0:
             share = here / (here - there)
-            found.append(
-                (
-                    vertex[0] + share * (following[0] - vertex[0]),
-                    vertex[1] + share * (following[1] - vertex[1]),
-                )
-            )
+            found.append((x + share * (next_x - x), y + share * (next_y - y)))
     return found
-
-
-def _set_by_us(brackets: Sequence[Bracket]) -> float:
-    """Return how far the host's clock was set between the first and the second half of the reads.
-
-    An interrupt between reading the two clocks makes their difference smaller, so the largest
-    difference is nearest to the truth.
-    """
-    ahead_ns = [bracket.read.host_ns - bracket.read.monotonic_ns for bracket in brackets]
-    half = len(ahead_ns) // 2
-    return abs(max(ahead_ns[half:]) - max(ahead_ns[:half])) / 1e3

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import CardSamples, PowerSample, read_regularly
-from pytest_gpuenergy.replay.clocks import Alignment, Bracket, ClockError, ClockRead, align
+from pytest_gpuenergy.replay.clocks import Bracket, ClockError, ClockRead, align
 from pytest_gpuenergy.support import DeviceError, InputError, csv_text, read_bytes, write_atomically
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.energy import PowerSample
 
 POWER_CSV = "power.csv"
 WINDOW_US = 26_000.0
@@ -36,6 +32,10 @@ _COLUMNS = ("timestamp_us", "power_w")
 _LARGEST_BYTES = 1 << 24
 _LONGEST_US = 1e17
 _LARGEST_W = 1e6
+_PATIENCE_S = 2.0
+_STEP_S = 0.005
+_MAX_LAG_US = 1e6
+_MAX_LEAD_US = 1e3
 
 Span = tuple[float, float]
 
@@ -80,13 +80,6 @@ class PowerCurve:
 
     times_us: Sequence[float]
     powers_w: Sequence[float]
-
-    @classmethod
-    def placed(cls, samples: Iterable[PowerSample], alignment: Alignment) -> PowerCurve:
-        """Place the samples that were taken between the first and last read of the host's clock."""
-        inside = [sample for sample in samples if alignment.covers(1000 * sample.stamp_us)]
-        times_us = [alignment.trace_us(1000 * sample.stamp_us) for sample in inside]
-        return cls(times_us, [sample.power_w for sample in inside])
 
     def within(self, spans: Iterable[Span]) -> list[float]:
         """Return the powers of the samples whose window lies within one of the spans.
@@ -142,12 +135,6 @@ def read_power(path: Path) -> PowerCurve:
     if any(later <= earlier for earlier, later in pairwise(times_us)):
         raise InputError(f"The times in {path} do not ascend: delete the file, or profile again.")
     return PowerCurve(times_us, powers_w)
-
-
-_PATIENCE_S = 2.0
-_STEP_S = 0.005
-_MOST_LAG_US = 1e6
-_MOST_LEAD_US = 1e3
 
 
 class PowerSampler:
@@ -229,18 +216,23 @@ class PowerSampler:
             raise ClockError(
                 f"The trace has {len(spans)} of the {len(reads)} reads of the host's clock."
             )
-        if not -_MOST_LEAD_US <= self.stamp_lag_us <= _MOST_LAG_US:
+        if not -_MAX_LEAD_US <= self.stamp_lag_us <= _MAX_LAG_US:
             raise ClockError(
                 f"The power samples of {self._device.name} are not stamped by the host's clock: "
                 f"their stamps differ from it by {abs(self.stamp_lag_us) / 1e3:.0f} ms."
             )
         pairs = zip(reads, spans, strict=True)
         alignment = align([Bracket(read, *span) for read, span in pairs])
-        curve = PowerCurve.placed(self.samples, alignment)
-        if not curve.times_us:
+        inside = [
+            (alignment.trace_us(1000 * sample.stamp_us), sample.power_w)
+            for sample in self.samples
+            if alignment.covers(1000 * sample.stamp_us)
+        ]
+        curve = PowerCurve([us for us, _ in inside], [power_w for _, power_w in inside])
+        if not inside:
             raise ClockError(f"{self._device.name} took no sample of its power meanwhile.")
         found = PowerAlignment(
-            samples=len(curve.times_us),
+            samples=len(inside),
             brackets=len(reads),
             offset_us=alignment.offset_us,
             drift_ppm=alignment.drift_ppm,
