@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuenergy.devices import Repeater, Timeline
 from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
 from pytest_gpuenergy.energy import (
-    LEAST_PAUSE_S,
+    MIN_PAUSE_S,
     CounterError,
     Edge,
     EnergyCounter,
@@ -591,7 +591,7 @@ def test_a_pause_gives_its_seconds_back() -> None:
 def test_a_short_pause_gives_nothing_back() -> None:
     preheat = Preheat(20.0, lambda _: None)
     seconds(preheat)
-    preheat.paused(LEAST_PAUSE_S)
+    preheat.paused(MIN_PAUSE_S)
     assert seconds(preheat) == 0
 
 
