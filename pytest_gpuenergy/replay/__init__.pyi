@@ -58,6 +58,7 @@ from .extract.unique_kernels import (
     unique_kernels as unique_kernels,
 )
 from .play.live import capture_step as capture_step
+from .play.rank_replay import ReplayOptions as ReplayOptions
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,
@@ -66,7 +67,6 @@ from .play.replay_plan import (
     step_workload as step_workload,
 )
 from .play.replay_run import (
-    ReplayOptions as ReplayOptions,
     planner_for as planner_for,
     replay_profile as replay_profile,
     source_of as source_of,

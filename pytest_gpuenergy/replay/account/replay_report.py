@@ -50,11 +50,7 @@ class ReplayReport(Struct, frozen=True):
 
 
 def combined(reports: Sequence[ReplayReport]) -> ReplayReport:
-    """Combine the reports of the ranks that share a model; a single report is left as it is.
-
-    Args:
-        reports: The report of each rank.
-    """
+    """Combine the reports of the ranks that share a model; a single report is left as it is."""
     first, *others = reports
     if not others:
         return first
@@ -81,11 +77,7 @@ def report_path(report: ReplayReport, folder: Path) -> Path:
 
 
 def write_report(report: ReplayReport, folder: Path) -> None:
-    """Write ``gpu_energy_report.json`` to the results in the folder of a profile.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write ``gpu_energy_report.json`` to the results in the folder of a profile."""
     path = report_path(report, folder)
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, dump(report))
@@ -129,7 +121,8 @@ def report_lines(report: ReplayReport) -> Iterator[str]:
     for account in report.accounts:
         yield from ("", *_account(account, _step(report, account)))
     for total in report.totals:
-        yield from ("", *_total(total, report))
+        name = f"all {report.profile.ranks} GPUs, {report.profile.step_name(total.step)}"
+        yield from ("", _measured(total, name), f"  {_per_token(total)}")
     for account in report.accounts:
         if account.level == GRAPH:
             yield from ("", *_parts(account, _step(report, account)))
@@ -148,13 +141,6 @@ def _step(report: ReplayReport, account: Account) -> str:
     """Return the name of an account's step, with the rank if there are several."""
     name = report.profile.step_name(account.step)
     return f"rank {account.rank}, {name}" if report.profile.ranks > 1 else name
-
-
-def _total(total: Total, report: ReplayReport) -> Iterator[str]:
-    yield _measured(
-        total, f"all {report.profile.ranks} GPUs, {report.profile.step_name(total.step)}"
-    )
-    yield f"  {_per_token(total)}"
 
 
 def _account(account: Account, step: str) -> Iterator[str]:

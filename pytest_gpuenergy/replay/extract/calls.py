@@ -31,7 +31,7 @@ OUTSIDE = "none"
 """The operator of a launch that was made outside of any operator."""
 
 _LARGEST_BYTES = 1 << 30
-_MOST_NUMBERS = 1 << 50
+_MAX_NUMBERS = 1 << 50
 """The largest number of elements of a tensor in a file; no device has room for more."""
 
 
@@ -73,12 +73,13 @@ class LaunchForm(Struct, frozen=True):
     @classmethod
     def of(cls, launch: TraceLaunch) -> LaunchForm:
         """Return the form of a launch in a trace."""
-        plan = launch.grid, launch.block, launch.shared_memory_bytes
-        return cls(identity(launch), launch.name, *plan)
+        return cls(
+            identity(launch), launch.name, launch.grid, launch.block, launch.shared_memory_bytes
+        )
 
     @property
     def plan(self) -> tuple[object, ...]:
-        """The name and launch plan, which must be the same in a replay."""
+        """The name and launch plan, see `TraceLaunch.plan`."""
         return self.name, self.grid, self.block, self.shared_memory_bytes
 
 
@@ -240,7 +241,7 @@ def _check_arguments(value: Any) -> None:
     elif isinstance(value, dict) and {"shape", "dtype"} <= value.keys():
         shape = convert(value["shape"], list[int], "a shape")
         typed(value["dtype"], str, "a type")
-        if any(extent < 0 for extent in shape) or math.prod(shape) >= _MOST_NUMBERS:
+        if any(extent < 0 for extent in shape) or math.prod(shape) >= _MAX_NUMBERS:
             raise FormError(f"a tensor has the shape {shown(shape)}")
     elif isinstance(value, dict):
         _check_arguments(list(value.values()))

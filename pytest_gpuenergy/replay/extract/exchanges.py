@@ -115,12 +115,7 @@ def merged(ranks: Sequence[Sequence[TraceLaunch]]) -> tuple[list[TraceLaunch], E
 def side_by_side(
     ranks: Sequence[Sequence[TraceLaunch]], offsets_us: Sequence[float] = ()
 ) -> list[TraceLaunch]:
-    """Return the launches of all ranks in the order of their begin, each with its rank.
-
-    Args:
-        ranks: The launches of each rank.
-        offsets_us: The offset to add to the times of each rank; zero by default.
-    """
+    """Return the launches of all ranks in order, each with its rank and moved by its offset."""
     found = [
         replace(launch, rank=rank, begin_us=launch.begin_us + offset_us)
         for rank, (group, offset_us) in enumerate(

@@ -31,12 +31,12 @@ BREAKDOWN_PNG = "breakdown.png"
 Spec = dict[str, Any]
 """A Vega-Lite specification with its data."""
 
-MOST_LAUNCHES = 20_000
+MAX_LAUNCHES = 20_000
 """The largest number of launches in a timeline: browsers redraw more of them too slowly."""
 
 _WIDTH = 1100
 _LANE_HEIGHT = 46
-_MOST_HEIGHT = 8000
+_MAX_HEIGHT = 8000
 _POWER_HEIGHT = 160
 _COLOUR = {
     "field": "category",
@@ -68,7 +68,7 @@ def write_results(
 
 
 def write_charts(
-    found: KernelExtraction, folder: Path, title: str, most_launches: int = MOST_LAUNCHES
+    found: KernelExtraction, folder: Path, title: str, max_launches: int = MAX_LAUNCHES
 ) -> None:
     """Write the charts to ``folder``; the timeline only where there are launches.
 
@@ -76,19 +76,19 @@ def write_charts(
         found: The extraction.
         folder: The folder, which exists.
         title: The title of the page.
-        most_launches: The largest number of launches in the timeline.
+        max_launches: The largest number of launches in the timeline.
 
     Raises:
         UnavailableError: The plotting library is not installed.
         ReportError: A file cannot be written.
     """
     check_html()
-    specs = chart_specs(found, most_launches)
+    specs = chart_specs(found, max_launches)
     draw(specs["breakdown"], folder / BREAKDOWN_PNG)
     if not found.launches:
         return
     sentences = [f"{headline(found)}."]
-    if (left_out := len(found.launches) - most_launches) > 0:
+    if (left_out := len(found.launches) - max_launches) > 0:
         sentences.append(f"The timeline leaves out the last {left_out} launches.")
     files = resources.files(__package__)
     scripts = {
@@ -106,20 +106,20 @@ def write_charts(
     draw(specs["gantt"], folder / GANTT_PNG)
 
 
-def chart_specs(found: KernelExtraction, most_launches: int = MOST_LAUNCHES) -> dict[str, Spec]:
+def chart_specs(found: KernelExtraction, max_launches: int = MAX_LAUNCHES) -> dict[str, Spec]:
     """Return the chart ``breakdown`` and, where there are launches, ``gantt``."""
     specs = {"breakdown": _breakdown(found)}
     if found.launches:
-        specs["gantt"] = _timeline(found, most_launches)
+        specs["gantt"] = _timeline(found, max_launches)
     return specs
 
 
-def _timeline(found: KernelExtraction, most_launches: int) -> Spec:
+def _timeline(found: KernelExtraction, max_launches: int) -> Spec:
     """Return a bar for each launch, and the card's power below them where it is known.
 
     The bars are on a line for each stream. The wheel zooms, dragging moves.
     """
-    shown, left_out = found.launches[:most_launches], found.launches[most_launches:]
+    shown, left_out = found.launches[:max_launches], found.launches[max_launches:]
     categories = {each.kernel: each.category for each in found.signatures}
     first_us = shown[0].begin_us
     rows = []
@@ -146,7 +146,7 @@ def _timeline(found: KernelExtraction, most_launches: int) -> Spec:
     lanes = len({row["lane"] for row in rows})
     bars: Spec = {
         "width": _WIDTH,
-        "height": min(max(90, _LANE_HEIGHT * lanes), _MOST_HEIGHT),
+        "height": min(max(90, _LANE_HEIGHT * lanes), _MAX_HEIGHT),
         "data": {"values": rows},
         "params": [
             {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}

@@ -239,6 +239,11 @@ class TraceLaunch(Struct, frozen=True):
         """The end, in microseconds."""
         return self.begin_us + self.duration_us
 
+    @property
+    def plan(self) -> tuple[object, ...]:
+        """The name and launch plan, which must be the same in a replay."""
+        return self.name, self.grid, self.block, self.shared_memory_bytes
+
 
 class _Around(NamedTuple):
     """The operators and annotations that are open at a moment of a thread.
