@@ -150,12 +150,7 @@ class Evidence:
         )
 
     def posterior(self, start_w: float, peak_w: float) -> Posterior:
-        """Return the distribution of the parameters.
-
-        Args:
-            start_w: the power before the first sample.
-            peak_w: the greatest power seen.
-        """
+        """Return the distribution of the parameters."""
         kinds = [
             [
                 _AIR_K * (start_w / peak_w),

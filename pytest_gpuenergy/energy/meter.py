@@ -270,21 +270,12 @@ class WarmthWatch:
             self._model.add_pause(pause)
 
     def note(self, edge: Edge) -> None:
-        """Read the temperature at an edge of the run.
-
-        Raises:
-            DeviceError: the card does not respond.
-        """
+        """Read the temperature at an edge of the run."""
         self._edges.append(edge)
         self.readings_c.append(read_temperature(self._device))
 
     def settling(self, trials: int, times_s: Sequence[float] = ()) -> Settling | None:
-        """Return the present and the settled temperature, or None if they are unknown.
-
-        Args:
-            trials: the number of intervals between edges, at the end, that are trials.
-            times_s: the times of the edges, if they are known more precisely than by each edge.
-        """
+        """Return the mean temperature over the last trials and the settled one; None if unknown."""
         run = self._samples(times_s)
         return None if self._model is None or not run else self._model.settling(run, trials)
 

@@ -141,13 +141,7 @@ class Observation:
 
 
 def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -> Reading:
-    """Return the reading that follows from an observation.
-
-    Args:
-        seen: the observation.
-        source: the source of its edges.
-        settings: the settings of the meter.
-    """
+    """Return the reading that follows from an observation."""
     steadiness = Steadiness(source, settings, seen.start_s, seen.restrained)
     window = _window(seen, steadiness)
     gain_of = settling_gains(seen.settling, seen.headroom(window.power_w))

@@ -78,11 +78,7 @@ def read_conditions(device: Device) -> Conditions:
 
 
 def read_temperature(device: Device) -> int | None:
-    """Return the GPU's temperature in degrees Celsius; None if the card does not report it.
-
-    Raises:
-        DeviceError: the card does not respond.
-    """
+    """Return the GPU's temperature in degrees Celsius; None if the card does not report it."""
     return _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
 
 
@@ -109,11 +105,7 @@ def check_responds(device: Device, fault: KernelFault) -> None:
 
 
 def read_restraint(device: Device) -> Restraint:
-    """Return the present clock-event reasons and power limit.
-
-    Raises:
-        DeviceError: the card does not respond.
-    """
+    """Return the present clock-event reasons and power limit."""
     reasons = _ask(device, "nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # drivers before 535 use the older name
         reasons = _ask(device, "nvmlDeviceGetCurrentClocksThrottleReasons")

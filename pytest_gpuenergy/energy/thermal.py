@@ -282,12 +282,7 @@ class _Study:
         return self._posterior.mean(self._shares * self._sink_k_per_w) * power_w
 
     def delayed_share(self, power_w: float, start_w: float) -> float:
-        """Return the share of a power that slow changes, which take minutes, do not yet reflect.
-
-        Args:
-            power_w: the power.
-            start_w: the power before the first sample.
-        """
+        """Return the share of a power that slow changes, which take minutes, do not yet reflect."""
         felt_w = self._columns[-1, _SLOWEST, 2]
         return float(np.clip(1 - (felt_w - start_w) / max(power_w - start_w, 1.0), 0.0, 1.0))
 
