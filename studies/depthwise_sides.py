@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from pytest_gpuenergy.engine import (
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.tuners import SearchSettings, Spaces, kernels_of, load_records
-from pytest_gpuenergy.tuning import TEMPLATE, Tuner, TuneSettings, confirm_with, find_records
+from pytest_gpuenergy.tuning import TEMPLATE, StationConfirmer, Tuner, TuneSettings, find_records
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads import Conv2d, Workload
@@ -70,7 +71,7 @@ def tuned(
             settings=TuneSettings(
                 search.trials, keep=search.kernels, energy=False, resume=True, best_only=True
             ),
-            confirm=confirm_with(station, energy=False, tell=tell),
+            confirm=partial(StationConfirmer(station, tell).confirm, energy=False),
             tell=tell,
             live=None,
             stop=stop,

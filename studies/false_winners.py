@@ -35,7 +35,14 @@ import numpy as np
 import numpy.typing as npt
 from gate_simulation import TRIAL_SD_ENERGY, TRIAL_SD_TIME
 
-from pytest_gpuenergy.record import METRICS, WANDER, Metric, Sample, log_ratio, paired_log_ratio
+from pytest_gpuenergy.record import (
+    METRICS,
+    WANDER,
+    Metric,
+    SessionMean,
+    log_ratio,
+    paired_log_ratio,
+)
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.search import (
     CONFIRMED,
@@ -241,7 +248,7 @@ def _shortened(ratios: Sequence[float], noise: Noise, candidates: int) -> Sequen
 
 def _searched(base: float, best: float, noise: Noise) -> bool:
     deviation = math.hypot(noise.search, noise.lasting)
-    samples = [Sample(math.exp(figure), 0.0, math.inf) for figure in (base, best)]
+    samples = [SessionMean(math.exp(figure), 0.0, math.inf) for figure in (base, best)]
     return log_ratio(*samples, session_sd=deviation, tail=TAIL).high < 0
 
 

@@ -44,7 +44,7 @@ from pytest_gpuenergy.emulator import (
 from pytest_gpuenergy.engine import arenas_for
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
-from pytest_gpuenergy.tuners import KernelStore, files_of_tuner
+from pytest_gpuenergy.tuners import KernelStore, files_of_tuner, search_ms
 from pytest_gpuenergy.tuning import TVM, Record, RecordFile
 from pytest_gpuenergy.workloads import Workload
 
@@ -249,7 +249,7 @@ def _measured(file: RecordFile, record: Record) -> tuple[float, float | None]:
     """Milliseconds and watts; for an unmeasured kernel the milliseconds from its search."""
     if record.measured is not None:
         return record.measured.time_ms, record.measured.power_w
-    return file.search_ms(record.rank), None
+    return search_ms(file, record.rank), None
 
 
 class Counter:

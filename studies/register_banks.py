@@ -129,7 +129,7 @@ def rows(folder: Path, layout: str, architecture: str) -> Iterator[str]:
     ]
     products = [(file, one) for file, one in found if isinstance(one, Gemm)]
     for file, gemm in sorted(products, key=lambda pair: pair[1].flops):
-        if gemm.layout != layout or gemm.mode != "float32" or file.form != GEMM_FORM:
+        if gemm.layout != layout or gemm.mode != "float32" or file.tuner != GEMM_FORM.tuner:
             continue
         recipe = file.record(1).recipe
         parameters = GEMM_FORM.parameters(recipe)

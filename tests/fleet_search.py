@@ -92,7 +92,7 @@ class Search:
                 stop=self.stop,
                 team=found.team,
                 devices=found.devices,
-                far=True,
+                remote=True,
             )
             assert len([*tuner.tune([ONE])]) == 1
 

@@ -41,7 +41,7 @@ def template_records(product: Gemm, parameters: GemmParameters) -> RecordFile:
     recipe = GEMM_FORM.with_time(GEMM_FORM.recipe(parameters), 0.5)
     return RecordFile(
         product,
-        GEMM_FORM,
+        GEMM_FORM.tuner,
         "NVIDIA H200",
         "580.1",
         {"gpuenergy": "0.1.0"},

@@ -16,6 +16,7 @@ namespace cuhost {
 namespace {
 
 constexpr unsigned sector_bytes = 32, bulk_alignment = 16, tile_alignment = 128;
+constexpr unsigned widest_swizzle = 128, pattern_bytes = 1024;  // whose pattern repeats after so many bytes
 
 // Without an address in global memory it is outside of the tensor.
 struct Piece {
@@ -94,7 +95,7 @@ void add_row(Pieces& pieces, const TensorMap& map, char* shared, char* global, l
 Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
   size_t row_bytes = map.box[0] * map.strides[0], rows = 1;
   for (int k = 1; k < map.rank; ++k) rows *= map.box[k];
-  check_shared_place(shared, rows * row_bytes, tile_alignment);
+  check_shared_place(shared, rows * row_bytes, map.swizzle == widest_swizzle ? pattern_bytes : tile_alignment);
   Pieces pieces;
   for (size_t row = 0; row < rows; ++row) {
     char* global = map.base;

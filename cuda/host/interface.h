@@ -32,6 +32,7 @@ struct Entry {
   void (*call)(const Argument* arguments);
   int most_threads;                    // from its launch bounds; 0 without
   int cluster;                         // from __cluster_dims__, a byte for each of x, y, z; 0 without
+  int shared_alignment;                // of dynamic shared memory, as it is declared
 };
 
 struct Table {

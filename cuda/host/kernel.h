@@ -102,9 +102,9 @@ struct cuhost_caller<kernel, void (*)(P...)> {
     (void)arguments;
     spread(arguments, std::index_sequence_for<P...>{});
   }
-  static constexpr Entry cuhost_entry(const char* name, int most_threads, int cluster) {
+  static constexpr Entry cuhost_entry(const char* name, int most_threads, int cluster, int shared_alignment) {
     using All = Parameters<P...>;
-    return {name, (int)sizeof...(P), All::kinds, All::sizes, call, most_threads, cluster};
+    return {name, (int)sizeof...(P), All::kinds, All::sizes, call, most_threads, cluster, shared_alignment};
   }
 };
 

@@ -185,7 +185,7 @@ void begin(const Launch& launch, const Table& from) {
   take(from, launch);
   running_kernel = entry->name;
   fit(launch);
-  map_dynamic_shared(launch.shared_bytes);
+  map_dynamic_shared(launch.shared_bytes, (size_t)entry->shared_alignment);
 }
 
 bool check_launches(bool reports) {

@@ -47,6 +47,7 @@ struct Pending {
 struct Transfers {
   std::vector<Pending> copies;
   long long bytes = 0;  // that the running phase waits for
+  int unseen = -1;      // the thread that has initialized the barrier and called no fence for copies
 };
 
 struct Expected {
@@ -100,6 +101,9 @@ bool phase_has_ended(const uint64_t* at, unsigned phase) { return word_at(at).ph
 
 void arrive_with_copies(uint64_t* at, const std::vector<Copy>& copies, long long bytes) {
   unsigned phase = word_at(at).phase;
+  if (runs_checked() && own_transfers()[at].unseen >= 0)
+    fault("correctness", "%s lets a bulk copy arrive at an mbarrier, and the thread that initialized it called neither "
+          "fence.mbarrier_init nor fence.proxy.async", here().c_str());
   note(at, phase, phase_arrival);
   for (const Copy& copy : copies) own_transfers()[at].copies.push_back({copy, phase});
   cuhost_phase_expect(at, -bytes);
@@ -113,9 +117,14 @@ void cuhost_phase_begin(uint64_t* at, long long expected) {
     fault("runtime", "%s initializes a cuda::barrier or mbarrier for %lld arrivals: 0 to %llu are possible",
           here().c_str(), expected, (unsigned long long)limit);
   report_access(at, sizeof *at, true, __builtin_return_address(0));
-  own_transfers().erase(at);
+  own_transfers()[at] = {{}, 0, (int)(thread_stamp & 1023)};
   Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
   *(Word*)at = word;
+}
+
+void cuhost_show_barriers() {
+  for (auto& [at, transfers] : own_transfers())
+    if (transfers.unseen == (int)(thread_stamp & 1023)) transfers.unseen = -1;
 }
 
 cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {

@@ -8,6 +8,7 @@ namespace cuhost {
 // A barrier is a word, of which only these functions know the form.
 extern "C" {
 void cuhost_phase_begin(uint64_t* word, long long expected);
+void cuhost_show_barriers();  // that the thread has initialized, to bulk copies
 struct cuhost_Arrival {
   unsigned phase;
   bool last;  // cuhost_phase_end must be called

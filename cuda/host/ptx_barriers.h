@@ -9,6 +9,17 @@ namespace cuhost {
 inline uint64_t* cuhost_word(char* at) { return (uint64_t*)at; }
 
 inline void cuhost_mbarrier_init(char* at, unsigned expected) { cuhost_phase_begin(cuhost_word(at), expected); }
+inline void cuhost_proxy_fence() {
+#if defined(CUHOST_CHECKED)
+  cuhost_fence_proxy();
+  cuhost_show_barriers();
+#endif
+}
+inline void cuhost_init_fence() {
+#if defined(CUHOST_CHECKED)
+  cuhost_show_barriers();
+#endif
+}
 inline void cuhost_mbarrier_inval(char* at) { cuhost_phase_forget(cuhost_word(at)); }
 inline void cuhost_mbarrier_expect(char* at, unsigned bytes) { cuhost_phase_expect(cuhost_word(at), bytes); }
 inline void cuhost_mbarrier_complete(char* at, unsigned bytes) {

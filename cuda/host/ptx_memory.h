@@ -89,11 +89,6 @@ inline void cuhost_thread_fence(bool device) {
   if (device) cuda_device::__threadfence();
   else cuda_device::__threadfence_block();
 }
-inline void cuhost_proxy_fence() {
-#if defined(CUHOST_CHECKED)
-  cuhost_fence_proxy();
-#endif
-}
 inline void cuhost_bar_sync(int line, unsigned long long number, unsigned long long threads = 0) {
   unsigned all = blockDim.x * blockDim.y * blockDim.z;
   if (!number && (!threads || threads == all)) cuhost_barrier(line);

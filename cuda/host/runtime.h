@@ -124,7 +124,7 @@ std::string describe_address(const void* address, const char* verb);  // "" if n
 // shared.cpp
 void use_shared(const Entry* entry, Build build);  // the variables that an entry may use
 size_t static_shared_bytes();
-void map_dynamic_shared(size_t bytes);
+void map_dynamic_shared(size_t bytes, size_t alignment);
 bool in_shared(uintptr_t at);
 // The address in shared memory of which these are the low bits; 0 if there is none.
 uintptr_t shared_place(unsigned low, unsigned mask);

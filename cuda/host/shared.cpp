@@ -19,8 +19,9 @@ void* cuhost_dynamic_shared = nullptr;
 namespace {
 
 std::vector<Variable> shared;  // those that the entry may use
-// Dynamic shared memory begins at a multiple of this, as on a card whose kernels ask for no more.
+// Shared memory begins at a multiple of this on a card, first with the static part.
 constexpr size_t dynamic_alignment = 1024;
+size_t dynamic_offset = 0;  // of the dynamic part from such a multiple
 // Descriptors of matrices hold so many bytes' addresses.
 constexpr size_t window_bytes = 1 << 18;
 
@@ -39,7 +40,7 @@ void poison_static() {
   }
 }
 
-size_t padding() { return (dynamic_alignment - 1) & -dynamic_shared_bytes; }
+size_t padding() { return (dynamic_alignment - 1) & -(dynamic_shared_bytes + dynamic_offset); }
 
 size_t rounded_up(size_t bytes) { return (bytes + dynamic_alignment - 1) & -dynamic_alignment; }
 
@@ -51,7 +52,7 @@ void each_part(F&& part) {
     part(variable.begin, variable.bytes, offset);
     offset += rounded_up(variable.bytes);
   }
-  part(dynamic_shared, dynamic_shared_bytes, offset);
+  part(dynamic_shared, dynamic_shared_bytes, offset + dynamic_offset);
 }
 
 }  // namespace
@@ -166,13 +167,14 @@ static bool in_windows_of_variables(const char* begin, size_t bytes) {
 
 // The memory ends at the end of a page, so that an overrun faults; alignment leaves some bytes in
 // between, which are checked after each block.
-void map_dynamic_shared(size_t bytes) {
+void map_dynamic_shared(size_t bytes, size_t alignment) {
   static char* region = nullptr;
   static size_t pages = 0;
   if (region) munmap(region, pages + 2 * gap_bytes + window_bytes);
   pages = (bytes + 65535 + 1) & ~(size_t)65535;
   region = map_low(pages + 2 * gap_bytes + window_bytes);
   dynamic_shared_bytes = bytes;
+  dynamic_offset = (static_shared_bytes() + alignment - 1) / alignment * alignment % dynamic_alignment;
   size_t from_end = bytes + padding(), page = (size_t)sysconf(_SC_PAGESIZE);
   char* end = region + gap_bytes + pages;
   for (size_t k = 0; k < window_bytes && in_windows_of_variables(end - from_end, bytes); k += page) end += page;

@@ -96,14 +96,14 @@ def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> PytestRun:
 
 
 @dataclass(frozen=True)
-class Side:
-    """A revision's name in messages and its exported energy items; empty if it has none."""
+class RevisionItems:
+    """A revision's name in messages, and its exported energy items, if it has any."""
 
     title: str
     exhibits: tuple[Exhibit, ...]
 
 
-def load_side(folder: Path, title: str, done: PytestRun) -> Side:
+def load_side(folder: Path, title: str, done: PytestRun) -> RevisionItems:
     """Read what the pytest run ``done`` exported to ``folder``.
 
     Raises:
@@ -115,7 +115,7 @@ def load_side(folder: Path, title: str, done: PytestRun) -> Side:
     if problems := load_problems(folder):
         raise GpuEnergyError(f"At {title}: {' '.join(problems)}")
     if exhibits or not is_folder(folder):
-        return Side(title, exhibits)
+        return RevisionItems(title, exhibits)
     if done.failed:
         raise GpuEnergyError(f"No kernel could be verified at {title}:\n{done.end}")
     raise InputError(
@@ -124,7 +124,7 @@ def load_side(folder: Path, title: str, done: PytestRun) -> Side:
     )
 
 
-def check_sides(base: Side, head: Side) -> None:
+def check_sides(base: RevisionItems, head: RevisionItems) -> None:
     """Check that both revisions have energy items.
 
     Raises:

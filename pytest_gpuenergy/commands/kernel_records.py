@@ -96,7 +96,7 @@ def chosen_files(arguments: Namespace) -> list[RecordFile]:
 
     files = load_record_files(arguments.records)
     if arguments.tuner is not None:
-        files = [file for file in files if file.form == FORMS[arguments.tuner]]
+        files = [file for file in files if file.tuner == FORMS[arguments.tuner].tuner]
     return choose_cases(files, arguments.case, arguments.network)
 
 
@@ -199,7 +199,7 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     by_gpu: dict[tuple[str, str], RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
-            by_gpu.setdefault((file.gpu, file.form.tuner), replace(file, workload=workload))
+            by_gpu.setdefault((file.gpu, file.tuner), replace(file, workload=workload))
     return list(by_gpu.values())
 
 
@@ -210,7 +210,7 @@ def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
         InputError: there are several files.
     """
     if len(files) > 1:
-        tuned = ", ".join(f"by {file.form.tuner} for {file.gpu}" for file in files)
+        tuned = ", ".join(f"by {file.tuner} for {file.gpu}" for file in files)
         raise InputError(
             f"There are several sets of records for {case} (tuned {tuned}): name one folder with "
             "--records, and one tuner with --tuner."

@@ -19,7 +19,6 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
-from pytest_gpuenergy.commands.gpus import claim_gpus, gpu_names
 from pytest_gpuenergy.search import (
     KEY_VARIABLE,
     MODEL,
@@ -33,9 +32,8 @@ from pytest_gpuenergy.search import (
 from pytest_gpuenergy.support import InputError, UnavailableError, emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.engine import ClaimedGpus, Settings
     from pytest_gpuenergy.record import Metric
     from pytest_gpuenergy.search import (
         Endpoint,
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     )
 
 _BUILDS = 50
-_FACTORY = "pytest_gpuenergy.search.running.evaluators:SearchGpuProcess"
-"""The class whose object evaluates variants in each GPU's own process."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -159,7 +155,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
-    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.engine import Settings, claim_gpus
     from pytest_gpuenergy.support import interrupt_once, is_folder, watched
 
     found: list[tuple[KernelSpec, SearchState]] = []
@@ -170,7 +166,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
         stack.enter_context(watched())  # a variant whose reference does not end never ends
         allowed = arguments.allow == "clocks"
         settings = Settings(arguments.powercap, arguments.smclock, allowed)
-        gpus = claim_gpus(stack, arguments.gpus, settings, option="--gpus", factory=_FACTORY)
+        gpus = claim_gpus(stack, arguments.gpus, settings, tell, "--gpus")
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
         specs = [spec.on(emulated=gpus.devices[0].emulated) for spec in specs]
@@ -567,7 +563,7 @@ def strategy_for(
 
 def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
     """Claim only the GPU at index ``place`` of the list until the stack is closed."""
-    from pytest_gpuenergy.engine import claim
+    from pytest_gpuenergy.engine import claim, gpu_names
     from pytest_gpuenergy.opening import open_device
 
     names = gpu_names(gpus, "--gpus")

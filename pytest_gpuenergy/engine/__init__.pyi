@@ -30,6 +30,7 @@ from .candidates import (
     quick_job as quick_job,
     verify_timed as verify_timed,
 )
+from .card_scales import CardScales as CardScales
 from .comparison import Reference as Reference, compare as compare
 from .harness import (
     Harness as Harness,
@@ -81,9 +82,13 @@ from .station import (
     refuse_locked as refuse_locked,
 )
 from .team import (
+    ClaimedGpus as ClaimedGpus,
+    GpuWorker as GpuWorker,
     HostLostError as HostLostError,
     Member as Member,
     Team as Team,
+    claim_gpus as claim_gpus,
+    gpu_names as gpu_names,
     lost_twice as lost_twice,
 )
 from .verification import (

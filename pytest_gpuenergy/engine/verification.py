@@ -24,8 +24,8 @@ from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference, places
 from pytest_gpuenergy.engine.references import (
     Case,
-    CaseOf,
     Drawing,
+    KeptCases,
     case_of,
     is_large,
     ordinary_inputs,
@@ -71,7 +71,7 @@ def verify_on_device(
     seeds: Sequence[int] | None = None,
     drawn: int | None = None,
     timeout_s: float = 60.0,
-    cases: CaseOf = case_of,
+    kept: KeptCases | None = None,
     measured: bool = True,
     near_literals: bool = True,
 ) -> Correctness:
@@ -93,7 +93,7 @@ def verify_on_device(
         seeds: the seeds of the inputs; by default `SEEDS` and a random one.
         drawn: that random seed, to repeat a verification; by default `drawn_seed`.
         timeout_s: the time limit of each run.
-        cases: makes the inputs and references.
+        kept: the inputs and references of earlier verifications; new ones are added to it.
         measured: whether the kernel will be measured on this workload. If not, an emulated device
             launches it four times instead of the many times that stand for a measurement.
         near_literals: whether inputs are also drawn near the numbers in the kernel's text, for
@@ -114,7 +114,7 @@ def verify_on_device(
     for subject in (workload, *workload.twins):
         seeds = used if subject is workload else used[:1]
         drawings = drawings_of(seeds, subject, kernel if near_literals else None)
-        found = _errors(device, kernel, subject, drawings, timeout_s, cases, measured)
+        found = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
         errors += found if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
@@ -135,13 +135,13 @@ def _errors(
     workload: Workload,
     drawings: Sequence[Drawing],
     timeout_s: float,
-    make_case: CaseOf,
+    kept: KeptCases | None,
     measured: bool,
 ) -> list[ErrorBound]:
     job = Job.of(kernel, workload, seed=drawings[0].seed, timeout_s=timeout_s)
     errors = []
     with (
-        _cases(device, workload, drawings, make_case) as cases,
+        _cases(device, workload, drawings, kept) as cases,
         arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
@@ -232,13 +232,14 @@ def _cases(
     device: Device,
     workload: Workload,
     drawings: Sequence[Drawing],
-    make_case: CaseOf,
+    kept: KeptCases | None,
 ) -> Iterator[list[Future[Case]]]:
     """Yield the future case of each drawing; they are made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     # A workload without a digest has a user's function as its reference, which may not end.
     with watched() if workload.digest is None else contextlib.nullcontext():
         try:
+            make_case = case_of if kept is None else kept.case_of
             yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -249,12 +250,13 @@ def check_of(
     workload: Workload,
     arenas: Mapping[str, Arena],
     seed: int,
-    cases: CaseOf = case_of,
+    kept: KeptCases | None = None,
 ) -> ArenaCheck:
     """Return the check of ``arenas`` that contain the inputs of ``seed``, for after a run."""
 
     def reference() -> Reference:
-        return cases(workload, Drawing(seed), device.arrays).reference
+        make_case = case_of if kept is None else kept.case_of
+        return make_case(workload, Drawing(seed), device.arrays).reference
 
     return ArenaCheck(arenas, reference, workload.io.bounds, seed)
 

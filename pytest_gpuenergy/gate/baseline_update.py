@@ -54,7 +54,12 @@ def update(old: Report | None, new: Report) -> Update:
         for m in new.measurements
         if not m.measured or m.validity
     )
-    report = Report(new.run, kept + taken, stations=_stations(old, new))
+    # The GPUs of both, as described last; none if the run's own GPU is the only one.
+    known = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
+    stations = tuple(known.values())
+    if stations == (new.run.station,):
+        stations = ()
+    report = Report(new.run, kept + taken, stations=stations)
     return Update(report, taken, kept, left_out)
 
 
@@ -88,15 +93,8 @@ def _check_alike(old: Report, new: Report) -> None:
 
 
 def _gpus(report: Report) -> tuple[StationInfo, ...]:
-    """Return all GPUs of a report; those of older ones are known by the run's identity alone."""
+    """Return all GPUs of a report; an older one names only that of its run."""
     return report.stations or (report.run.station,)
-
-
-def _stations(old: Report | None, new: Report) -> tuple[StationInfo, ...]:
-    """Return the GPUs of both, as described last; none if the run's own GPU is the only one."""
-    found = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
-    stations = tuple(found.values())
-    return () if stations == (new.run.station,) else stations
 
 
 def _kind(emulated: bool) -> str:

@@ -1,3 +1,9 @@
+from .cuda_tokens import (
+    COMMENT as COMMENT,
+    LITERAL as LITERAL,
+    CudaToken as CudaToken,
+    cuda_tokens as cuda_tokens,
+)
 from .job import CACHE_STATES as CACHE_STATES, CacheState as CacheState, Job as Job
 from .kernel import (
     AnyKernel as AnyKernel,

@@ -10,21 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_TOKEN = re.compile(
-    r"""
-    (?P<skipped> //(?:[^\n\\]|\\.|\\\n)* | /\*.*?\*/ | \s+ )
-  | (?P<literal> (?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"
-               | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' )
-  | (?P<directive> (?<![^\n])[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|//[^\n]*|/\*.*?\*/)* )
-  | (?P<name> [A-Za-z_]\w* )
-  | (?P<number> \.?\d(?:[eEpP][+-]|'\w|[\w.])* )
-  | (?P<symbol> <<< | :: | . )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+from pytest_gpuenergy.kernels.cuda_tokens import CudaToken, cuda_tokens
+
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"\n]+)[>\"]")
 _DEFINE = re.compile(r"\s*#\s*define\s+(\w+)(.*)", re.DOTALL)
@@ -69,14 +59,6 @@ _ATTRIBUTES = frozenset(
 
 
 @dataclass(frozen=True)
-class _TextToken:
-    kind: str
-    text: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
 class _Declaration:
     """A declaration at file scope or in a namespace.
 
@@ -109,7 +91,7 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
         entries: the kernels that are launched, such as ``scale<4>``.
         has_header: whether a header, such as ``cuda_fp16.h``, can be included; others are left out.
     """
-    tokens = list(_tokens(source))
+    tokens = list(cuda_tokens(source))
     items = _items(tokens)
     if items is None:
         return source
@@ -158,19 +140,10 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
     return _without(source, sorted(blanks), directives)
 
 
-def _tokens(source: str) -> Iterator[_TextToken]:
-    position = 0
-    while match := _TOKEN.match(source, position):
-        position = match.end()
-        kind = match.lastgroup if match.lastgroup != "delimiter" else "literal"
-        if kind != "skipped":
-            yield _TextToken(str(kind), match[0], match.start(), match.end())
-
-
-def _items(tokens: Sequence[_TextToken]) -> list[_Declaration] | None:
+def _items(tokens: Sequence[CudaToken]) -> list[_Declaration] | None:
     """Return the declarations of a text; None if its braces do not match."""
     items: list[_Declaration] = []
-    head: list[_TextToken] = []  # of the declaration so far, with its body
+    head: list[CudaToken] = []  # of the declaration so far, with its body
     body_at = -1  # index in ``head`` of the brace that opens the body
     depth = 0
     scopes: list[frozenset[str]] = []  # names of the namespaces around
@@ -207,7 +180,7 @@ def _items(tokens: Sequence[_TextToken]) -> list[_Declaration] | None:
     return items if depth == 0 and not scopes and not head else None
 
 
-def _is_scope(head: Sequence[_TextToken]) -> bool:
+def _is_scope(head: Sequence[CudaToken]) -> bool:
     words = [token.text for token in head if token.kind != "directive"]
     words = words[1:] if words[:1] == ["inline"] else words
     return words[:1] == ["namespace"] or (
@@ -215,15 +188,15 @@ def _is_scope(head: Sequence[_TextToken]) -> bool:
     )
 
 
-def _is_function(head: Sequence[_TextToken]) -> bool:
+def _is_function(head: Sequence[CudaToken]) -> bool:
     """Return whether a brace after ``head`` opens the body of a function."""
     words, _ = _top(head)
     return "(" in words and "=" not in words[: words.index("(")] and not _type_of(words)
 
 
-def _top(head: Sequence[_TextToken]) -> tuple[list[str], list[_TextToken]]:
+def _top(head: Sequence[CudaToken]) -> tuple[list[str], list[CudaToken]]:
     """Return the words outside parentheses, template parameters and attributes, with tokens."""
-    found: list[_TextToken] = []
+    found: list[CudaToken] = []
     depth, angles, previous = 0, 0, ""
     for token in head:
         if token.kind == "directive":
@@ -235,8 +208,8 @@ def _top(head: Sequence[_TextToken]) -> tuple[list[str], list[_TextToken]]:
             depth += 1
         elif text in (")", "]"):
             depth -= 1
-        elif depth == 0 and text in ("<", ">") and previous != "operator":
-            angles = max(0, angles + (1 if text == "<" else -1))
+        elif depth == 0 and text in ("<", ">", ">>") and previous != "operator":
+            angles = max(0, angles + {"<": 1, ">": -1, ">>": -2}[text])
         elif depth == angles == 0 and text not in _ATTRIBUTES:
             found.append(token)
         previous = text
@@ -250,7 +223,7 @@ def _type_of(words: Sequence[str]) -> bool:
 
 
 def _item(
-    tokens: Sequence[_TextToken], body_at: int, scopes: Sequence[frozenset[str]]
+    tokens: Sequence[CudaToken], body_at: int, scopes: Sequence[frozenset[str]]
 ) -> _Declaration:
     head = tokens if body_at < 0 else tokens[:body_at]
     words, top = _top(head)
@@ -295,7 +268,7 @@ def _item(
 
 
 def _without(
-    source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[_TextToken]
+    source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[CudaToken]
 ) -> str:
     """Return the text without some of its parts, whose line breaks and other directives stay."""
     parts, last = [], 0

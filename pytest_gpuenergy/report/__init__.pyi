@@ -1,5 +1,5 @@
 from .analysis.best_kernels import (
-    MISSED as MISSED,
+    MAX_MISSED as MAX_MISSED,
     Tie as Tie,
     best_of_each as best_of_each,
     cap_words as cap_words,
@@ -20,13 +20,8 @@ from .analysis.gpu_models import (
     Counterparts as Counterparts,
     Models as Models,
     by_model as by_model,
-    counterparts_by_model as counterparts_by_model,
 )
-from .analysis.rooflines import (
-    Roofline as Roofline,
-    arithmetic as arithmetic,
-    roofline as roofline,
-)
+from .analysis.rooflines import Roofline as Roofline, arithmetic as arithmetic, roofline as roofline
 from .analysis.run_changes import (
     USUAL_SCATTER as USUAL_SCATTER,
     CommonShift as CommonShift,
@@ -54,24 +49,15 @@ from .html.html_page import (
     script_hash as script_hash,
     write_html as write_html,
 )
-from .html.page_data import (
-    page_data as page_data,
-)
-from .html.page_rows import (
-    MOST_TEXTS as MOST_TEXTS,
-    finite as finite,
-)
+from .html.page_data import MAX_TEXTS as MAX_TEXTS, finite as finite, page_data as page_data
 from .legacy import (
-    Figures as Figures,
+    LaunchFigures as LaunchFigures,
     is_legacy as is_legacy,
     load_legacy as load_legacy,
     outputs_in as outputs_in,
     parse_figures as parse_figures,
 )
-from .merged_runs import (
-    mean_of_runs as mean_of_runs,
-    merge as merge,
-)
+from .merged_runs import mean_of_runs as mean_of_runs, merge as merge
 from .store import (
     HOME as HOME,
     Report as Report,
@@ -83,8 +69,9 @@ from .store import (
     latest_only as latest_only,
     latest_run as latest_run,
     load_report as load_report,
+    write_errors as write_errors,
 )
-from .views.figure_words import (
+from .views.figures import (
     energy as energy,
     figures as figures,
     markdown_lines as markdown_lines,
@@ -95,10 +82,7 @@ from .views.figure_words import (
     time as time,
     words as words,
 )
-from .views.markdown_report import (
-    board_table as board_table,
-    markdown as markdown,
-)
+from .views.markdown_report import board_table as board_table, markdown as markdown
 from .views.other_formats import (
     AS_EXACT as AS_EXACT,
     bencher_json as bencher_json,
@@ -120,7 +104,7 @@ from .views.terminal_summary import (
     ROWS_SHOWN as ROWS_SHOWN,
     SORTS as SORTS,
     Column as Column,
-    Row as Row,
+    KernelRow as KernelRow,
     anchor_lines as anchor_lines,
     arranged as arranged,
     best_lines as best_lines,
@@ -139,11 +123,7 @@ from .views.tidy_table import (
     tidy_rows as tidy_rows,
     write_parquet as write_parquet,
 )
-from .views.vega import (
-    check_html as check_html,
-    draw as draw,
-    vega_script as vega_script,
-)
+from .views.vega import check_html as check_html, draw as draw, vega_script as vega_script
 from .views.view_files import (
     ViewTarget as ViewTarget,
     check_targets as check_targets,

@@ -86,7 +86,7 @@ class RunFolder:
         """
         home = root / HOME
         folder = cls(home / "runs" / run.run_id)
-        with _explained(folder.path):
+        with write_errors(folder.path):
             followed(folder.path).mkdir(parents=True, exist_ok=True)
             ignore = home / ".gitignore"
             if not is_there(ignore):
@@ -102,7 +102,7 @@ class RunFolder:
         Raises:
             ReportError: it cannot be written.
         """
-        with _explained(self.path):
+        with write_errors(self.path):
             followed(self.path).mkdir(parents=True, exist_ok=True)
             for name in (_LINES, _STATIONS, _BOARDS):
                 (self.path / name).unlink(missing_ok=True)
@@ -337,7 +337,7 @@ def _append(path: Path, record: Measurement | AnchorCheck | StationInfo) -> None
             f"The result cannot be stored, because it could not be read back ({error}): give "
             "workloads and kernels plain names, text and finite numbers."
         ) from None
-    with _explained(path):
+    with write_errors(path):
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             lock(descriptor)
@@ -345,7 +345,8 @@ def _append(path: Path, record: Measurement | AnchorCheck | StationInfo) -> None
             # A line truncated by a full disk or a crash must not corrupt the next one.
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
-            _write_all(descriptor, line)
+            while line:
+                line = line[os.write(descriptor, line) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -365,13 +366,9 @@ def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
             raise ReportInputError(f"{path}, line {number}: {error}.") from None
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
-
-
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError while ``path`` is written to a ReportError that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,3 +1,10 @@
+from .analysis.cuda_kernel import CudaKernel as CudaKernel
+from .analysis.output_reads import outputs_read as outputs_read
+from .analysis.text_checks import (
+    additions as additions,
+    assembler_statements as assembler_statements,
+    not_understood as not_understood,
+)
 from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
@@ -60,10 +67,9 @@ from .priors.tactics import (
 )
 from .priors.work import KernelWork as KernelWork
 from .running.evaluators import (
+    EvaluationTask as EvaluationTask,
     Evaluator as Evaluator,
     OwnProcess as OwnProcess,
-    SearchGpuProcess as SearchGpuProcess,
-    Task as Task,
     TeamEvaluator as TeamEvaluator,
 )
 from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide, foreseen as foreseen
@@ -105,17 +111,10 @@ from .running.search_state import (
     read_state as read_state,
 )
 from .source.counted_loops import with_counted_loops as with_counted_loops
-from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.edits import Edit as Edit, edited as edited
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
-from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor
-from .source.text_checks import (
-    additions as additions,
-    assembler_statements as assembler_statements,
-    not_understood as not_understood,
-)
 from .source.tree import start_of as start_of
 from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (

@@ -60,6 +60,7 @@ from .registry import (
     kernels_of as kernels_of,
     load_records as load_records,
     records_of as records_of,
+    search_ms as search_ms,
 )
 from .tvm.database import (
     METASCHEDULE as METASCHEDULE,

@@ -20,6 +20,7 @@ from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
 )
 from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
 from pytest_gpuenergy.tuners.gemm.gemm_space import (
+    GEMM_FORM,
     GemmParameters,
     able_templates,
     fits_card,
@@ -145,7 +146,7 @@ def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     with suppress(UnavailableError):
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
-            return recorded_kernel(file, rank)
+            return recorded_kernel(GEMM_FORM, file, rank)
     offered = rank_gemm_kernels(gemm, card)
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)

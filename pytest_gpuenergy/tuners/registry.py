@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.support import FormError, InputError, UnavailableError, shown
 from pytest_gpuenergy.tuners.conv.conv_templates import CONV_TEMPLATES
 from pytest_gpuenergy.tuners.gemm.gemm_space import GEMM_TEMPLATES
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
@@ -21,8 +22,9 @@ from pytest_gpuenergy.tuning import (
     TemplateForm,
     TunerName,
     find_records,
-    load_records as load_records_of_forms,
+    read_records,
     recorded_kernel,
+    unusable,
     usual_tuner,
 )
 from pytest_gpuenergy.workloads import Workload
@@ -34,10 +36,8 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings
     from pytest_gpuenergy.tuning import SearchSpace
 
-FORMS: Mapping[TunerName, RecipeForm] = {
-    TVM: METASCHEDULE,
-    TEMPLATE: TemplateForm[Any]({**GEMM_TEMPLATES, **CONV_TEMPLATES}),
-}
+TEMPLATES = TemplateForm[Any]({**GEMM_TEMPLATES, **CONV_TEMPLATES})
+FORMS: Mapping[TunerName, RecipeForm] = {TVM: METASCHEDULE, TEMPLATE: TEMPLATES}
 """The form of the recipes that each tuner writes."""
 
 
@@ -48,10 +48,44 @@ def load_records(path: Path) -> RecordFile:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     try:
-        return load_records_of_forms(path, FORMS.values())
+        file = read_records(path)
     except InputError:
         refuse_ansor(path)  # an old log may have a name like that of a record file
         raise
+    try:
+        return _checked(file)
+    except FormError as error:
+        raise unusable(path, error) from None
+
+
+def _checked(file: RecordFile) -> RecordFile:
+    """Check the toolchain and the recipes of a file.
+
+    Raises:
+        FormError: one is invalid, or the tuner is not known.
+    """
+    forms = {form.tuner: form for form in FORMS.values()}
+    if (form := forms.get(file.tuner)) is None:
+        raise FormError(f"its tuner is {shown(file.tuner)} instead of {' or '.join(forms)}")
+    toolchain = form.check_toolchain(file.toolchain)
+    records = []
+    for place, record in enumerate(file.records):
+        try:
+            recipe = form.check(json.loads(record.recipe), file.workload)
+        except FormError as error:
+            raise FormError(f"in records[{place}] {error}") from None
+        records.append(replace(record, recipe=recipe))
+    return replace(file, toolchain=toolchain, records=tuple(records))
+
+
+def search_ms(file: RecordFile, rank: int) -> float:
+    """Return the time of a launch in a rank's trial, in ms; a trial is shorter than a measurement.
+
+    Raises:
+        InputError: there is no such rank.
+    """
+    [form] = [form for form in FORMS.values() if form.tuner == file.tuner]
+    return form.time_ms(file.record(rank).recipe)
 
 
 def records_of(
@@ -99,7 +133,7 @@ def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
         InputError: a file is damaged, of another format or inconsistent.
     """
     files = {path: load_records(path) for path in sorted(folder.glob("*.json"))}
-    return {path: file for path, file in files.items() if file.form == FORMS[tuner]}
+    return {path: file for path, file in files.items() if file.tuner == FORMS[tuner].tuner}
 
 
 def kernels_of(
@@ -116,8 +150,8 @@ def kernels_of(
         InputError: there is no such rank; or TVM is needed and missing, or crashes on a record.
         KernelFault: a record does not apply to its workload or cannot be lowered.
     """
-    if file.form == FORMS[TEMPLATE]:
-        return [recorded_kernel(file, rank) for rank in ranks]
+    if file.tuner == TEMPLATES.tuner:
+        return [recorded_kernel(TEMPLATES, file, rank) for rank in ranks]
     from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 
     if store is not None:

@@ -3,7 +3,6 @@ from .bands import (
     Representative as Representative,
     representatives as representatives,
 )
-from .far_device import FarDevice as FarDevice
 from .loop import (
     SearchLoop as SearchLoop,
     SearchProgress as SearchProgress,
@@ -33,8 +32,10 @@ from .records import (
     RecordFile as RecordFile,
     dump_records as dump_records,
     file_name as file_name,
-    load_records as load_records,
+    read_records as read_records,
+    unusable as unusable,
 )
+from .remote_device import RemoteDevice as RemoteDevice
 from .search_space import (
     TEMPLATE as TEMPLATE,
     TUNER_NAMES as TUNER_NAMES,
@@ -73,7 +74,7 @@ from .tuner import (
 )
 from .tuning_gpus import (
     Confirm as Confirm,
+    StationConfirmer as StationConfirmer,
     TimingTask as TimingTask,
     TuningGpus as TuningGpus,
-    confirm_with as confirm_with,
 )

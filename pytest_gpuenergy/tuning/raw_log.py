@@ -35,7 +35,7 @@ from pytest_gpuenergy.support import (
     read_unpacked,
     write_atomically,
 )
-from pytest_gpuenergy.tuning.far_device import setpoint_of
+from pytest_gpuenergy.tuning.remote_device import setpoint_of
 from pytest_gpuenergy.tuning.search_space import RecipeForm
 from pytest_gpuenergy.workloads import Workload, from_parameters, to_parameters
 

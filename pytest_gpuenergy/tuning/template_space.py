@@ -108,15 +108,14 @@ def kernel_of(form: TemplateForm[Any], workload: Workload, recipe: str) -> Kerne
         raise KernelFault("compile", str(error)) from None
 
 
-def recorded_kernel(file: RecordFile, rank: int) -> Kernel:
-    """Return the kernel of one rank of a record file whose recipes are of templates.
+def recorded_kernel(form: TemplateForm[Any], file: RecordFile, rank: int) -> Kernel:
+    """Return the kernel of one rank of a record file whose recipes have this form.
 
     Raises:
         InputError: there is no such rank.
         KernelFault: its parameters do not suit its workload.
     """
-    assert isinstance(file.form, TemplateForm)
-    return file.named(kernel_of(file.form, file.workload, file.record(rank).recipe), rank)
+    return file.named(kernel_of(form, file.workload, file.record(rank).recipe), rank)
 
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,6 +19,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import Rig, Team, arenas_for, quick_job, save_arrays
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import (
+    FormError,
     GpuEnergyError,
     InputError,
     KernelFault,
@@ -38,9 +40,9 @@ from pytest_gpuenergy.tuning.records import (
     RecordFile,
     dump_records,
     file_name,
-    load_records,
+    read_records,
 )
-from pytest_gpuenergy.tuning.search_space import Feedback, Proposer, SearchSpace
+from pytest_gpuenergy.tuning.search_space import Feedback, Proposer, RecipeForm, SearchSpace
 from pytest_gpuenergy.tuning.team_rig import ReferenceKernel, TeamRig
 from pytest_gpuenergy.tuning.tuning_gpus import Confirm
 from pytest_gpuenergy.workloads import Workload
@@ -85,7 +87,7 @@ class Tuner:
             an earlier search in the folder had several.
         devices: all GPUs of the team, as this process has opened them; for GPUs of other hosts,
             stand-ins with their descriptions.
-        far: whether the GPUs are on other hosts, so that only the team can use them.
+        remote: whether the GPUs are on other hosts, so that only the team can use them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
     """
@@ -101,7 +103,7 @@ class Tuner:
     is_kept: Callable[[Path], bool] = lambda _: True
     team: Team | None = None
     devices: tuple[Device, ...] = ()
-    far: bool = False
+    remote: bool = False
 
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -182,7 +184,7 @@ class Tuner:
         workload, objective = tuning.workload, self.settings.objective
         # After a search on several GPUs, the figures of a single one must be comparable to theirs.
         several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
-        if self.team is None or not (several or self.far):
+        if self.team is None or not (several or self.remote):
             with arenas_for(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return
@@ -196,8 +198,9 @@ class Tuner:
         """Return whether the record file has what `_finish` would write, and report it if so."""
         try:
             path = self.folder / file_name(tuning.workload, tuning.space.form.variant)
-            file = load_records(path, [tuning.space.form])
-        except GpuEnergyError:
+            file = read_records(path)
+            _check_recipes(file, tuning.space.form)
+        except (GpuEnergyError, FormError):
             return False  # missing or damaged
         trials, settings = tuning.log.trials, self.settings
         good = [trial for trial in trials if trial.good]
@@ -205,6 +208,7 @@ class Tuner:
         kept = representatives(found, settings.keep, best_only=settings.best_only)
         written = (
             self.is_kept(path)
+            and file.tuner == tuning.space.form.tuner
             and file.gpu == gpu_name(self.device)
             and file.objective == settings.objective
             and file.trials_total == len(trials)
@@ -270,7 +274,7 @@ class Tuner:
         ]
         file = RecordFile(
             workload=tuning.workload,
-            form=tuning.space.form,
+            tuner=tuning.space.form.tuner,
             gpu=gpu_name(self.device),
             driver=self.device.describe().get("driver", "unknown"),
             toolchain=tuning.space.toolchain(records[0].recipe),
@@ -281,8 +285,20 @@ class Tuner:
             objective=self.settings.objective,
         )
         path = self.folder / file_name(tuning.workload, tuning.space.form.variant)
+        try:
+            _check_recipes(file, tuning.space.form)
+        except FormError as error:
+            raise InputError(
+                f"The records of {file.workload.name} are inconsistent: {error}."
+            ) from None
         dump_records(file, path)
         return path
+
+
+def _check_recipes(file: RecordFile, form: RecipeForm) -> None:
+    """Check that the recipes of a file have this form; raise FormError otherwise."""
+    for record in file.records:
+        form.check(json.loads(record.recipe), file.workload)
 
 
 class _Tuning:

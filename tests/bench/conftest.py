@@ -80,7 +80,7 @@ def case7(good: int, bad: int) -> RecordFile:
 def _file(workload: Conv2d, texts: list[str], target: dict[str, Any]) -> RecordFile:
     return RecordFile(
         workload=workload,
-        form=METASCHEDULE,
+        tuner=METASCHEDULE.tuner,
         gpu="Test GPU",
         driver="580.0",
         toolchain={"tvm": "0.27.0.post1", "target": target},

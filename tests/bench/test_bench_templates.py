@@ -39,7 +39,7 @@ def test_a_layer_in_groups_is_measured_from_its_records(
     ]
     made = {"gpuenergy": "0.1.0"}
     file = RecordFile(
-        LAYER, CONV_FORM, "NVIDIA H200", "580.1", made, "2026-01-01", 9, 9, tuple(records)
+        LAYER, CONV_FORM.tuner, "NVIDIA H200", "580.1", made, "2026-01-01", 9, 9, tuple(records)
     )
     dump_records(file, bench.path / "mine" / file_name(LAYER, CONV_FORM.variant))
     result = bench.run(*words, "--records", "mine", "--powercap", "1", "--gpuenergy-json", "r.json")

@@ -218,7 +218,9 @@ def give_record(folder: Path, gpu: str) -> Path:
     arguments = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in SMALL.tensors]
     records = (Record(1, "fastest", json.dumps([[trace, []], [1e-5], target, arguments])),)
     toolchain = {"tvm": "0.27", "target": target}
-    file = RecordFile(SMALL, METASCHEDULE, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records)
+    file = RecordFile(
+        SMALL, METASCHEDULE.tuner, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records
+    )
     dump_records(file, path := folder / file_name(SMALL))
     return path
 

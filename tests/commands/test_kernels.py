@@ -39,7 +39,7 @@ def write_records(folder: Path, workload: Conv2d, *, gpu: str = "NVIDIA H200") -
     )
     toolchain = {"tvm": "0.27.0", "target": {}}
     file = RecordFile(
-        workload, METASCHEDULE, gpu, "580.1", toolchain, "2026-01-01", 64, 32, records
+        workload, METASCHEDULE.tuner, gpu, "580.1", toolchain, "2026-01-01", 64, 32, records
     )
     path = folder / file_name(workload)
     dump_records(file, path)

@@ -170,7 +170,7 @@ PLAIN = {
       asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory"); }""",
 }
 BEGIN = """__shared__ __align__(128) float s[64]; __shared__ uint64_t full;
-    if (!t) init(&full, 1); __syncthreads();
+    if (!t) { init(&full, 1); asm volatile("fence.proxy.async;" ::: "memory"); } __syncthreads();
 """
 BEFORE = texts.COMMON + texts.PIPELINE
 
@@ -189,6 +189,8 @@ def test_bytes_are_copied_in_bulk(run_orders, check_races, body):
         (PLAIN["store"].replace('asm volatile("fence.proxy.async;" ::: "memory");', ""),
          r"reads s\[0\] asynchronously, and the thread that wrote it did not call fence.proxy"),
         (PLAIN["store"].replace("__syncthreads();", ""), "race on shared"),
+        ("if (!t) init(&full, 1); __syncthreads();" + PLAIN["load"],
+         "mbarrier, and the thread that initialized it called neither fence.mbarrier_init nor"),
         (PLAIN["store"].replace('"l"(y)', '"l"(y + 16348)'), r"y\[16384\], past its end"),
     ],
 )  # fmt: skip

@@ -34,7 +34,11 @@ __global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ CUtensorMap 
   __shared__ __align__(128) float s[{COLUMNS}];
   __shared__ uint64_t full, empty;
   int t = threadIdx.x, rank = blockIdx.x % 2;
-  if (t == 0) {{ init(&full, 1); init(&empty, 2); }}
+  if (t == 0) {{
+    init(&full, 1);
+    init(&empty, 2);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }}
   {MEET}
   for (int step = 0; step < {STEPS}; ++step) {{
     int row = blockIdx.x / 2 * {STEPS} + step;

@@ -48,6 +48,22 @@ def test_the_language_of_kernels_is_understood(run):
     np.testing.assert_array_equal(out["y"], np.float32(expected))
 
 
+@pytest.mark.parametrize("method", ["prepare", "compile"])
+def test_what_was_interrupted_is_built_at_the_next_call(runner, host_cache, monkeypatch, method):
+    host = HostRunner(host_cache)
+    text = f"__global__ void k(float* y) {{ y[0] = {ord(method[0])}; }}"  # not built yet
+    kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Toolchain, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            host.compile(kernel)
+    assert host.compile(kernel) == runner.compile(kernel)
+
+
 def test_a_template_instance_can_be_launched(run):
     source = "template <typename T, int N> __global__ void fill(T* y) { y[threadIdx.x] = N; }"
     out = run(source, outputs={"y": (8, "int16")}, block=8, entry="fill<short, 7>")

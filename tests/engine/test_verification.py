@@ -610,7 +610,7 @@ def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(
     nbytes = sum(value.nbytes for value in case_of(SMALL, first).reference.values())
     cases = references.KeptCases(2 * nbytes)
     for drawing in (first, second, first, third, first, second):
-        assert cases(SMALL, drawing).inputs.keys() == {"data", "weight"}
+        assert cases.case_of(SMALL, drawing).inputs.keys() == {"data", "weight"}
     assert made == [first, second, third, second]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.gate import LEAST, change_points
+from pytest_gpuenergy.gate import MIN_LEVEL_RUNS, change_points
 
 LEVELS = st.lists(st.floats(-1e3, 1e3), max_size=25)
 
@@ -57,4 +57,4 @@ def test_only_the_order_of_values_matters(values: list[float], scale: float, off
 def test_changes_leave_enough_on_either_side(values: list[float]) -> None:
     cuts = [0, *(change.index for change in change_points(values)), len(values)]
     if len(cuts) > 2:
-        assert min(np.diff(cuts)) >= LEAST
+        assert min(np.diff(cuts)) >= MIN_LEVEL_RUNS

@@ -26,7 +26,7 @@ from pytest_gpuenergy.gate import (
     summary,
     terminal,
 )
-from pytest_gpuenergy.record import Estimate, KernelInfo, Measurement, Metric, RunInfo, sample
+from pytest_gpuenergy.record import Estimate, KernelInfo, Measurement, Metric, RunInfo, session_mean
 from pytest_gpuenergy.report import Report
 from pytest_gpuenergy.support import InputError
 
@@ -146,7 +146,7 @@ def test_the_intervals_widen_with_the_number_of_kernels(
 
 def test_an_interval_is_of_the_heat_ups_trials_too() -> None:
     one = measurement()
-    known = sample(replace(one, warm_trials=(*one.trials, *one.trials)), Metric.ENERGY)
+    known = session_mean(replace(one, warm_trials=(*one.trials, *one.trials)), Metric.ENERGY)
     assert known is not None
     assert known.degrees == 3 * len(one.trials) - 1
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.report import (
     SORTS,
     Column,
-    Row,
+    KernelRow,
     arranged,
     best_lines,
     check_sort,
@@ -23,17 +23,21 @@ from pytest_gpuenergy.support import InputError
 Make = Callable[..., Any]
 COLUMNS = (Column("time", 9, 1), Column("energy", 9, 0), Column("GFLOP/s/W", 9, 2))
 CELLS = st.tuples(*[st.text("1.µms ", max_size=9)] * 3)
-ROWS = st.builds(Row, st.sampled_from("* "), st.text("k01-", max_size=50), CELLS, st.text("ab ,"))
-FAILED = st.builds(Row, st.just(" "), st.text("k01-", max_size=50), note=st.text("ab ", min_size=1))
+ROWS = st.builds(
+    KernelRow, st.sampled_from("* "), st.text("k01-", max_size=50), CELLS, st.text("ab ,")
+)
+FAILED = st.builds(
+    KernelRow, st.just(" "), st.text("k01-", max_size=50), note=st.text("ab ", min_size=1)
+)
 
 
 @given(st.lists(ROWS | FAILED, min_size=1, max_size=5), st.integers(30, 90))
-def test_no_line_is_wider_than_the_terminal(rows: list[Row], width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(rows: list[KernelRow], width: int) -> None:
     assert all(len(line) <= width for line in figure_table(COLUMNS, rows, width))
 
 
 def test_what_there_is_no_room_for_is_said() -> None:
-    rows = [Row("*", "k01", ("1 µs", "1 mJ", "0.1"))]
+    rows = [KernelRow("*", "k01", ("1 µs", "1 mJ", "0.1"))]
     assert list(figure_table(COLUMNS, rows, 22)) == [
         *("  kernel time energy", "* k01    1 µs   1 mJ"),
         *("  no room for", "    GFLOP/s/W"),

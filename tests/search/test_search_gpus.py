@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from processes import has_ended
 from search_folders import disk_with_room
 
-from pytest_gpuenergy.commands import claim_gpus, evaluator_of
-from pytest_gpuenergy.engine import Settings
+from pytest_gpuenergy.commands import evaluator_of
+from pytest_gpuenergy.engine import GpuWorker, Settings, claim_gpus
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, Result, SearchGpuProcess, Task, read_spec
+from pytest_gpuenergy.search import Bench, EvaluationTask, Result, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ class Call(NamedTuple):
     """An evaluation in the process of a GPU."""
 
     worker: Worker
-    task: Task
+    task: EvaluationTask
     gpu: int
     real: Callable[..., Any]
 
@@ -101,7 +101,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]]
             def run(timeout_s: Any = timeout_s) -> Any:
                 return real(worker, method, *arguments, timeout_s=timeout_s)
 
-            if method != "evaluate":
+            if method != "run":
                 return run()
             return evaluate(Call(worker, arguments[0], worker._args[1], run))
 
@@ -150,9 +150,8 @@ def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
 
 def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
-    process = SearchGpuProcess("emulated:h200x2", 1)
-    assert process.is_ready()
-    found = process.evaluate(Task(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
+    process = GpuWorker("emulated:h200x2", 1)
+    found = process.run(EvaluationTask(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
     process.rest()
     process.close()
     with open_device("emulated:h200x2", index=1) as device:
@@ -176,8 +175,8 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
             stack,
             "emulated:h200x2",
             Settings("current", "current", False),
-            option="--gpus",
-            factory=f"{SearchGpuProcess.__module__}:SearchGpuProcess",
+            print,
+            "--gpus",
         )
         evaluator = evaluator_of(gpus, spec, Metric.EDP, 0)
         evaluator.start(0, spec.baseline)
@@ -186,7 +185,7 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
             for _ in range(9):
                 evaluator.start(1, spec.baseline).result()
             of_first = [method for gpu, method in asked if gpu == 0]
-            assert of_first == ["is_ready", "evaluate", "rest"]
+            assert of_first == ["is_ready", "run", "rest"]
         waiting.result()
 
 

@@ -53,8 +53,8 @@ class Board:
     announced: list[str] = field(default_factory=list)
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
-        if method != "evaluate":
-            return True
+        if method != "run":
+            return None
         (task,) = args
         found = self.instead(len(self.done), task)
         self.done.append(task.job.kernel.source)

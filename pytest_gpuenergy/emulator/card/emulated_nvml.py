@@ -1,5 +1,5 @@
 """The functions of `pynvml` that this package uses, answered by emulated cards."""
-# ruff: noqa: N802, N815 -- pynvml's names
+# ruff: noqa: N802 -- pynvml's names
 
 from __future__ import annotations
 
@@ -25,6 +25,43 @@ _SUPPORTED_REASONS = (
 )
 
 
+_READINGS: dict[str, Callable[[CardState, EmulatedCard], Any]] = {
+    "nvmlDeviceGetName": lambda state, _: state.profile.name,
+    "nvmlDeviceGetUUID": lambda state, _: state.uuid,
+    "nvmlDeviceGetIndex": lambda state, _: state.index,
+    "nvmlDeviceGetMinorNumber": lambda state, _: state.index,
+    "nvmlDeviceGetCudaComputeCapability": lambda state, _: state.profile.compute_capability,
+    "nvmlDeviceGetNumGpuCores": lambda state, _: (
+        state.profile.sm_count * state.profile.cores_per_sm
+    ),
+    "nvmlDeviceGetPersistenceMode": lambda *_: 1,  # NVML_FEATURE_ENABLED
+    "nvmlDeviceGetPowerManagementMode": lambda *_: 1,
+    "nvmlDeviceGetVirtualizationMode": lambda *_: 0,  # NVML_GPU_VIRTUALIZATION_MODE_NONE
+    "nvmlDeviceGetPowerManagementLimit": lambda _, card: card.limit_mw,
+    "nvmlDeviceGetEnforcedPowerLimit": lambda _, card: card.enforced_mw,
+    "nvmlDeviceGetPowerManagementDefaultLimit": lambda state, _: round(
+        state.profile.default_limit_w * 1000
+    ),
+    "nvmlDeviceGetPowerManagementLimitConstraints": lambda state, _: [
+        round(state.profile.min_limit_w * 1000),
+        round(state.profile.max_limit_w * 1000),
+    ],
+    "nvmlDeviceGetPowerUsage": lambda _, card: _power(card, card.profile.sensor.average_window_ms),
+    "nvmlDeviceGetSupportedMemoryClocks": lambda state, _: [state.profile.memory_clock_mhz],
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda _, card: card.point.event_reasons,
+    "nvmlDeviceGetSupportedClocksEventReasons": lambda *_: _SUPPORTED_REASONS,
+}
+"""The functions that take nothing but a handle and read one thing."""
+_ALIASES = {
+    "nvmlSystemGetCudaDriverVersion": "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetPciInfo_v3": "nvmlDeviceGetPciInfo",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetSupportedClocksThrottleReasons": "nvmlDeviceGetSupportedClocksEventReasons",
+    "nvmlDeviceGetComputeRunningProcesses_v2": "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetComputeRunningProcesses_v3": "nvmlDeviceGetComputeRunningProcesses",
+}
+
+
 @dataclass(frozen=True)
 class CardHandle:
     """An opaque handle of a card."""
@@ -32,9 +69,7 @@ class CardHandle:
     index: int
 
 
-def _takes(
-    cost_us: float = 1.0, spread: float = 0.0
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _takes(cost_us: float = 1.0, spread: float = 0.0) -> Callable[[Callable[..., Any]], Any]:
     """Turn a method that is given a card into one that is given a handle.
 
     The resulting method takes virtual time and is subject to injected faults.
@@ -45,17 +80,12 @@ def _takes(
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
-        name = body.__name__
-        cost_ns = round(cost_us * 1000)
-
         @functools.wraps(body)
         def call(self: EmulatedNvml, handle: CardHandle, *args: Any, **options: Any) -> Any:
-            state = self.state_of(handle)
-            with state.mutex:
-                card = state.spend(cost_ns, spread)
-                if card.faults:
-                    self.strike(state, name)
-                return body(self, state, card, *args, **options)
+            answer = functools.partial(body, self)
+            return self._call(
+                body.__name__, answer, handle, *args, cost=(cost_us, spread), **options
+            )
 
         return call
 
@@ -83,6 +113,10 @@ class EmulatedNvml:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "pynvml":
             raise AttributeError(name)
+        if name in _ALIASES:
+            return getattr(self, _ALIASES[name])
+        if name in _READINGS:
+            return functools.partial(self._call, name, _READINGS[name])
         value = getattr(self.pynvml, name)
         if name.startswith("nvml") and callable(value) and not isinstance(value, type):
 
@@ -97,7 +131,7 @@ class EmulatedNvml:
         error: Exception = self.pynvml.NVMLError(getattr(self.pynvml, constant))
         return error
 
-    def strike(self, state: CardState, function: str, *, always: bool = True) -> None:
+    def _strike(self, state: CardState, function: str, *, always: bool = True) -> None:
         """Raise the error that an injected fault demands for a call of ``function``, if any."""
         error = state.struck_by(function, always=always)
         if error is not None:
@@ -107,19 +141,32 @@ class EmulatedNvml:
         if not self._users:
             raise self.error("NVML_ERROR_UNINITIALIZED")
 
-    def state_of(self, handle: CardHandle) -> CardState:
-        """Return the card of a handle."""
+    def _call(
+        self,
+        name: str,
+        answer: Callable[..., Any],
+        handle: CardHandle,
+        *args: Any,
+        cost: tuple[float, float] = (1.0, 0.0),
+        **options: Any,
+    ) -> Any:
+        """Return the answer of a function, after the virtual time that a call of it costs."""
         self._initialized()
         if not isinstance(handle, CardHandle):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
-        return self.states[handle.index]
+        state, (cost_us, spread) = self.states[handle.index], cost
+        with state.mutex:
+            card = state.spend(round(cost_us * 1000), spread)
+            if card.faults:
+                self._strike(state, name)
+            return answer(state, card, *args, **options)
 
     # -- library and system ----------------------------------------------------------------
 
     def nvmlInit(self) -> None:
         """Add a user of the library."""
         for state in self.states:
-            self.strike(state, "nvmlInit", always=False)
+            self._strike(state, "nvmlInit", always=False)
         self._users += 1
 
     def nvmlShutdown(self) -> None:
@@ -146,8 +193,6 @@ class EmulatedNvml:
         self._initialized()
         return 13000
 
-    nvmlSystemGetCudaDriverVersion = nvmlSystemGetCudaDriverVersion_v2
-
     # -- handles ---------------------------------------------------------------------------
 
     def nvmlDeviceGetCount(self) -> int:
@@ -160,7 +205,7 @@ class EmulatedNvml:
         self._initialized()
         if not 0 <= index < len(self.states):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
-        self.strike(self.states[index], "nvmlDeviceGetHandleByIndex")
+        self._strike(self.states[index], "nvmlDeviceGetHandleByIndex")
         return CardHandle(index)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str | bytes) -> CardHandle:
@@ -185,49 +230,15 @@ class EmulatedNvml:
     # -- identity and memory ---------------------------------------------------------------
 
     @_takes()
-    def nvmlDeviceGetName(self, state: CardState, _card: EmulatedCard) -> str:
-        """Return the product name."""
-        return state.profile.name
-
-    @_takes()
-    def nvmlDeviceGetUUID(self, state: CardState, _card: EmulatedCard) -> str:
-        """Return the UUID."""
-        return state.uuid
-
-    @_takes()
-    def nvmlDeviceGetIndex(self, state: CardState, _card: EmulatedCard) -> int:
-        """Return the index."""
-        return self.states.index(state)
-
-    @_takes()
-    def nvmlDeviceGetMinorNumber(self, state: CardState, _card: EmulatedCard) -> int:
-        """Return the number of the device file."""
-        return self.states.index(state)
-
-    @_takes()
     def nvmlDeviceGetPciInfo(self, state: CardState, _card: EmulatedCard) -> Any:
         """Return the PCI address and IDs, as an ``nvmlPciInfo_t``."""
-        index = self.states.index(state)
+        index = state.index
         info = self.pynvml.nvmlPciInfo_t()
         info.domain, info.bus, info.device = 0, _FIRST_BUS + index, 0
         info.pciDeviceId = state.profile.pci_device_id
         info.busId = _pci_address(index).encode()
         info.busIdLegacy = _pci_address(index)[4:].encode()
         return info
-
-    nvmlDeviceGetPciInfo_v3 = nvmlDeviceGetPciInfo
-
-    @_takes()
-    def nvmlDeviceGetCudaComputeCapability(
-        self, state: CardState, _card: EmulatedCard
-    ) -> tuple[int, int]:
-        """Return the major and minor number."""
-        return state.profile.compute_capability
-
-    @_takes()
-    def nvmlDeviceGetNumGpuCores(self, state: CardState, _card: EmulatedCard) -> int:
-        """Return the number of cores of all multiprocessors."""
-        return state.profile.sm_count * state.profile.cores_per_sm
 
     @_takes()
     def nvmlDeviceGetMemoryInfo(
@@ -245,21 +256,6 @@ class EmulatedNvml:
     # -- modes -----------------------------------------------------------------------------
 
     @_takes()
-    def nvmlDeviceGetPersistenceMode(self, _state: CardState, _card: EmulatedCard) -> int:
-        """Return that it is always on."""
-        return int(self.pynvml.NVML_FEATURE_ENABLED)
-
-    @_takes()
-    def nvmlDeviceGetPowerManagementMode(self, _state: CardState, _card: EmulatedCard) -> int:
-        """Return that it is always on."""
-        return int(self.pynvml.NVML_FEATURE_ENABLED)
-
-    @_takes()
-    def nvmlDeviceGetVirtualizationMode(self, _state: CardState, _card: EmulatedCard) -> int:
-        """Return that there is no virtualization."""
-        return int(self.pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE)
-
-    @_takes()
     def nvmlDeviceGetMigMode(self, state: CardState, card: EmulatedCard) -> list[int]:
         """Return the current and the pending mode, which are off unless a fault sets them."""
         if not state.profile.has_mig:
@@ -268,33 +264,6 @@ class EmulatedNvml:
         return [mode, mode]
 
     # -- power limits ----------------------------------------------------------------------
-
-    @_takes()
-    def nvmlDeviceGetPowerManagementLimit(self, _state: CardState, card: EmulatedCard) -> int:
-        """Return the requested limit in mW."""
-        return card.limit_mw
-
-    @_takes()
-    def nvmlDeviceGetEnforcedPowerLimit(self, _state: CardState, card: EmulatedCard) -> int:
-        """Return the limit in force in mW."""
-        return card.enforced_mw
-
-    @_takes()
-    def nvmlDeviceGetPowerManagementDefaultLimit(
-        self, state: CardState, _card: EmulatedCard
-    ) -> int:
-        """Return the default limit in mW."""
-        return round(state.profile.default_limit_w * 1000)
-
-    @_takes()
-    def nvmlDeviceGetPowerManagementLimitConstraints(
-        self, state: CardState, _card: EmulatedCard
-    ) -> list[int]:
-        """Return the minimum and the maximum limit in mW."""
-        return [
-            round(state.profile.min_limit_w * 1000),
-            round(state.profile.max_limit_w * 1000),
-        ]
 
     @_takes(cost_us=1000)
     def nvmlDeviceSetPowerManagementLimit(
@@ -317,11 +286,6 @@ class EmulatedNvml:
         if not card.profile.sensor.has_counter:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         return card.counter_mj()
-
-    @_takes()
-    def nvmlDeviceGetPowerUsage(self, _state: CardState, card: EmulatedCard) -> int:
-        """Return the power in mW, averaged over the window of this model of GPU."""
-        return _power(card, card.profile.sensor.average_window_ms)
 
     @_takes(cost_us=2.2)
     def nvmlDeviceGetFieldValues(
@@ -406,13 +370,6 @@ class EmulatedNvml:
         return state.profile.max_clock_mhz
 
     @_takes()
-    def nvmlDeviceGetSupportedMemoryClocks(
-        self, state: CardState, _card: EmulatedCard
-    ) -> list[int]:
-        """Return the only memory clock in MHz."""
-        return [state.profile.memory_clock_mhz]
-
-    @_takes()
     def nvmlDeviceGetSupportedGraphicsClocks(
         self, state: CardState, _card: EmulatedCard, memory_mhz: int
     ) -> list[int]:
@@ -447,21 +404,6 @@ class EmulatedNvml:
         with state.change() as card:
             card.lock_clocks(None)
 
-    @_takes()
-    def nvmlDeviceGetCurrentClocksEventReasons(self, _state: CardState, card: EmulatedCard) -> int:
-        """Return the bits of the reasons for the current clocks."""
-        return card.point.event_reasons
-
-    @_takes()
-    def nvmlDeviceGetSupportedClocksEventReasons(
-        self, _state: CardState, _card: EmulatedCard
-    ) -> int:
-        """Return the bits of the reasons that can occur."""
-        return _SUPPORTED_REASONS
-
-    nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
-    nvmlDeviceGetSupportedClocksThrottleReasons = nvmlDeviceGetSupportedClocksEventReasons
-
     @_takes(cost_us=20)
     def nvmlDeviceGetComputeRunningProcesses(
         self, _state: CardState, card: EmulatedCard
@@ -481,9 +423,6 @@ class EmulatedNvml:
             )
             for pid in sorted(pid for pid in pids if pid is not None)
         ]
-
-    nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses
-    nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses
 
     @_takes()
     def nvmlDeviceGetUtilizationRates(self, _state: CardState, card: EmulatedCard) -> Any:

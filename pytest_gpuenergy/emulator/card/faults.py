@@ -6,10 +6,16 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from pytest_gpuenergy.support import InputError, shown, start_ticks
+
+# What the file of a card may hold.
+_Whole = Annotated[int, Meta(ge=0, le=1 << 62)]
+_Name = Annotated[str, Meta(max_length=200)]
 
 
 @dataclass(frozen=True)
@@ -21,8 +27,8 @@ class Owner:
         started: its start time in clock ticks, because numbers are reused.
     """
 
-    pid: int
-    started: int
+    pid: Annotated[int, Meta(ge=0, le=1 << 31)]
+    started: _Whole
 
     @classmethod
     def me(cls) -> Owner:
@@ -111,8 +117,8 @@ class Fault:
         field: the number of the field that ``field_missing`` removes.
     """
 
-    kind: str
-    function: str = ""
+    kind: _Name
+    function: _Name = ""
     error: str = ""
     after_calls: int = 0
     after_s: float = 0.0
@@ -138,7 +144,7 @@ class Fault:
         """
         if what == "driver_mismatch":
             given = value if isinstance(value, Mapping) else {}
-            return cls._of_error("init", {**given, "error": "lib_rm_version_mismatch"})
+            what, value = "init", {**given, "error": "lib_rm_version_mismatch"}
         if isinstance(value, str):
             value = {"error": value}
         elif value is True:
@@ -149,17 +155,12 @@ class Fault:
                 f"not {shown(value)}."
             )
         options = {str(key): entry for key, entry in value.items()}
-        return cls._of_event(what, options) if what in EVENTS else cls._of_error(what, options)
-
-    @classmethod
-    def _of_event(cls, what: str, options: dict[str, Any]) -> Fault:
-        fault = cls(kind=what, **_checked(what, options, EVENTS[what]))
-        if fault.error or fault.after_calls:
-            raise InputError(f"The fault {shown(what)} takes neither error nor after_calls.")
-        return fault
-
-    @classmethod
-    def _of_error(cls, what: str, options: dict[str, Any]) -> Fault:
+        if what in EVENTS:
+            _check_options(what, options, EVENTS[what])
+            fault = cls(kind=what, **options)
+            if fault.error or fault.after_calls:
+                raise InputError(f"The fault {shown(what)} takes neither error nor after_calls.")
+            return fault
         function = ALIASES.get(what, what)
         if not (function.startswith("nvml") or function in (ANYTHING, LAUNCH)):
             names = ", ".join([*EVENTS, *ALIASES, ANYTHING, LAUNCH, "driver_mismatch"])
@@ -167,13 +168,27 @@ class Fault:
                 f"There is no fault {shown(what)}: choose an NVML function's name or one of "
                 f"{names}."
             )
-        checked = _checked(what, options, ("error",))
-        if checked["error"] not in ERRORS:
+        _check_options(what, options, ("error",))
+        if options["error"] not in ERRORS:
             raise InputError(
-                f"There is no error {shown(checked['error'])} for the fault {shown(what)}: "
+                f"There is no error {shown(options['error'])} for the fault {shown(what)}: "
                 f"choose one of {', '.join(ERRORS)}."
             )
-        return cls(kind="error", function=function, **checked)
+        return cls(kind="error", function=function, **options)
+
+    def check(self) -> None:
+        """Check a fault that comes from a file.
+
+        Raises:
+            ValueError: there is no such fault, or a number is missing or out of range.
+        """
+        if self.kind not in EVENTS and (self.kind, self.error in ERRORS) != ("error", True):
+            raise ValueError(f"fault {self.kind} {self.error}")
+        for name, (_, least, most) in _RANGES.items():
+            value = getattr(self, name)
+            needed = name in EVENTS.get(self.kind, ())
+            if needed if value is None else not least <= value <= most:
+                raise ValueError(f"{name} of a fault")
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
@@ -201,50 +216,42 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 class ActiveFault:
     """A fault on a card, from its injection until it is withdrawn or its owner is gone."""
 
-    identity: str
+    identity: _Name
     owner: Owner
     fault: Fault
-    begins_ns: int
-    ends_ns: int | None
-    calls_left: int
+    begins_ns: _Whole
+    ends_ns: _Whole | None
+    calls_left: _Whole
     fired: bool = False
 
     def active(self, now_ns: int) -> bool:
         """Return whether the fault is in force at this virtual time."""
         return self.begins_ns <= now_ns and (self.ends_ns is None or now_ns < self.ends_ns)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fault as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ActiveFault:
-        """Return the fault that `to_json` wrote."""
-        owner, fault = Owner(**data["owner"]), Fault(**data["fault"])
-        return cls(**{**data, "owner": owner, "fault": fault})
-
-
-RANGES: dict[str, tuple[float, float]] = {
-    "after_s": (0, 1e9),
-    "lasts_s": (0, 1e9),
-    "power_w": (0, 5e4),
-    "percent": (0, 1e5),
-    "clock_mhz": (1, 1e5),
-    "after_calls": (0, 2**31 - 1),
-    "pid": (0, 2**31 - 1),
-    "field": (0, 2**31 - 1),
-}
-"""The least and the greatest value of each option that is a number."""
 
 LEAST_LIMIT_W = 1.0
 """The least power limit that a fault sets."""
 
-_INTEGERS = ("after_calls", "pid", "field", "clock_mhz")
-_LIMITS = ("limit_changed", "enforced_limit")
+# The kind, the least and the greatest value of each option that is a number.
+_RANGES: dict[str, tuple[type[int] | type[float], float, float]] = {
+    "after_s": (float, 0, 1e9),
+    "lasts_s": (float, 0, 1e9),
+    "power_w": (float, 0, 5e4),
+    "percent": (float, 0, 1e5),
+    "clock_mhz": (int, 1, 1e5),
+    "after_calls": (int, 0, 2**31 - 1),
+    "pid": (int, 0, 2**31 - 1),
+    "field": (int, 0, 2**31 - 1),
+}
 
 
-def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
-    names = {field.name for field in fields(Fault)} - {"kind", "function"}
+def _check_options(what: str, options: Mapping[str, Any], needed: tuple[str, ...]) -> None:
+    """Check the options of a fault, except whether there is an error of that name.
+
+    Raises:
+        InputError: an option is unknown, missing, of another type or out of range.
+    """
+    names = {"error", *_RANGES}
     for name, value in options.items():
         if name not in names:
             raise InputError(
@@ -254,21 +261,14 @@ def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dic
         if name == "error":
             good, kind = isinstance(value, str), "a name"
         else:
-            good, kind = _in_range(what, name, value)
+            number, least, most = _RANGES[name]
+            if name == "power_w" and what in ("limit_changed", "enforced_limit"):
+                least = LEAST_LIMIT_W
+            good = type(value) in (int, number) and least <= value <= most
+            whole = "whole " if number is int else ""
+            kind = f"a {whole}number from {least:g} to {most:.10g}"
         if not good:
             raise InputError(f"The option {shown(name)} of the fault {shown(what)} must be {kind}.")
     for name in needed:
         if name not in options:
             raise InputError(f"The fault {shown(what)} needs the option {shown(name)}.")
-    return options
-
-
-def _in_range(what: str, name: str, value: Any) -> tuple[bool, str]:
-    """Return whether the fault ``what`` takes this number, and which numbers it takes."""
-    least, most = RANGES[name]
-    if name == "power_w" and what in _LIMITS:
-        least = LEAST_LIMIT_W
-    types = (int,) if name in _INTEGERS else (int, float)
-    number = "a whole number" if name in _INTEGERS else "a number"
-    good = type(value) in types and least <= value <= most
-    return good, f"{number} from {least:g} to {most:.10g}"

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
 
 from pytest_gpuenergy.emulator.card.profiles import CLOCK_STEP_MHZ, GpuProfile
 
@@ -24,6 +27,18 @@ _LEAST_DUTY = 1e-6  # of a card that works part of the time: avoids a division b
 _LEAST_RATIO = 0.01  # of the clock that the fault ``below_lock`` leaves
 
 
+MAX_RUN_S = 1e6
+"""The longest time that one run of a kernel takes, however little power there is for it."""
+
+MAX_POWER_W = 50_000
+"""The limit for any power in the file of a card; the limit of `Warmth` is near it."""
+
+MAX_CLOCK_MHZ = 100_000
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Power = Annotated[float, Meta(ge=0, le=MAX_POWER_W)]
+
+
 @dataclass(frozen=True)
 class Demand:
     """The time and the power that a kernel takes when nothing limits the card.
@@ -35,10 +50,10 @@ class Demand:
         memory_power: the share of the dynamic power spent outside the clocked cores, 0 to 1.
     """
 
-    time_s: float
-    power_w: float
-    memory_time: float = 0.0
-    memory_power: float = 0.0
+    time_s: Annotated[float, Meta(ge=1e-12, le=MAX_RUN_S)]
+    power_w: _Power
+    memory_time: _Share = 0.0
+    memory_power: _Share = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +68,11 @@ class OperatingPoint:
         effective_clock_mhz: the clock at which the SMs run, see `in_state`.
     """
 
-    time_s: float
-    power_w: float
-    clock_mhz: int
-    event_reasons: int
-    effective_clock_mhz: float = 0.0
+    time_s: Annotated[float, Meta(ge=0, le=MAX_RUN_S)]
+    power_w: _Power
+    clock_mhz: Annotated[int, Meta(ge=0, le=MAX_CLOCK_MHZ)]
+    event_reasons: Annotated[int, Meta(ge=0, le=1 << 62)]
+    effective_clock_mhz: Annotated[float, Meta(ge=0, le=MAX_CLOCK_MHZ)] = 0.0
 
 
 def voltage(clock_ratio: float) -> float:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
+from msgspec import Meta
 
 from pytest_gpuenergy.devices import CLOCK_SPAN_S, ClockSamples, Timeline
 from pytest_gpuenergy.emulator.card.faults import Owner
-from pytest_gpuenergy.emulator.card.governor import Demand
+from pytest_gpuenergy.emulator.card.governor import MAX_CLOCK_MHZ, MAX_RUN_S, Demand
 
 _BUSY = 0.999  # the share of the time in which the GPU works; the rest lies between launches
 _BATCH_S = 7.5e-3  # the duration of one CUDA graph
+
+_Mark = tuple[
+    Annotated[int, Meta(ge=0)],
+    Annotated[float, Meta(ge=0, le=1e18)],
+    Annotated[float, Meta(ge=1e-12, le=MAX_RUN_S * 1e9)],
+    Annotated[float, Meta(ge=0, le=MAX_CLOCK_MHZ)],
+]
 
 
 @dataclass
@@ -31,7 +38,7 @@ class Load:
 
     owner: Owner
     demand: Demand
-    marks: list[tuple[int, float, float, float]] = field(default_factory=list)
+    marks: list[_Mark] = field(default_factory=list)
 
     def pace(self, now_ns: int, time_s: float, clock_mhz: float) -> None:
         """Let each run take ``time_s`` of GPU time from now on, at this clock of the SMs."""
@@ -69,38 +76,25 @@ class Load:
         mark = np.maximum(np.searchsorted(done, launches, side="left") - 1, 0)
         time_s = (at_ns[mark] + (launches - done[mark]) * run_ns[mark]) / 1e9
         every = max(1, round(CLOCK_SPAN_S / (self.batch * run_ns[0] / 1e9)))
-        clocks = _clocks(time_s[::every], at_ns / 1e9, clock_mhz)
+        noted_s, changed_s = time_s[::every], at_ns / 1e9
+        clocks = None
+        if len(noted_s) > 1:  # the mean clock between the times at which it is noted
+            edges_s = np.append(changed_s, max(noted_s[-1], changed_s[-1]))
+            megacycles = np.concatenate(([0.0], np.cumsum(clock_mhz * np.diff(edges_s))))
+            mean_mhz = np.diff(np.interp(noted_s, edges_s, megacycles)) / np.diff(noted_s)
+            clocks = ClockSamples(noted_s[:-1], noted_s[1:], mean_mhz)
         return Timeline(time_s, launches, _BUSY * (time_s - at_ns[0] / 1e9), clocks=clocks)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the load as plain data."""
-        return {"owner": asdict(self.owner), "demand": asdict(self.demand), "marks": self.marks}
+    def check(self, now_ns: int) -> None:
+        """Check the marks of a load that comes from a file.
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Load:
-        """Return the load that `to_json` wrote."""
-        marks = [(int(a), float(b), float(c), float(d)) for a, b, c, d in data["marks"]]
-        if not marks:
+        Raises:
+            ValueError: there are none, they are not in order, or they lie in the future.
+        """
+        earlier_at = earlier_runs = 0.0
+        for at_ns, runs, _, _ in self.marks:
+            if at_ns < earlier_at or runs < earlier_runs or at_ns > now_ns:
+                raise ValueError("marks")
+            earlier_at, earlier_runs = at_ns, runs
+        if not self.marks:
             raise ValueError("a load without a speed")
-        return cls(Owner(**data["owner"]), Demand(**data["demand"]), marks)
-
-
-def _clocks(
-    noted_s: npt.NDArray[np.float64],
-    changed_s: npt.NDArray[np.float64],
-    clock_mhz: npt.NDArray[np.float64],
-) -> ClockSamples | None:
-    """Return the mean clock between the times ``noted_s``.
-
-    Args:
-        noted_s: the times at which the clock is noted.
-        changed_s: the times from which each of ``clock_mhz`` is in force.
-        clock_mhz: the clocks.
-    """
-    if len(noted_s) < 2:
-        return None
-    edges_s = np.append(changed_s, max(noted_s[-1], changed_s[-1]))
-    megacycles = np.concatenate(([0.0], np.cumsum(clock_mhz * np.diff(edges_s))))
-    spans_s = np.diff(noted_s)
-    found = np.diff(np.interp(noted_s, edges_s, megacycles)) / spans_s
-    return ClockSamples(noted_s[:-1], noted_s[1:], found)

@@ -8,14 +8,21 @@ or ends, and when the card is changed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from pytest_gpuenergy.emulator.card import governor
-from pytest_gpuenergy.emulator.card.faults import ActiveFault, Fault, Owner
+from pytest_gpuenergy.emulator.card.faults import LEAST_LIMIT_W, ActiveFault, Fault, Owner
 from pytest_gpuenergy.emulator.card.governor import (
     HIDDEN_STATES,
+    MAX_CLOCK_MHZ,
+    MAX_POWER_W,
+    MAX_RUN_S,
     OperatingPoint,
     in_state,
     next_state,
@@ -26,9 +33,6 @@ from pytest_gpuenergy.emulator.card.profiles import GpuProfile, Warmth
 
 TICK_NS = 20_000_000
 """The period of power samples, as in the ring buffer of `nvmlDeviceGetSamples`."""
-
-MOST_RUN_S = 1e6
-"""The longest time that one run of a kernel takes, however little power there is for it."""
 
 _BLOCK_TICKS = 20  # the slow part of the noise changes every 0.4 s
 _START_NS = 1_000_000_000_000
@@ -86,26 +90,6 @@ class EnergyTrace:
         rise_pj = energies[after] - start_pj
         return start_pj + rise_pj * (at_ns - start_ns) // (times[after] - start_ns)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the trace as plain data."""
-        return {
-            "times_ns": self.times_ns,
-            "energies_pj": self.energies_pj,
-            "power_mw": self.power_mw,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EnergyTrace:
-        """Return the trace that `to_json` wrote, possibly among other keys.
-
-        Raises:
-            ValueError, KeyError, TypeError: the data is not a trace.
-        """
-        times_ns, energies_pj = ([int(n) for n in data[k]] for k in ("times_ns", "energies_pj"))
-        if not times_ns or len(times_ns) != len(energies_pj):
-            raise ValueError("history")
-        return cls(times_ns, energies_pj, int(data["power_mw"]))
-
 
 class EmulatedCard:
     """The state of one emulated card and how it evolves. Changes go through its methods.
@@ -129,7 +113,8 @@ class EmulatedCard:
         self.now_ns = _START_NS
         self.limit_mw = round(profile.default_limit_w * 1000)
         self.lock_mhz: tuple[int, int] | None = None
-        self.warmth = profile.cooling.at_rest(profile.idle_w / profile.default_limit_w)
+        idle = profile.idle_w / profile.default_limit_w
+        self.warmth = Warmth(idle, idle)
         self.hidden_state = 0
         self.load: Load | None = None
         self.faults: list[ActiveFault] = []
@@ -149,8 +134,7 @@ class EmulatedCard:
         while target_ns >= self.edge_ns:
             self._close(self.edge_ns)
             if self.edge_ns % TICK_NS == 0:
-                self._warm()
-                self._change_state()
+                self._tick()
             self._fire()
             self._open()
         self.now_ns = max(self.now_ns, target_ns)
@@ -173,7 +157,10 @@ class EmulatedCard:
         top_w = min(self.enforced_mw / 1000, self.profile.max_limit_w)
         most_w = max(top_w, self.profile.idle_w)
         power_w = min(self.point.power_w + self._foreign_w(), most_w)
-        power_w *= self._leakage(power_w)
+        # A card that is not as warm as it will become at this power has less leakage.
+        cooling, load = self.profile.cooling, power_w / self.profile.default_limit_w
+        settled_c = cooling.temperature_c(Warmth(load, load))
+        power_w *= 1 + cooling.leakage_per_k * (self.temperature_c - settled_c)
         power_w *= (
             1
             + _POWER_NOISE * noise(self.seed, _SLOW_POWER, tick // _BLOCK_TICKS)
@@ -181,46 +168,36 @@ class EmulatedCard:
         )
         self.energy.power_mw = round(min(power_w, most_w) * 1000)
         if self.load is not None:
-            self._pace(self.load, tick // _BLOCK_TICKS)
+            slow = 1 + _TIME_NOISE * noise(self.seed, _TIME, tick // _BLOCK_TICKS)
+            for fault in self.active_faults("slower"):
+                slow *= 1 + (fault.percent or 0.0) / 100
+            run_s = min(self.point.time_s * slow, MAX_RUN_S)
+            self.load.pace(now_ns, run_s, self.point.effective_clock_mhz)
         self.edge_ns = (tick + 1) * TICK_NS
         for active in self.faults:
             for moment in (active.begins_ns, active.ends_ns):
                 if moment is not None and now_ns < moment < self.edge_ns:
                     self.edge_ns = moment
 
-    def _pace(self, load: Load, block: int) -> None:
-        slow = 1 + _TIME_NOISE * noise(self.seed, _TIME, block)
-        for fault in self.active_faults("slower"):
-            slow *= 1 + (fault.percent or 0.0) / 100
-        run_s = min(self.point.time_s * slow, MOST_RUN_S)
-        load.pace(self.now_ns, run_s, self.point.effective_clock_mhz)
-
-    def _warm(self) -> None:
-        energy_pj = self.energy_pj(self.now_ns)
+    def _tick(self) -> None:
+        """Update the warmth and the hidden state, at the end of a period of 20 ms."""
+        energy_pj, cooling = self.energy_pj(self.now_ns), self.profile.cooling
         power_w = (energy_pj - self.tick_pj) / TICK_NS / 1000
         self.tick_pj = energy_pj
         load = power_w / self.profile.default_limit_w
-        self.warmth = self.profile.cooling.after(self.warmth, load, TICK_NS / 1e9)
-
-    def _leakage(self, power_w: float) -> float:
-        """Return the ratio of the power at the present temperature to that of a settled card."""
-        cooling = self.profile.cooling
-        settled_c = cooling.temperature_c(cooling.at_rest(power_w / self.profile.default_limit_w))
-        return 1 + cooling.leakage_per_k * (self.temperature_c - settled_c)
+        self.warmth = cooling.after(self.warmth, load, TICK_NS / 1e9)
+        if any(self.active_faults("clock_states")):
+            block, within = divmod(self.now_ns // TICK_NS, _BLOCK_TICKS)
+            self.hidden_state = next_state(
+                self.hidden_state, self.temperature_c, self.seed, None if within else block
+            )
+        else:
+            self.hidden_state = 0
 
     @property
     def temperature_c(self) -> float:
         """The temperature of the GPU in degrees Celsius."""
         return self.profile.cooling.temperature_c(self.warmth)
-
-    def _change_state(self) -> None:
-        if not any(self.active_faults("clock_states")):
-            self.hidden_state = 0
-            return
-        block, within = divmod(self.now_ns // TICK_NS, _BLOCK_TICKS)
-        self.hidden_state = next_state(
-            self.hidden_state, self.temperature_c, self.seed, None if within else block
-        )
 
     # -- what limits the card --------------------------------------------------------------
 
@@ -262,7 +239,7 @@ class EmulatedCard:
         point = in_state(point, demand, self.hidden_state, self.seed)
         for fault in self.active_faults("below_lock") if lock_mhz is not None else ():
             point = governor.slowed(point, demand, fault.percent or 0.0)
-        return point if point.time_s <= MOST_RUN_S else replace(point, time_s=MOST_RUN_S)
+        return point if point.time_s <= MAX_RUN_S else replace(point, time_s=MAX_RUN_S)
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -288,19 +265,11 @@ class EmulatedCard:
 
     def reap(self) -> bool:
         """End the load and the faults of processes that are gone; return whether there were any."""
-        if self.load is None and not self.faults:
-            return False
+        owners = {active.owner for active in self.faults}
+        if self.load is not None:
+            owners.add(self.load.owner)
         me = Owner.me()
-        if not self.faults and self.load is not None and self.load.owner == me:
-            return False
-        dead = {
-            owner
-            for owner in {
-                *([self.load.owner] if self.load else []),
-                *(active.owner for active in self.faults),
-            }
-            if owner != me and not owner.alive()
-        }
+        dead = {owner for owner in owners if owner != me and not owner.alive()}
         if not dead:
             return False
         if self.load is not None and self.load.owner in dead:
@@ -342,13 +311,12 @@ class EmulatedCard:
         period_ns = round(self.profile.sensor.period_ms * 1e6)
         phase_ns = self.seed % period_ns
         index = (self.now_ns - phase_ns) // period_ns + 1
-        while (edge := self._edge(index, period_ns, phase_ns)) > self.now_ns:
+        while True:
+            jitter_ns = int(period_ns * _EDGE_JITTER * noise(self.seed, _EDGE, index))
+            edge_ns = phase_ns + index * period_ns + jitter_ns
+            if edge_ns <= self.now_ns:
+                return edge_ns
             index -= 1
-        return edge
-
-    def _edge(self, index: int, period_ns: int, phase_ns: int) -> int:
-        jitter_ns = int(period_ns * _EDGE_JITTER * noise(self.seed, _EDGE, index))
-        return phase_ns + index * period_ns + jitter_ns
 
     def counter_mj(self) -> int:
         """Return the energy counter in mJ."""
@@ -364,49 +332,82 @@ class EmulatedCard:
 
     def to_json(self) -> dict[str, Any]:
         """Return the card as plain data."""
-        return {
-            "version": 2,
-            "now_ns": self.now_ns,
-            "limit_mw": self.limit_mw,
-            "lock_mhz": self.lock_mhz,
-            "warmth": asdict(self.warmth),
-            "hidden_state": self.hidden_state,
-            "load": self.load and self.load.to_json(),
-            "faults": [active.to_json() for active in self.faults],
-            "counter_base_pj": self.counter_base_pj,
-            "counter_stuck_mj": self.counter_stuck_mj,
-            **self.energy.to_json(),
-            "tick_pj": self.tick_pj,
-            "edge_ns": self.edge_ns,
-            "point": asdict(self.point),
-        }
+        names = [name for name in CardFile.__struct_fields__ if hasattr(self, name)]
+        data = {name: getattr(self, name) for name in names}
+        plain: dict[str, Any] = msgspec.to_builtins({"version": 2, **data, **vars(self.energy)})
+        return plain
 
     @classmethod
     def from_json(cls, profile: GpuProfile, seed: int, data: dict[str, Any]) -> EmulatedCard:
         """Return the card that `to_json` wrote.
 
         Raises:
-            ValueError, KeyError, TypeError: the data is not a card.
+            ValueError: the data is not a card.
         """
-        if data["version"] != 2:
-            raise ValueError(f"version {data['version']}")
+        saved = msgspec.convert(data, CardFile)
+        saved.check_relations()
         card = cls.__new__(cls)
         card.profile, card.seed = profile, seed
-        for name in ("now_ns", "limit_mw", "counter_base_pj", "tick_pj", "edge_ns"):
-            setattr(card, name, int(data[name]))
-        lock_mhz = data.get("lock_mhz")  # missing in files of earlier versions
-        card.lock_mhz = None if lock_mhz is None else (int(lock_mhz[0]), int(lock_mhz[1]))
-        stuck = data["counter_stuck_mj"]
-        card.counter_stuck_mj = None if stuck is None else int(stuck)
-        card.warmth = Warmth(**data["warmth"])
-        card.hidden_state = int(data["hidden_state"])
-        if not 0 <= card.hidden_state < HIDDEN_STATES:
-            raise ValueError("state")
-        card.load = Load.from_json(data["load"]) if data["load"] else None
-        card.faults = [ActiveFault.from_json(entry) for entry in data["faults"]]
-        card.energy = EnergyTrace.from_json(data)
-        begin_ns = card.energy.times_ns[-1]
-        if not begin_ns <= card.now_ns < card.edge_ns <= begin_ns + TICK_NS:
-            raise ValueError("time")
-        card.point = OperatingPoint(**data["point"])
+        card.energy = EnergyTrace(saved.times_ns, saved.energies_pj, saved.power_mw)
+        for name in set(CardFile.__struct_fields__) - {"version", *vars(card.energy)}:
+            setattr(card, name, getattr(saved, name))
         return card
+
+
+# The file may be damaged or come from somebody else. A number out of range would stop virtual time,
+# let it pass forever, or end in a division by zero elsewhere.
+_Whole = Annotated[int, Meta(ge=0, le=1 << 62)]  # eight bytes hold the clock
+_Energy = Annotated[int, Meta(ge=0)]
+_Milliwatts = Annotated[int, Meta(ge=0, le=MAX_POWER_W * 1000)]
+_Clock = Annotated[int, Meta(ge=1, le=MAX_CLOCK_MHZ)]
+_MAX_ENTRIES = 100_000
+
+
+class CardFile(msgspec.Struct):
+    """The file of a card: each number is within its range; see `check_relations` for the others."""
+
+    version: Literal[2]
+    now_ns: _Whole
+    limit_mw: Annotated[int, Meta(ge=round(LEAST_LIMIT_W * 1000), le=MAX_POWER_W * 1000)]
+    warmth: Warmth
+    hidden_state: Annotated[int, Meta(ge=0, lt=HIDDEN_STATES)]
+    load: Load | None
+    faults: Annotated[list[ActiveFault], Meta(max_length=_MAX_ENTRIES)]
+    counter_base_pj: _Energy
+    counter_stuck_mj: _Energy | None
+    times_ns: Annotated[list[_Whole], Meta(min_length=1, max_length=_MAX_ENTRIES)]
+    energies_pj: list[_Energy]
+    power_mw: _Milliwatts
+    tick_pj: _Energy
+    edge_ns: _Whole
+    point: OperatingPoint
+    lock_mhz: tuple[_Clock, _Clock] | None = None  # missing in files of earlier versions
+
+    def check_relations(self) -> None:
+        """Check what follows from how a card evolves.
+
+        Raises:
+            ValueError: a number does not fit the others.
+        """
+        if self.lock_mhz is not None and self.lock_mhz[0] > self.lock_mhz[1]:
+            raise ValueError("lock_mhz")
+        max_mw = MAX_POWER_W * 1000
+        spans_ns = [end - begin for begin, end in pairwise(self.times_ns)]
+        rises_pj = [after - before for before, after in pairwise(self.energies_pj)]
+        if len(self.times_ns) != len(self.energies_pj) or not all(
+            span_ns > 0 and 0 <= rise_pj <= max_mw * span_ns
+            for span_ns, rise_pj in zip(spans_ns, rises_pj, strict=True)
+        ):
+            raise ValueError("the history of the energy")
+        begin_ns, drawn_pj = self.times_ns[-1], self.energies_pj[-1]
+        if not begin_ns <= self.now_ns < self.edge_ns <= begin_ns + TICK_NS:
+            raise ValueError("time")
+        counted_pj = max(self.counter_base_pj, self.counter_stuck_mj or 0, self.tick_pj)
+        if counted_pj > drawn_pj or drawn_pj - self.tick_pj > max_mw * TICK_NS:
+            raise ValueError("the energy that was counted")
+        if drawn_pj > max_mw * begin_ns:
+            raise ValueError("energies_pj")
+        if self.load is not None:
+            self.load.check(self.now_ns)
+        for active in self.faults:
+            active.fault.check()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_gpuenergy.record import PEAKS
 from pytest_gpuenergy.support import InputError, emulated_host
@@ -30,10 +32,6 @@ class Cooling:
     sink_s: float
     leakage_per_k: float
 
-    def at_rest(self, load: float) -> Warmth:
-        """Return the warmth after a long time at ``load``, a fraction of the default limit."""
-        return Warmth(load, load)
-
     def temperature_c(self, warmth: Warmth) -> float:
         """Return the temperature of the die in degrees Celsius."""
         return self.air_c + self.die_k * warmth.die + self.sink_k * warmth.sink
@@ -49,6 +47,8 @@ class Cooling:
 @dataclass(frozen=True)
 class Warmth:
     """The power as smoothed by die and heat sink, in fractions of the default limit.
+
+    After a long time at a constant power both are equal to it.
 
     Raises:
         ValueError: a fraction is negative, absurdly large or not finite.
@@ -86,12 +86,6 @@ class Sensor:
     has_counter: bool = True
 
 
-# The first two are fitted to one card each (docs/notes/temperature.md); the usual one is a guess.
-_H200_COOLING = Cooling(air_c=33, die_k=24, sink_k=3.5, sink_s=20, leakage_per_k=0.003)
-_H100_COOLING = Cooling(air_c=39, die_k=22.5, sink_k=15.5, sink_s=12, leakage_per_k=0.0044)
-_USUAL_COOLING = Cooling(air_c=30, die_k=22, sink_k=12, sink_s=15, leakage_per_k=0.004)
-
-
 @dataclass(frozen=True)
 class GpuProfile:
     """One model of GPU; its peaks are in `record.PEAKS`.
@@ -123,7 +117,7 @@ class GpuProfile:
     default_limit_w: float
     sensor: Sensor
     has_mig: bool
-    cooling: Cooling = _USUAL_COOLING
+    cooling: Cooling
 
     @property
     def sm_clocks_mhz(self) -> range:
@@ -167,199 +161,84 @@ class GpuProfile:
 
 # The windows are those of Yang, Adamek and Armour, "Accurate and Convenient Energy Measurements
 # for GPUs" (SC24): PowerUsage is a mean over 1 s from Ampere on, except on GA100; `instant` is a
-# mean over about 25 ms, updated every 100 ms; Volta updates its reading every 20 ms.
-_HOPPER_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=1000)
-_GA100_SENSOR = Sensor(period_ms=100, instant_window_ms=25, average_window_ms=25)
-_VOLTA_SENSOR = Sensor(period_ms=20, instant_window_ms=10, average_window_ms=10)
-# NVML has an energy counter from Volta on. Pascal's windows are a guess: those of Volta.
-_PASCAL_SENSOR = Sensor(20, 10, 10, has_counter=False)
-_GEFORCE_SENSOR = Sensor(period_ms=100, instant_window_ms=100, average_window_ms=1000)
+# mean over about 25 ms, updated every 100 ms; Volta updates its reading every 20 ms. NVML has an
+# energy counter from Volta on. Pascal's windows are a guess: those of Volta.
+_SENSORS = {
+    "hopper": Sensor(period_ms=100, instant_window_ms=25, average_window_ms=1000),
+    "ga100": Sensor(period_ms=100, instant_window_ms=25, average_window_ms=25),
+    "volta": Sensor(period_ms=20, instant_window_ms=10, average_window_ms=10),
+    "pascal": Sensor(20, 10, 10, has_counter=False),
+    "geforce": Sensor(period_ms=100, instant_window_ms=100, average_window_ms=1000),
+}
+# The first two are fitted to one card each (docs/notes/temperature.md); the usual one is a guess.
+_COOLINGS = {
+    "h200": Cooling(air_c=33, die_k=24, sink_k=3.5, sink_s=20, leakage_per_k=0.003),
+    "h100": Cooling(air_c=39, die_k=22.5, sink_k=15.5, sink_s=12, leakage_per_k=0.0044),
+    "usual": Cooling(air_c=30, die_k=22, sink_k=12, sink_s=15, leakage_per_k=0.004),
+}
+_NAMES = {
+    "h200": "NVIDIA H200",
+    "rtx3090": "NVIDIA GeForce RTX 3090",
+    "rtx4090": "NVIDIA GeForce RTX 4090",
+    "v100": "Tesla V100-SXM2-16GB",
+    "p100": "Tesla P100-SXM2-16GB",
+    "a30": "NVIDIA A30",
+    "a100": "NVIDIA A100-SXM4-80GB",
+    "h100": "NVIDIA H100 80GB HBM3",
+}
+# H200, A30, A100 and H100: datasheets (SXM, the A100 with 80 GB) and whitepapers; the limits and
+# the idle power (80-115 W) of the H200 were read from a card. RTX 3090: GA102 whitepaper, but its
+# limits are those of a board of 420 W with a maximum of 450 W, for which this model's table of caps
+# is made (reference: 350 W). RTX 4090: Ada whitepaper, limits of the Founders Edition. V100 and
+# P100: whitepapers (SXM2, 16 GB). Shared memory is in KiB; the vendor completes the PCI device ID.
+_TABLE = """
+key                h200    rtx3090  rtx4090  v100    p100    a30     a100    h100
+architecture       sm_90   sm_86    sm_89    sm_70   sm_60   sm_80   sm_80   sm_90
+pci_device_id      0x2335  0x2204   0x2684   0x1db1  0x15f9  0x20b7  0x20b2  0x2330
+sm_count           132     82       128      80      56      56      108     132
+max_clock_mhz      1980    1695     2520     1530    1480    1440    1410    1980
+min_clock_mhz      345     210      210      135     544     210     210     345
+memory_clock_mhz   3201    9751     10501    877     715     1215    1593    2619
+memory_mib         143771  24576    24564    16384   16384   24576   81920   81559
+shared_per_sm      228     100      100      96      64      164     164     228
+shared_per_block   227     99       99       96      48      163     163     227
+threads_per_sm     2048    1536     1536     2048    2048    2048    2048    2048
+blocks_per_sm      32      16       24       32      32      32      32      32
+idle_w             98      25       25       40      35      30      60      75
+min_limit_w        200     100      150      150     150     100     100     200
+max_limit_w        700     450      600      300     300     165     400     700
+default_limit_w    700     420      450      300     300     165     400     700
+has_mig            1       0        0        0       0       1       1       1
+sensor             hopper  geforce  geforce  volta   pascal  ga100   ga100   hopper
+cooling            h200    usual    usual    usual   usual   usual   usual   h100
+"""
+_VENDOR = 0x10DE
 
-_KIB = 1024
 
-PROFILES: dict[str, GpuProfile] = {
-    profile.key: profile
-    for profile in (
-        # NVIDIA H200 datasheet (SXM5); power limits and idle power (80-115 W) read from a card.
-        GpuProfile(
-            key="h200",
-            name="NVIDIA H200",
-            architecture="sm_90",
-            pci_device_id=0x233510DE,
-            sm_count=132,
-            max_clock_mhz=1980,
-            min_clock_mhz=345,
-            memory_clock_mhz=3201,
-            memory_mib=143771,
-            shared_per_sm=228 * _KIB,
-            shared_per_block=227 * _KIB,
-            threads_per_sm=2048,
-            blocks_per_sm=32,
-            idle_w=98,
-            min_limit_w=200,
-            max_limit_w=700,
-            default_limit_w=700,
-            sensor=_HOPPER_SENSOR,
-            has_mig=True,
-            cooling=_H200_COOLING,
-        ),
-        # NVIDIA Ampere GA102 whitepaper, except for the limits: this model's table of caps is
-        # made for a board of 420 W with a maximum of 450 W (reference: 350 W).
-        GpuProfile(
-            key="rtx3090",
-            name="NVIDIA GeForce RTX 3090",
-            architecture="sm_86",
-            pci_device_id=0x220410DE,
-            sm_count=82,
-            max_clock_mhz=1695,
-            min_clock_mhz=210,
-            memory_clock_mhz=9751,
-            memory_mib=24576,
-            shared_per_sm=100 * _KIB,
-            shared_per_block=99 * _KIB,
-            threads_per_sm=1536,
-            blocks_per_sm=16,
-            idle_w=25,
-            min_limit_w=100,
-            max_limit_w=450,
-            default_limit_w=420,
-            sensor=_GEFORCE_SENSOR,
-            has_mig=False,
-        ),
-        # NVIDIA Ada GPU architecture whitepaper; limits of the Founders Edition.
-        GpuProfile(
-            key="rtx4090",
-            name="NVIDIA GeForce RTX 4090",
-            architecture="sm_89",
-            pci_device_id=0x268410DE,
-            sm_count=128,
-            max_clock_mhz=2520,
-            min_clock_mhz=210,
-            memory_clock_mhz=10501,
-            memory_mib=24564,
-            shared_per_sm=100 * _KIB,
-            shared_per_block=99 * _KIB,
-            threads_per_sm=1536,
-            blocks_per_sm=24,
-            idle_w=25,
-            min_limit_w=150,
-            max_limit_w=600,
-            default_limit_w=450,
-            sensor=_GEFORCE_SENSOR,
-            has_mig=False,
-        ),
-        # NVIDIA Tesla V100 architecture whitepaper (SXM2, 16 GB).
-        GpuProfile(
-            key="v100",
-            name="Tesla V100-SXM2-16GB",
-            architecture="sm_70",
-            pci_device_id=0x1DB110DE,
-            sm_count=80,
-            max_clock_mhz=1530,
-            min_clock_mhz=135,
-            memory_clock_mhz=877,
-            memory_mib=16384,
-            shared_per_sm=96 * _KIB,
-            shared_per_block=96 * _KIB,
-            threads_per_sm=2048,
-            blocks_per_sm=32,
-            idle_w=40,
-            min_limit_w=150,
-            max_limit_w=300,
-            default_limit_w=300,
-            sensor=_VOLTA_SENSOR,
-            has_mig=False,
-        ),
-        # NVIDIA Tesla P100 architecture whitepaper (SXM2, 16 GB).
-        GpuProfile(
-            key="p100",
-            name="Tesla P100-SXM2-16GB",
-            architecture="sm_60",
-            pci_device_id=0x15F910DE,
-            sm_count=56,
-            max_clock_mhz=1480,
-            min_clock_mhz=544,
-            memory_clock_mhz=715,
-            memory_mib=16384,
-            shared_per_sm=64 * _KIB,
-            shared_per_block=48 * _KIB,
-            threads_per_sm=2048,
-            blocks_per_sm=32,
-            idle_w=35,
-            min_limit_w=150,
-            max_limit_w=300,
-            default_limit_w=300,
-            sensor=_PASCAL_SENSOR,
-            has_mig=False,
-        ),
-        # NVIDIA A30 datasheet.
-        GpuProfile(
-            key="a30",
-            name="NVIDIA A30",
-            architecture="sm_80",
-            pci_device_id=0x20B710DE,
-            sm_count=56,
-            max_clock_mhz=1440,
-            min_clock_mhz=210,
-            memory_clock_mhz=1215,
-            memory_mib=24576,
-            shared_per_sm=164 * _KIB,
-            shared_per_block=163 * _KIB,
-            threads_per_sm=2048,
-            blocks_per_sm=32,
-            idle_w=30,
-            min_limit_w=100,
-            max_limit_w=165,
-            default_limit_w=165,
-            sensor=_GA100_SENSOR,
-            has_mig=True,
-        ),
-        # NVIDIA A100 datasheet (SXM4, 80 GB) and GA100 whitepaper.
-        GpuProfile(
-            key="a100",
-            name="NVIDIA A100-SXM4-80GB",
-            architecture="sm_80",
-            pci_device_id=0x20B210DE,
-            sm_count=108,
-            max_clock_mhz=1410,
-            min_clock_mhz=210,
-            memory_clock_mhz=1593,
-            memory_mib=81920,
-            shared_per_sm=164 * _KIB,
-            shared_per_block=163 * _KIB,
-            threads_per_sm=2048,
-            blocks_per_sm=32,
-            idle_w=60,
-            min_limit_w=100,
-            max_limit_w=400,
-            default_limit_w=400,
-            sensor=_GA100_SENSOR,
-            has_mig=True,
-        ),
-        # NVIDIA H100 datasheet (SXM5) and Hopper whitepaper.
-        GpuProfile(
-            key="h100",
-            name="NVIDIA H100 80GB HBM3",
-            architecture="sm_90",
-            pci_device_id=0x233010DE,
-            sm_count=132,
-            max_clock_mhz=1980,
-            min_clock_mhz=345,
-            memory_clock_mhz=2619,
-            memory_mib=81559,
-            shared_per_sm=228 * _KIB,
-            shared_per_block=227 * _KIB,
-            threads_per_sm=2048,
-            blocks_per_sm=32,
-            idle_w=75,
-            min_limit_w=200,
-            max_limit_w=700,
-            default_limit_w=700,
-            sensor=_HOPPER_SENSOR,
-            has_mig=True,
-            cooling=_H100_COOLING,
-        ),
+def _profile(column: Mapping[str, str]) -> GpuProfile:
+    values: dict[str, Any] = {
+        name: int(text, 0)
+        for name, text in column.items()
+        if name not in ("key", "architecture", "sensor", "cooling")
+    }
+    values["pci_device_id"] = values["pci_device_id"] << 16 | _VENDOR
+    for name in ("shared_per_sm", "shared_per_block"):
+        values[name] *= 1024
+    values["has_mig"] = bool(values["has_mig"])
+    return GpuProfile(
+        key=column["key"],
+        name=_NAMES[column["key"]],
+        architecture=column["architecture"],
+        sensor=_SENSORS[column["sensor"]],
+        cooling=_COOLINGS[column["cooling"]],
+        **values,
     )
+
+
+_ROWS = [line.split() for line in _TABLE.strip().splitlines()]
+PROFILES: dict[str, GpuProfile] = {
+    key: _profile({row[0]: row[number] for row in _ROWS})
+    for number, key in enumerate(_ROWS[0][1:], start=1)
 }
 
 DEFAULT_PROFILE = PROFILES["h200"]

@@ -35,6 +35,8 @@ from pytest_gpuenergy.workloads import Scalar
 _MISSING = re.compile(
     r"declared|does not name|not a namespace|no (?:member|type) named|unknown type"
 )
+# Errors that a second try would meet again, unlike an interruption or a time limit of the caller.
+_LASTING = (KernelFault, DeviceError)
 # How much of a kernel a check runs.
 _SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
@@ -174,10 +176,14 @@ class HostRunner:
             if future is None:
                 future = self._tools = Future()
         if first:
-            with _result_to(future):
+            try:
                 self._cache.mkdir(parents=True, exist_ok=True)
                 compiler = self._compiler or find_compiler()
                 future.set_result(Toolchain.prepare(self._cache, compiler, self._jobs))
+            except BaseException as error:
+                if not isinstance(error, _LASTING):
+                    self._tools = None
+                future.set_exception(error)
         return future.result()
 
     def _built(self, kernel: Kernel, variant: str) -> Path:
@@ -187,8 +193,12 @@ class HostRunner:
             if future is None:
                 future = self._programs[key] = Future()
         if first:
-            with _result_to(future):
+            try:
                 future.set_result(self._build(kernel, variant))
+            except BaseException as error:
+                if not isinstance(error, _LASTING):
+                    del self._programs[key]
+                future.set_exception(error)
         return future.result()
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
@@ -275,14 +285,6 @@ class HostRunner:
         finally:
             program.close()
             self._running.discard(program)
-
-
-@contextlib.contextmanager
-def _result_to(future: Future[Path] | Future[Toolchain]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        future.set_exception(error)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""CUDA C++ text as the translation reads it: tokens, expressions, definitions of functions."""
+"""CUDA C++ text as the translation reads it: expressions, definitions of functions, edits."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-SKIPPED = r"""
-    //(?:[^\n\\]|\\.|\\\n)*
-  | /\*.*?\*/
-  | (?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"
-"""
-"""The pattern of comments and raw strings (verbose; a dot matches all)."""
-
-LITERAL = r"""
-    "(?:[^"\\\n]|\\.)*"
-  | '(?:[^'\\\n]|\\.)*'
-"""
-"""The pattern of ordinary strings and characters (verbose)."""
+from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
 
 LAUNCH_BOUNDS, CLUSTER_DIMS = "__launch_bounds__", "__cluster_dims__"
 ATTRIBUTES = frozenset(
@@ -28,29 +17,6 @@ ATTRIBUTES = frozenset(
 )
 """The names whose parentheses hold no parameters of the function being declared."""
 
-# Symbols are single characters here, except ``::``.
-_TOKEN = re.compile(
-    rf"""
-    (?P<skipped>{SKIPPED} | \s+)
-  | (?P<literal>{LITERAL})
-  | (?P<name>[A-Za-z_]\w*)
-  | (?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
-  | (?P<symbol>::|.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-# Operators are whole here, and a directive is one token.
-_EXPRESSION_TOKEN = re.compile(
-    rf"""
-    (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
-  | (?P<skipped>{SKIPPED} | [^\S\n]+ | \n | \\\n)
-  | (?P<literal>{LITERAL})
-  | (?P<name>[A-Za-z_]\w*)
-  | (?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
-  | (?P<symbol><<<|<<=|>>=|->\*?|\.\.\.|<<|>>|::|\+\+|--|&&|\|\||\#\#|[-+*/%&|^=!<>]=|.)
-    """,
-    re.VERBOSE | re.DOTALL | re.MULTILINE,
-)
 _DEFINE = re.compile(r"[ \t]*\#[ \t]*define\b[ \t]*\w+(?P<parameters>\([^)]*\))?")
 _INTEGERS = """
     int unsigned signed char short long size_t ptrdiff_t uint ushort uchar ulong wchar_t
@@ -65,40 +31,43 @@ _BEFORE_EXPRESSION = frozenset(("return", "case", "else", "do", "throw", "and", 
 _SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 
-@dataclass(frozen=True)
-class CudaToken:
-    """One token.
-
-    Attributes:
-        kind: ``literal``, ``name``, ``number``, ``symbol`` or ``directive``.
-        text: its text.
-        start: the position of its first character.
-        end: the position after its last character.
-    """
-
-    kind: str
-    text: str
-    start: int
-    end: int
+def tokens_in_all(source: str) -> list[CudaToken]:
+    """Return all tokens of ``source``, with those inside of directives between semicolons."""
+    tokens: list[CudaToken] = []
+    for token in cuda_tokens(source):
+        if token.kind != "directive":
+            tokens.append(token)
+            continue
+        fence = CudaToken("symbol", ";", token.start, token.start)
+        inside = cuda_tokens(source, source.index("#", token.start) + 1, token.end)
+        tokens += [fence, *inside, fence]
+    return tokens
 
 
-def tokens_with_depth(source: str, position: int) -> Iterator[tuple[CudaToken, int]]:
-    """Yield the tokens from ``position`` on, each with the depth of parentheses and brackets.
+def with_depth(tokens: Iterable[CudaToken]) -> Iterator[tuple[CudaToken, int]]:
+    """Yield ``tokens``, each with the depth of parentheses and brackets.
 
     An opening bracket has the depth of its contents, a closing one the depth around it.
     """
     depth = 0
-    while match := _TOKEN.match(source, position):
-        position = match.end()
-        kind = str(match.lastgroup if match.lastgroup != "delimiter" else "skipped")
-        if kind == "skipped":
-            continue
-        token = CudaToken(kind, match[0], match.start(), match.end())
-        if token.text in ("(", "["):
-            depth += 1
-        elif token.text in (")", "]"):
-            depth -= 1
+    for token in tokens:
+        depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
         yield token, depth
+
+
+def edited(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """Return ``source`` with the text from a start to an end replaced, by as many lines.
+
+    The edits are sorted. One within the text that another replaces is left out.
+    """
+    parts, last = [], 0
+    for start, end, text in edits:
+        if start < last:
+            continue
+        lines = "\n" * (source.count("\n", start, end) - text.count("\n"))
+        parts += [source[last:start], text, lines]
+        last = end
+    return "".join([*parts, source[last:]])
 
 
 def without_attributes(tokens: Iterable[CudaToken]) -> Iterator[CudaToken]:
@@ -134,16 +103,9 @@ class CudaExpressions:
         self.partner: dict[int, int] = {}
         self.closers: set[int] = set()
         self._casts: set[int] = set()  # positions of the parentheses that close casts
-        self._match(templates)
-
-    def text(self, position: int) -> str:
-        """Return the text of the token at ``position``; it is empty beyond the ends."""
-        return self.tokens[position].text if 0 <= position < len(self.tokens) else ""
-
-    def _match(self, templates: frozenset[str]) -> None:
         open_brackets: list[int] = []
         angles: list[list[int]] = [[]]  # unmatched < of templates, for each open bracket
-        for k, token in enumerate(self.tokens):
+        for k, token in enumerate(tokens):
             text = token.text
             if text in _OPENING:
                 open_brackets.append(k)
@@ -155,18 +117,19 @@ class CudaExpressions:
                     angles.pop()
             elif text == ";":
                 angles[-1].clear()
-            elif text == "<" and self._opens_template(k, templates):
-                angles[-1].append(k)
+            elif text == "<":
+                before = self.text(k - 1)
+                qualified = self.text(k - 2) == "::" and tokens[k - 1].kind == "name"
+                if qualified or before in templates or before in _CASTS or before == "template":
+                    angles[-1].append(k)
             elif text in (">", ">>") and len(angles[-1]) >= len(text):
                 for _ in text:
-                    self.partner[angles[-1][-1]] = k
-                    angles[-1].pop()
+                    self.partner[angles[-1].pop()] = k
                 self.closers.add(k)
 
-    def _opens_template(self, k: int, templates: frozenset[str]) -> bool:
-        before = self.text(k - 1)
-        qualified = self.text(k - 2) == "::" and self.tokens[k - 1].kind == "name"
-        return qualified or before in templates or before in _CASTS or before == "template"
+    def text(self, position: int) -> str:
+        """Return the text of the token at ``position``; it is empty beyond the ends."""
+        return self.tokens[position].text if 0 <= position < len(self.tokens) else ""
 
     def begins_expression(self, k: int) -> bool:
         """Return whether an operand may begin at ``k``, judged by the token before it."""
@@ -230,36 +193,29 @@ class CudaExpressions:
                 return min(k, len(self.tokens))
 
 
-def expression_tokens(source: str, begin: int = 0, end: int | None = None) -> Iterator[CudaToken]:
-    """Yield the tokens of ``source`` with whole operators; a directive is one token."""
-    for match in _EXPRESSION_TOKEN.finditer(source, begin, len(source) if end is None else end):
-        kind = str(match.lastgroup if match.lastgroup != "delimiter" else "skipped")
-        if kind != "skipped":
-            yield CudaToken(kind, match[0], match.start(), match.end())
-
-
 def read_expressions(source: str) -> Iterator[CudaExpressions]:
     """Yield the expressions of ``source`` and of each macro that it defines."""
     main: list[CudaToken] = []
-    macros: list[tuple[list[CudaToken], frozenset[str]]] = []
-    for token in expression_tokens(source):
+    macros: list[tuple[list[CudaToken], list[str]]] = []
+    for token in cuda_tokens(source):
         if token.kind != "directive":
             main.append(token)
         elif defined := _DEFINE.match(token.text):
-            named = frozenset(re.findall(r"\w+", defined["parameters"] or ""))
-            begin = token.start + defined.end()
-            macros.append((list(expression_tokens(source, begin, token.end)), named))
+            body = list(cuda_tokens(source, token.start + defined.end(), token.end))
+            macros.append((body, re.findall(r"\w+", defined["parameters"] or "")))
     types, templates = _declared(main)
     yield CudaExpressions(main, types, templates)
-    for tokens, named in macros:
-        yield CudaExpressions(tokens, types | _cast_to(tokens, named), templates)
-
-
-def _cast_to(tokens: Sequence[CudaToken], names: frozenset[str]) -> frozenset[str]:
-    """Return the parameters of a macro that it uses as types of casts, as in ``(T)(x)``."""
-    texts = [token.text for token in tokens]
-    places = zip(texts, texts[1:], texts[2:], texts[3:], strict=False)
-    return frozenset(b for a, b, c, d in places if (a, c, d) == ("(", ")", "(") and b in names)
+    for tokens, parameters in macros:
+        texts = [token.text for token in tokens]
+        # Parameters that a macro uses as types of casts, as in (T)(x).
+        cast_to = {
+            name
+            for before, name, after, then in zip(
+                texts, texts[1:], texts[2:], texts[3:], strict=False
+            )
+            if (before, after, then) == ("(", ")", "(") and name in parameters
+        }
+        yield CudaExpressions(tokens, types | cast_to, templates)
 
 
 def _declared(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[str]]:
@@ -274,23 +230,17 @@ def _declared(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[st
             end = texts.index(";", k) if ";" in texts[k:] else k
             types.add(texts[end - 1])
         elif text == "template" and texts[k + 1 : k + 2] == ["<"]:
-            templates.add(_template_at(tokens, k + 2))
+            k, depth = k + 2, 1
+            while k < len(tokens) and depth > 0:  # pass over the parameters
+                depth += {"<": 1, ">": -1, ">>": -2}.get(texts[k], 0)
+                k += 1
+            name = ""
+            for token in tokens[k:]:
+                if token.text in "(={;:" and name not in (LAUNCH_BOUNDS, "__align__", "alignas"):
+                    break
+                name = token.text if token.kind == "name" else name
+            templates.add(name)
     return frozenset(types), frozenset(templates)
-
-
-def _template_at(tokens: Sequence[CudaToken], k: int) -> str:
-    """Return the name that the template whose parameters begin at ``k`` declares."""
-    depth = 1
-    while k < len(tokens) and depth > 0:
-        depth += {"<": 1, ">": -1, ">>": -2}.get(tokens[k].text, 0)
-        k += 1
-    name = ""
-    for token in tokens[k:]:
-        if token.text in "(={;:" and name not in ("__launch_bounds__", "__align__", "alignas"):
-            break
-        if token.kind == "name":
-            name = token.text
-    return name
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,17 @@ reports them, and the text is compiled again with their marks.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pytest_gpuenergy.emulator.translation.cuda_syntax import (
-    LITERAL,
-    SKIPPED,
     CudaExpressions,
-    CudaToken,
-    expression_tokens,
+    edited,
     read_expressions,
+    tokens_in_all,
 )
+from pytest_gpuenergy.kernels import COMMENT, LITERAL, CudaToken
 
 _MARKS = {
     "<<": "<< cuhost_op <<",
@@ -29,11 +28,12 @@ _MARKS = {
     **{f"{op}=": f"{op}= cuhost_op =" for op in ("<<", ">>", "/", "%")},
 }
 _TYPES = r"(?:\w+::)*(?:unsigned|char|short|long|(?:u?int|size|ptrdiff)(?:\d*_t)?|u\w+|[A-Z]\w*)"
+_WHOLE = re.compile(r"(?:0x[\da-f]+|\d+)[ul]*", re.IGNORECASE)
 _INDICES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 # A text without any of these needs no marks.
 _SUSPECT = re.compile(
     rf"""
-    (?:{SKIPPED}|{LITERAL}|^[ \t]*\#[ \t]*(?!define)[^\n]*)
+    (?:{COMMENT}|{LITERAL}|^[ \t]*\#[ \t]*(?!define)[^\n]*)
   | (?P<found>
       (?:<<|>>) =? (?!\s*(?:[12]?\d|3[01])(?![\w.]))
     | [/%] =? (?!\s*(?:0*[1-9]|\d+\.))
@@ -69,12 +69,7 @@ def marked(source: str) -> str:
     for expressions in read_expressions(source):
         edits += _operators(expressions)
         edits += _casts(expressions)
-    parts, last = [], 0
-    for start, end, text in sorted(edits):
-        lines = source.count("\n", start, end)
-        parts += [source[last:start], text, "\n" * lines]
-        last = end
-    return "".join([*parts, source[last:]])
+    return edited(source, sorted(edits))
 
 
 def unmarked(message: str) -> str:
@@ -88,22 +83,17 @@ def _operators(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
         mark = _MARKS.get(token.text)
         if mark is None or token.kind != "symbol" or k in expressions.closers:
             continue
-        around = {expressions.text(k - 1), expressions.text(k + 1)}
-        if around & {"operator", "...", "##", ""} or _is_harmless(token.text, expressions, k + 1):
+        if {expressions.text(k - 1), expressions.text(k + 1)} & {"operator", "...", "##", ""}:
             continue
+        if expressions.tokens[k + 1].kind == "number":  # host and GPU may agree
+            text = expressions.text(k + 1).lower()
+            try:
+                value = int(text.replace("'", "").rstrip("ul"), 0)
+            except ValueError:
+                continue  # a floating-point number
+            if value < 32 if token.text[0] in "<>" else value > 0:
+                continue
         yield token.start, token.end, mark
-
-
-def _is_harmless(operator: str, expressions: CudaExpressions, k: int) -> bool:
-    """Return whether the right operand at ``k`` is a literal for which host and GPU agree."""
-    if expressions.tokens[k].kind != "number":
-        return False
-    text = expressions.text(k).lower()
-    try:
-        value = int(text.replace("'", "").rstrip("ul"), 0)
-    except ValueError:
-        return True  # a floating-point number
-    return value < 32 if operator[0] in "<>" else value > 0
 
 
 def _casts(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
@@ -113,11 +103,13 @@ def _casts(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
             operand = expressions.cast_at(k)
             if operand is None or not expressions.is_integer_type(k + 1, operand - 1):
                 continue
-            begin, end = tokens[k], tokens[operand - 1]
-            if _converts(expressions, operand):
+            following = expressions.text(operand + 1)
+            literal = tokens[operand].kind == "number" and following not in (".", "->")
+            whole = literal and _WHOLE.fullmatch(tokens[operand].text)
+            if tokens[operand].text not in _INDICES and not whole:
                 last = tokens[expressions.operand_end(operand) - 1]
                 kind = " ".join(t.text for t in tokens[k + 1 : operand - 1])
-                yield begin.start, end.end, f"cuhost_to<{kind}>("
+                yield token.start, tokens[operand - 1].end, f"cuhost_to<{kind}>("
                 yield last.end, last.end, ")"
         elif token.text == "static_cast" and expressions.text(k + 1) == "<":
             closing = expressions.partner.get(k + 1)
@@ -125,15 +117,6 @@ def _casts(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
                 yield token.start, token.end, "cuhost_to"
         elif _is_called_type(expressions, k):
             yield token.start, token.end, f"cuhost_to<{token.text}>"
-
-
-def _converts(expressions: CudaExpressions, k: int) -> bool:
-    """Return whether the operand at ``k`` may be a floating-point number."""
-    if expressions.text(k) in _INDICES:
-        return False
-    following = expressions.text(k + 1)
-    is_literal = expressions.tokens[k].kind == "number" and following not in (".", "->")
-    return not (is_literal and re.fullmatch(r"(?:0x[\da-f]+|\d+)[ul]*", expressions.text(k), re.I))
 
 
 def _is_called_type(expressions: CudaExpressions, k: int) -> bool:
@@ -148,59 +131,34 @@ def _is_called_type(expressions: CudaExpressions, k: int) -> bool:
     return not expressions.is_integer_type(k + 2, k + 3)
 
 
-@dataclass(frozen=True)
-class _SourcePlace:
-    """A place in compiled text: a line and a column in bytes, both counted from 1."""
-
-    line: int
-    column: int
+_Place = tuple[int, int]  # a line and a column in bytes, both counted from 1
 
 
-def conversions_in(stderr: str) -> list[_SourcePlace]:
+def conversions_in(stderr: str) -> list[_Place]:
     """Return the places of implicit conversions to integers in a compiler's output, each once."""
-    found: dict[_SourcePlace, None] = {}
+    found: dict[_Place, None] = {}
     for warning in _WARNING.finditer(stderr):
         to = _TO.search(warning["text"])
         if to is not None and not _REAL.search(to["aka"] or to["to"]):
-            found[_SourcePlace(int(warning["line"]), int(warning["column"]))] = None
+            found[int(warning["line"]), int(warning["column"])] = None
     return list(found)
 
 
-def with_conversions(text: str, places: Sequence[_SourcePlace]) -> str:
+def with_conversions(text: str, places: Sequence[_Place]) -> str:
     """Return ``text`` with a mark before each expression that contains one of ``places``."""
-    begin = text.index(_FIRST_LINE) + len(_FIRST_LINE)
-    lines = text[begin:].splitlines(keepends=True)
-    starts = [begin]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    tokens = _tokens(text, begin)
-    index_at = {token.start: k for k, token in enumerate(tokens)}
+    head, first_line, body = text.partition(_FIRST_LINE)
+    lines = body.splitlines(keepends=True)
+    starts = [0, *itertools.accumulate(map(len, lines))]
+    tokens = tokens_in_all(body)
+    index_at = {token.start: k for k, token in enumerate(tokens) if token.start < token.end}
     marks = set()
-    for place in places:
-        if place.line > len(lines):
-            continue
-        before = lines[place.line - 1].encode()[: place.column - 1].decode(errors="replace")
-        at = index_at.get(starts[place.line - 1] + len(before))
-        if at is not None:
-            marks.add(_before_expression(tokens, at))
-    parts, last = [], 0
-    for position in sorted(marks):
-        parts += [text[last:position], _MARK, " "]
-        last = position
-    return "".join([*parts, text[last:]])
-
-
-def _tokens(text: str, begin: int) -> list[CudaToken]:
-    """Return all tokens, with those of directives between semicolons."""
-    tokens: list[CudaToken] = []
-    for token in expression_tokens(text, begin):
-        if token.kind != "directive":
-            tokens.append(token)
-            continue
-        fence = CudaToken("symbol", ";", token.start, token.start)
-        hash_end = token.start + token.text.index("#") + 1
-        tokens += [fence, *expression_tokens(text, hash_end, token.end), fence]
-    return tokens
+    for line, column in places:
+        if line <= len(lines):
+            before = lines[line - 1].encode()[: column - 1].decode(errors="replace")
+            at = index_at.get(starts[line - 1] + len(before))
+            if at is not None:
+                marks.add(_before_expression(tokens, at))
+    return head + first_line + edited(body, [(mark, mark, f"{_MARK} ") for mark in sorted(marks)])
 
 
 def _before_expression(tokens: Sequence[CudaToken], at: int) -> int:

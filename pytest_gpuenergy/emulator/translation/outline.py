@@ -7,21 +7,20 @@ Only what no header can express is edited: declarations of ``__shared__`` and de
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     ATTRIBUTES,
     CLUSTER_DIMS,
     LAUNCH_BOUNDS,
-    LITERAL,
-    SKIPPED,
-    CudaToken,
-    tokens_with_depth,
+    edited,
+    with_depth,
     without_attributes,
 )
 from pytest_gpuenergy.emulator.translation.ptx.assembler import AsmStatements
 from pytest_gpuenergy.emulator.translation.ptx.statements import CANNOT
+from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
 from pytest_gpuenergy.support import KernelFault
 
 _SUPPORTED_NAMES = """
@@ -86,40 +85,8 @@ class _DeclaredVariables:
     end: int
 
 
-@dataclass(frozen=True)
-class _SharedArray:
-    """The array that ``extern __shared__`` declares.
-
-    Attributes:
-        element: the type of its elements.
-        name: its name.
-        dimensions: the text of its dimensions after the first.
-    """
-
-    element: str
-    name: str
-    dimensions: str
-
-
-@dataclass(frozen=True)
-class _KernelHeader:
-    """The declaration of a ``__global__`` function.
-
-    Attributes:
-        name: the name of the function.
-        bounds: the arguments of ``__launch_bounds__``.
-        cluster: the arguments of ``__cluster_dims__``.
-        defined: whether this is the definition.
-    """
-
-    name: str
-    bounds: str
-    cluster: str
-    defined: bool
-
-
-def _variables_at(source: str, position: int) -> _DeclaredVariables | None:
-    """Return the variables declared from ``position`` on.
+def _variables_in(tokens: Iterable[CudaToken]) -> _DeclaredVariables | None:
+    """Return the variables that the declaration at the beginning of ``tokens`` declares.
 
     The result is None for a function and for a declaration that is not understood.
     """
@@ -128,23 +95,25 @@ def _variables_at(source: str, position: int) -> _DeclaredVariables | None:
     depth, angles, expecting = 0, 0, True  # expecting: the next name is still to come
     before = ""
     last: CudaToken | None = None
-    for token in without_attributes(token for token, _ in tokens_with_depth(source, position)):
+    for token in without_attributes(tokens):
         text = token.text
         if expecting:
             words.add(text)
-            if last is not None and depth == angles == 0 and _is_variable(before, last, text):
+            named = last is not None and last.kind == "name" and text in ("[", ",", ";", "=", "{")
+            if last is not None and named and depth == angles == 0:
                 if before == "::":
                     return None
-                names.append(last)
-                expecting = False
-        if text in "([{":
+                if not {before, last.text} & {"struct", "union", "class"}:
+                    names.append(last)
+                    expecting = False
+        if text in ("(", "[", "{"):
             if text == "(" and expecting:
                 return None
             depth += 1
-        elif text in ")]}":
+        elif text in (")", "]", "}"):
             depth -= 1
-        elif depth == 0 and text in "<>" and expecting:
-            angles += 1 if text == "<" else -1
+        elif depth == 0 and expecting and text in ("<", ">", ">>"):
+            angles += {"<": 1, ">": -1, ">>": -2}[text]
         elif depth == angles == 0 and text == ",":
             expecting = True
         elif depth == 0 and text == ";":
@@ -155,71 +124,18 @@ def _variables_at(source: str, position: int) -> _DeclaredVariables | None:
     return None
 
 
-def _is_variable(before: str, token: CudaToken, after: str) -> bool:
-    """Return whether ``token`` names a variable, judged by the texts around it."""
-    is_type = bool({before, token.text} & {"struct", "union", "class"})
-    return token.kind == "name" and after in "[,;={" and not is_type
-
-
-def _declarator_at(source: str, position: int) -> list[CudaToken]:
-    """Return the tokens from ``position`` to the first ``;``, ``{`` or ``=`` outside brackets."""
-    tokens: list[CudaToken] = []
-    for token, depth in tokens_with_depth(source, position):
-        if token.text in ";{=" and depth == 0:
-            break
-        tokens.append(token)
-    return tokens
-
-
-def _shared_array(declarator: Sequence[CudaToken]) -> _SharedArray | None:
-    """Return the array that the tokens after ``extern`` declare, or None."""
-    texts = [token.text for token in without_attributes(declarator)]
-    texts = [text for text in texts if text != "__shared__"]
-    opening = texts.index("[") if "[" in texts else 0
-    if opening < 2 or "]" not in texts[opening:]:
-        return None
-    closing = texts.index("]", opening)
-    return _SharedArray(
-        element=" ".join(texts[: opening - 1]),
-        name=texts[opening - 1],
-        dimensions="".join(texts[closing + 1 :]),
-    )
-
-
-def _kernel_at(source: str, position: int) -> _KernelHeader | None:
-    """Return the kernel whose ``__global__`` ends at ``position``, or None at the text's end."""
-    name, previous, attribute, begin = "", "", "", 0
-    arguments: dict[str, str] = {}
-    for token, depth in tokens_with_depth(source, position):
-        if depth == 0 and token.text in ";{":
-            bounds, cluster = arguments.get(LAUNCH_BOUNDS, ""), arguments.get(CLUSTER_DIMS, "")
-            return _KernelHeader(name, bounds, cluster, token.text == "{")
-        if token.text == "(" and depth == 1:
-            attribute, begin = previous, token.end
-            name = name if previous in ATTRIBUTES else name or previous
-        elif token.text == ")" and depth == 0:
-            arguments.setdefault(attribute, " ".join(source[begin : token.start].split()))
-        if token.kind == "name":
-            previous = token.text
-    return None
-
-
-# Text that may need an edit; everything else is skipped. A digit separator is not a quote.
-_OUTLINE = re.compile(
-    rf"""
-    (?P<skipped>{SKIPPED} | {LITERAL} | (?<!\w)\d[\w.]*(?:'[\w.]+)+)
-  | (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
-  | (?P<brace>[{{}}])
-  | (?P<launch><<<)
-  | (?<!\w)(?P<word>asm|__asm__|__asm|extern|__(?:shared|device|constant|managed|global)__)(?!\w)
-    """,
-    re.VERBOSE | re.DOTALL | re.MULTILINE,
-)
-_LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
+_LINKAGE = ('"C"', '"C++"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _SHARED_IN_MACRO = re.compile(
     r"\bextern\s+__shared__\s+([A-Za-z_][\w:]*(?:\s+\w+)*?)\s+(\w+)\s*\[\s*\]"
 )
+_ALIGNED = re.compile(r"\b(?:alignas|__align__|aligned)\s*\(\s*([^)]*?)\s*\)")
+_PLAIN_TYPE = re.compile(
+    r"(?:(?:unsigned|signed|const|volatile) )*(?:(?:u?(?:char|short|int|long)|float|double)[1-4]?"
+    r"|unsigned|signed|bool|u?int(?:8|16|32|64)_t|(?:__)?half2?|__nv_bfloat16|size_t)"
+)
+# Of dynamic shared memory: the least, and the greatest that is told apart.
+_MIN_ALIGNMENT, _MAX_ALIGNMENT = 16, 1024
 _PLAIN_SIZES = re.compile(r"[\d,\s]*")
 _DYNAMIC = "::cuhost::cuhost_dynamic_shared"
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
@@ -245,6 +161,7 @@ class Outline:
         bounds: the numbers of the launch bounds of each kernel that has any.
         clusters: the kernels with ``__cluster_dims__``.
         in_macros: whether a macro may declare kernels.
+        shared_alignment: the alignment of dynamic shared memory, as far as its declarations say.
         unsupported: the reasons why some kernels cannot run, by kernel.
         headers: the headers of ``cuda/host`` that the text needs besides ``kernel.h``.
     """
@@ -257,8 +174,13 @@ class Outline:
         self.bounds: dict[str, list[int]] = {}
         self.clusters: set[str] = set()
         self.in_macros = False
+        self.shared_alignment = _MIN_ALIGNMENT
         self.headers = {h for h, names in _HEADERS_OF_NAMES.items() if names.search(source)}
         self.unsupported: dict[str, str] = {}
+        self._directives: list[CudaToken] = []
+        self._tokens: list[CudaToken] = []  # without directives
+        for token in cuda_tokens(source):
+            (self._directives if token.kind == "directive" else self._tokens).append(token)
         self._depth = 0
         self._kernel = ""
         self._kernel_depth = -1
@@ -267,7 +189,6 @@ class Outline:
         self._cluster = ""  # arguments of its __cluster_dims__
         self._variables = 0
         self._extern_names: set[str] = set()
-        self._gap = (0, 0)  # the last comments and directives
         self._namespaces: list[int] = []  # brace depths at which the open namespaces began
 
     def walk(self) -> None:
@@ -276,61 +197,49 @@ class Outline:
         Raises:
             KernelFault: ``compile`` when the text is malformed.
         """
-        position = 0
-        while match := _OUTLINE.search(self.source, position):
-            position = match.end()
-            if match["brace"]:
-                self._brace(match["brace"], match.start(), match.end())
-            elif match["launch"]:
-                raise KernelFault(
-                    "compile", f"line {self._line(match.start())}: {CANNOT}: launches by a kernel"
-                )
-            elif match["directive"]:
-                self._directive(match)
-                self._widen_gap(match)
-            elif word := match["word"]:
-                position = self._handlers[word](match.start(), match.end())
-            elif match["skipped"].startswith("/"):
-                self._widen_gap(match)
-        self.headers |= self._asm_statements.headers
-
-    def rewritten(self) -> str:
-        """Return the text with the edits made and as many lines as before."""
-        parts, last = [], 0
-        for start, end, text in self.edits:
-            lines = "\n" * (self.source.count("\n", start, end) - text.count("\n"))
-            parts += [self.source[last:start], text, lines]
-            last = end
-        return "".join([*parts, self.source[last:]])
-
-    @property
-    def refusals(self) -> Sequence[str]:
-        """The reasons why calls that must not be compiled are refused, by number."""
-        return self._asm_statements.refusals
-
-    @property
-    def _handlers(self) -> Mapping[str, Callable[[int, int], int]]:
-        return {
+        handlers: Mapping[str, Callable[[int], int]] = {
             "extern": self._extern,
             "__shared__": self._shared_variables,
             "__global__": self._kernel_header,
             **dict.fromkeys(("__device__", "__constant__", "__managed__"), self._device_variables),
             **dict.fromkeys(("asm", "__asm__", "__asm"), self._asm),
         }
+        k = position = 0
+        while k < len(self._tokens):
+            token = self._tokens[k]
+            if token.start < position:  # a handler has been beyond it
+                pass
+            elif token.text == "{":
+                if _NAMESPACE.search(self.source, max(0, token.start - 200), token.start):
+                    self._namespaces.append(self._depth)
+                if self._named:
+                    self._kernel, self._kernel_depth, self._named = self._named, self._depth, ""
+                self._depth += 1
+            elif token.text == "}":
+                self._depth -= 1
+                if self._namespaces and self._depth <= self._namespaces[-1]:
+                    self._namespaces.pop()
+                if self._depth <= self._kernel_depth:
+                    self._close_kernel(token.end)
+            elif token.text == "<<<":
+                line = self._line(token.start)
+                raise KernelFault("compile", f"line {line}: {CANNOT}: launches by a kernel")
+            elif handler := handlers.get(token.text):
+                position = handler(k)
+            k += 1
+        for directive in self._directives:
+            self._directive(directive)
+        self.edits.sort(key=lambda edit: edit[:2])
+        self.headers |= self._asm_statements.headers
 
-    def _brace(self, brace: str, start: int, end: int) -> None:
-        if brace == "{":
-            if _NAMESPACE.search(self.source, max(0, start - 200), start):
-                self._namespaces.append(self._depth)
-            if self._named:
-                self._kernel, self._kernel_depth, self._named = self._named, self._depth, ""
-            self._depth += 1
-        else:
-            self._depth -= 1
-            if self._namespaces and self._depth <= self._namespaces[-1]:
-                self._namespaces.pop()
-            if self._depth <= self._kernel_depth:
-                self._close_kernel(end)
+    def rewritten(self) -> str:
+        """Return the text with the edits made and as many lines as before."""
+        return edited(self.source, self.edits)
+
+    @property
+    def refusals(self) -> Sequence[str]:
+        """The reasons why calls that must not be compiled are refused, by number."""
+        return self._asm_statements.refusals
 
     def _close_kernel(self, end: int) -> None:
         if self._bound:
@@ -346,17 +255,16 @@ class Outline:
             self.clusters.add(self._kernel)
         self._kernel, self._kernel_depth, self._bound, self._cluster = "", -1, "", ""
 
-    def _directive(self, match: re.Match[str]) -> None:
-        self.in_macros |= "__global__" in match[0]
-        include = _INCLUDE.match(match[0])
+    def _directive(self, token: CudaToken) -> None:
+        self.in_macros |= "__global__" in token.text
+        include = _INCLUDE.match(token.text)
         if include is None:
-            macro = [*self._asm_statements.in_macro(match.start(), match.end())]
-            if match[0].lstrip("# \t").startswith("define"):
-                macro += (
-                    (m.start(), m.end(), rf"{m[1]} * const {m[2]} = ({m[1]} *){_DYNAMIC}")
-                    for m in _SHARED_IN_MACRO.finditer(self.source, match.start(), match.end())
-                )
-            self.edits += sorted(macro)
+            self.edits += self._asm_statements.in_macro(token)
+            if token.text.lstrip("# \t").startswith("define"):
+                for m in _SHARED_IN_MACRO.finditer(self.source, token.start, token.end):
+                    text = rf"{m[1]} * const {m[2]} = ({m[1]} *){_DYNAMIC}"
+                    self.edits.append((m.start(), m.end(), text))
+                    self.shared_alignment = _MAX_ALIGNMENT
             return
         header = include[1] or include[2]
         text = ""
@@ -364,57 +272,74 @@ class Outline:
             self.headers.add(EMULATED[header])
         elif header not in SUPPORTED:
             text = f"#error {CANNOT}: #include <{header}>"
-        self.edits.append((match.start(), match.end(), text))
+        self.edits.append((token.start, token.end, text))
 
-    def _widen_gap(self, match: re.Match[str]) -> None:
-        """Note the end of a gap of directives and comments between declarations."""
-        begin, end = self._gap
-        joined = not self.source[end : match.start()].strip()
-        self._gap = (begin if joined else match.start(), match.end())
+    def _is_template(self, k: int) -> bool:
+        """Return whether ``template<...>`` precedes the declaration that begins at a token."""
+        return k > 0 and self._tokens[k - 1].text in (">", ">>")
 
-    def _is_template(self, start: int) -> bool:
-        """Return whether ``template<...>`` precedes the declaration that begins at ``start``."""
-        begin, end = self._gap
-        if not self.source[end:start].strip():
-            start = begin
-        return self.source[:start].rstrip().endswith(">")
+    def _declarator(self, k: int) -> list[CudaToken]:
+        """Return the tokens from ``k`` to the first ``;``, ``{`` or ``=`` outside brackets."""
+        tokens: list[CudaToken] = []
+        for token, depth in with_depth(self._tokens[k:]):
+            if token.text in (";", "{", "=") and depth == 0:
+                break
+            tokens.append(token)
+        return tokens
 
-    def _kernel_header(self, start: int, end: int) -> int:
+    def _kernel_header(self, k: int) -> int:
         """Note the name, the launch bounds and the cluster size of a kernel."""
-        header = _kernel_at(self.source, end)
-        if header is not None:
-            for token in _declarator_at(self.source, end):
-                if reason := _REFUSED_ATTRIBUTES.get(token.text):
-                    line = self._line(token.start)
-                    self.unsupported[header.name] = f"line {line}: {CANNOT}: {reason}"
-            self.kernels.add(header.name)
-            self._named = header.name if header.defined else ""
-            self._bound = header.bounds if header.defined else ""
-            if self._is_template(start) and not self._bound.isdecimal():
-                self._bound = ""
-            self._cluster = header.cluster if header.defined else ""
-            plain = _PLAIN_SIZES.fullmatch(header.cluster) or not self._is_template(start)
-            if header.cluster and not (header.defined and plain):
-                reason = f"{CLUSTER_DIMS} that depends on a template, or is not at the definition"
-                self.unsupported[header.name] = f"line {self._line(start)}: {CANNOT}: {reason}"
-        return end
+        start = self._tokens[k].start
+        declarator = self._declarator(k + 1)
+        after = k + 1 + len(declarator)
+        if after == len(self._tokens):
+            return 0
+        name, previous, attribute, begin = "", "", "", 0
+        arguments: dict[str, str] = {}
+        for token, depth in with_depth(declarator):
+            if token.text == "(" and depth == 1:
+                attribute, begin = previous, token.end
+                name = name if previous in ATTRIBUTES else name or previous
+            elif token.text == ")" and depth == 0:
+                text = " ".join(self.source[begin : token.start].split())
+                arguments.setdefault(attribute, text)
+            if token.kind == "name":
+                previous = token.text
+        self.kernels.add(name)
+        for token in declarator:
+            if reason := _REFUSED_ATTRIBUTES.get(token.text):
+                self.unsupported[name] = f"line {self._line(token.start)}: {CANNOT}: {reason}"
+        defined = self._tokens[after].text == "{"
+        self._named = name if defined else ""
+        self._bound = arguments.get(LAUNCH_BOUNDS, "") if defined else ""
+        if self._is_template(k) and not self._bound.isdecimal():
+            self._bound = ""
+        cluster = arguments.get(CLUSTER_DIMS, "")
+        self._cluster = cluster if defined else ""
+        plain = _PLAIN_SIZES.fullmatch(cluster) or not self._is_template(k)
+        if cluster and not (defined and plain):
+            reason = f"{CLUSTER_DIMS} that depends on a template, or is not at the definition"
+            self.unsupported[name] = f"line {self._line(start)}: {CANNOT}: {reason}"
+        return 0
 
-    def _extern(self, start: int, end: int) -> int:
+    def _extern(self, k: int) -> int:
         """Remove ``extern "C"``, rewrite ``extern __shared__``, and note other ``extern`` names.
 
         An ``extern "C"`` function that is declared before its definition would be visible outside
         the text, which is compiled twice.
         """
-        if linkage := _LINKAGE.match(self.source, end):
-            block = self.source[linkage.end() :].lstrip().startswith("{")
-            self.edits.append((start, linkage.end(), "namespace" if block else ""))
-            return linkage.end()
-        declarator = _declarator_at(self.source, end)
+        start = self._tokens[k].start
+        following = self._tokens[k + 1 : k + 3]
+        if following and following[0].text in _LINKAGE:
+            block = [token.text for token in following[1:]] == ["{"]
+            self.edits.append((start, following[0].end, "namespace" if block else ""))
+            return following[0].end
+        declarator = self._declarator(k + 1)
         if any(token.text == "__shared__" for token in declarator):
             return self._dynamic_shared(start, declarator)
-        declared = _variables_at(self.source, end)
+        declared = _variables_in(self._tokens[k + 1 :])
         if declared is None:
-            return end
+            return 0
         self._extern_names.update(token.text for token in declared.names)
         return declared.end
 
@@ -423,55 +348,65 @@ class Outline:
 
         Further dimensions stay, as in ``extern __shared__ float tile[][32];``.
         """
-        array = _shared_array(declarator)
-        if array is None:
+        texts = [token.text for token in without_attributes(declarator)]
+        texts = [text for text in texts if text != "__shared__"]
+        opening = texts.index("[") if "[" in texts else 0
+        if opening < 2 or "]" not in texts[opening:]:
             raise KernelFault(
                 "compile",
                 f"line {self._line(start)}: extern __shared__ must declare an array without "
                 "bounds on the emulated GPU, such as extern __shared__ float name[];",
             )
-        if self._depth and not array.dimensions:
-            element = array.element
-            text = f"{element} * const {array.name} = ({element} *)::cuhost::cuhost_dynamic_shared"
+        element, name = " ".join(texts[: opening - 1]), texts[opening - 1]
+        dimensions = "".join(texts[texts.index("]", opening) + 1 :])
+        declared = self.source[start : declarator[-1].end]
+        if aligned := _ALIGNED.search(declared):
+            alignment = int(aligned[1]) if aligned[1].isdecimal() else _MAX_ALIGNMENT
         else:
-            alias = f"cuhost_element_{array.name}"
+            alignment = _MIN_ALIGNMENT if _PLAIN_TYPE.fullmatch(element) else _MAX_ALIGNMENT
+        self.shared_alignment = min(max(self.shared_alignment, alignment), _MAX_ALIGNMENT)
+        if self._depth and not dimensions:
+            text = f"{element} * const {name} = ({element} *){_DYNAMIC}"
+        else:
+            alias = f"cuhost_element_{name}"
             text = (
-                f"typedef {array.element} {alias}{array.dimensions}; static {alias} *& "
-                f"{array.name} = ({alias} *&)::cuhost::cuhost_dynamic_shared"
+                f"typedef {element} {alias}{dimensions}; static {alias} *& "
+                f"{name} = ({alias} *&){_DYNAMIC}"
             )
         self.edits.append((start, declarator[-1].end, text))
         return declarator[-1].end
 
-    def _shared_variables(self, start: int, end: int) -> int:
+    def _shared_variables(self, k: int) -> int:
         """Register ``__shared__`` variables with the runtime."""
-        declared = _variables_at(self.source, end)
+        word = self._tokens[k]
+        declared = _variables_in(self._tokens[k + 1 :])
         if declared is None:
             raise KernelFault(
                 "compile",
-                f"line {self._line(start)}: __shared__ must declare variables on the emulated "
+                f"line {self._line(word.start)}: __shared__ must declare variables on the emulated "
                 "GPU, such as __shared__ float name[4];",
             )
-        self.edits.append((start, end, ""))
+        self.edits.append((word.start, word.end, ""))
         return self._register(declared, f'CUHOST_SHARED({{}}, "{self._kernel}", {{}})')
 
-    def _device_variables(self, start: int, end: int) -> int:
+    def _device_variables(self, k: int) -> int:
         """Register ``__device__`` and ``__constant__`` variables with the runtime.
 
         Constants keep their names, since the compiler may need their values. Declarations in a
         function, a class or a template and those before a definition are left alone.
         """
-        if len(self._namespaces) < self._depth or self._is_template(start):
-            return end
-        declared = _variables_at(self.source, end)
+        if len(self._namespaces) < self._depth or self._is_template(k):
+            return 0
+        declared = _variables_in(self._tokens[k + 1 :])
         if declared is None:
-            return end
-        constant = "__constant__" in {*declared.words, self.source[start:end]}
+            return 0
+        constant = "__constant__" in {*declared.words, self._tokens[k].text}
         counted = " CUHOST_CONSTANT({0}, {1})" if constant else ""
         if not declared.words & (_LEFT_ALONE | self._extern_names):
             return self._register(declared, f"CUHOST_DEVICE({{0}}, {{1}}){counted}")
         if constant and not declared.words & _NO_DEFINITION | self._extern_names & declared.words:
             return self._register(declared, counted, rename=False)
-        return end
+        return 0
 
     def _register(
         self, declared: _DeclaredVariables, registration: str, *, rename: bool = True
@@ -485,13 +420,14 @@ class Outline:
         self.edits.append((declared.end, declared.end, text))
         return declared.end
 
-    def _asm(self, start: int, end: int) -> int:
+    def _asm(self, k: int) -> int:
         """Replace inline assembler, or refuse it where the compiler finds it reachable."""
-        stop, text = self._asm_statements.replaced(end)
+        word = self._tokens[k]
+        stop, text = self._asm_statements.replaced(word.end)
         if not self._depth:
-            reason = self._asm_statements.refusal(end)
-            raise KernelFault("compile", f"line {self._line(start)}: {reason}")
-        self.edits.append((start, stop, text))
+            reason = self._asm_statements.refusal(word.end)
+            raise KernelFault("compile", f"line {self._line(word.start)}: {reason}")
+        self.edits.append((word.start, stop, text))
         return stop
 
     def _line(self, position: int) -> int:

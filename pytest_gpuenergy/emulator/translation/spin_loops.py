@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import CudaToken, tokens_with_depth
+from pytest_gpuenergy.emulator.translation.cuda_syntax import (
+    edited,
+    tokens_in_all,
+    with_depth,
+)
+from pytest_gpuenergy.kernels import CudaToken
 
 _TURN = "::cuhost::cuhost_turn(), "
 # Before a ``volatile`` that belongs to assembler or to the prelude of TVM.
@@ -47,9 +52,9 @@ def with_turns(source: str) -> str:
     """
     if not _is_reloaded(source):
         return source
-    tokens = list(tokens_with_depth(source, 0))
+    tokens = list(with_depth(tokens_in_all(source)))
     texts = [token.text for token, _ in tokens]
-    parts, last = [], 0
+    edits = []
     for k, text in enumerate(texts[:-1]):
         if text not in ("while", "for") or texts[k + 1] != "(":
             continue
@@ -57,9 +62,8 @@ def with_turns(source: str) -> str:
         if condition is None or condition >= len(tokens) or _declares(texts, condition):
             continue
         position = tokens[condition][0].start
-        parts += [source[last:position], _TURN, "true " if texts[condition] == ";" else ""]
-        last = position
-    return "".join([*parts, source[last:]])
+        edits.append((position, position, _TURN + "true " * (texts[condition] == ";")))
+    return edited(source, edits)
 
 
 def _after_semicolon(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> int | None:

@@ -96,7 +96,7 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
     functions = "".join(
         f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
         f'"{function_name(entry)}", {_largest_block(outline, entry)}, '
-        f"{_cluster_size(outline, entry)}),\n"
+        f"{_cluster_size(outline, entry)}, {outline.shared_alignment}),\n"
         for entry in entries
     )
     used = {

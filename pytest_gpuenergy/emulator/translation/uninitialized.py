@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import CudaToken, tokens_with_depth
+from pytest_gpuenergy.emulator.translation.cuda_syntax import edited, tokens_in_all
+from pytest_gpuenergy.kernels import CudaToken
 
 GCC_WARNINGS = ("-Wuninitialized", "-Wmaybe-uninitialized")
 """The options of GCC that report variables which may be used uninitialized."""
@@ -63,11 +64,8 @@ def with_values(source: str) -> str:
     """Return ``source`` with a value for each uninitialized local flag, and as many lines."""
     if not _DECLARED.search(source):
         return source
-    parts, last = [], 0
-    for position in _without_value([token for token, _ in tokens_with_depth(source, 0)]):
-        parts += [source[last:position], _VALUE]
-        last = position
-    return "".join([*parts, source[last:]])
+    tokens = tokens_in_all(source)
+    return edited(source, [(end, end, _VALUE) for end in _without_value(tokens)])
 
 
 def _without_value(tokens: list[CudaToken]) -> Iterator[int]:

@@ -19,11 +19,11 @@ from pytest_gpuenergy.control import cap_words, clock_words
 from pytest_gpuenergy.fleet import (
     GAVE_UP,
     RELAY,
-    SEAT,
+    SLOT,
     STATION,
     Fleet,
-    Muster,
-    muster,
+    FoundSlots,
+    find_slots,
     none_left,
     own_version,
     parse_fleet,
@@ -40,15 +40,15 @@ from pytest_gpuenergy.pytest_plugin.declared_options import (
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS
 from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
 
-_RESTARTS_PER_SEAT = 4
+_RESTARTS_PER_SLOT = 4
 """Limit of workers that replace lost ones; pytest-xdist has the same limit for ``-n``."""
 
-_SEAT_KEY = "gpuenergy_seat"
+_SLOT_KEY = "gpuenergy_slot"
 _NONE_LEFT = "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
 
 
 def prepare(config: pytest.Config, text: str) -> None:
-    """Muster the fleet that ``text`` names and set pytest-xdist up for it.
+    """Probe the fleet that ``text`` names and set pytest-xdist up for it.
 
     Raises:
         pytest.UsageError: the fleet is not understood or has no usable GPU, or other options
@@ -61,8 +61,8 @@ def prepare(config: pytest.Config, text: str) -> None:
         inside = _inside(config)
         root = str(config.rootpath)
         capping = _sets_limits(config, device)
-        found = muster(fleet, device, root, capping=capping)
-        if not found.seats:
+        found = find_slots(fleet, device, root, capping=capping)
+        if not found.slots:
             raise none_left(fleet, found.left_out)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
@@ -75,31 +75,31 @@ def prepare(config: pytest.Config, text: str) -> None:
     }
     # Naming the interpreter marks these workers as not plain, see `link.is_plain`.
     spec = tx_spec([sys.executable])
-    config.option.tx = [f"{spec}//{_SEAT_KEY}={number}" for number in range(len(found.seats))]
+    config.option.tx = [f"{spec}//{_SLOT_KEY}={number}" for number in range(len(found.slots))]
     if config.option.dist == "no":
         config.option.dist = "loadgroup"
     if config.option.maxworkerrestart is None:
-        config.option.maxworkerrestart = str(_RESTARTS_PER_SEAT * len(found.seats))
+        config.option.maxworkerrestart = str(_RESTARTS_PER_SLOT * len(found.slots))
     config.pluginmanager.register(FleetPlugin(fleet, found, root, asked), FleetPlugin.NAME)
 
 
 class FleetPlugin:
-    """The controller's part: sends each worker to its seat, and continues without those it loses.
+    """The controller's part: sends each worker to its slot, and continues without those it loses.
 
     Args:
         fleet: the fleet that the option names.
-        found: the fleet's seats.
+        found: the fleet's slots.
         root: path of the project on this host.
         asked: the requirements that each worker checks when it begins, see `far.begin`.
 
     Attributes:
-        lost: sentences about seats that were given up during the run.
+        lost: sentences about slots that were given up during the run.
         stations: host, GPU UUID and GPU name of each worker that has started, by the worker's id.
     """
 
     NAME = "gpuenergy-fleet"
 
-    def __init__(self, fleet: Fleet, found: Muster, root: str, asked: dict[str, Any]) -> None:
+    def __init__(self, fleet: Fleet, found: FoundSlots, root: str, asked: dict[str, Any]) -> None:
         self.lost: list[str] = []
         self.stations: dict[str, dict[str, str]] = {}
         self._fleet = fleet
@@ -110,12 +110,12 @@ class FleetPlugin:
         self._running: set[Any] = set()
 
     def pytest_report_header(self) -> list[str]:
-        """Show the seats, and why hosts or GPUs were left out."""
-        seats = self._found.seats
-        hosts = Counter(seat.host for seat in seats)
+        """Show the slots, and why hosts or GPUs were left out."""
+        slots = self._found.slots
+        hosts = Counter(slot.host for slot in slots)
         named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
         lines = [
-            f"fleet: {self._fleet}: {len(seats)} worker{'' if len(seats) == 1 else 's'}: {named}"
+            f"fleet: {self._fleet}: {len(slots)} worker{'' if len(slots) == 1 else 's'}: {named}"
         ]
         lines += [f"fleet: left out: {sentence}" for sentence in self._found.left_out]
         return list(map(printable, lines))
@@ -128,17 +128,17 @@ class FleetPlugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a relay which worker to start on which host."""
-        seat = self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
+        slot = self._found.slots[int(getattr(node.gateway.spec, _SLOT_KEY))]
         self._starting.add(node)
-        node.workerinput[BOARDS] = len(self._found.seats)
-        node.workerinput[SEAT] = {
-            "spec": tx_spec(seat.command),
-            "host": seat.host,
-            "uuid": seat.uuid,
+        node.workerinput[BOARDS] = len(self._found.slots)
+        node.workerinput[SLOT] = {
+            "spec": tx_spec(slot.command),
+            "host": slot.host,
+            "uuid": slot.uuid,
             "root": self._root,
             "wait_s": self._fleet.wait_s,
             "silence_s": self._fleet.settings.silence_s,
-            "asked": {**self._asked, "directory": seat.directory},
+            "asked": {**self._asked, "directory": slot.directory},
         }
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -170,7 +170,7 @@ class FleetPlugin:
                 waiting.shutdown()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Repeat what was left out, because ``-q`` has no header, and name the lost seats."""
+        """Repeat what was left out, because ``-q`` has no header, and name the lost slots."""
         for sentence in dict.fromkeys([*self._found.left_out, *self.lost]):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.control import run_uuids
-from pytest_gpuenergy.fleet import GAVE_UP, SEAT
+from pytest_gpuenergy.fleet import GAVE_UP, SLOT
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribute import link
 from pytest_gpuenergy.pytest_plugin.distribute.exchange import Gathering, ResumedRun
@@ -213,8 +213,8 @@ class XdistWorker:
 
 def _host_called(node: Any) -> str:
     """Return the host that a fleet has chosen for a worker; empty if it has not chosen one."""
-    seat = getattr(node, "workerinput", {}).get(SEAT)
-    return str(seat["host"]) if seat and seat["uuid"] else ""
+    slot = getattr(node, "workerinput", {}).get(SLOT)
+    return str(slot["host"]) if slot and slot["uuid"] else ""
 
 
 _DISTRIBUTIONS = ("load", "loadgroup")

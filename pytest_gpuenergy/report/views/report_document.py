@@ -23,9 +23,7 @@ from pytest_gpuenergy.report.analysis.board_calibration import Boards, calibrate
 from pytest_gpuenergy.report.analysis.gpu_models import by_model
 from pytest_gpuenergy.report.store import SCHEMA_VERSION, Report
 from pytest_gpuenergy.report.views.view_files import write_view
-from pytest_gpuenergy.support import (
-    dump,
-)
+from pytest_gpuenergy.support import dump
 
 
 class Leaders(Struct, frozen=True):

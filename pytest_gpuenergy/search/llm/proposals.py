@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pytest_gpuenergy.search.analysis.text_checks import additions, assembler_statements
 from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
@@ -24,7 +25,6 @@ from pytest_gpuenergy.search.llm.request import (
     updated_launch,
 )
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
-from pytest_gpuenergy.search.source.text_checks import additions, assembler_statements
 from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 from pytest_gpuenergy.search.trust.result import Result, SearchNode

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
     bytes_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented, times
 from pytest_gpuenergy.search.source.tree import (
@@ -32,7 +33,6 @@ from pytest_gpuenergy.search.source.tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -195,9 +195,8 @@ class EnableAsyncPipeline(SourceMove):
                 continue
             for stages in _STAGES:
                 if _has_room(kernel, tiles, stages):
-                    source = edited(kernel.text.source, _pipelined(kernel, accesses, tiles, stages))
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
-                    yield TextChange(what, source, kernel.launch)
+                    yield TextChange.of(kernel, what, _pipelined(kernel, accesses, tiles, stages))
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         text = kernel.text
@@ -267,9 +266,7 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
         *([pragma] if pragma else []),
         *block_of(head, turn),
     ]
-    declared = [
-        Edit(array.node.end_byte, array.node.end_byte, f"[{stages}]") for array in tiles.arrays
-    ]
+    declared = [Edit.after(array.node, f"[{stages}]") for array in tiles.arrays]
     whole = Edit(start_of(loop.node), loop.node.end_byte, indented(lines, by))
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
@@ -277,7 +274,7 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:
     """Return the edits that subscript each array with its copy."""
     return [
-        Edit(one.end_byte, one.end_byte, f"[{stage}]")
+        Edit.after(one, f"[{stage}]")
         for access in accesses.within(node)
         if access.root in tiles.arrays
         for one in access.address.identifiers
@@ -288,7 +285,7 @@ def _fill(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -
     edits = []
     for copy in tiles.copies:
         at, staged = copy.statement, _staged(accesses, tiles, copy.to.node, stage)
-        edits.append(Edit(at.start_byte, at.end_byte, _async(kernel, copy, staged)))
+        edits.append(Edit.of(at, _async(kernel, copy, staged)))
     return _lines(kernel, tiles.fill, edits)
 
 

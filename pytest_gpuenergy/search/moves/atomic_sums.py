@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
-from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
+from pytest_gpuenergy.search.source.edits import Edit, block_of, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -107,13 +107,13 @@ def _reduced(
     root = own[0].root
     partial = kernel.fresh(f"{root.name}_partial")
     edits = [
-        Edit(node.start_byte, node.end_byte, f"{partial} += {text_of(arguments_of(node)[1])}")
+        Edit.of(node, f"{partial} += {text_of(arguments_of(node)[1])}")
         for node in (access.node for access in own)
     ]
     first = _first_of(kernel)
     by = indentation(first, kernel.text.source)
     declared = f"{root.type} {partial} = 0;\n{by}"
-    edits.append(Edit(first.start_byte, first.start_byte, declared))
+    edits.append(Edit.before(first, declared))
     target = _target(kernel, own[0], place)
     by_lane = f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"
     for what, lines in (
@@ -121,8 +121,7 @@ def _reduced(
         ("warp", [*_warp_sum(kernel, partial), by_lane]),
     ):
         end = _end_of(kernel, lines, by)
-        source = edited(kernel.text.source, [*edits, end])
-        yield TextChange(f"{what} reduction for {root.name}", source, kernel.launch)
+        yield TextChange.of(kernel, f"{what} reduction for {root.name}", [*edits, end])
 
 
 def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
@@ -210,19 +209,15 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[TextChange
             [f"if ({copy}[{bin_}] != 0) atomicAdd(&{root.name}[{bin_}], {copy}[{bin_}]);"],
         ),
     ]
-    edits = [Edit(first.start_byte, first.start_byte, f"{indented(before, by)}\n{by}")]
+    edits = [Edit.before(first, f"{indented(before, by)}\n{by}")]
     for access in own:
         edits += [
-            Edit(node.start_byte, node.end_byte, copy)
-            for node in access.address.identifiers
-            if text_of(node) == root.name
+            Edit.of(node, copy) for node in access.address.identifiers if text_of(node) == root.name
         ]
     if len(edits) != len(own) + 1:
         return
     edits.append(_end_of(kernel, after, by))
-    yield TextChange(
-        f"copy of {root.name} for each block", edited(kernel.text.source, edits), kernel.launch
-    )
+    yield TextChange.of(kernel, f"copy of {root.name} for each block", edits)
 
 
 def _is_spread(kernel: CudaKernel, access: Access) -> bool:

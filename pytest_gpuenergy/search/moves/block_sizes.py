@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import Application, Region
-from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -26,7 +27,6 @@ from pytest_gpuenergy.search.source.tree import (
     parse,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import (
     Constant,
     KernelSpec,

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, edited, indented
 from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -49,8 +49,9 @@ class GroupedGemmColmajor(SourceMove):
         order = order_of(kernel)
         for rows in _GROUPS if order is not None else ():
             if order is not None and any(count > rows for count in order.counts):
-                source = edited(kernel.text.source, order.grouped(kernel, rows))
-                yield TextChange(f"groups of {rows} rows of programs", source, kernel.launch)
+                yield TextChange.of(
+                    kernel, f"groups of {rows} rows of programs", order.grouped(kernel, rows)
+                )
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
@@ -86,9 +87,9 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     ]
     start = statements(kernel.text.body)[0]
     by = indentation(start, kernel.text.source)
-    edits = [Edit(start.start_byte, start.start_byte, f"{indented(lines, by)}\n{by}")]
+    edits = [Edit.before(start, f"{indented(lines, by)}\n{by}")]
     for axis, name in zip(_AXES, names, strict=True):
-        edits += [Edit(node.start_byte, node.end_byte, name) for node in used[axis]]
+        edits += [Edit.of(node, name) for node in used[axis]]
     return edited(kernel.text.source, edits)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit
 from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")
@@ -31,8 +31,7 @@ class CachePolicyCg(SourceMove):
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         if edits := _restricted(kernel):
-            source = edited(kernel.text.source, edits)
-            yield TextChange("__restrict__ for all tensors", source, kernel.launch)
+            yield TextChange.of(kernel, "__restrict__ for all tensors", edits)
         accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
@@ -40,8 +39,7 @@ class CachePolicyCg(SourceMove):
                 continue
             for function in _FUNCTIONS:
                 edits = [edit for access in own for edit in _hinted(access, function)]
-                source = edited(kernel.text.source, edits)
-                yield TextChange(f"{function} for {parameter.name}", source, kernel.launch)
+                yield TextChange.of(kernel, f"{function} for {parameter.name}", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         loads = list(kernel.text.calls("load"))
@@ -50,7 +48,7 @@ class CachePolicyCg(SourceMove):
                 edit = _modified(kernel, load, modifier)
                 if edit is not None:
                     what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
-                    yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
+                    yield TextChange.of(kernel, what, [edit])
 
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:
@@ -59,7 +57,7 @@ def _restricted(kernel: CudaKernel) -> list[Edit]:
     if len(pointers) < 2 or any(parameter.key not in kernel.tensors for parameter in pointers):
         return []
     return [
-        Edit(parameter.node.start_byte, parameter.node.start_byte, "__restrict__ ")
+        Edit.before(parameter.node, "__restrict__ ")
         for parameter in pointers
         if not _is_restricted(parameter)
     ]
@@ -81,11 +79,11 @@ def _hinted(access: Access, function: str) -> list[Edit]:
     node = access.node
     if access.function:
         name = field(node, "function") or node
-        return [Edit(name.start_byte, name.end_byte, function)]
-    end = Edit(node.end_byte, node.end_byte, ")")
+        return [Edit.of(name, function)]
+    end = Edit.after(node, ")")
     if node.type == "pointer_expression":
         return [Edit(node.start_byte, node.start_byte + 1, f"{function}("), end]
-    return [Edit(node.start_byte, node.start_byte, f"{function}(&"), end]
+    return [Edit.before(node, f"{function}(&"), end]
 
 
 def _modified(kernel: TritonFunction, load: ast.Call, modifier: str) -> Edit | None:

@@ -6,11 +6,11 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import asks_for_thread
 from pytest_gpuenergy.search.source.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.sharing import asks_for_thread
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,

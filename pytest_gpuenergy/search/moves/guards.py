@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.block_sizes import launches
-from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
@@ -18,10 +16,14 @@ from pytest_gpuenergy.search.source.accesses import (
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.spec_kernel import Facts
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.moves.block_sizes import launches
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES
-from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
-from pytest_gpuenergy.search.source.polynomials import Facts, Polynomial
+from pytest_gpuenergy.search.source.edits import Edit, outermost
+from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
@@ -30,7 +32,6 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:
@@ -56,15 +57,11 @@ class PadTailAndMask(SourceMove):
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         yield from _padded(kernel)
         if edits := _guard_edits(kernel):
-            yield TextChange(
-                "guards that always hold", edited(kernel.text.source, edits), kernel.launch
-            )
+            yield TextChange.of(kernel, "guards that always hold", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         if edits := mask_edits(kernel):
-            yield TextChange(
-                "masks that always hold", edited(kernel.text.source, edits), kernel.launch
-            )
+            yield TextChange.of(kernel, "masks that always hold", edits)
 
 
 def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
@@ -86,9 +83,9 @@ def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
             grown = used + size // dims[-1] * by
             if grown > SHARED_BYTES or (is_cast and banks * _BANK_BYTES % 16):
                 continue
-            edit = Edit(last.end_byte, last.end_byte, f" + {by}")
+            edit = Edit.after(last, f" + {by}")
             what = f"rows of {array.name} by {by}"
-            yield TextChange(what, edited(kernel.text.source, [edit]), kernel.launch)
+            yield TextChange.of(kernel, what, [edit])
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
@@ -131,14 +128,14 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     inner = bare(condition)
     if node.type == "if_statement" and other is None and _hold(kernels, inner, _OPPOSITES):
         blank = "" if node.parent is not None and node.parent.type == "compound_statement" else ";"
-        return [Edit(node.start_byte, node.end_byte, blank)]
+        return [Edit.of(node, blank)]
     parts = conjuncts(inner)
     left = [part for part in parts if not _hold(kernels, part, _COMPARISONS)]
     if len(left) == len(parts):
         return []
     if left:
         text = " && ".join(map(text_of, left))
-        return [Edit(inner.start_byte, inner.end_byte, text)]
+        return [Edit.of(inner, text)]
     ends = (node.start_byte, kept.start_byte), (kept.end_byte, node.end_byte)
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import TextChange
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
+from pytest_gpuenergy.search.source.edits import Edit, block_of, indented
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
@@ -26,7 +27,6 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
     walk,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.source.triton_text import RangeLoop
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
         for total in sums:
             if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
-                source = edited(kernel.text.source, _fused(kernel, maximum, total))
-                yield TextChange(f"online sum from line {line}", source, kernel.launch)
+                yield TextChange.of(
+                    kernel, f"online sum from line {line}", _fused(kernel, maximum, total)
+                )
 
 
 def _only_assignment(loop: CountedLoop) -> Node | None:
@@ -193,8 +194,8 @@ def _fused(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> list[Edit]:
     ]
     scaled = f"{total.variable.name} = {own} * {function}({most} - {text_of(total.maximum)});"
     return [
-        Edit(first.start_byte, first.end_byte, indented(lines, by)),
-        Edit(second.start_byte, second.end_byte, scaled),
+        Edit.of(first, indented(lines, by)),
+        Edit.of(second, scaled),
     ]
 
 
@@ -206,8 +207,7 @@ def fused_loops(kernel: TritonFunction) -> Iterator[TextChange]:
         between = body[body.index(first_loop.node) + 1 : body.index(second_loop.node)]
         edits = _triton_fused(kernel, first_loop, second_loop, between)
         if edits:
-            source = edited(kernel.text.source, edits)
-            yield TextChange(f"online sum in loop {number}", source, kernel.launch)
+            yield TextChange.of(kernel, f"online sum in loop {number}", edits)
 
 
 def _triton_fused(

@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
-from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
+from pytest_gpuenergy.search.source.edits import Edit, outermost
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
@@ -23,7 +24,6 @@ from pytest_gpuenergy.search.source.tree import (
     start_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -63,7 +63,7 @@ class SoftmaxMathFusion(SourceMove):
         }
         for what, edits in kinds.items():
             if edits:
-                yield TextChange(what, edited(kernel.text.source, edits), kernel.launch)
+                yield TextChange.of(kernel, what, edits)
 
 
 def _base_two(kernel: TritonFunction) -> list[Edit]:
@@ -136,13 +136,13 @@ def math_changes(kernel: CudaKernel) -> Iterator[TextChange]:
         "reciprocal square roots": _cuda_reciprocal_roots(kernel),
         "reciprocals before loops": _cuda_reciprocals(kernel),
         "fast divisions": [
-            Edit(node.start_byte, node.end_byte, f"__fdividef({text_of(left)}, {text_of(right)})")
+            Edit.of(node, f"__fdividef({text_of(left)}, {text_of(right)})")
             for left, right, node in _divisions(kernel)
         ],
     }
     for what, edits in kinds.items():
         if edits:
-            yield TextChange(what, edited(kernel.text.source, outermost(edits)), kernel.launch)
+            yield TextChange.of(kernel, what, outermost(edits))
 
 
 def is_float(kernel: CudaKernel, node: Node) -> bool:
@@ -186,7 +186,7 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
             fast = _OVERLOADED[name]
         function = field(call, "function")
         if fast is not None and function is not None:
-            edits.append(Edit(function.start_byte, function.end_byte, fast))
+            edits.append(Edit.of(function, fast))
     return edits
 
 
@@ -194,7 +194,7 @@ def _named(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
     """Return edits that call other functions with the same parameters."""
     functions = [field(call, "function") for call in kernel.text.calls(kernel.text.body, *names)]
     return [
-        Edit(function.start_byte, function.end_byte, names[text_of(function)])
+        Edit.of(function, names[text_of(function)])
         for function in functions
         if function is not None
     ]
@@ -209,7 +209,7 @@ def _cuda_base_two(kernel: CudaKernel) -> list[Edit]:
         )
         if known and len(arguments) == 1:
             text = f"exp2f(({text_of(arguments[0])}) * {_CUDA_LOG2_E})"
-            edits.append(Edit(call.start_byte, call.end_byte, text))
+            edits.append(Edit.of(call, text))
     return edits
 
 
@@ -224,7 +224,7 @@ def _cuda_reciprocal_roots(kernel: CudaKernel) -> list[Edit]:
         root = f"rsqrtf({text_of(arguments[0])})"
         is_one = text_of(left).rstrip("fF") in ("1", "1.", "1.0")
         text = root if is_one else f"{text_of(left)} * {root}"
-        edits.append(Edit(node.start_byte, node.end_byte, text))
+        edits.append(Edit.of(node, text))
     return edits
 
 
@@ -256,7 +256,7 @@ def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
         heads[begin] = heads.get(begin, "") + f"const float {name} = 1.0f / {divisor};\n{by}"
         for left, node in found:
             text = f"{text_of(left)} * {name}"
-            edits.append(Edit(node.start_byte, node.end_byte, text))
+            edits.append(Edit.of(node, text))
     return [*(Edit(begin, begin, head) for begin, head in heads.items()), *edits]
 
 

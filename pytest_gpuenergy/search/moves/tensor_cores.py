@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented
+from pytest_gpuenergy.search.source.edits import Edit, block_of, inclusion, indented
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -34,7 +35,6 @@ from pytest_gpuenergy.search.source.tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -77,8 +77,7 @@ class SwitchToMmaOrWgmma(SourceMove):
         for number, call in enumerate(kernel.text.calls("sum"), start=1):
             edit = _dot(kernel, call)
             if edit is not None:
-                source = edited(kernel.text.source, [edit])
-                yield TextChange(f"dot for sum {number}", source, kernel.launch)
+                yield TextChange.of(kernel, f"dot for sum {number}", [edit])
 
 
 def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
@@ -182,8 +181,7 @@ def tensor_core_products(kernel: CudaKernel) -> Iterator[TextChange]:
     product, used = found[0], shared_bytes(kernel)
     if used is None or used + 4 * product.rows * product.width > SHARED_BYTES:
         return
-    source = edited(kernel.text.source, _edits(kernel, product))
-    yield TextChange(f"wmma for {product.total.name}", source, kernel.launch)
+    yield TextChange.of(kernel, f"wmma for {product.total.name}", _edits(kernel, product))
 
 
 def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Product | None:
@@ -324,9 +322,9 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     after = indentation(product.outer, source)
     return [
         *inclusion(kernel.text.root, _HEADER),
-        Edit(first.start_byte, first.start_byte, f"{indented(start, by)}\n{by}"),
+        Edit.before(first, f"{indented(start, by)}\n{by}"),
         Edit(start_of(loop), loop.end_byte, indented(product_text, indentation(loop, source))),
-        Edit(product.outer.end_byte, product.outer.end_byte, f"\n{after}{indented(end, after)}"),
+        Edit.after(product.outer, f"\n{after}{indented(end, after)}"),
         *(_aligned(array) for array in (product.a, product.b)),
     ]
 
@@ -359,4 +357,4 @@ def _aligned(array: Variable) -> Edit:
     """Return the edit that aligns an array's tiles to 32 bytes."""
     declaration = array.declaration or array.node
     qualifier = next(n for n in declaration.children if text_of(n) == "__shared__")
-    return Edit(qualifier.end_byte, qualifier.end_byte, " alignas(32)")
+    return Edit.after(qualifier, " alignas(32)")

@@ -18,12 +18,12 @@ from pytest_gpuenergy.emulator import (
     resident_blocks,
 )
 from pytest_gpuenergy.kernels import Launch
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import REGIONS, Region
 from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
 from pytest_gpuenergy.search.priors.triton_work import work_of_triton
 from pytest_gpuenergy.search.priors.work import KernelWork
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
 

@@ -8,6 +8,8 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.priors.averages import Averages
 from pytest_gpuenergy.search.priors.cuda_accesses import (
     BARRIERS,
@@ -17,8 +19,6 @@ from pytest_gpuenergy.search.priors.cuda_accesses import (
     Waiting,
 )
 from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, KernelWork
-from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (

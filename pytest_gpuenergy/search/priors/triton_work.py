@@ -11,10 +11,10 @@ import math
 from functools import cached_property
 from itertools import zip_longest
 
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.cuda_accesses import SECTOR_BYTES
 from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, KernelWork
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128

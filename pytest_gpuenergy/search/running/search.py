@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.search.analysis.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
-from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
+from pytest_gpuenergy.search.running.evaluators import BaselineScales, Evaluator
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
 from pytest_gpuenergy.search.running.search_state import (
@@ -25,7 +26,6 @@ from pytest_gpuenergy.search.running.search_state import (
     identity_of_spec,
 )
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
-from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
@@ -127,7 +127,7 @@ class Search:
         identity = identity_of(self.bench, self.explorer.settings)
         self.state = SearchState(identity=identity, width=width)
         self._states: dict[str, State] = {}
-        self._scales = Scales(self.evaluator, self.folder)
+        self._scales = BaselineScales(self.evaluator, self.folder)
         self._confirmation = Confirmation(
             self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
         )

@@ -77,10 +77,7 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
     first = fresh_name(f"{variable.name}_start", text.words)
     before = [use for use in uses if not inside(use, node)]
     head = f"for ({variable.type} {variable.name} = {first}; {_condition(node)}; {by})"
-    edits = [
-        Edit(identifier.start_byte, identifier.end_byte, first)
-        for identifier in (variable.node, *before)
-    ]
+    edits = [Edit.of(identifier, first) for identifier in (variable.node, *before)]
     edits.append(Edit(node.start_byte, _end_of_head(node), head))
     if step.type == "expression_statement":
         edits.append(_removed(text, step))
@@ -104,7 +101,7 @@ def _given_in_head(text: CudaText, node: Node) -> list[Edit]:
         return []  # its last value may be asked for
     if any(inside(loop, other) and loop != other for loop in heads for other in heads):
         return []
-    return [Edit(given.start_byte, given.start_byte, f"{variable.type} ")]
+    return [Edit.before(given, f"{variable.type} ")]
 
 
 def _sets(text: CudaText, loop: Node, variable: Variable) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
@@ -30,6 +31,8 @@ from pytest_gpuenergy.search.source.tree import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+FLOATS = frozenset(["float", "double", "half", "__half", "nv_bfloat16", "__nv_bfloat16"])
+"""Types of floating-point numbers."""
 NARROW = frozenset(
     [
         *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
@@ -38,22 +41,19 @@ NARROW = frozenset(
 )
 """Types that may not hold an index, or may lose a part of it."""
 BYTES = {
-    "float": 4,
-    "int": 4,
-    "unsigned": 4,
-    "unsigned int": 4,
+    **dict.fromkeys(["char", "signed char", "unsigned char"], 1),
+    **dict.fromkeys(["half", "__half", "nv_bfloat16", "__nv_bfloat16"], 2),
+    **dict.fromkeys(["short", "unsigned short"], 2),
+    **dict.fromkeys(["float", "int", "unsigned", "unsigned int"], 4),
     "double": 8,
-    "half": 2,
-    "__half": 2,
-    "nv_bfloat16": 2,
-    "__nv_bfloat16": 2,
-    "short": 2,
-    "unsigned short": 2,
-    "char": 1,
-    "signed char": 1,
-    "unsigned char": 1,
 }
 """The bytes of an element, by its type; the sizes of other types are not known."""
+VECTOR_BYTES = {
+    **dict.fromkeys(["float2", "int2", "uint2"], 8),
+    **dict.fromkeys(["float4", "int4", "uint4", "double2"], 16),
+    "half2": 4,
+}
+"""The bytes of CUDA's vectors."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 _KEPT = 32
 """The number of texts that stay parsed, since every move and the priors look at the same one."""
@@ -119,6 +119,11 @@ class Variable:
     def key(self) -> int:
         """A number that tells variables of the same name apart."""
         return self.node.start_byte
+
+    @property
+    def number(self) -> Polynomial:
+        """The value of the variable, as an expression that says nothing about it."""
+        return Polynomial.atom(Atom(self.name, frozenset([self.key])))
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def _instantiated(text: str, kernel: FileItem, entry: str) -> str:
     source, node = text.encode("utf-8", "replace"), kernel.node
     edits = _renamed(kernel.inner, replacements(kernel, entry))
     function = edited(source, edits, kernel.inner.start_byte, kernel.inner.end_byte)
-    return edited(source, [Edit(node.start_byte, node.end_byte, function)])
+    return edited(source, [Edit.of(node, function)])
 
 
 def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
@@ -387,7 +387,7 @@ def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
 def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
     for leaf in nodes(node, *NAMES):
         if (name := text_of(leaf)) in replaced:
-            yield Edit(leaf.start_byte, leaf.end_byte, replaced[name])
+            yield Edit.of(leaf, replaced[name])
 
 
 def _without_std(node: Node) -> Iterator[Edit]:

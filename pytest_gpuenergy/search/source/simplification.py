@@ -113,7 +113,7 @@ def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[
             else f"({kind})({text_of(value)})"
             for value, kind in zip(given, found.types, strict=True)
         ]
-        yield Edit(call.start_byte, call.end_byte, f"{found.target}({', '.join(values)})")
+        yield Edit.of(call, f"{found.target}({', '.join(values)})")
 
 
 def _is_entry(function: Node, name: str) -> bool:
@@ -129,7 +129,7 @@ def _decided(function: Node) -> Iterator[Edit]:
             continue
         other = field(node, "alternative")
         taken = kept if truth else next(iter(other.named_children), None) if other else None
-        yield Edit(node.start_byte, node.end_byte, text_of(taken) or ";")
+        yield Edit.of(node, text_of(taken) or ";")
 
 
 def _truth(condition: Node) -> bool | None:
@@ -179,8 +179,8 @@ def block_barriers(function: Node) -> Iterator[Edit]:
         ]
         waits = [_wait(node) for node in uses]
         if all(wait is not None for wait in waits):
-            yield Edit(declaration.start_byte, declaration.end_byte, "")
-            yield from (Edit(w.start_byte, w.end_byte, _BARRIER) for w in waits if w is not None)
+            yield Edit.of(declaration, "")
+            yield from (Edit.of(w, _BARRIER) for w in waits if w is not None)
 
 
 def _is_block(value: Node) -> bool:

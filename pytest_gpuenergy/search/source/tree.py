@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.support import UnavailableError
@@ -44,16 +44,12 @@ def parse(text: bytes) -> Node:
         if node.child_count == 0 and node.text == _ALIGNMENT:
             # The grammar does not know CUDA's alignment of variables, which makes no difference.
             end = text.find(b")", end) + 1
-        elif node.type != "comment" or _is_between(node):
+        elif node.type != "comment":
             continue
+        elif node.parent is None or node.parent.type.startswith((*_BLOCKS, "preproc")):
+            continue  # it stands between statements
         blank[begin:end] = b"".join(b"\n" if byte == 10 else b" " for byte in text[begin:end])
     return root if blank == text else parser.parse(bytes(blank)).root_node
-
-
-def _is_between(comment: Node) -> bool:
-    """Return whether a comment stands between statements and not within one."""
-    around = comment.parent
-    return around is None or around.type in _BLOCKS or around.type.startswith("preproc")
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -98,24 +94,33 @@ def field(node: Node | None, name: str) -> Node | None:
 def bare(node: Node) -> Node:
     """Return the expression in parentheses, however many."""
     while node.type in ("parenthesized_expression", "condition_clause"):
-        if len(node.named_children) != 1:
-            return node
-        node = node.named_children[0]
+        if (inner := only(node.named_children)) is None:
+            break
+        node = inner
     return node
 
 
 def conjuncts(condition: Node) -> list[Node]:
     """Return the parts of ``a && b && c``."""
-    left, right = field(condition, "left"), field(condition, "right")
-    if condition.type == "binary_expression" and operator_of(condition) == "&&" and left and right:
-        return [*conjuncts(bare(left)), *conjuncts(bare(right))]
-    return [condition]
+    parts = sides(condition, "&&")
+    return [condition] if parts is None else [n for part in parts for n in conjuncts(bare(part))]
 
 
-def operator_of(node: Node) -> str:
+def operator_of(node: Node | None) -> str:
     """Return the operator of an expression; empty if it has none."""
-    found = field(node, "operator")
-    return text_of(found)
+    return text_of(field(node, "operator"))
+
+
+def sides(node: Node | None, *operators: str) -> tuple[Node, Node] | None:
+    """Return both sides of a binary expression or assignment with one of the operators."""
+    left, right = field(node, "left"), field(node, "right")
+    fits = left is not None and right is not None and operator_of(node) in operators
+    return (left, right) if fits and left is not None and right is not None else None
+
+
+def only(nodes_: Sequence[Node]) -> Node | None:
+    """Return the node of a sequence of one; None for others."""
+    return nodes_[0] if len(nodes_) == 1 else None
 
 
 def is_always(node: Node, statement: Node) -> bool:
@@ -219,12 +224,27 @@ def expression(text: str) -> Node:
     return parse(b"") if value is None or value.has_error else value
 
 
-def call_in(statement: Node) -> Node | None:
-    """Return the call that an expression statement consists of."""
+def expression_in(statement: Node) -> Node | None:
+    """Return the expression that an expression statement consists of."""
     if statement.type != "expression_statement" or not statement.named_children:
         return None
-    inner = bare(statement.named_children[0])
-    return inner if inner.type == "call_expression" else None
+    return bare(statement.named_children[0])
+
+
+def whole_number(literal: str) -> int | None:
+    """Return the value of a literal such as ``0x10u``; None if it is not a whole number."""
+    digits = literal.rstrip("uUlL").replace("'", "")
+    is_octal = len(digits) > 1 and digits.isdecimal() and digits.startswith("0")
+    try:
+        return int(digits, 8 if is_octal else 0)
+    except ValueError:
+        return None
+
+
+def call_in(statement: Node) -> Node | None:
+    """Return the call that an expression statement consists of."""
+    inner = expression_in(statement)
+    return inner if inner is not None and inner.type == "call_expression" else None
 
 
 def is_call(statement: Node, name: str, arguments: int = 0) -> bool:

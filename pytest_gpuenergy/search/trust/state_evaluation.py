@@ -347,7 +347,7 @@ class _Evaluation:
             self.device.renew(modules)
         try:
             for workload, drawing in missing:
-                self.bench.hidden.cases(workload, drawing, self.device.arrays)
+                self.bench.hidden.cases.case_of(workload, drawing, self.device.arrays)
                 ready.add((workload.name, drawing))
         except KernelFault as fault:
             if self.state.id == self.bench.spec.baseline.id:
@@ -364,7 +364,7 @@ class _Evaluation:
                 case.kernel,
                 case.workload,
                 seeds=case.seeds,
-                cases=self.bench.hidden.cases,
+                kept=self.bench.hidden.cases,
                 measured=measured,
                 near_literals=bool(self.bench.spec.reference),  # else the baseline has run already
             )

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_gpuenergy.search.source.output_reads import outputs_read
-from pytest_gpuenergy.search.source.text_checks import additions
+from pytest_gpuenergy.search.analysis.output_reads import outputs_read
+from pytest_gpuenergy.search.analysis.text_checks import additions
 from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault

@@ -19,6 +19,7 @@ from pytest_gpuenergy.tuners import (
     TvmSpace,
     load_database,
     load_records,
+    search_ms,
 )
 from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, read_trials
 from pytest_gpuenergy.workloads import CASES, Workload, parse_shape
@@ -104,7 +105,7 @@ def test_a_record_gives_the_very_kernel_that_was_timed(
     assert len(file.records) == 4
     for rank in file.ranks:
         digest = store.kernel(file, rank).digest
-        assert timed[digest] == pytest.approx(file.search_ms(rank))
+        assert timed[digest] == pytest.approx(search_ms(file, rank))
 
 
 def test_the_record_file_names_tvm_and_its_target(searched: TuneResult) -> None:

@@ -51,14 +51,12 @@ _COMPARISON = re.compile(
 _TYPED_OPERANDS = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}
 _JOINS = {"and": "&", "or": "|", "xor": "^"}
 
-_MOVE = re.compile(r"mov\.(?P<type>[busf](?:16|32|64)|pred)")
-_ADDRESS = re.compile(r"cvta(?:\.to)?\.(?:global|shared(?:::cta)?)\.u(?:32|64)")
+_MOVE = re.compile(r"mov\.(?P<type>[busf](?:16|32|64))")
 _TYPE = r"(?:[us](?:8|16|32|64)|f16x2|bf16x2|f16|bf16|tf32|f32|f64)"
 _CONVERSION = re.compile(
     rf"cvt(?:\.(?P<mode>rna|r[nzmp]i?))?(?P<flags>(?:\.(?:ftz|sat|satfinite|relu))*)"
     rf"\.(?P<to>{_TYPE})\.(?P<given>{_TYPE})"
 )
-_SELECT = re.compile(r"selp\.(?P<type>[busf](?:16|32|64))")
 _INTEGER = re.compile(r"[us]\d+")
 
 
@@ -67,14 +65,8 @@ def register_code(instruction: Instruction, names: Names) -> str:
     opcode, operands = instruction.opcode, instruction.operands
     if (found := _MOVE.fullmatch(opcode)) and len(operands) == 2:
         return _move(found["type"], *operands, names)
-    if _ADDRESS.fullmatch(opcode) and len(operands) == 2:
-        return f"{names.target(operands[0])} = {names.value(operands[1])};"
     if found := _CONVERSION.fullmatch(opcode):
         return _conversion(found, operands, names)
-    if (found := _SELECT.fullmatch(opcode)) and len(operands) == 4:
-        value, other = (names.value(text, found["type"]) for text in operands[1:3])
-        condition = names.predicate(operands[3])
-        return f"{names.target(operands[0])} = {condition} ? {value} : {other};"
     if found := _COMPARISON.fullmatch(opcode):
         return _comparison(found, operands, names)
     for pattern, count in _PATTERNS:
@@ -133,8 +125,6 @@ def _comparison(found: re.Match[str], operands: tuple[str, ...], names: Names) -
 
 def _move(kind: str, to: str, given: str, names: Names) -> str:
     """Move a value, pack several registers into one, or take one apart."""
-    if kind == "pred":
-        return f"{names.target(to)} = {names.predicate(given)};"
     parts, wholes = elements(to), elements(given)
     bits = int(kind[1:])
     if len(wholes) > 1:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_gpuenergy.emulator.translation.ptx.arithmetic import register_code
+from pytest_gpuenergy.emulator.translation.ptx.forms import form_code
 from pytest_gpuenergy.emulator.translation.ptx.instructions import (
     Label,
     Part,
@@ -18,7 +21,8 @@ from pytest_gpuenergy.emulator.translation.ptx.statements import (
     Statement,
     UnsupportedError,
 )
-from pytest_gpuenergy.emulator.translation.ptx.synchronization import synchronization_code
+
+_HINT = ".L2::cache_hint"
 
 
 def statement_code(statement: Statement) -> str:
@@ -65,11 +69,15 @@ def _part(part: Part, names: Names) -> str:
         return "{" if part.opens else "}"
     if isinstance(part, Registers):
         return names.declare(part)
+    plain = part
+    if _HINT in part.opcode:  # a cache policy, the last operand, changes no result
+        opcode, operands = part.opcode.replace(_HINT, ""), part.operands[:-1]
+        plain = replace(part, opcode=opcode, operands=operands)
     code = (
-        memory_code(part, names)
-        or register_code(part, names)
-        or matrix_code(part, names)
-        or synchronization_code(part, names)
+        memory_code(plain, names)
+        or register_code(plain, names)
+        or matrix_code(plain, names)
+        or form_code(plain, names)
     )
     if not code:
         raise UnsupportedError(part.text)

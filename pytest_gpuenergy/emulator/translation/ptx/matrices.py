@@ -43,15 +43,6 @@ def matrix_code(instruction: Instruction, names: Names) -> str:
         return _rows(found, instruction, names)
     if found := _WARPGROUP_PRODUCT.fullmatch(opcode):
         return _warpgroup_product(found, operands, names)
-    if opcode == "wgmma.fence.sync.aligned" and not operands:
-        return f"{HOST}wgmma_fence(__LINE__);"
-    if opcode == "wgmma.commit_group.sync.aligned" and not operands:
-        return f"{HOST}wgmma_commit(__LINE__);"
-    if opcode == "wgmma.wait_group.sync.aligned" and len(operands) == 1:
-        if not names.constant(operands[0]):
-            return ""
-        wait = f"{HOST}wgmma_wait(__LINE__, (unsigned){names.value(operands[0])});"
-        return f"{wait} {names.read_again()}"
     return ""
 
 

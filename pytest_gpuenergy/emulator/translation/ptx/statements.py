@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import (
-    LITERAL,
-    SKIPPED,
-    CudaToken,
-    tokens_with_depth,
-)
+from pytest_gpuenergy.emulator.translation.cuda_syntax import edited, with_depth
+from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
 
 CANNOT = "cannot run on the emulated GPU"
 """The words in every message about CUDA text that the host cannot run."""
 
 _SHOWN = 60  # characters of PTX in a message
 _QUALIFIERS = frozenset(("volatile", "__volatile__", "__volatile", "inline", "__inline__"))
-_PIECE = re.compile(
-    rf"""
-    (?:u8|[uUL])?R"(?P<delimited>[^()\\\s]{{0,16}})\((?P<raw>.*?)\)(?P=delimited)"
-  | (?P<skipped>{SKIPPED} | \s+ | \\\r?\n)
-  | (?P<literal>{LITERAL})
-  | (?P<macro>[A-Za-z_]\w*)(?P<arguments>\s*\([^()]*\))?
-  | (?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_DIRECTIVE = re.compile(r"^[ \t]*#", re.MULTILINE)
+_DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([\w\s,]*\))?")
+_DEEPEST = 8  # levels of macros in macros
 _ESCAPE = re.compile(r"\\(?:\r?\n|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "v": "\v"}
 _CONSTRAINT = re.compile(r"[=+]?[rhlfdni]")
-
-_Macros = Callable[[str, str], str | None]
-_Bodies = Callable[[str], str | None]
 
 
 class UnsupportedError(Exception):
@@ -72,9 +57,9 @@ class Statement:
     operands: tuple[Operand, ...]
 
 
-def end_of_statement(source: str, position: int) -> int:
+def end_of_statement(source: str, position: int, end: int | None = None) -> int:
     """Return the end of the asm statement whose keyword ends at ``position``, before ``;``."""
-    for token, depth in tokens_with_depth(source, position):
+    for token, depth in with_depth(cuda_tokens(source, position, end)):
         if depth == 0 and token.text == ")":
             return token.end
         if depth == 0 and token.text == ";":
@@ -85,110 +70,94 @@ def end_of_statement(source: str, position: int) -> int:
 def shown_template(source: str, position: int) -> str:
     """Return the strings with which the statement begins, for messages."""
     pieces = []
-    for token, depth in tokens_with_depth(source, position):
+    for token, depth in with_depth(cuda_tokens(source, position)):
         if token.kind == "literal" and depth == 1:
-            pieces.append(token.text[1:-1])
+            pieces.append(_unescaped(token.text))
         elif token.text in (":", "::", ";") or (depth == 0 and token.text == ")"):
             break
-    return re.sub(r"\\[nt]|\\\n", " ", "".join(pieces)).strip()
+    return "".join(pieces).strip()
 
 
-def statement_at(text: str, macros: _Macros, bodies: _Bodies) -> Statement:
-    """Return the statement in ``text``.
-
-    Args:
-        text: the text after the keyword.
-        macros: a function that returns the string for a macro and its arguments, or None.
-        bodies: a function that returns the text of a macro without parameters, which may stand for
-            operands, or None.
+def statement_at(text: str, macros: MacroStrings) -> Statement:
+    """Return the statement in ``text``, which begins after its keyword.
 
     Raises:
         UnsupportedError: the statement is malformed, or nvcc has none of its kind.
     """
-    if _DIRECTIVE.search(text):
-        raise UnsupportedError("asm with preprocessor directives inside")
     sections = list(_sections(text))
     if not sections:
         raise UnsupportedError("asm without instructions")
-    start, stop, _ = sections[0]
-    template = _template(text[start:stop], macros)
+    template = macros.template([token for token, _ in sections[0]])
     operands: list[Operand] = []
-    for number, (_, _, tokens) in enumerate(sections[1:3]):
+    for number, tokens in enumerate(sections[1:3]):
         for item in _items(tokens):
-            body = bodies(item[0].text) if len(item) == 1 else None
-            given = [(text, item)] if body is None else _listed(body)
-            operands += [_operand(source, part, output=number == 0) for source, part in given]
+            source, parts = text, [item]
+            if len(item) == 1 and (body := macros.body(item[0].text)) is not None:
+                source = f"({body})"  # a macro that stands for operands
+                parts = list(_items(list(with_depth(cuda_tokens(source)))[1:-1]))
+            operands += [_operand(source, part, output=number == 0) for part in parts]
     return Statement(template, tuple(operands))
 
 
-_Section = tuple[int, int, list[tuple[CudaToken, int]]]
+_Section = list[tuple[CudaToken, int]]
 
 
 def _sections(text: str) -> Iterator[_Section]:
-    """Yield start, end and tokens of the parts between the colons in the parentheses."""
-    tokens: list[tuple[CudaToken, int]] = []
-    start = -1
-    for token, depth in tokens_with_depth(text, 0):
-        if start < 0 and token.text == "(":
-            start = token.end
-        elif start < 0:
-            if token.text not in _QUALIFIERS:
+    """Yield the tokens of the parts between the colons in the parentheses."""
+    tokens: _Section | None = None
+    for token, depth in with_depth(cuda_tokens(text)):
+        if token.kind == "directive":
+            raise UnsupportedError("asm with preprocessor directives inside")
+        if tokens is None:
+            if token.text == "(":
+                tokens = []
+            elif token.text not in _QUALIFIERS:
                 raise UnsupportedError(f"asm {token.text}")
         elif depth == 0 and token.text == ")":
-            yield start, token.start, tokens
+            yield tokens
             return
         elif depth == 1 and token.text in (":", "::"):
-            yield start, token.start, tokens
+            yield tokens
             if token.text == "::":
-                yield token.end, token.end, []
-            start, tokens = token.end, []
+                yield []
+            tokens = []
         else:
             tokens.append((token, depth))
 
 
-def _template(text: str, macros: _Macros) -> str:
-    pieces: list[str] = []
-    for piece in _PIECE.finditer(text):
-        if piece["raw"] is not None:
-            pieces.append(piece["raw"])
-        elif piece["literal"]:
-            pieces.append(_unescaped(piece["literal"][1:-1]))
-        elif piece["macro"]:
-            value = macros(piece["macro"], (piece["arguments"] or "").strip())
-            if value is None:
-                raise UnsupportedError(f"asm whose text comes from {piece['macro']}")
-            pieces.append(value)
-        elif piece["other"]:
-            raise UnsupportedError(f"asm with {piece['other']} beside its strings")
-    return "".join(pieces)
+def _unescaped(literal: str) -> str:
+    """Return the text of a string."""
+    if "R" in literal.partition('"')[0]:  # a raw string
+        return literal[literal.index("(") + 1 : literal.rindex(")")]
+    inner = literal[1:-1]
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "", found[1] or ""), inner)
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "", found[1] or ""), text)
+def _joined(tokens: Iterable[CudaToken]) -> str:
+    """Return the text of tokens, with a space for each comment or white space between them."""
+    text, last = "", 0
+    for token in tokens:
+        text += (" " if text and token.start > last else "") + token.text
+        last = token.end
+    return text
 
 
-def _items(tokens: Sequence[tuple[CudaToken, int]]) -> Iterator[list[CudaToken]]:
+def _items(tokens: _Section) -> Iterator[list[CudaToken]]:
     item: list[CudaToken] = []
     for token, depth in tokens:
         if depth == 1 and token.text == ",":
             yield item
             item = []
-        elif token.text != "\\":  # of a macro's lines
+        else:
             item.append(token)
     if item:
         yield item
 
 
-def _listed(body: str) -> list[tuple[str, list[CudaToken]]]:
-    """Return the operands that a macro stands for."""
-    text = f"({body})"
-    return [(text, item) for item in _items(list(tokens_with_depth(text, 0))[1:-1])]
-
-
 def _operand(text: str, item: Sequence[CudaToken], *, output: bool) -> Operand:
     k, constraint = 0, ""
-    while k < len(item) and item[k].kind == "literal":
-        constraint += _unescaped(item[k].text[1:-1])
+    while k < len(item) and item[k].text.startswith('"'):
+        constraint += item[k].text[1:-1]
         k += 1
     is_output = constraint[:1] in ("=", "+")
     valid = _CONSTRAINT.fullmatch(constraint) and is_output == output
@@ -197,3 +166,108 @@ def _operand(text: str, item: Sequence[CudaToken], *, output: bool) -> Operand:
     letter = constraint[-1].replace("i", "n")
     expression = text[item[k].end : item[-1].start]
     return Operand(letter, constraint[:-1], expression)
+
+
+def with_choice(text: str, name: str, choice: str) -> str:
+    """Return ``text`` with ``choice`` in place of the macro ``name``."""
+    tokens = cuda_tokens(text)
+    return edited(text, [(*token[2:], choice) for token in tokens if token.text == name])
+
+
+class _StringMacro(NamedTuple):
+    """A definition of a macro: its parameters, None without parentheses, and its body."""
+
+    parameters: tuple[str, ...] | None
+    body: str
+
+
+class MacroStrings:
+    """The strings and texts that the macros of a text stand for in asm statements.
+
+    A macro with several different definitions counts as unknown, since any of them may hold.
+
+    Args:
+        source: the CUDA C++ text.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._definitions: dict[str, set[_StringMacro]] = {}
+        for token in cuda_tokens(source):
+            if token.kind == "directive" and (found := _DEFINE.match(token.text)):
+                parameters = None
+                if names := found["parameters"]:
+                    parameters = tuple(name.strip() for name in names[1:-1].split(","))
+                macro = _StringMacro(parameters, _joined(cuda_tokens(token.text, found.end())))
+                self._definitions.setdefault(found["name"], set()).add(macro)
+
+    def choice_in(self, text: str) -> tuple[str, list[str]] | None:
+        """Return a macro in a text for which several strings are defined, with these strings."""
+        for token in cuda_tokens(text):
+            macros = self._definitions.get(token.text, ())
+            strings = [macro.body for macro in macros if _is_string(macro)]
+            if len(strings) > 1:
+                return token.text, sorted(strings)
+        return None
+
+    def body(self, name: str) -> str | None:
+        """Return the text of a macro without parameters, or None if it is unknown."""
+        macro = self._only(name)
+        return macro.body if macro and macro.parameters is None else None
+
+    def template(self, tokens: Sequence[CudaToken]) -> str:
+        """Return the text of strings and macros that stand for strings.
+
+        Raises:
+            UnsupportedError: something else is among them.
+        """
+        pieces, k = [], 0
+        while k < len(tokens):
+            token = tokens[k]
+            arguments: tuple[str, ...] = ()
+            k += 1
+            if token.kind == "literal":
+                pieces.append(_unescaped(token.text))
+                continue
+            if token.kind != "name":
+                raise UnsupportedError(f"asm with {token.text} beside its strings")
+            if k < len(tokens) and tokens[k].text == "(":
+                texts = [other.text for other in tokens[k:]]
+                closing = texts.index(")") if ")" in texts else 0
+                listed = _joined(tokens[k + 1 : k + closing])
+                arguments = tuple(part.strip() for part in listed.split(","))
+                k += closing + 1
+            value = self._value(token.text, arguments)
+            if value is None:
+                raise UnsupportedError(f"asm whose text comes from {token.text}")
+            pieces.append(value)
+        return "".join(pieces)
+
+    def _only(self, name: str) -> _StringMacro | None:
+        macros = self._definitions.get(name, set())
+        return next(iter(macros)) if len(macros) == 1 else None
+
+    def _value(self, name: str, arguments: Sequence[str], depth: int = 0) -> str | None:
+        """Return the string for a macro with its arguments, or None if it is unknown."""
+        macro = self._only(name)
+        if macro is None or depth > _DEEPEST or len(arguments) != len(macro.parameters or ()):
+            return None
+        values = dict(zip(macro.parameters or (), arguments, strict=True))
+        pieces: list[str | None] = []
+        shown = False  # after #
+        for token in cuda_tokens(macro.body):
+            if token.kind == "literal":
+                pieces.append(_unescaped(token.text))
+            elif token.kind == "name":
+                shown_value = values.get(token.text, "")
+                inner = self._value(token.text, (), depth + 1)
+                pieces.append(shown_value if shown else inner)
+            elif token.text != "#":
+                return None
+            shown = token.text == "#"
+        return None if None in pieces else "".join(filter(None, pieces))
+
+
+def _is_string(macro: _StringMacro) -> bool:
+    tokens = list(cuda_tokens(macro.body))
+    literal = all(token.kind == "literal" for token in tokens)
+    return bool(tokens) and literal and macro.parameters is None

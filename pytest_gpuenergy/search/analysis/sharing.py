@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.accesses import Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import CountedLoop, CudaText, Variable
+from pytest_gpuenergy.search.analysis.accesses import Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_text import FLOATS, CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -41,7 +41,6 @@ _BRANCHES = (
 )
 _DEEPEST = 20
 _WARP = 32
-_FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
 _MEETINGS = (
     *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
     "__activemask",
@@ -247,7 +246,7 @@ class Sharing:
             ends = (around[0].start, around[0].bound, around[0].step)
             return all(self._agree(e, loop, excepted, depth - 1) for e in ends if e is not None)
         if self._kernel.text.writes(variable):
-            known = variable.type in _FLOATS and not variable.pointer
+            known = variable.type in FLOATS and not variable.pointer
             return known and self._is_reduced(variable, loop, excepted, depth)
         value = variable.value
         return value is not None and self._agree(value, loop, excepted, depth - 1)

@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.fleet.commands import usage_problem
+from pytest_gpuenergy.fleet.heartbeat import Watch, hang_up, takes_more
 from pytest_gpuenergy.fleet.probe import ProbedGpu, other_version, own_gpu, own_version
-from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
-from pytest_gpuenergy.fleet.relay import INTERRUPT, PULSE, STARTED, UNFIT
-from pytest_gpuenergy.support import is_folder, name_emulated_host, told
+from pytest_gpuenergy.fleet.relay import HEARTBEAT, INTERRUPT, STARTED, UNFIT
+from pytest_gpuenergy.support import (
+    DeviceError,
+    GpuEnergyError,
+    is_folder,
+    name_emulated_host,
+    told,
+)
 
 _GONE = object()
 
@@ -29,31 +35,34 @@ def begin(channel: Any) -> None:
     Receives a dictionary: ``directory``, the path of the project (None for the working directory);
     ``inside``, the folder in it from which pytest was called; ``device``, the value of
     ``--gpu-device``; ``capping``, whether the run sets power limits; ``version``, that of the
-    controller's package; ``options``, those in its environment; the channel of the `PULSE`; and
+    controller's package; ``options``, those in its environment; the channel of the `HEARTBEAT`; and
     ``silence_s``, the time without a beat after which this worker ends. Sends `STARTED` with a
     description of the GPU, or `UNFIT` with the reason, also later if pytest refuses its arguments.
     """
     asked = channel.receive()
     name_emulated_host()
-    pulse = _Pulse(asked[PULSE], asked["silence_s"])
+    heartbeat = _Heartbeat(asked[HEARTBEAT], asked["silence_s"])
     try:
         _begin(channel, asked)
     finally:
-        pulse.stop()
+        heartbeat.stop()
 
 
 def _begin(channel: Any, asked: dict[str, Any]) -> None:
-    problem, gpu = _look(asked)
-    if problem is not None:
-        channel.send((UNFIT, problem))
+    try:
+        gpu = _checked_gpu(asked)
+    except (GpuEnergyError, OSError) as error:
+        channel.send((UNFIT, told(error)))
         return
-    assert gpu is not None
     here = os.getcwd()  # noqa: PTH109 -- as pytest will see it, links and all
     os.chdir(Path(here, asked["inside"]))
     channel.send((STARTED, {"directory": here, "uuid": gpu.uuid, "name": gpu.name}))
     if asked.get("options") is not None:
         os.environ["PYTEST_ADDOPTS"] = asked["options"]
-    path = _xdist_remote()
+    xdist = importlib.util.find_spec("xdist")
+    assert xdist is not None
+    assert xdist.origin is not None
+    path = Path(xdist.origin).with_name("remote.py")  # which must not be imported yet
     code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
     own = __package__.partition(".")[0]
     # pytest warns about plugins that were imported before it could rewrite their assertions.
@@ -67,31 +76,28 @@ def _begin(channel: Any, asked: dict[str, Any]) -> None:
         channel.send((UNFIT, f"its pytest cannot begin there: {usage_problem(str(error))}"))
 
 
-def _xdist_remote() -> Path:
-    """Return the path of the module `xdist.remote`, which must not be imported yet."""
-    spec = importlib.util.find_spec("xdist")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).with_name("remote.py")
+def _checked_gpu(asked: dict[str, Any]) -> ProbedGpu:
+    """Return the GPU of this worker.
 
-
-def _look(asked: dict[str, Any]) -> tuple[str | None, ProbedGpu | None]:
-    """Return why this host or its GPU cannot be used, and the GPU."""
+    Raises:
+        GpuEnergyError, OSError: The GPU or this host cannot be used.
+    """
     if asked["version"] != own_version():
-        return other_version(own_version(), asked["version"]), None
+        raise DeviceError(other_version(own_version(), asked["version"]))
     if importlib.util.find_spec("xdist") is None:
-        return "pytest-xdist is not installed: pip install pytest-xdist.", None
+        raise DeviceError("pytest-xdist is not installed: pip install pytest-xdist.")
     try:
         if asked["directory"] is not None:
             os.chdir(asked["directory"])
-        if not is_folder(Path(asked["inside"])):
-            return f"the project there has no folder {asked['inside']}: copy the project.", None
+        has_folder = is_folder(Path(asked["inside"]))
     except OSError as error:
-        return f"{told(error)} Copy the project there, or give dir=PATH.", None
+        raise DeviceError(f"{told(error)} Copy the project there, or give dir=PATH.") from None
+    if not has_folder:
+        raise DeviceError(f"the project there has no folder {asked['inside']}: copy the project.")
     return own_gpu(asked["device"], capping=asked["capping"])
 
 
-class _Pulse:
+class _Heartbeat:
     """Answers beats, and interrupts this process when there were none for a time."""
 
     def __init__(self, channel: Any, silence_s: float) -> None:

@@ -6,56 +6,50 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.spec_kernel import MAX_DEPTH, Facts, SpecKernel
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
 from pytest_gpuenergy.search.source.cuda_text import NARROW, CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.edits import fresh_name
-from pytest_gpuenergy.search.source.polynomials import (
-    Atom,
-    Facts,
-    Interval,
-    Polynomial,
-    loop_range,
-    quotient_range,
-)
+from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.tree import (
+    arguments_of,
     bare,
     expression,
     field,
+    only,
     operator_of,
+    sides,
     text_of,
+    whole_number,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State, TensorSpec
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+WARP = 32
+"""The threads of a warp."""
+THREAD = Polynomial.atom(Atom("threadIdx.x"))
+BLOCK = Polynomial.atom(Atom("blockIdx.x"))
 _AXES = ("x", "y", "z")
-_DEEPEST = 40
 _CASTS = frozenset(
     [
         *("int", "unsigned", "unsigned int", "size_t", "long", "long long", "unsigned long long"),
         *("int32_t", "uint32_t", "int64_t", "uint64_t"),
     ]
 )
-_WARP = 32
-_QUOTIENTS = frozenset(["/", "%", "&", ">>"])
 
 
-class CudaKernel:
+class CudaKernel(SpecKernel):
     """A text that is understood, with the values of its parameters for each set of sizes.
 
     Attributes:
         text: the text, after `with_counted_loops`.
-        launch: the launch plan.
-        spec: the spec of what the kernel computes.
-        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: CudaText, state: State, spec: KernelSpec, facts: Facts) -> None:
+        super().__init__(state.launch, spec, facts)
         self.text = text
-        self.launch = state.launch
-        self.spec = spec
-        self.facts = facts
         self._polynomials: dict[tuple[Node, int], Polynomial | None] = {}
         self._definitions: dict[int, bool] = {}
 
@@ -96,16 +90,16 @@ class CudaKernel:
         }
 
     @cached_property
-    def _arguments(self) -> dict[int, str]:
+    def _scalars(self) -> dict[int, tuple[int, ...]]:
+        """The values of the parameters that nothing changes, by their key."""
         pairs = zip(self.text.parameters, self.spec.arguments, strict=True)
-        return {parameter.key: name for parameter, name in pairs if not parameter.pointer}
-
-    @cached_property
-    def _fixed(self) -> frozenset[int]:
-        """The keys of the parameters that nothing changes."""
-        return frozenset(
-            parameter.key for parameter in self.text.parameters if not self.text.writes(parameter)
-        )
+        return {
+            parameter.key: self.facts.scalars[name]
+            for parameter, name in pairs
+            if name in self.facts.scalars
+            and not parameter.pointer
+            and not self.text.writes(parameter)
+        }
 
     @cached_property
     def _loops(self) -> dict[int, CountedLoop]:
@@ -119,13 +113,7 @@ class CudaKernel:
         if atom.operator or len(atom.variables) != 1:
             return None
         (key,) = atom.variables
-        if key not in self._fixed:
-            return None
-        return self.facts.scalars.get(self._arguments.get(key, ""))
-
-    def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """Return the range of an expression over all threads, for one set of sizes."""
-        return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
+        return self._scalars.get(key)
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
         for axis, threads, blocks in zip(_AXES, self.block, self.facts.grid, strict=True):
@@ -140,111 +128,91 @@ class CudaKernel:
         if atom.operator:
             return self._range_of_quotient(atom, case, depth)
         (loop,) = [self._loops.get(key) for key in atom.variables] if atom.variables else [None]
-        return self._range_of_loop(loop, case, depth) if loop is not None else None
-
-    def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
-        if atom.left is None or atom.right is None:
+        if loop is None:
             return None
-        left, right = self._ends(atom.left, case, depth), self._ends(atom.right, case, depth)
-        return quotient_range(left, atom.operator, right)
+        ends = [self.polynomial(loop.start), self.polynomial(loop.bound), self.step_of(loop)]
+        return self._range_of_loop(ends, case, depth)
 
-    def _ends(self, polynomial: Polynomial, case: int, depth: int) -> Interval | None:
-        return polynomial.interval(lambda part: self._range(part, case, depth - 1))
+    def step_of(self, loop: CountedLoop) -> Polynomial | None:
+        """Return the step of a loop; None if it is not understood."""
+        return Polynomial.constant(1) if loop.step is None else self.polynomial(loop.step)
 
-    def _range_of_loop(self, loop: CountedLoop, case: int, depth: int) -> Interval | None:
-        ends = []
-        for node in (loop.start, loop.bound, loop.step):
-            part = Polynomial.constant(1) if node is None else self.polynomial(node)
-            found = None if part is None else self._ends(part, case, depth)
-            if found is None:
-                return None
-            ends.append(found)
-        return loop_range(*ends)
-
-    def polynomial(self, node: Node, depth: int = _DEEPEST) -> Polynomial | None:
+    def polynomial(self, node: Node, depth: int = MAX_DEPTH) -> Polynomial | None:
         """Return an integer expression; None if it depends on memory, or is not understood."""
         key = node, depth
         if key not in self._polynomials:
-            self._polynomials[key] = self._polynomial(bare(node), depth)
+            self._polynomials[key] = self._polynomial(bare(node), depth) if depth else None
         return self._polynomials[key]
 
     def _polynomial(self, node: Node, depth: int) -> Polynomial | None:
-        if depth == 0:
-            return None
-        if node.type == "number_literal":
-            return _number(text_of(node))
-        if node.type == "identifier":
-            return self._named(node, depth)
-        if node.type == "field_expression":
-            return self._member(text_of(node))
-        if node.type == "binary_expression":
-            return self._binary(node, depth)
-        if node.type == "unary_expression" and operator_of(node) in ("-", "+"):
-            inner = self._part(node, "argument", depth)
-            return -inner if inner is not None and operator_of(node) == "-" else inner
-        if node.type == "cast_expression" and text_of(field(node, "type")) in _CASTS:
-            return self._part(node, "value", depth)
-        if node.type == "call_expression" and (tile := self.text.tile_of(node)) is not None:
-            return self._rank(*tile)
-        if node.type == "call_expression" and _is_integer_cast(node):
-            inside = field(node, "arguments")
-            only = inside.named_children if inside is not None else []
-            return self.polynomial(only[0], depth - 1) if len(only) == 1 else None
-        return None
-
-    def _part(self, node: Node, name: str, depth: int) -> Polynomial | None:
-        inner = field(node, name)
-        return None if inner is None else self.polynomial(inner, depth - 1)
+        inner: Node | None = None
+        match node.type:
+            case "number_literal":
+                number = whole_number(text_of(node))
+                return None if number is None else Polynomial.constant(number)
+            case "identifier":
+                return self._named(node, depth)
+            case "field_expression":
+                base, _, axis = text_of(node).partition(".")
+                if base == "blockDim" and axis in _AXES:
+                    return Polynomial.constant(self.block[_AXES.index(axis)])
+                known = base in ("threadIdx", "blockIdx", "gridDim") and axis in _AXES
+                return Polynomial.atom(Atom(text_of(node))) if known else None
+            case "binary_expression":
+                return self._binary(node, depth)
+            case "unary_expression" if operator_of(node) in ("-", "+"):
+                inner = field(node, "argument")
+            case "cast_expression" if text_of(field(node, "type")) in _CASTS:
+                inner = field(node, "value")
+            case "call_expression" if (tile := self.text.tile_of(node)) is not None:
+                return self._rank(*tile)
+            case "call_expression" if _is_integer_cast(node):
+                inner = only(arguments_of(node))
+        value = None if inner is None else self.polynomial(inner, depth - 1)
+        return -value if value is not None and operator_of(node) == "-" else value
 
     def _named(self, node: Node, depth: int) -> Polynomial | None:
         name = text_of(node)
         variable = self.text.variable(node)
         if variable is None:
-            known = _WARP if name == "warpSize" else self.constant(name)
+            known = WARP if name == "warpSize" else self.constant(name)
             return Polynomial.atom(Atom(name)) if known is None else Polynomial.constant(known)
         if variable.pointer or variable.dims or variable.reference:
             return None
-        if variable.type in NARROW:  # what it is given may not fit
-            return Polynomial.atom(Atom(name, frozenset([variable.key])))
-        if self.is_definition(variable) and variable.value is not None:
+        # What a narrow variable is given may not fit.
+        if variable.type not in NARROW and self.is_definition(variable) and variable.value:
             value = self.polynomial(variable.value, depth - 1)
             if value is not None:
                 return value
-        return Polynomial.atom(Atom(name, frozenset([variable.key])))
+        return variable.number
 
     def is_definition(self, variable: Variable) -> bool:
         """Return whether a variable always has the value that it is declared with."""
         if variable.key not in self._definitions:
-            self._definitions[variable.key] = self._is_definition(variable)
+            value = None if variable.parameter else variable.value
+            fixed = value is not None and not self.text.writes(variable)
+            self._definitions[variable.key] = (
+                fixed and value is not None and self.text.is_fixed(value, variable.scope)
+            )
         return self._definitions[variable.key]
-
-    def _is_definition(self, variable: Variable) -> bool:
-        if variable.parameter or variable.value is None or self.text.writes(variable):
-            return False
-        return self.text.is_fixed(variable.value, variable.scope)
-
-    def _member(self, text: str) -> Polynomial | None:
-        base, _, axis = text.partition(".")
-        if base not in ("threadIdx", "blockIdx", "blockDim", "gridDim") or axis not in _AXES:
-            return None
-        if base == "blockDim":
-            return Polynomial.constant(self.block[_AXES.index(axis)])
-        return Polynomial.atom(Atom(text))
 
     def _rank(self, threads: int, method: str) -> Polynomial | None:
         """Return the value of a method of a tile of ``threads`` threads."""
         x, y, z = self.block
-        thread, size = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(threads)
+        size = Polynomial.constant(threads)
         if method in ("size", "num_threads"):
             return size
         if y * z != 1 or x % threads:
             return None
         if method == "meta_group_size":
             return Polynomial.constant(x // threads)
-        return _quotient(thread, {"thread_rank": "%", "meta_group_rank": "/"}[method], size)
+        return _quotient(THREAD, {"thread_rank": "%", "meta_group_rank": "/"}[method], size)
 
     def _binary(self, node: Node, depth: int) -> Polynomial | None:
-        left, right = self._part(node, "left", depth), self._part(node, "right", depth)
+        parts = sides(node, *("+", "-", "*", "<<", "/", "%", "&", ">>"))
+        if parts is None:
+            return None
+        left, right = (self.polynomial(part, depth - 1) for part in parts)
         if left is None or right is None:
             return None
         match operator_of(node):
@@ -254,11 +222,11 @@ class CudaKernel:
                 return left - right
             case "*":
                 return left * right
-            case "<<" if right.value is not None and 0 <= right.value < 31:
-                return left * Polynomial.constant(1 << right.value)
-            case sign if sign in _QUOTIENTS:
+            case "<<":
+                places = right.value
+                return None if places is None or not 0 <= places < 31 else left * (1 << places)
+            case sign:
                 return _quotient(left, sign, right)
-        return None
 
     def is_multiple(self, polynomial: Polynomial, of: int) -> bool:
         """Return whether an expression is a multiple for all sets of sizes."""
@@ -275,22 +243,18 @@ class CudaKernel:
 
     def fresh(self, name: str, besides: Iterable[str] = ()) -> str:
         """Return ``name``, or one made of it that neither the text nor ``besides`` has."""
-        return fresh_name(name, self._names.union(besides))
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return self.text.words | frozenset(self.launch.constants)
+        return fresh_name(name, self.text.words.union(self.launch.constants, besides))
 
     def constant(self, name: str, depth: int = 8) -> int | None:
         """Return the value of a macro or a constant of the file, if it is one whole number."""
-        given, written = self.launch.constants.get(name), self.text.constants.get(name)
+        launched, written = self.launch.constants.get(name), self.text.constants.get(name)
         value = None
         if written is not None and depth > 0:
             found = self.polynomial(expression(written), depth)
             value = found.value if found is not None else None
-        if given is None or isinstance(given, float):
+        if launched is None or isinstance(launched, float):
             return value
-        return int(given) if written is None or value == given else None
+        return int(launched) if written is None or value == launched else None
 
 
 def _is_integer_cast(call: Node) -> bool:
@@ -299,13 +263,6 @@ def _is_integer_cast(call: Node) -> bool:
         return text_of(function) in ("int", "size_t")
     kinds = text_of(field(function, "arguments"))
     return text_of(field(function, "name")) == "static_cast" and kinds[1:-1].strip() in _CASTS
-
-
-def _number(text: str) -> Polynomial | None:
-    try:
-        return Polynomial.constant(int(text.rstrip("uUlL"), 0))
-    except ValueError:
-        return None
 
 
 def _quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial | None:

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.source import cuda_checks, triton_checks
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import CudaText, Variable
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
+from pytest_gpuenergy.search.source.cuda_text import BYTES, FLOATS, CudaText, Variable
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import UnavailableError
 
-_KINDS = {
-    "float": ("float", 4),
-    "double": ("float", 8),
-    "half": ("float", 2),
-    "__half": ("float", 2),
-    "nv_bfloat16": ("float", 2),
-    "__nv_bfloat16": ("float", 2),
-    "signed char": ("int", 1),
-    "unsigned char": ("int", 1),
-    "short": ("int", 2),
-    "unsigned short": ("int", 2),
-    "int": ("int", 4),
-    "unsigned": ("int", 4),
-    "unsigned int": ("int", 4),
-    "long long": ("int", 8),
-    "unsigned long long": ("int", 8),
-    "size_t": ("int", 8),
-}
-"""The kind and the bytes of each plain type. Other types may be views of anything."""
+_WIDE = {"long long": 8, "unsigned long long": 8, "size_t": 8}
 
 
 def additions(state: State, before: State) -> frozenset[str]:
@@ -51,14 +33,22 @@ def assembler_statements(state: State) -> int:
     return triton_checks.assembler_statements(state.source)
 
 
+def understood(state: State, spec: KernelSpec) -> CudaKernel | TritonFunction | None:
+    """Return the kernel of a state; None if moves that parse its text leave it alone.
+
+    Raises:
+        UnavailableError: tree-sitter is needed and not installed.
+    """
+    return (CudaKernel if state.language == "cuda" else TritonFunction).of(state, spec)
+
+
 def not_understood(spec: KernelSpec) -> str:
     """Return a sentence if the moves that parse a text leave the baseline alone; else "".
 
     Raises:
         UnavailableError: tree-sitter is needed and not installed.
     """
-    kind = CudaKernel if spec.language == "cuda" else TritonFunction
-    if kind.of(spec.baseline, spec) is not None:
+    if understood(spec.baseline, spec) is not None:
         return ""
     hint = ""
     if spec.language == "cuda":
@@ -96,7 +86,12 @@ def other_types(spec: KernelSpec) -> str:
 
 
 def _differs(parameter: Variable, dtype: str) -> bool:
-    known = _KINDS.get(parameter.type)
-    kind = "float" if "float" in dtype else "int"
+    """Return whether a parameter's type is surely not that of a tensor or scalar.
+
+    A ``char`` may be a view of anything, and so may types that are not known.
+    """
+    size = {**BYTES, **_WIDE}.get(parameter.type)
     digits = "".join(c for c in dtype if c.isdigit())
-    return known is not None and bool(digits) and known != (kind, int(digits) // 8)
+    if size is None or not digits or parameter.type == "char":
+        return False
+    return size * 8 != int(digits) or ("float" in dtype) != (parameter.type in FLOATS)

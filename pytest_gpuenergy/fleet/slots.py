@@ -1,11 +1,15 @@
-"""Asks the hosts of a fleet what they offer, and gives each GPU that is usable a seat."""
+"""Asks the hosts of a fleet what they offer, and gives each GPU that is usable a slot."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from pytest_gpuenergy.fleet.commands import (
     local_worker,
@@ -34,15 +38,15 @@ from pytest_gpuenergy.support import DeviceError, FormError, InputError, decode
 SLURM_PLACE = "slurm"
 """The name of a host that Slurm chooses."""
 
-_LEAST_WAIT_S = 120.0
-"""The least time for a host to answer, whatever ``wait=`` says, because it may start slowly."""
+_MIN_WAIT_S = 120.0
+"""The minimum time for a host to answer, whatever ``wait=`` says, because it may start slowly."""
 
 _TOGETHER = 32
 """The largest number of hosts that are asked at the same time."""
 
 
 @dataclass(frozen=True)
-class Seat:
+class Slot:
     """A place for a worker: a GPU, and the command that starts an interpreter beside it.
 
     Attributes:
@@ -59,25 +63,27 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Muster:
-    """The seats of a fleet, and sentences about the hosts and GPUs that have none."""
+class FoundSlots:
+    """The slots of a fleet, and sentences about the hosts and GPUs that have none."""
 
-    seats: tuple[Seat, ...]
+    slots: tuple[Slot, ...]
     left_out: tuple[str, ...] = ()
-    hosts: tuple[ProbedHost, ...] = ()
 
 
-def muster(fleet: Fleet | None, device: str, project: str, *, capping: bool) -> Muster:
-    """Ask all hosts, and give each usable GPU a seat. Takes as long as the slowest host.
+def find_slots(
+    fleet: Fleet, device: str, project: str, *, capping: bool, one_model: bool = False
+) -> FoundSlots:
+    """Ask all hosts, and give each usable GPU a slot. Takes as long as the slowest host.
 
     Slurm's tasks are not asked, because later tasks may run on other hosts. Each checks its own GPU
     when it starts.
 
     Args:
-        fleet: The fleet whose hosts are asked; None for this host.
+        fleet: The fleet whose hosts are asked.
         device: The value of ``--gpu-device``: ``auto`` or emulated GPUs.
         project: The path of the project here.
         capping: Whether the run sets power limits.
+        one_model: Whether GPUs of another model than most are left out.
 
     Raises:
         InputError: ``device`` names a single GPU.
@@ -85,15 +91,48 @@ def muster(fleet: Fleet | None, device: str, project: str, *, capping: bool) -> 
     """
     check_fleet_device(device)
     if isinstance(fleet, SlurmFleet):
-        return Muster((_slurm_seat(fleet, project),) * fleet.count)
+        return FoundSlots((_slurm_slot(fleet, project),) * fleet.count)
     hosts = ask_hosts(fleet, device, project)
-    return seated(fleet, hosts, device, project, capping=capping)
+    if one_model:
+        hosts = _leave_out_other_models(hosts, capping=capping)
+    return assign_slots(fleet, hosts, device, project, capping=capping)
 
 
-def seated(
+def _leave_out_other_models(hosts: Sequence[ProbedHost], *, capping: bool) -> list[ProbedHost]:
+    """Return the hosts with a reason against each GPU of another model than most usable ones."""
+    model = most_common(
+        (gpu.name, gpu.emulated)
+        for host in hosts
+        for gpu in host.gpus
+        if host.problem is None and gpu.reason_against(capping=capping) is None
+    )
+
+    def judged(gpu: ProbedGpu) -> ProbedGpu:
+        if model is None or (gpu.name, gpu.emulated) == model:
+            return gpu
+        return replace(gpu, no_measuring=gpu.no_measuring or of_other_model(model[0]))
+
+    return [replace(host, gpus=tuple(map(judged, host.gpus))) for host in hosts]
+
+
+_H = TypeVar("_H", bound=Hashable)
+
+
+def most_common(values: Iterable[_H]) -> _H | None:
+    """Return the most frequent value, the first of several; None if there are no values."""
+    counted = Counter(values).most_common(1)
+    return counted[0][0] if counted else None
+
+
+def of_other_model(model: str) -> str:
+    """Return the reason against a GPU of another model than that of a search."""
+    return f"the search is on {model}, with which its figures cannot be compared."
+
+
+def assign_slots(
     fleet: Fleet | None, hosts: Sequence[ProbedHost], device: str, project: str, *, capping: bool
-) -> Muster:
-    """Give each usable GPU of these hosts a seat; see `muster`."""
+) -> FoundSlots:
+    """Give each usable GPU of these hosts a slot; see `find_slots`."""
     usable, left_out, avoid = [], [], []
     for host in hosts:
         if host.problem is not None or host.version != own_version():
@@ -107,8 +146,8 @@ def seated(
             else:
                 left_out.append(f"{host.title}, GPU {gpu.index} ({gpu.name}): {why}")
                 avoid.append(f"{host.node}:{gpu.index}")
-    seats = tuple(_seat(fleet, host, gpu, device, project, avoid) for host, gpu in usable)
-    return Muster(seats, tuple(left_out), tuple(hosts))
+    slots = tuple(_slot(fleet, host, gpu, device, project, avoid) for host, gpu in usable)
+    return FoundSlots(slots, tuple(left_out))
 
 
 def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[ProbedHost]:
@@ -126,59 +165,49 @@ def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[ProbedHost
             return list(
                 threads.map(lambda host: _ask_one(fleet, host, device, project), fleet.hosts)
             )
-    wait_s = max(fleet.wait_s, _LEAST_WAIT_S)
+    wait_s = max(fleet.wait_s, _MIN_WAIT_S)
     if isinstance(fleet, SlurmFleet):
         return _ask_together(srun_probe(fleet, device, project), wait_s, "srun", "Slurm")
     return _ask_together(ray_probe(fleet, device, project), wait_s, "", "Ray")
 
 
-def _seat(
+def _slot(
     fleet: Fleet | None,
     host: ProbedHost,
     gpu: ProbedGpu,
     device: str,
     project: str,
     avoid: Sequence[str],
-) -> Seat:
+) -> Slot:
     if fleet is None:
-        return Seat(tuple(local_worker(gpu.index)), host.title, gpu.uuid, project)
+        return Slot(tuple(local_worker(gpu.index)), host.title, gpu.uuid, project)
     if isinstance(fleet, SshFleet):
         (named,) = [named_host for named_host in fleet.hosts if named_host.name == host.label]
         command = ssh_worker(fleet, named, gpu.index, project)
-        return Seat(tuple(command), host.title, gpu.uuid, project_on(fleet, named, project))
+        return Slot(tuple(command), host.title, gpu.uuid, project_on(fleet, named, project))
     if isinstance(fleet, SlurmFleet):
-        return _slurm_seat(fleet, project)
+        return _slurm_slot(fleet, project)
     command = ray_worker(fleet, device, project, host.node, avoid)
-    return Seat(tuple(command), host.title, None, fleet.settings.directory)
+    return Slot(tuple(command), host.title, None, fleet.settings.directory)
 
 
-def _slurm_seat(fleet: SlurmFleet, project: str) -> Seat:
+def _slurm_slot(fleet: SlurmFleet, project: str) -> Slot:
     there = project_on(fleet, None, project)
-    return Seat(tuple(srun_worker(fleet, project)), SLURM_PLACE, None, there)
+    return Slot(tuple(srun_worker(fleet, project)), SLURM_PLACE, None, there)
 
 
 def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> ProbedHost:
-    command = ssh_probe(fleet, host, device, project)
-    wait_s = max(fleet.wait_s, _LEAST_WAIT_S)
+    wait_s = max(fleet.wait_s, _MIN_WAIT_S)
     try:
-        done = _run(command, wait_s)
+        answers, problem = _probe(ssh_probe(fleet, host, device, project), wait_s)
     except subprocess.TimeoutExpired:
-        return _silent(host.name, f"it did not answer within {wait_s:g} s.")
+        answers, problem = [], f"it did not answer within {wait_s:g} s."
     except OSError:
         raise DeviceError(
             "ssh is missing: install an OpenSSH client, or use Ray or Slurm."
         ) from None
-    answers = list(_answers(done.stdout))
-    if not answers:
-        return _silent(host.name, _last_words(done))
-    found = answers[-1]
-    return ProbedHost(
-        found.name, found.python, found.version, found.gpus, found.problem, label=host.name
-    )
-
-
-def _silent(name: str, problem: str) -> ProbedHost:
-    return ProbedHost(name, problem=problem, label=name)
+    answer = answers[-1] if answers else ProbedHost(host.name, problem=problem)
+    return replace(answer, label=host.name)
 
 
 def _ask_together(
@@ -186,7 +215,7 @@ def _ask_together(
 ) -> list[ProbedHost]:
     """Run one command that has all hosts print their answers."""
     try:
-        done = _run(command, wait_s)
+        answers, problem = _probe(command, wait_s)
     except subprocess.TimeoutExpired:
         raise DeviceError(
             f"{engine} did not answer within {wait_s:g} s: see whether it has free places, or give "
@@ -194,14 +223,14 @@ def _ask_together(
         ) from None
     except OSError:
         raise DeviceError(f"{program} is missing: run this where {engine} is installed.") from None
-    found = list(_answers(done.stdout))
-    if not found:
-        raise DeviceError(f"{engine} lists no host: {_last_words(done)}")
-    return found
+    if not answers:
+        raise DeviceError(f"{engine} lists no host: {problem}")
+    return answers
 
 
-def _run(command: Sequence[str], wait_s: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def _probe(command: Sequence[str], wait_s: float) -> tuple[list[ProbedHost], str]:
+    """Run a command that prints the answers of hosts; return them, and why it failed if it did."""
+    done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -211,22 +240,17 @@ def _run(command: Sequence[str], wait_s: float) -> subprocess.CompletedProcess[s
         check=False,
         env=package_environment(),
     )
-
-
-def _answers(output: str) -> Iterator[ProbedHost]:
-    for line in output.splitlines():
+    answers = []
+    for line in done.stdout.splitlines():
         _, mark, answer = line.partition(MARK)
         if mark:
             try:
-                yield decode(answer, ProbedHost, "the answer")
+                answers.append(decode(answer, ProbedHost, "the answer"))
             except FormError as error:
-                yield ProbedHost("unknown", problem=f"its answer cannot be read: {error}.")
-
-
-def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """Return why a command failed, from what it printed."""
-    without = f"the command ended with exit code {done.returncode} and no message."
-    return reason_in(done.stderr) or reason_in(done.stdout) or without
+                problem = f"its answer cannot be read: {error}."
+                answers.append(ProbedHost("unknown", problem=problem))
+    silent = f"the command ended with exit code {done.returncode} and no message."
+    return answers, reason_in(done.stderr) or reason_in(done.stdout) or silent
 
 
 def none_left(

@@ -12,7 +12,7 @@ from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.support import DeviceError
 
 
-class FarDevice(Device):
+class RemoteDevice(Device):
     """A GPU that search spaces, logs and record files are made for, but that runs nothing here.
 
     Args:
@@ -97,4 +97,4 @@ class _ToldNvml:
 
 def setpoint_of(device: Device) -> Setpoint:
     """Return the enforced setpoint; for a remote card, as reported when it was claimed."""
-    return device.enforced if isinstance(device, FarDevice) else enforced_setpoint(device)
+    return device.enforced if isinstance(device, RemoteDevice) else enforced_setpoint(device)

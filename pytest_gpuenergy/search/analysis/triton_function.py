@@ -6,39 +6,27 @@ import ast
 from dataclasses import replace
 from functools import cached_property
 
-from pytest_gpuenergy.search.source.polynomials import (
-    Atom,
-    Facts,
-    Interval,
-    Polynomial,
-    loop_range,
-    quotient_range,
-)
+from pytest_gpuenergy.search.analysis.spec_kernel import MAX_DEPTH, Facts, SpecKernel
+from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.triton_text import TritonText
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
-_DEEPEST = 40
 _SAME = frozenset(["multiple_of", "max_contiguous", "broadcast_to", "expand_dims"])
 """Functions whose values are those of their first argument."""
 _WIDE = frozenset(["int32", "uint32", "int64", "uint64"])
 """Types that an index fits in."""
 
 
-class TritonFunction:
+class TritonFunction(SpecKernel):
     """A Triton function with values of its parameters for each set of sizes.
 
     Attributes:
         text: the text.
-        launch: the launch plan.
-        spec: the spec of what the function computes.
-        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: TritonText, state: State, spec: KernelSpec, facts: Facts) -> None:
+        super().__init__(state.launch, spec, facts)
         self.text = text
-        self.launch = state.launch
-        self.spec = spec
-        self.facts = facts
 
     @classmethod
     def of(cls, state: State, spec: KernelSpec) -> TritonFunction | None:
@@ -73,10 +61,6 @@ class TritonFunction:
         fixed = [pair for pair in pairs if pair[0] not in self.text.assignments]
         return {parameter: known[name] for parameter, name in fixed if name in known}
 
-    def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """Return the range of an expression over all programs, for one set of sizes."""
-        return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
-
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
         if atom.text in self.scalars:
             return self.scalars[atom.text][case], self.scalars[atom.text][case]
@@ -92,29 +76,13 @@ class TritonFunction:
         if atom.operator == "num_programs" and atom.right is not None:
             blocks = self.facts.grid[atom.right.value or 0][case]
             return blocks, blocks
-        return self._range_of_loop(atom.text, case, depth)
-
-    def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
-        if atom.left is None or atom.right is None:
+        loops = [loop for loop in self.text.loops if loop.name == atom.text]
+        if len(loops) != 1 or len(self.text.assignments.get(atom.text, [])) != 1:
             return None
-        left = atom.left.interval(lambda part: self._range(part, case, depth - 1))
-        right = atom.right.interval(lambda part: self._range(part, case, depth - 1))
-        return quotient_range(left, atom.operator, right)
+        ends = (loops[0].start, loops[0].stop, loops[0].step)
+        return self._range_of_loop(map(self.polynomial, ends), case, depth)
 
-    def _range_of_loop(self, name: str, case: int, depth: int) -> Interval | None:
-        loops = [loop for loop in self.text.loops if loop.name == name]
-        if len(loops) != 1 or len(self.text.assignments.get(name, [])) != 1:
-            return None
-        ends = []
-        for node in (loops[0].start, loops[0].stop, loops[0].step):
-            found = self.polynomial(node)
-            known = found and found.interval(lambda part: self._range(part, case, depth - 1))
-            if not known:
-                return None
-            ends.append(known)
-        return None if ends[2][0] < 1 else loop_range(*ends)
-
-    def polynomial(self, node: ast.expr, depth: int = _DEEPEST) -> Polynomial | None:
+    def polynomial(self, node: ast.expr, depth: int = MAX_DEPTH) -> Polynomial | None:
         """Return an integer, or one that stands for each of a block; None if not understood."""
         if depth == 0:
             return None

@@ -20,19 +20,16 @@ from typing import Any
 
 from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import LOCK_WAIT_S, Evaluation, Settings, Station, claim
+from pytest_gpuenergy.engine import LOCK_WAIT_S, Evaluation, GpuWorker, Settings, Station, claim
 from pytest_gpuenergy.fleet.gpu_messages import (
     BEAT,
     INPUTS,
     MARK,
     PREPARE,
+    Answer,
     Beaten,
-    Confirmed,
-    Done,
-    Evaluated,
     Failed,
     Message,
-    Read,
     Ready,
     Started,
     Told,
@@ -40,9 +37,8 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     read_file,
     read_request,
 )
+from pytest_gpuenergy.fleet.heartbeat import HeardInput, Watch, hang_up, takes_more
 from pytest_gpuenergy.fleet.probe import other_version, own_gpu, own_version
-from pytest_gpuenergy.fleet.pulse import HeardInput, Watch, hang_up, takes_more
-from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -55,10 +51,8 @@ from pytest_gpuenergy.support import (
     name_emulated_host,
     told,
 )
-from pytest_gpuenergy.tuning import Confirm, TimingTask, confirm_with
-from pytest_gpuenergy.workloads import Workload
+from pytest_gpuenergy.tuning import StationConfirmer, TimingTask
 
-_FACTORY = "pytest_gpuenergy.tuning.tuning_gpus:TuningGpu"
 _RESTS_WITHIN_S = 120.0
 
 
@@ -70,30 +64,29 @@ def serve() -> None:
     ``silence_s``, the time after which this process ends if it hears nothing. Sends `Ready`, then
     `Started` or `Unfit`, then an answer to each request.
     """
-    line = _Pipes()
+    pipes = _Pipes()
     name_emulated_host()
     with suppress(KeyboardInterrupt), ExitStack() as stack:  # the end of the input interrupts this
         folder = stack.enter_context(disk_folder())
-        line.send(Ready())
-        request = read_request(line.input)
+        pipes.send(Ready())
+        request = read_request(pipes.input)
         if request is None:
             return
         (asked,) = request[1]
-        line.watch(asked["silence_s"])
-        listener = _Listener(line, folder)
+        pipes.watch(asked["silence_s"])
+        listener = _Listener(pipes, folder)
         listener.start()
         try:
-            post = _claimed(stack, line, asked, folder)
+            gpu = listener.gpu = _claimed(stack, pipes, asked, folder)
         except (GpuEnergyError, OSError) as error:
-            line.send(Unfit(told(error)))
+            pipes.send(Unfit(told(error)))
             return
-        listener.post = post
-        line.send(post.described())
+        pipes.send(gpu.described())
         while True:
-            line.send(post.answer(*listener.requests.get()))
+            pipes.send(gpu.answer(*listener.requests.get()))
 
 
-def _claimed(stack: ExitStack, line: _Pipes, asked: dict[str, Any], folder: Path) -> _Post:
+def _claimed(stack: ExitStack, pipes: _Pipes, asked: dict[str, Any], folder: Path) -> _ServedGpu:
     """Claim the GPU that the environment names, until the stack is closed.
 
     Raises:
@@ -103,17 +96,14 @@ def _claimed(stack: ExitStack, line: _Pipes, asked: dict[str, Any], folder: Path
         raise DeviceError(other_version(own_version(), asked["version"]))
     settings = Settings(asked["powercap"], asked["smclock"], asked["allow_clocks"])
     spec = asked["device"]
-    problem, gpu = own_gpu(spec, capping=settings.writes)
-    if problem is not None or gpu is None:
-        raise DeviceError(problem or "it has no GPU.")
+    gpu = own_gpu(spec, capping=settings.writes)
     device = stack.enter_context(open_device(spec, index=gpu.index))
     station = claim(
-        stack, device, settings, lambda text: line.send(Told(text)), lock_wait_s=LOCK_WAIT_S
+        stack, device, settings, lambda text: pipes.send(Told(text)), lock_wait_s=LOCK_WAIT_S
     )
-    place = (spec, gpu.index) if device.emulated else (device.uuid, 0)
-    worker = Worker(_FACTORY, *place)
+    worker = GpuWorker.process(device, spec, gpu.index)
     stack.callback(worker.retire)
-    return _Post(line, station, worker, folder)
+    return _ServedGpu(pipes, station, worker, folder)
 
 
 class _Pipes:
@@ -158,27 +148,27 @@ class _Listener(threading.Thread):
 
     Attributes:
         requests: The requests to be answered.
-        post: The claimed GPU, which compiles kernels ahead; None until it is claimed.
+        gpu: The claimed GPU, which compiles kernels ahead; None until it is claimed.
     """
 
-    def __init__(self, line: _Pipes, folder: Path) -> None:
+    def __init__(self, pipes: _Pipes, folder: Path) -> None:
         super().__init__(daemon=True)
         self.requests: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
-        self.post: _Post | None = None
-        self._line = line
+        self.gpu: _ServedGpu | None = None
+        self._pipes = pipes
         self._folder = folder
 
     def run(self) -> None:
         try:
-            while (request := read_request(self._line.input)) is not None:
+            while (request := read_request(self._pipes.input)) is not None:
                 name, arguments = request
                 if name == INPUTS:
                     self._take_inputs(*arguments)
                 elif name == BEAT:
-                    self._line.answer_beat()
+                    self._pipes.answer_beat()
                 elif name == PREPARE:
-                    if self.post is not None:
-                        self.post.device.prepare(*arguments)
+                    if self.gpu is not None:
+                        self.gpu.device.prepare(*arguments)
                 else:
                     self.requests.put(request)
         finally:
@@ -186,26 +176,25 @@ class _Listener(threading.Thread):
 
     def _take_inputs(self, name: str, size: int) -> None:
         """Store the inputs of a workload, and delete those of the previous one."""
-        path = self._folder / name
         problem = ""
         with suppress(OSError):
             for old in self._folder.iterdir():
                 old.unlink()
         try:
-            read_file(self._line.input, path, size)
+            read_file(self._pipes.input, self._folder / name, size)
         except OSError as error:
             problem = told(error)
-        if self.post is not None:
-            self.post.problem = problem
+        if self.gpu is not None:
+            self.gpu.problem = problem
 
 
-class _Post:
+class _ServedGpu:
     """Answers requests about a claimed GPU.
 
     Args:
-        line: The pipes to the search.
+        pipes: The pipes to the search.
         station: The claimed GPU.
-        worker: The process of a `TuningGpu`.
+        worker: The process of the GPU, which times candidates.
         folder: The folder of the inputs.
 
     Attributes:
@@ -213,15 +202,12 @@ class _Post:
         problem: Why the inputs could not be stored; empty if they were.
     """
 
-    def __init__(self, line: _Pipes, station: Station, worker: Worker, folder: Path) -> None:
+    def __init__(self, pipes: _Pipes, station: Station, worker: Worker, folder: Path) -> None:
         self.device: Device = station.device
         self.problem = ""
-        self._line = line
-        self._station = station
         self._worker = worker
         self._folder = folder
-        self._begun = False
-        self._confirm: dict[bool, Confirm] = {}
+        self._confirmer = StationConfirmer(station, lambda text: pipes.send(Told(text)))
 
     def described(self) -> Started:
         """Return the description of the GPU for the search."""
@@ -245,44 +231,34 @@ class _Post:
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Message:
         """Return the answer to a request, which may be that it has failed."""
         try:
-            if name == "evaluate":
-                return Evaluated(self._evaluate(*arguments))
-            if name == "confirm":
-                return Confirmed(self._confirmed(*arguments))
+            if name == "run":
+                return Answer(self._run(*arguments))
             if name == "energy_mj":
-                return Read(self._energy_mj())
+                return Answer(self._energy_mj())
             if name == "rest":
                 self._rest()
-            return Done()
+            if name == "confirm":
+                self._rest()
+                kernel, workload, energy = arguments
+                return Answer(self._confirmer.confirm(kernel, workload, energy=energy))
         except (GpuEnergyError, OSError) as error:
             return Failed.of(error)
+        return Answer()
 
-    def _evaluate(self, task: TimingTask, timeout_s: float | None) -> Evaluation:
+    def _run(self, task: TimingTask, timeout_s: float | None) -> Evaluation:
         if self.problem:
             raise DeviceError(self.problem)
         try:
             self.device.compile(task.job.kernel)  # into the cache that the other process shares
         except KernelFault as fault:
             return Evaluation(outcome=fault.outcome, message=str(fault), gpu=self.device.uuid)
-        self._begun = True
         task = replace(task, inputs=self._folder / task.inputs.name)
-        found: Evaluation = self._worker.call("evaluate", task, timeout_s=timeout_s)
-        return found
-
-    def _confirmed(self, kernel: Kernel, workload: Workload, energy: bool) -> Any:
-        self._rest()
-        if energy not in self._confirm:
-            self._confirm[energy] = confirm_with(
-                self._station, energy=energy, tell=lambda text: self._line.send(Told(text))
-            )
-        try:
-            return self._confirm[energy](kernel, workload)
-        finally:
-            self.device.renew()  # so that the process of candidates can have the GPU again
+        result: Evaluation = self._worker.call("run", task, timeout_s=timeout_s)
+        return result
 
     def _rest(self) -> None:
         with suppress(DeviceError):  # a process that has died keeps no context
-            if self._begun:
+            if self._worker.pid is not None:
                 self._worker.call("rest", timeout_s=_RESTS_WITHIN_S)
 
     def _energy_mj(self) -> float | None:
