@@ -284,23 +284,11 @@ class TestRecordedFigures:
         assert {json.loads(line)["cap"] for line in others} == {"300W"}
         assert kept | others == before
 
-    def test_figures_of_another_cache_are_not_used(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert emulated(recorded, "--cache", "cold") == (2, None)
-        assert "has none with --cache cold" in capsys.readouterr().err
-
     def test_another_card_is_refused(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["replay", str(recorded), "--gpu-device", "emulated:a100"]) == 2
         assert "are those of NVIDIA H200, and" in capsys.readouterr().err
-
-    def test_an_unknown_kernel_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert emulated(recorded, "--kernels", "c0ffee") == (2, None)
-        assert "have no kernel 'c0ffee': give ids from" in capsys.readouterr().err
 
     def test_only_the_chosen_calls_are_replayed(self, recorded: Path) -> None:
         first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
@@ -332,19 +320,6 @@ class TestRecordedFigures:
         for one in before["measurements"]:
             assert (found[replayed(one)] == one) == (launched(one) >= 300)
 
-    @pytest.mark.parametrize("word", ["0", "-1", "many", "9" * 5000])
-    def test_a_number_of_runs_that_is_none_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str], word: str
-    ) -> None:
-        assert emulated(recorded, "--runs", word) == (2, None)
-        assert "--runs" in capsys.readouterr().err
-
-    def test_a_limit_outside_the_cards_range_is_refused_before_anything_is_measured(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert emulated(recorded, "--powercap", "900W") == (2, None)
-        assert "900" in capsys.readouterr().err
-
     def test_the_report_has_how_the_power_of_the_profile_was_aligned(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -358,6 +333,33 @@ class TestRecordedFigures:
         said = "31 samples, whose clock is aligned with the profiler's within ±2.5 µs"
         assert said in capsys.readouterr().out
 
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            (("--cache", "cold"), "has none with --cache cold"),
+            (("--kernels", "c0ffee"), "have no kernel 'c0ffee': give ids from"),
+            *((("--kernels", words), "names no kernel") for words in ("", ",", " , ")),
+            *((("--runs", word), "--runs") for word in ("0", "-1", "many", "9" * 5000)),
+            (("--powercap", "900W"), "900"),
+            (("--step", "2"), "has no decode step 2: give 1 to 1"),
+        ],
+    )
+    def test_what_cannot_be_asked_for_is_refused_before_anything_is_measured(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        options: tuple[str, ...],
+        sentence: str,
+    ) -> None:
+        assert emulated(recorded, *options) == (2, None)
+        assert sentence in capsys.readouterr().err
+
+    def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert emulated(recorded, "--html", str(recorded)) == (1, None)
+        assert "cannot be written (it is a folder)" in capsys.readouterr().err
+
     def test_no_folder_is_told_in_one_sentence(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["replay"]) == 2
         assert "Name the folder that gpuenergy profile has written" in capsys.readouterr().err
@@ -365,19 +367,6 @@ class TestRecordedFigures:
     def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _, report = emulated(recorded, "--json", "--kernels", "c229cf67f982a")
         assert json.loads(capsys.readouterr().out) == report
-
-    @pytest.mark.parametrize("words", ["", ",", " , "])
-    def test_a_list_of_no_kernels_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str], words: str
-    ) -> None:
-        assert emulated(recorded, "--kernels", words) == (2, None)
-        assert "names no kernel" in capsys.readouterr().err
-
-    def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert emulated(recorded, "--html", str(recorded)) == (1, None)
-        assert "cannot be written (it is a folder)" in capsys.readouterr().err
 
     def test_a_folder_is_replayed_by_one_process_at_a_time(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
@@ -490,12 +479,6 @@ class TestRecordedFigures:
         path.write_text("\n".join(map(json.dumps, lines)))
         assert emulated(recorded) == (2, None)
         assert sentence in capsys.readouterr().err
-
-    def test_a_step_that_was_not_profiled_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert emulated(recorded, "--step", "2") == (2, None)
-        assert "has no decode step 2: give 1 to 1" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("arguments", "size"),
