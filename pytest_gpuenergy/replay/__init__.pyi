@@ -1,21 +1,17 @@
 from .account.account import (
+    EAGER as EAGER,
+    GRAPH as GRAPH,
+    LAYERS as LAYERS,
     Account as Account,
     account_for_step as account_for_step,
     savings as savings,
+    step_key as step_key,
 )
-from .account.figures import EAGER as EAGER, GRAPH as GRAPH, LAYERS as LAYERS, step_key as step_key
 from .account.replay_report import (
     ReplayReport as ReplayReport,
     report_lines as report_lines,
     report_path as report_path,
     schema_document as schema_document,
-)
-from .clocks import (
-    CLOCK as CLOCK,
-    Bracket as Bracket,
-    ClockError as ClockError,
-    ClockRead as ClockRead,
-    align as align,
 )
 from .extract.calls import (
     CallForm as CallForm,
@@ -72,10 +68,15 @@ from .play.replay_run import (
     source_of as source_of,
 )
 from .power import (
+    CLOCK as CLOCK,
+    Bracket as Bracket,
+    ClockError as ClockError,
+    ClockRead as ClockRead,
     PowerAlignment as PowerAlignment,
     PowerCurve as PowerCurve,
     PowerSampler as PowerSampler,
     Span as Span,
+    align as align,
     read_power as read_power,
     write_power as write_power,
 )

@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Measurement, RunInfo
-from pytest_gpuenergy.replay.account.account import Account, Saving, Total, total_over_ranks
-from pytest_gpuenergy.replay.account.figures import GRAPH
+from pytest_gpuenergy.replay.account.account import GRAPH, Account, Saving, Total, total_over_ranks
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.report import document_schema
 from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically

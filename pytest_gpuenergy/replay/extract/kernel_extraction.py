@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.extract.kernel_list import read_list
 from pytest_gpuenergy.replay.extract.trace import (
@@ -25,7 +24,7 @@ from pytest_gpuenergy.replay.extract.unique_kernels import (
     signature_of,
     unique_kernels,
 )
-from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
+from pytest_gpuenergy.replay.power import CLOCK, POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.profile_folder import (
     HOST,
     PROFILE_JSON,

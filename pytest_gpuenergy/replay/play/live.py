@@ -22,7 +22,7 @@ from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.replay.account.figures import EAGER, GRAPH, LAYERS, step_key
+from pytest_gpuenergy.replay.account.account import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.replay_plan import (

@@ -16,18 +16,16 @@ from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_r
 from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
 from pytest_gpuenergy.replay.account.account import (
-    Account,
-    Saving,
-    account_for_step,
-    savings,
-)
-from pytest_gpuenergy.replay.account.figures import (
     EAGER,
     GAP_MS,
     GRAPH,
     LAYERS,
+    Account,
+    Saving,
+    account_for_step,
     is_held_back,
     links_key,
+    savings,
     spaced_key,
     step_key,
 )

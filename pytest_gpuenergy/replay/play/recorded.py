@@ -16,7 +16,7 @@ from typing import Any
 from pytest_gpuenergy.emulator import EmulatedDevice, demand_of_figures
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, check
-from pytest_gpuenergy.replay.account.figures import (
+from pytest_gpuenergy.replay.account.account import (
     EAGER,
     GAP,
     GRAPH,

@@ -13,7 +13,7 @@ from msgspec import structs
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, WorkloadInfo
-from pytest_gpuenergy.replay.account.figures import (
+from pytest_gpuenergy.replay.account.account import (
     GAP,
     GPU_US,
     GRAPH,

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import Device, stop_tracing_at_exit
 from pytest_gpuenergy.engine import Station
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.replay.clocks import CLOCK, ClockError, ClockRead
 from pytest_gpuenergy.replay.extract.calls import (
     CallForm,
     unevenly_called,
@@ -29,7 +28,14 @@ from pytest_gpuenergy.replay.extract.calls import (
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, extract_kernels
 from pytest_gpuenergy.replay.extract.timeline import write_results
 from pytest_gpuenergy.replay.extract.trace import write_trace
-from pytest_gpuenergy.replay.power import POWER_CSV, PowerSampler, write_power
+from pytest_gpuenergy.replay.power import (
+    CLOCK,
+    POWER_CSV,
+    ClockError,
+    ClockRead,
+    PowerSampler,
+    write_power,
+)
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.programs import (
     Prompt,
