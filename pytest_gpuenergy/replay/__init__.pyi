@@ -50,7 +50,7 @@ from .extract.trace import (
 from .extract.unique_kernels import (
     Signature as Signature,
     UniqueKernel as UniqueKernel,
-    signature_of as signature_of,
+    replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
 from .play.live import capture_step as capture_step
@@ -58,14 +58,14 @@ from .play.rank_replay import ReplayOptions as ReplayOptions
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,
-    key_of as key_of,
     model_name as model_name,
+    replayed_key as replayed_key,
     step_workload as step_workload,
 )
 from .play.replay_run import (
-    planner_for as planner_for,
+    choose_planner as choose_planner,
     replay_profile as replay_profile,
-    source_of as source_of,
+    replay_source as replay_source,
 )
 from .power import (
     CLOCK as CLOCK,
@@ -80,8 +80,12 @@ from .power import (
     read_power as read_power,
     write_power as write_power,
 )
-from .profile.capture import CallRecorder as CallRecorder, copy_of as copy_of, describe as describe
-from .profile.exported import Export as Export, program_of as program_of
+from .profile.capture import (
+    CallRecorder as CallRecorder,
+    copied_tensor as copied_tensor,
+    describe as describe,
+)
+from .profile.exported import Export as Export, exported_program as exported_program
 from .profile.language_models import (
     LanguageModel as LanguageModel,
     load_model as load_model,

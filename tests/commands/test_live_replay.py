@@ -220,10 +220,10 @@ class TestWithPyTorch:
 
         from pytest_gpuenergy.replay.profile import capture
 
-        def copy_of(_: Any) -> Any:
+        def copied_tensor(_: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
 
-        monkeypatch.setattr(capture, "copy_of", copy_of)
+        monkeypatch.setattr(capture, "copied_tensor", copied_tensor)
         assert replay(run) == 1
         assert "choose fewer with --kernels" in capsys.readouterr().err
         assert not measured

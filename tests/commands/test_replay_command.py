@@ -20,7 +20,7 @@ from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
-from pytest_gpuenergy.replay import argument_bytes, planner_for
+from pytest_gpuenergy.replay import argument_bytes, choose_planner
 from pytest_gpuenergy.support import InputError, lock
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/replay.schema.json"
@@ -114,7 +114,7 @@ def test_without_pytorch_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     card: Any = SimpleNamespace(name="NVIDIA H200", ordinal=0)
     with pytest.raises(InputError, match=r"needs torch: pip install 'pytest-gpuenergy\[replay\]'"):
-        planner_for(card, recorded, "model")
+        choose_planner(card, recorded, "model")
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from pytest_gpuenergy.replay import (
     UniqueCall,
     account_for_step,
     extract_kernels,
-    key_of,
     read_calls,
+    replayed_key,
     savings,
 )
 
@@ -324,7 +324,7 @@ class TestBloomOnAnH200:
     ) -> None:
         lines = (BLOOM / "results/measurements.jsonl").read_bytes().splitlines()
         measured = {
-            key_of(one): one
+            replayed_key(one): one
             for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
         }
         calls = read_calls(BLOOM)

@@ -15,7 +15,7 @@ from pytest_gpuenergy.replay import (
     UniqueKernel,
     extract_kernels,
     launches,
-    signature_of,
+    replay_signature,
     unique_kernels,
     write_extraction,
 )
@@ -30,7 +30,7 @@ def unique(written: list[dict[str, Any]]) -> list[UniqueKernel]:
 
 def signature(written: list[dict[str, Any]]) -> Signature:
     (kernel,) = unique(written)
-    return signature_of(kernel)
+    return replay_signature(kernel)
 
 
 def extracted(folder: Path, written: list[dict[str, Any]]) -> KernelExtraction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import against_stock
 import pytest
@@ -15,6 +16,19 @@ from pytest_gpuenergy.tuning import Trial
 @pytest.fixture
 def bench(tmp_path: Path) -> TunerBench:
     return TunerBench(against_stock.main, tmp_path / "against_stock.json")
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in for a tuner hangs after two trials; then all the time that it has is over."""
+    monkeypatch.setenv("FAKE_TUNER", "hang")
+
+    def monotonic() -> float:
+        hangs = any(path.read_text().count("\n") == 2 for path in tmp_path.rglob("trials.jsonl"))
+        return 1e6 if hangs else 0.0
+
+    clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+    monkeypatch.setattr(tuner_process, "time", clock)
 
 
 def row(output: str, tuner: str) -> list[str]:

@@ -45,9 +45,9 @@ def spaced_key(call: str) -> str:
     return f"{call}-spaced"
 
 
-def gpu_us_of(found: Measurement) -> float | None:
+def profiled_gpu_us(measurement: Measurement) -> float | None:
     """Return the GPU time of a call alone, by the profiler, in microseconds; None if unknown."""
-    value = found.kernel.details.get(GPU_US)
+    value = measurement.kernel.details.get(GPU_US)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -69,14 +69,14 @@ def is_held_back(alone: Measurement, whole: Measurement) -> bool:
     return clocks[0] is not None and clocks[1] is not None and clocks[0] < clocks[1]
 
 
-def as_measured(found: Measurement, temperature_c: float | None) -> CallFigures:
+def as_measured(measurement: Measurement, temperature_c: float | None) -> CallFigures:
     """Return the figures of a call, with its energy at ``temperature_c``."""
     return CallFigures(
-        time_ms_of(found),
-        found.raw_energy_mj or 0.0,
-        at_temperature_mj(found, temperature_c),
-        half_width_mj(found),
-        found.effective_sm_clock_mhz,
+        time_ms_of(measurement),
+        measurement.raw_energy_mj or 0.0,
+        at_temperature_mj(measurement, temperature_c),
+        half_width_mj(measurement),
+        measurement.effective_sm_clock_mhz,
     )
 
 
@@ -126,25 +126,23 @@ def without_gaps(
     )
 
 
-def time_ms_of(found: Measurement) -> float:
+def time_ms_of(measurement: Measurement) -> float:
     """Return the time in milliseconds; NaN if it is missing."""
-    return found.time_ms or math.nan
+    return measurement.time_ms or math.nan
 
 
-def at_temperature_mj(found: Measurement, temperature_c: float | None) -> float:
+def at_temperature_mj(measurement: Measurement, temperature_c: float | None) -> float:
     """Return the measured energy in mJ, corrected to ``temperature_c`` where that is possible."""
-    energy_mj = found.raw_energy_mj or 0.0
-    if None in (found.energy_change_per_k, found.temperature_c, temperature_c):
+    energy_mj = measurement.raw_energy_mj or 0.0
+    per_k, measured_c = measurement.energy_change_per_k, measurement.temperature_c
+    if per_k is None or measured_c is None or temperature_c is None:
         return energy_mj
-    assert found.energy_change_per_k is not None
-    assert found.temperature_c is not None
-    assert temperature_c is not None
-    return energy_mj * (1 + found.energy_change_per_k * (temperature_c - found.temperature_c))
+    return energy_mj * (1 + per_k * (temperature_c - measured_c))
 
 
-def half_width_mj(found: Measurement) -> float:
+def half_width_mj(measurement: Measurement) -> float:
     """Return the half width of the 95 % interval of the energy; 0 without an interval."""
-    interval = found.energy_mj_ci95
+    interval = measurement.energy_mj_ci95
     return 0.0 if interval is None else (interval.high - interval.low) / 2
 
 
@@ -322,7 +320,7 @@ def account_for_step(
         covered_us += count * call.call_us
         if not call.is_exchange:
             compared_us += count * call.call_us
-            gpu_us = gpu_us_of(found)
+            gpu_us = profiled_gpu_us(found)
             alone_us.append(None if gpu_us is None else count * gpu_us)
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
@@ -451,8 +449,8 @@ def savings(
     return sorted(found, key=lambda saving: -saving.energy_mj)
 
 
-def _energy_mj(found: Measurement) -> float:
-    return found.energy_mj or 0.0
+def _energy_mj(measurement: Measurement) -> float:
+    return measurement.energy_mj or 0.0
 
 
 class Total(Struct, frozen=True):

@@ -173,20 +173,20 @@ def _account(account: Account, step: str) -> Iterator[str]:
         )
 
 
-def _measured(found: Account | Total, step: str) -> str:
+def _measured(figures: Account | Total, step: str) -> str:
     return (
-        f"{step}, {found.level}, {found.cap}: {found.energy_mj:.4g} mJ and {found.time_ms:.4g} ms "
-        f"measured; predicted {found.predicted_mj:.4g} mJ ({found.energy_error:+.1%})"
+        f"{step}, {figures.level}, {figures.cap}: {figures.energy_mj:.4g} mJ and "
+        f"{figures.time_ms:.4g} ms measured; predicted {figures.predicted_mj:.4g} mJ ({figures.energy_error:+.1%})"
     )
 
 
-def _per_token(found: Account | Total) -> str:
-    edp = f"EDP {found.edp_mj_ms:.4g} mJ ms"
-    if found.joules_per_token is None or found.tokens_per_joule is None:
+def _per_token(figures: Account | Total) -> str:
+    edp = f"EDP {figures.edp_mj_ms:.4g} mJ ms"
+    if figures.joules_per_token is None or figures.tokens_per_joule is None:
         return edp
     return (
-        f"{found.joules_per_token:.4g} J per token, {found.tokens_per_joule:.4g} tokens per joule, "
-        f"{edp}"
+        f"{figures.joules_per_token:.4g} J per token, "
+        f"{figures.tokens_per_joule:.4g} tokens per joule, {edp}"
     )
 
 

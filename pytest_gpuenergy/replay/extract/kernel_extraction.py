@@ -21,7 +21,7 @@ from pytest_gpuenergy.replay.extract.unique_kernels import (
     Signature,
     UniqueKernel,
     identity,
-    signature_of,
+    replay_signature,
     unique_kernels,
 )
 from pytest_gpuenergy.replay.power import CLOCK, POWER_CSV, PowerCurve, Span, read_power
@@ -84,7 +84,7 @@ class KernelExtraction:
     @cached_property
     def signatures(self) -> list[Signature]:
         """How each unique kernel can be replayed, in the order of the kernels."""
-        return list(map(signature_of, self.kernels))
+        return list(map(replay_signature, self.kernels))
 
     @property
     def pairs(self) -> list[tuple[UniqueKernel, Signature]]:
@@ -191,38 +191,38 @@ def _read_launches(path: Path, *, host: bool) -> tuple[list[TraceLaunch], list[S
     return found, [(event.ts, event.end) for event in clocks]
 
 
-def write_extraction(found: KernelExtraction, folder: Path) -> None:
+def write_extraction(extraction: KernelExtraction, folder: Path) -> None:
     """Write the files of an extraction; those of launches only if there are any.
 
     Args:
-        found: The extraction.
+        extraction: The extraction.
         folder: The folder to write to, which is made if need be.
 
     Raises:
         OSError: A file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if found.launches:
-        rows = [{"kernel": identity(launch), **plain(launch)} for launch in found.launches]
+    if extraction.launches:
+        rows = [{"kernel": identity(launch), **plain(launch)} for launch in extraction.launches]
         write_atomically(folder / LAUNCHES_JSONL, _lines(rows))
         cells = [[_cell(row[column]) for column in _COLUMNS] for row in rows]
         write_atomically(folder / LAUNCHES_CSV, csv_text([_COLUMNS, *cells]))
-    write_atomically(folder / UNIQUE_JSONL, _lines(found.kernels))
+    write_atomically(folder / UNIQUE_JSONL, _lines(extraction.kernels))
     document = {
         "schema_version": SCHEMA_VERSION,
-        "gpu_time_us": found.gpu_time_us,
-        "busy_us": found.busy_us,
-        "span_us": found.span_us,
-        "launches": found.calls,
-        "runs": found.runs,
-        "time_coverage": found.time_coverage,
-        "call_coverage": found.call_coverage,
+        "gpu_time_us": extraction.gpu_time_us,
+        "busy_us": extraction.busy_us,
+        "span_us": extraction.span_us,
+        "launches": extraction.calls,
+        "runs": extraction.runs,
+        "time_coverage": extraction.time_coverage,
+        "call_coverage": extraction.call_coverage,
         "tiers": {str(number): what for number, what in TIERS.items()},
-        "signatures": found.signatures,
+        "signatures": extraction.signatures,
     }
     write_atomically(folder / SIGNATURES_JSON, dump(document))
-    if found.exchanges is not None:
-        document = {"schema_version": SCHEMA_VERSION, **plain(found.exchanges)}
+    if extraction.exchanges is not None:
+        document = {"schema_version": SCHEMA_VERSION, **plain(extraction.exchanges)}
         write_atomically(folder / EXCHANGES_JSON, dump(document))
 
 

@@ -47,12 +47,12 @@ _COLOUR = {
 
 
 def write_results(
-    found: KernelExtraction, folder: Path, name: str, tell: Callable[[str], None]
+    extraction: KernelExtraction, folder: Path, name: str, tell: Callable[[str], None]
 ) -> None:
     """Write all files of an extraction; without the plotting library, all but the charts.
 
     Args:
-        found: The extraction.
+        extraction: The extraction.
         folder: The folder to write to, which is made if need be.
         name: The name of what was profiled, for titles.
         tell: Called with a sentence where there are no charts.
@@ -60,20 +60,20 @@ def write_results(
     Raises:
         ReportError, OSError: A file cannot be written.
     """
-    write_extraction(found, folder)
+    write_extraction(extraction, folder)
     try:
-        write_charts(found, folder, f"Kernels of {name}")
+        write_charts(extraction, folder, f"Kernels of {name}")
     except UnavailableError as error:
         tell(f"There are no charts. {error}")
 
 
 def write_charts(
-    found: KernelExtraction, folder: Path, title: str, max_launches: int = MAX_LAUNCHES
+    extraction: KernelExtraction, folder: Path, title: str, max_launches: int = MAX_LAUNCHES
 ) -> None:
     """Write the charts to ``folder``; the timeline only where there are launches.
 
     Args:
-        found: The extraction.
+        extraction: The extraction.
         folder: The folder, which exists.
         title: The title of the page.
         max_launches: The largest number of launches in the timeline.
@@ -83,12 +83,12 @@ def write_charts(
         ReportError: A file cannot be written.
     """
     check_html()
-    specs = chart_specs(found, max_launches)
+    specs = chart_specs(extraction, max_launches)
     draw(specs["breakdown"], folder / BREAKDOWN_PNG)
-    if not found.launches:
+    if not extraction.launches:
         return
-    sentences = [f"{headline(found)}."]
-    if (left_out := len(found.launches) - max_launches) > 0:
+    sentences = [f"{headline(extraction)}."]
+    if (left_out := len(extraction.launches) - max_launches) > 0:
         sentences.append(f"The timeline leaves out the last {left_out} launches.")
     files = resources.files(__package__)
     scripts = {
@@ -106,21 +106,21 @@ def write_charts(
     draw(specs["gantt"], folder / GANTT_PNG)
 
 
-def chart_specs(found: KernelExtraction, max_launches: int = MAX_LAUNCHES) -> dict[str, Spec]:
+def chart_specs(extraction: KernelExtraction, max_launches: int = MAX_LAUNCHES) -> dict[str, Spec]:
     """Return the chart ``breakdown`` and, where there are launches, ``gantt``."""
-    specs = {"breakdown": _breakdown(found)}
-    if found.launches:
-        specs["gantt"] = _timeline(found, max_launches)
+    specs = {"breakdown": _breakdown(extraction)}
+    if extraction.launches:
+        specs["gantt"] = _timeline(extraction, max_launches)
     return specs
 
 
-def _timeline(found: KernelExtraction, max_launches: int) -> Spec:
+def _timeline(extraction: KernelExtraction, max_launches: int) -> Spec:
     """Return a bar for each launch, and the card's power below them where it is known.
 
     The bars are on a line for each stream. The wheel zooms, dragging moves.
     """
-    shown, left_out = found.launches[:max_launches], found.launches[max_launches:]
-    categories = {each.kernel: each.category for each in found.signatures}
+    shown, left_out = extraction.launches[:max_launches], extraction.launches[max_launches:]
+    categories = {each.kernel: each.category for each in extraction.signatures}
     first_us = shown[0].begin_us
     rows = []
     for launch in shown:
@@ -170,10 +170,10 @@ def _timeline(found: KernelExtraction, max_launches: int) -> Spec:
             ],
         },
     }
-    if found.power is None:
+    if extraction.power is None:
         return bars
     until_us = left_out[0].begin_us if left_out else math.inf
-    power = _power_chart(found.power, first_us, until_us)
+    power = _power_chart(extraction.power, first_us, until_us)
     return {"vconcat": [bars, power], "resolve": {"scale": {"x": "shared"}}}
 
 
@@ -200,13 +200,13 @@ def _power_chart(curve: PowerCurve, first_us: float, until_us: float) -> Spec:
     }
 
 
-def _breakdown(found: KernelExtraction) -> Spec:
+def _breakdown(extraction: KernelExtraction) -> Spec:
     """Return the GPU time by category, and by phase where the trace names phases."""
     sums: dict[tuple[str, str], float] = {}
-    for kernel, signature in found.pairs:
+    for kernel, signature in extraction.pairs:
         key = (signature.category, kernel.phase or "unknown")
         sums[key] = sums.get(key, 0.0) + kernel.total_us
-    total_us = found.gpu_time_us or 1.0
+    total_us = extraction.gpu_time_us or 1.0
     rows = [
         {"category": category, "phase": phase, "ms": us / 1e3, "part": us / total_us}
         for (category, phase), us in sums.items()

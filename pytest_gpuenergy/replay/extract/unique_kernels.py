@@ -144,9 +144,9 @@ class Signature(Struct, frozen=True):
     missing: str | None = None
 
 
-def signature_of(kernel: UniqueKernel) -> Signature:
+def replay_signature(kernel: UniqueKernel) -> Signature:
     """Return how a unique kernel can be replayed."""
-    category, operator = category_of(kernel), kernel.operator
+    category, operator = kernel_category(kernel), kernel.operator
     tier: int | None = None
     recipe: dict[str, Any] = {}
     missing = None
@@ -173,7 +173,7 @@ def signature_of(kernel: UniqueKernel) -> Signature:
     return Signature(kernel.id, category, None if missing else tier, recipe, missing)
 
 
-def category_of(launch: TraceLaunch | UniqueKernel) -> Category:
+def kernel_category(launch: TraceLaunch | UniqueKernel) -> Category:
     """Return what a launch does, by its name and that of its operator."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"

@@ -32,7 +32,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     ReplayPlan,
     ReplayWorkloads,
 )
-from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copy_of
+from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copied_tensor
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
 from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable
@@ -102,7 +102,7 @@ class Captured:
         keys = [_form_key(self.forms[number]) for number in call.turns if number in self.kept]
         return keys != [key] * len(call.turns) or key not in self.reuse
 
-    def reuse_of(self, call: UniqueCall) -> list[Reuse]:
+    def median_reuse(self, call: UniqueCall) -> list[Reuse]:
         """Return the reuse of each tensor, with its median distance in all calls of this form."""
         return [
             Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
@@ -136,7 +136,7 @@ def capture_calls(
     return Captured(recorder.kept, recorder.forms, reuse)
 
 
-def turns_of(
+def call_turns(
     own: Sequence[LiveCall], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
 ) -> CallTurns:
     """Return the turns that replay a call.
@@ -161,7 +161,7 @@ def turns_of(
         found = [tensor]
         if first.is_parameter(tensor):
             found = [call.tensors[index] for call in own]
-        sets.append(found + [copy_of(tensor) for _ in range(number - len(found))])
+        sets.append(found + [copied_tensor(tensor) for _ in range(number - len(found))])
     outputs = max(numbers[len(tensors) :], default=1)
     count = max([outputs, *map(len, sets)])
     calls = [
@@ -289,7 +289,7 @@ def _turns(
             missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
             own = [captured.kept[number] for number in call.turns]
-            turns[call.id] = turns_of(own, captured.reuse_of(call), cache, limit_bytes)
+            turns[call.id] = call_turns(own, captured.median_reuse(call), cache, limit_bytes)
     _leave_out(calls, turns, missing, ranks)
     chosen = [call for call in calls if call.id in turns]
     found = launched_by([turns[call.id].rotating() for call in chosen], device)

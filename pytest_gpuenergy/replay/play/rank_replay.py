@@ -32,7 +32,7 @@ from pytest_gpuenergy.replay.account.account import (
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.play.recorded import read_measurements
-from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, key_of
+from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, replayed_key
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.report import RunFolder
@@ -202,7 +202,7 @@ class RankReplay:
             if not same or found.gpu_uuid != self.station.device.uuid:
                 self.others.append(found)
             elif sum(trial.launches for trial in found.trials) >= runs:
-                self.measurements.setdefault(found.cap, {})[key_of(found)] = found
+                self.measurements.setdefault(found.cap, {})[replayed_key(found)] = found
 
     def _keep_others(self) -> None:
         """Move what was measured with another cache, limit or card to a file of its own."""

@@ -21,7 +21,7 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
-    gpu_us_of,
+    profiled_gpu_us,
     step_key,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
@@ -31,7 +31,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     Repeat,
     ReplayPlan,
     ReplayWorkloads,
-    key_of,
+    replayed_key,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
@@ -46,7 +46,7 @@ _BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 
 def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
     """Return what plans the replay of recorded figures."""
     recorded = {
-        key_of(measurement): measurement
+        replayed_key(measurement): measurement
         for measurement in read_measurements(folder / RECORDED)
         if measurement.measured
         and measurement.power_limit_w is measurement.sm_clock_mhz is None
@@ -87,11 +87,11 @@ def read_measurements(path: Path) -> Iterator[Measurement]:
     """Yield the measurements in the lines of a file, if it exists; skip damaged lines."""
     for line in path.read_bytes().splitlines() if is_file(path) else ():
         try:
-            found = decode(line, Measurement)
-            check(found)
+            measurement = decode(line, Measurement)
+            check(measurement)
         except FormError:
             continue
-        yield found
+        yield measurement
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _Player:
         """Return a call; it reads from DRAM if its turns together do not fit into the L2 cache."""
         repeat = self.repeat(call.id, self._dram_bytes(call), len(call.launches))
         found = self.recorded[call.id]
-        return self.workloads.call(call, repeat, _number(found, "turns"), gpu_us_of(found))
+        return self.workloads.call(call, repeat, _number(found, "turns"), profiled_gpu_us(found))
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """Return a call with as many gaps as were recorded."""
@@ -161,11 +161,11 @@ def argument_bytes(arguments: Any) -> int:
     return math.prod(arguments["shape"]) * bits // 8
 
 
-def _number(found: Measurement, name: str) -> int:
-    number = found.workload.parameters.get(name)
+def _number(measurement: Measurement, name: str) -> int:
+    number = measurement.workload.parameters.get(name)
     if not isinstance(number, int) or number < 1:
         raise InputError(
-            f"The figures of {key_of(found)} were recorded with {name} of {shown(number)}, which "
+            f"The figures of {replayed_key(measurement)} were recorded with {name} of {shown(number)}, which "
             "is no number above zero: run gpuenergy replay on a real GPU again."
         )
     return number

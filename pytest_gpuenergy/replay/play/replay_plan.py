@@ -60,9 +60,9 @@ Planner = Callable[
 """Makes a plan from the record of a profile, all its calls, those to replay, and the steps."""
 
 
-def key_of(found: Measurement) -> str:
+def replayed_key(measurement: Measurement) -> str:
     """Return the key of what was measured: the id of a call, or a `step_key`."""
-    return str(found.workload.parameters.get("replays", ""))
+    return str(measurement.workload.parameters.get("replays", ""))
 
 
 @dataclass(frozen=True)

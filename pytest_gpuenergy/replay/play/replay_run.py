@@ -113,7 +113,7 @@ def _replay_rank(
         ranks = ALONE
         if count > 1:
             ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
-        planner = planner_for(device, folder, options.cache, options.export, ranks)
+        planner = choose_planner(device, folder, options.cache, options.export, ranks)
         named = NamedSetpoints.of(device, options.powercap, Path.cwd(), options.smclock)
         station = stack.enter_context(Station(device, allow_clocks=options.allow_clocks))
         for sentence in station.restored:
@@ -135,7 +135,7 @@ def _replay_rank(
         return ranks.gathered(replay.run())
 
 
-def planner_for(
+def choose_planner(
     device: Device, folder: Path, cache: Cache, export: str = "", ranks: Ranks = ALONE
 ) -> Planner:
     """Return what plans the replay on ``device``: of the model, or of recorded figures.
@@ -144,7 +144,7 @@ def planner_for(
         device: The claimed GPU. An emulated one replays recorded figures.
         folder: The folder of the profile.
         cache: What the L2 cache holds when a call is made again.
-        export: See `source_of`.
+        export: See `replay_source`.
         ranks: The ranks that share the model.
 
     Raises:
@@ -162,7 +162,7 @@ def planner_for(
     if ordinal is None:
         raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
     profile = read_profile(folder)
-    source = source_of(profile, export)
+    source = replay_source(profile, export)
     if profile.ranks != ranks.count:
         raise InputError(
             f"{folder} is the profile of a model on {profile.ranks} GPUs: replay it with gpuenergy "
@@ -173,7 +173,7 @@ def planner_for(
     return live_planner(f"cuda:{ordinal}", cache, source, ranks)
 
 
-def source_of(profile: ProfileRecord, export: str = "") -> str:
+def replay_source(profile: ProfileRecord, export: str = "") -> str:
     """Return the name of the program to load for a replay of ``profile``.
 
     Args:

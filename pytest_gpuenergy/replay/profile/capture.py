@@ -171,7 +171,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         def own(tensor: Any) -> Any:
             if _storage(tensor) in self._names:
                 return tensor
-            return copy_of(tensor) if _is_plain(tensor) else tensor.clone()
+            return copied_tensor(tensor) if _is_plain(tensor) else tensor.clone()
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
         return LiveCall(func, arguments, own_keywords, frozenset(self._names))
@@ -228,7 +228,7 @@ def describe(value: Any) -> Any:
     return type(value).__name__ if " at 0x" in text else text
 
 
-def copy_of(tensor: Any) -> Any:
+def copied_tensor(tensor: Any) -> Any:
     """Return a copy with the same strides and alignment, even if elements share memory."""
     if tensor.numel() == 0:
         return tensor.clone()

@@ -209,7 +209,7 @@ def load_exported(name: str, device: str) -> TorchProgram:
         record = read_record(content[RECORD], path)
         programs = {key: bytes(tensor.cpu().numpy()) for key, tensor in content[PROGRAMS].items()}
         export = Export(record, programs, content[WEIGHTS], content[CONSTANTS])
-        return program_of(export, name, device)
+        return exported_program(export, name, device)
     except InputError:
         raise
     except torch.OutOfMemoryError:
@@ -221,11 +221,11 @@ def load_exported(name: str, device: str) -> TorchProgram:
     except Exception as error:  # a damaged file may raise anything
         raise InputError(
             f"{name} is damaged, or gpuenergy profile --export has not written it "
-            f"({reason_of(error)}): export the model again."
+            f"({short_reason(error)}): export the model again."
         ) from None
 
 
-def program_of(export: Export, name: str, device: str) -> TorchProgram:
+def exported_program(export: Export, name: str, device: str) -> TorchProgram:
     """Return an exported program, ready to run on ``device``, where its weights are.
 
     Raises:
@@ -237,7 +237,7 @@ def program_of(export: Export, name: str, device: str) -> TorchProgram:
     except Exception as error:  # a version of PyTorch may raise anything
         raise InputError(
             f"{name} was exported with PyTorch {export.record.torch}, and PyTorch "
-            f"{torch.__version__} cannot load it ({reason_of(error)}): export the model again."
+            f"{torch.__version__} cannot load it ({short_reason(error)}): export the model again."
         ) from None
     if CALL in module.steps:
         return FunctionProgram(name=name, function=module.call)
@@ -253,7 +253,7 @@ def program_of(export: Export, name: str, device: str) -> TorchProgram:
     )
 
 
-def reason_of(error: Exception) -> str:
+def short_reason(error: Exception) -> str:
     """Return the message of an error of PyTorch's in a few words."""
     first = str(error).strip().partition("\n")[0]
     return first.partition(". ")[0].rstrip(".") or type(error).__name__

@@ -28,9 +28,9 @@ from pytest_gpuenergy.replay.profile.exported import (
     RECORD,
     WEIGHTS,
     Export,
-    program_of,
+    exported_program,
     quiet,
-    reason_of,
+    short_reason,
 )
 from pytest_gpuenergy.replay.profile.language_models import LanguageModel
 from pytest_gpuenergy.replay.profile.programs import (
@@ -136,7 +136,7 @@ def export_program(
         with torch.no_grad(), quiet():
             steps = _steps(program, prompt, device)
         export = _export(program, profile, steps, device)
-        again = program_of(export, program.name, device)
+        again = exported_program(export, program.name, device)
         with torch.inference_mode():
             inputs = again.inputs(prompt, device)
             recorder = CallRecorder(again.modules)
@@ -144,7 +144,7 @@ def export_program(
                 again.run(inputs, max(1, prompt.new_tokens))
     except Exception as error:  # a model may raise anything
         raise InputError(
-            f"{program.name} was profiled, but PyTorch cannot export it ({reason_of(error)}): "
+            f"{program.name} was profiled, but PyTorch cannot export it ({short_reason(error)}): "
             "replay it with its own code."
         ) from None
     _write(export, path)
@@ -304,7 +304,7 @@ def _write(export: Export, path: Path) -> None:
     except (OSError, RuntimeError) as error:
         # PyTorch closes its archive after an OSError, and then raises that it is not complete.
         first = error if isinstance(error, OSError) else error.__context__
-        reason = getattr(first, "strerror", None) or reason_of(error)
+        reason = getattr(first, "strerror", None) or short_reason(error)
         raise InputError(
             f"The export {path} cannot be written ({reason}): choose another path, or make room."
         ) from None
