@@ -176,7 +176,8 @@ def _account(account: Account, step: str) -> Iterator[str]:
 def _measured(figures: Account | Total, step: str) -> str:
     return (
         f"{step}, {figures.level}, {figures.cap}: {figures.energy_mj:.4g} mJ and "
-        f"{figures.time_ms:.4g} ms measured; predicted {figures.predicted_mj:.4g} mJ ({figures.energy_error:+.1%})"
+        f"{figures.time_ms:.4g} ms measured; predicted {figures.predicted_mj:.4g} mJ "
+        f"({figures.energy_error:+.1%})"
     )
 
 

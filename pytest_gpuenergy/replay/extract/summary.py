@@ -73,7 +73,10 @@ def headline(extraction: KernelExtraction) -> str:
     taken = f"{count} launches of {number} unique kernels took {spent} of GPU time{runs}"
     if extraction.busy_us is None or extraction.span_us is None:
         return f"{taken}; when each ran is not known, so there is no timeline"
-    return f"{taken}; the GPU was busy for {extraction.busy_us / 1e3:.3f} of {extraction.span_us / 1e3:.3f} ms"
+    return (
+        f"{taken}; the GPU was busy for {extraction.busy_us / 1e3:.3f} of "
+        f"{extraction.span_us / 1e3:.3f} ms"
+    )
 
 
 def terminal(extraction: KernelExtraction) -> Iterator[str]:
@@ -146,10 +149,8 @@ def _replayable(extraction: KernelExtraction) -> Iterator[str]:
     yield f"can be replayed: {extraction.time_coverage:.1%} of the GPU time" + (
         "" if launches is None else f", {launches:.1%} of the launches"
     )
-    used = sorted(
-        {signature.tier for signature in extraction.signatures if signature.tier is not None}
-    )
-    if used:
+    tiers = {signature.tier for signature in extraction.signatures}
+    if used := sorted(tier for tier in tiers if tier is not None):
         yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
     reasons: dict[str, float] = {}
     for kernel, signature in extraction.pairs:
@@ -161,6 +162,9 @@ def _replayable(extraction: KernelExtraction) -> Iterator[str]:
 
 def json_document(extraction: KernelExtraction) -> dict[str, Any]:
     """Return the totals and categories for a script; the files have everything else."""
+    powers = []
+    if extraction.power is not None:
+        powers = phase_powers(extraction.power, extraction.launches)
     return {
         "schema_version": SCHEMA_VERSION,
         "launches": extraction.calls,
@@ -172,11 +176,7 @@ def json_document(extraction: KernelExtraction) -> dict[str, Any]:
         "time_coverage": extraction.time_coverage,
         "call_coverage": extraction.call_coverage,
         "notes": list(extraction.notes),
-        "phase_powers": (
-            []
-            if extraction.power is None
-            else plain(phase_powers(extraction.power, extraction.launches))
-        ),
+        "phase_powers": plain(powers),
         "categories": [
             {"category": category, "total_us": us, "calls": calls}
             for category, us, calls in _by_category(extraction)

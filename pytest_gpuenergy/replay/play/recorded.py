@@ -165,7 +165,8 @@ def _number(measurement: Measurement, name: str) -> int:
     number = measurement.workload.parameters.get(name)
     if not isinstance(number, int) or number < 1:
         raise InputError(
-            f"The figures of {replayed_key(measurement)} were recorded with {name} of {shown(number)}, which "
-            "is no number above zero: run gpuenergy replay on a real GPU again."
+            f"The figures of {replayed_key(measurement)} were recorded with {name} of "
+            f"{shown(number)}, which is no number above zero: run gpuenergy replay on a real GPU "
+            "again."
         )
     return number
