@@ -29,7 +29,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import GEMM_FORM, GemmSpace
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, template_space
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed
 from pytest_gpuenergy.workloads import from_parameters
 
@@ -104,11 +104,11 @@ def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
     Raises:
         InputError: it is no search of our templates for a product.
     """
-    recipes = GEMM_FORM.read(raw / GEMM_FORM.file_name)
+    recipes = TEMPLATE_FORM.read(raw / TEMPLATE_FORM.file_name)
     stored = [one.time_ms for one in read_trials(raw / TRIALS_FILE)]
     times_ms = {untimed(recipe): time_ms for recipe, time_ms in zip(recipes, stored, strict=False)}
     workload = from_parameters(_identity(raw / IDENTITY_FILE))
-    proposer = GemmSpace(workload, cast("Device", _Idle(device))).propose(raw, lambda: ())
+    proposer = template_space(workload, cast("Device", _Idle(device))).propose(raw, lambda: ())
     made: list[float] = []
     while len(made) < trials and (batch := proposer.take(trials - len(made), Event())):
         for candidate in batch:

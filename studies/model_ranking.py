@@ -262,8 +262,8 @@ class Counter:
     def traffic(self, kernel: Kernel, workload: Workload) -> tuple[Traffic, ...]:
         def count() -> tuple[Traffic, ...]:
             with arenas_for(workload, 0) as arenas:
-                profile = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
-            return profile.traffic
+                checked = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
+            return tuple(launch.traffic for launch in checked)
 
         return self.cache.traffic(kernel, count)
 

@@ -25,7 +25,7 @@ from study_command import in_one_sentence
 from pytest_gpuenergy.devices import NvrtcCompiler, sass_listing
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError, UnavailableError
-from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters, load_records
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters, load_records
 from pytest_gpuenergy.workloads import Gemm
 
 _LABEL = re.compile(r"^(\.L_\w+):")
@@ -131,12 +131,12 @@ def rows(folder: Path, layout: str, architecture: str) -> Iterator[str]:
     ]
     products = [(file, one) for file, one in found if isinstance(one, Gemm)]
     for file, gemm in sorted(products, key=lambda pair: pair[1].flops):
-        if gemm.layout != layout or gemm.mode != "float32" or file.tuner != GEMM_FORM.tuner:
+        if gemm.layout != layout or gemm.mode != "float32" or file.tuner != TEMPLATE_FORM.tuner:
             continue
         recipe = file.record(1).recipe
-        parameters = GEMM_FORM.parameters(recipe)
+        parameters = TEMPLATE_FORM.parameters(recipe)
         assert isinstance(parameters, SimtParameters)
-        tflops = gemm.flops / GEMM_FORM.time_ms(recipe) / 1e9
+        tflops = gemm.flops / TEMPLATE_FORM.time_ms(recipe) / 1e9
         turned = 0 if parameters.transpose_a or layout == "nt" else 8
         for one in dict.fromkeys([parameters, replace(parameters, transpose_a=turned)]):
             code = sass(compiler, one.kernel(gemm), architecture)

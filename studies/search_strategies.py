@@ -42,7 +42,7 @@ from pytest_gpuenergy.search import (
     RandomSearch,
     RecordedSpace,
     SearchParameters,
-    Strategy,
+    SearchStrategy,
     improvement,
     read_t4,
 )
@@ -135,7 +135,7 @@ def block_sizes(space: RecordedSpace) -> list[str]:
     return space.with_values(**fixed)
 
 
-STRATEGIES: Mapping[str, Callable[[RecordedSpace, int], Strategy]] = {
+STRATEGIES: Mapping[str, Callable[[RecordedSpace, int], SearchStrategy]] = {
     "random": lambda space, seed: RandomSearch(space, seed=seed),
     "random expansion": lambda space, seed: RandomExpansion(space, seed=seed),
     "hill climbing, first": lambda space, seed: HillClimbing(space, seed=seed),
@@ -192,7 +192,7 @@ def compare(
     return Comparison(name, {key: np.array(found) for key, found in rows.items()})
 
 
-def _run(space: RecordedSpace, strategy: Strategy, budgets: Sequence[int]) -> list[float]:
+def _run(space: RecordedSpace, strategy: SearchStrategy, budgets: Sequence[int]) -> list[float]:
     found: list[float] = []
     used = 0
     for budget in budgets:
@@ -232,7 +232,7 @@ def _run_tree(
     return found
 
 
-def _share(space: RecordedSpace, strategy: Strategy) -> float:
+def _share(space: RecordedSpace, strategy: SearchStrategy) -> float:
     assert strategy.incumbent is not None  # the start did not fail
     return space.optimum / strategy.incumbent.cost
 
@@ -313,7 +313,7 @@ def main(words: Sequence[str] | None = None) -> None:
     errors = _errors(arguments.predicted)
     if arguments.seeds < 2:
         raise InputError(f"--seeds {arguments.seeds} gives no interval: give at least 2.")
-    parameters = SearchParameters.of(dict(_setting(text) for text in arguments.set))
+    parameters = SearchParameters.of(map(_setting, arguments.set))
     comparisons = [
         compare(
             path.name.partition(".")[0],

@@ -95,7 +95,6 @@ class Setting:
 class PlanChange:
     """ln(new / baseline) of a metric; ``interval`` is None where figures have none."""
 
-    metric: Metric
     value: float
     interval: Estimate | None
 
@@ -191,7 +190,6 @@ def changes(base: ChosenPlan, new: ChosenPlan) -> dict[Metric, PlanChange]:
     costs = cost_of(base.plan), cost_of(new.plan)
     return {
         metric: PlanChange(
-            metric,
             log(figure_of(costs[1], metric) / figure_of(costs[0], metric)),
             log_change(base, new, metric),
         )

@@ -395,9 +395,8 @@ def _page_values(searches: Iterable[SearchRecord]) -> list[Mapping[str, Any]]:
 
 def _print_searches(searches: Sequence[SearchRecord]) -> None:
     """Print a table of what searches have gained, and the sums."""
-    from pytest_gpuenergy.search import summary_of, table_of, totals_of
-    from pytest_gpuenergy.support import aligned
+    from pytest_gpuenergy.search import summarize, summary_lines
 
-    summary = summary_of((one.spec, one.state) for one in searches)
+    summary = summarize((one.spec, one.state) for one in searches)
     assert summary is not None  # each has a baseline
-    print_lines([*aligned(table_of(summary)), *totals_of(summary)])
+    print_lines(summary_lines(summary))

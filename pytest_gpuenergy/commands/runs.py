@@ -115,7 +115,7 @@ def check_outputs(
     check_targets(targets, [*files, *(file for outdir in outdirs for file in files_of(outdir))])
 
 
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 """Workloads that an error message lists; of more, it gives the number."""
 
 
@@ -174,8 +174,8 @@ def _indices(word: str, measurements: Sequence[Measurement], chosen: Iterable[bo
     found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
     if not found:
         names = [*dict.fromkeys(m.workload.name for m in measurements)]
-        if len(names) > _MOST_NAMES:
-            names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+        if len(names) > _MAX_NAMES:
+            names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
         listed = ", ".join(names) or "nothing"
         raise InputError(f"Nothing in this report is called {word[:80]!r}: it has {listed}.")
     return found

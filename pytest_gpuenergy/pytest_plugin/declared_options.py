@@ -300,34 +300,7 @@ ALLOW = PytestOption(
     metavar="LIST",
 )
 
-OPTIONS = (
-    DEVICE,
-    FLEET,
-    POWERCAP,
-    SMCLOCK,
-    STRICT_POWERCAP,
-    JSON,
-    CSV,
-    HTML,
-    SORT,
-    DURATIONS,
-    RESUME,
-    TIMEOUT,
-    LOCK_WAIT,
-    CACHE,
-    ORDER,
-    PREHEAT,
-    ANCHOR,
-    BOARDS,
-    SEED,
-    EXPORT,
-    VERIFY_ONLY,
-    COMPARE,
-    FAIL,
-    STRICT,
-    SESSION_SD,
-    ALLOW,
-)
+OPTIONS = tuple(value for value in [*globals().values()] if isinstance(value, PytestOption))
 
 WITH_VALUES = {option.name for option in OPTIONS if not option.flag}
 """The options that take a value, as they are written."""

@@ -60,6 +60,8 @@ from .legacy import (
 from .merged_runs import mean_of_runs as mean_of_runs, merge as merge
 from .store import (
     HOME as HOME,
+    IGNORE_SIGN as IGNORE_SIGN,
+    RUN_FILES as RUN_FILES,
     Report as Report,
     RunFolder as RunFolder,
     durations_s as durations_s,

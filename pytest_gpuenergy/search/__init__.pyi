@@ -5,7 +5,7 @@ from .analysis.text_checks import (
     assembler_statements as assembler_statements,
     not_understood as not_understood,
 )
-from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
+from .llm.consultant import Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
     MODEL as MODEL,
@@ -17,16 +17,15 @@ from .llm.endpoint import (
     Prices as Prices,
     Protocol as Protocol,
     Reply as Reply,
+    connect as connect,
     read_reply as read_reply,
-    url_in_environment as url_in_environment,
 )
 from .llm.proposals import (
     LlmMoves as LlmMoves,
     PatchError as PatchError,
-    Refusal as Refusal,
     apply_patch as apply_patch,
 )
-from .llm.request import VOCABULARY as VOCABULARY, Context as Context
+from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
 from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
@@ -40,22 +39,10 @@ from .moves.move import (
 from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
-    costs_of as costs_of,
-    dominant as dominant,
-    power_w as power_w,
-    shares_of_energy as shares_of_energy,
-    shares_of_time as shares_of_time,
+    Situation as Situation,
     work_of as work_of,
 )
-from .priors.prior import (
-    BottleneckPrior as BottleneckPrior,
-    Situation as Situation,
-    changed as changed,
-    improvement as improvement,
-    involvement as involvement,
-    saved as saved,
-    situation_of as situation_of,
-)
+from .priors.prior import BottleneckPrior as BottleneckPrior, improvement as improvement
 from .priors.tactics import (
     GLOBAL_TACTICS as GLOBAL_TACTICS,
     SearchTactics as SearchTactics,
@@ -66,18 +53,19 @@ from .priors.tactics import (
     write_tactics as write_tactics,
 )
 from .priors.work import KernelWork as KernelWork
+from .running.confirmation import Confirmation as Confirmation, compare as compare
 from .running.evaluators import (
     EvaluationTask as EvaluationTask,
     Evaluator as Evaluator,
     OwnProcess as OwnProcess,
     TeamEvaluator as TeamEvaluator,
 )
-from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide, foreseen as foreseen
+from .running.explorer import GraphExplorer as GraphExplorer
 from .running.gains_summary import (
     Summary as Summary,
-    summary_of as summary_of,
-    table_of as table_of,
-    totals_of as totals_of,
+    summarize as summarize,
+    summary_lines as summary_lines,
+    write_summary as write_summary,
 )
 from .running.kernel_folder import (
     BASELINE as BASELINE,
@@ -85,18 +73,18 @@ from .running.kernel_folder import (
     STATE_JSON as STATE_JSON,
     VARIANTS as VARIANTS,
     KernelFolder as KernelFolder,
+    SearchIdentity as SearchIdentity,
+    SearchState as SearchState,
     read_control as read_control,
+    read_state as read_state,
 )
+from .running.kernel_search import KernelSearchSettings as KernelSearchSettings
 from .running.ncu_profiler import (
     Profiler as Profiler,
     metrics as metrics,
     read_counters as read_counters,
 )
-from .running.search import (
-    Search as Search,
-    SearchOptions as SearchOptions,
-    identity_of as identity_of,
-)
+from .running.optimization import evaluator_of as evaluator_of, optimize_kernels as optimize_kernels
 from .running.search_record import (
     SearchRecord as SearchRecord,
     files_of as files_of,
@@ -105,11 +93,7 @@ from .running.search_record import (
     search_folders as search_folders,
     search_values as search_values,
 )
-from .running.search_state import (
-    SearchIdentity as SearchIdentity,
-    SearchState as SearchState,
-    read_state as read_state,
-)
+from .running.state_evaluation import SearchBench as SearchBench
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.edits import Edit as Edit, edited as edited
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
@@ -146,13 +130,12 @@ from .strategy.action_space import (
     Action as Action,
     Incumbent as Incumbent,
     Proposal as Proposal,
-    Strategy as Strategy,
+    SearchStrategy as SearchStrategy,
 )
 from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
     Experience as Experience,
     GraphStrategy as GraphStrategy,
-    StoredSearch as StoredSearch,
 )
 from .strategy.search_parameters import SearchParameters as SearchParameters
 from .strategy.strategies import (
@@ -162,24 +145,25 @@ from .strategy.strategies import (
     RandomSearch as RandomSearch,
 )
 from .strategy.t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
-from .trust.gain import (
+from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
-    Confirmation as Confirmation,
-    compare as compare,
     gain_of as gain_of,
     is_out_of_reach as is_out_of_reach,
     is_worth_comparing as is_worth_comparing,
     proven_change as proven_change,
 )
-from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
-from .trust.result import (
+from .validation.hidden_inputs import (
+    between as between,
+    has_others as has_others,
+    other_sizes as other_sizes,
+)
+from .validation.result import (
     Limit as Limit,
     Result as Result,
     SearchNode as SearchNode,
     VariantGain as VariantGain,
     limit_of as limit_of,
 )
-from .trust.state_evaluation import Bench as Bench
-from .trust.variant_refusals import check_fits as check_fits
+from .validation.variant_refusals import check_fits as check_fits

@@ -51,6 +51,17 @@ class Bench:
     def run(self, *arguments: str) -> pytest.RunResult:
         return self.pytester.runpytest_inprocess("bench", *arguments)
 
+    def refuses(self, *arguments: str, said: str) -> None:
+        """Check that the run ends with one sentence, no traceback, and nothing measured."""
+        result = self.run(*arguments)
+        assert result.ret != pytest.ExitCode.OK
+        result.stdout.fnmatch_lines([said.replace("[", "[[]")])
+        assert result.parseoutcomes().get("errors", result.parseoutcomes().get("error")) == 1
+        text = result.stdout.str()
+        assert "Traceback" not in text
+        assert "conftest.py:" not in text
+        assert not (self.path / ".gpuenergy").exists()
+
     def ids(self, *arguments: str) -> list[str]:
         """Ids of the items, without the test's name."""
         result = self.run("--collect-only", "-q", *arguments)

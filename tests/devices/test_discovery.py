@@ -22,7 +22,7 @@ from pytest_gpuenergy.devices import (
     has_context,
     visible_gpus,
 )
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, Runner
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, HostRunner
 from pytest_gpuenergy.opening import open_gpu
 from pytest_gpuenergy.support import DeviceError, InputError
 
@@ -306,7 +306,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NvmlGpu]]:
     def no_cuda() -> list[str]:
         raise DeviceError("libcuda.so.1 is missing.")
 
-    runner: Any = create_autospec(Runner, instance=True)
+    runner: Any = create_autospec(HostRunner, instance=True)
     with EmulatedDevice(DEFAULT_PROFILE, 3, runner=runner) as last:
         assert isinstance(last, EmulatedDevice)
         nvml: Any = last.nvml

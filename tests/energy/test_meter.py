@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices import Repeater, Timeline
-from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
+from pytest_gpuenergy.emulator import EmulatedDevice, HostRunner, find_profile
 from pytest_gpuenergy.energy import (
     MIN_PAUSE_S,
     CounterError,
@@ -84,7 +84,7 @@ def test_energy_is_true_within_half_a_percent(
 @pytest.mark.parametrize("profile", ["h100", "h200", "v100", "rtx4090"])
 @pytest.mark.parametrize("load", [0.25, 0.5, 0.9])
 def test_energy_is_that_of_a_settled_card(
-    repeat: Repeat, runner: Runner, profile: str, load: float
+    repeat: Repeat, runner: HostRunner, profile: str, load: float
 ) -> None:
     with EmulatedDevice(find_profile(profile), runner=runner) as card:
         power_w = load * card.profile.default_limit_w
@@ -122,7 +122,7 @@ def test_energy_under_a_cap_is_true(device: EmulatedDevice, repeat: Repeat) -> N
     assert reading.flags == ()
 
 
-def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: Runner) -> None:
+def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: HostRunner) -> None:
     with EmulatedDevice(find_profile("v100"), runner=runner) as v100:
         for pause_s in (0.0, 0.0137, 0.0061, 0.0113):  # another phase of the counter each time
             v100.clock.sleep_s(1.0 + pause_s)
@@ -352,7 +352,7 @@ def test_a_card_that_protects_itself_is_flagged(
     assert set(reading.flags) == flags
 
 
-def test_a_drift_of_temperature_is_flagged(repeat: Repeat, runner: Runner) -> None:
+def test_a_drift_of_temperature_is_flagged(repeat: Repeat, runner: HostRunner) -> None:
     settings = MeterSettings(
         warmup_max_s=1.0, max_measure_s=30.0, relative_half_width=0.0, preheat_s=0.0
     )

@@ -17,9 +17,9 @@ from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.record import Metric, Peaks, peaks_of
 from pytest_gpuenergy.search import (
-    Bench,
     Limit,
     Result,
+    SearchBench,
     SearchNode,
     SpecWorkload,
     floor_ms,
@@ -60,18 +60,18 @@ def test_an_unknown_card_has_no_peaks(tmp_path: Path) -> None:
 
 def test_seeds_are_drawn_anew_by_each_bench_of_a_real_gpu(tmp_path: Path) -> None:
     card: Any = SimpleNamespace(emulated=False)
-    bench = Bench(read_spec(write(tmp_path)), card, Metric.TIME)
-    assert bench.hidden_seeds("x") == bench.hidden_seeds("x")
-    assert bench.hidden_seeds("x") != replace(bench).hidden_seeds("x")
+    bench = SearchBench(read_spec(write(tmp_path)), card, Metric.TIME)
+    assert bench.hidden.seeds("x") == bench.hidden.seeds("x")
+    assert bench.hidden.seeds("x") != replace(bench).hidden.seeds("x")
 
 
 def test_seeds_of_the_emulated_gpu_depend_on_that_of_the_search(tmp_path: Path) -> None:
     card: Any = SimpleNamespace(emulated=True)
     spec = read_spec(write(tmp_path))
-    one, same, other = (Bench(spec, card, Metric.TIME, seed) for seed in (1, 1, 2))
-    assert one.hidden_seeds("x") == same.hidden_seeds("x")
-    assert one.hidden_seeds("x") != other.hidden_seeds("x")
-    assert one.hidden_seeds("x") != one.hidden_seeds("y")
+    one, same, other = (SearchBench(spec, card, Metric.TIME, seed) for seed in (1, 1, 2))
+    assert one.hidden.seeds("x") == same.hidden.seeds("x")
+    assert one.hidden.seeds("x") != other.hidden.seeds("x")
+    assert one.hidden.seeds("x") != one.hidden.seeds("y")
 
 
 FIGURES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(50, 700)), min_size=1, max_size=9)
@@ -119,7 +119,7 @@ def test_there_is_none_without_power_or_figures() -> None:
 def test_a_slow_variant_has_an_assumed_power(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
-        bench = Bench(spec, device, Metric.EDP)
+        bench = SearchBench(spec, device, Metric.EDP)
         slow = bench.evaluate(spec.baseline, Limit(1e-6, 321.0))
         fast = bench.evaluate(spec.baseline, Limit(1e6, 321.0))
     assert slow.time_ms is not None
@@ -142,7 +142,7 @@ def evaluated(folder: Path, objective: Metric = Metric.EDP, limit: Limit | None 
         fault = {"enforced_limit": {"power_w": LOW_W, "after_s": 0.05}}
         patch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(fault))
         with EmulatedDevice() as device:
-            return Bench(spec, device, objective).evaluate(spec.baseline, limit)
+            return SearchBench(spec, device, objective).evaluate(spec.baseline, limit)
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
         device.inject("enforced_limit", {"power_w": LOW_W})
-        bench = Bench(spec, device, Metric.EDP)
+        bench = SearchBench(spec, device, Metric.EDP)
         kernel = kernel_of(spec, spec.baseline, spec.sizes[0])
         workload = bench.workload(spec.sizes[0], device)
         subject = Subject("scale", kernel.short_digest)

@@ -19,9 +19,9 @@ from pytest_gpuenergy.record import METRICS, Conditions, Estimate, Metric
 from pytest_gpuenergy.search import (
     LASTING_SD,
     ROUNDS,
-    Bench,
     Confirmation,
     OwnProcess,
+    SearchBench,
     SearchNode,
     VariantGain,
     compare,
@@ -31,7 +31,7 @@ from pytest_gpuenergy.search import (
     proven_change,
     read_spec,
 )
-from pytest_gpuenergy.search.trust import gain as gain_module
+from pytest_gpuenergy.search.running import confirmation
 
 UNKNOWN = Conditions(None, None, None, None, None)
 RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
@@ -152,11 +152,11 @@ def compared() -> list[str]:
 def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gains:
     """Return a function that compares 12 variants with a baseline; no gain is accepted."""
 
-    def found(_: Bench, state: str, *, candidates: int, **__: object) -> VariantGain:
+    def found(_: SearchBench, state: str, *, candidates: int, **__: object) -> VariantGain:
         compared.append(state)
         return VariantGain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
-    monkeypatch.setattr(gain_module, "compare", found)
+    monkeypatch.setattr(confirmation, "compare", found)
     bench: Any = SimpleNamespace(
         objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
     )
@@ -208,7 +208,7 @@ def test_nothing_is_compared_once_it_is_stopped(gains: Gains, compared: list[str
 def test_a_comparison_of_equals_ends_early(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
-        gain = compare(Bench(spec, device, Metric.EDP), spec.baseline, candidates=12)
+        gain = compare(SearchBench(spec, device, Metric.EDP), spec.baseline, candidates=12)
     assert gain is not None
     assert not gain.accepted
     assert gain.ended_early

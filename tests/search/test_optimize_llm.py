@@ -16,6 +16,9 @@ from llm_server import LlmServer, answers, fails, llm_server
 
 from pytest_gpuenergy.cli import main
 
+Capsys = pytest.CaptureFixture[str]
+Serve = Callable[..., LlmServer]
+
 BUDGET = 2
 FASTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
 DIFF = "\n".join(difflib.unified_diff(SOURCE.split("\n"), FASTER.split("\n"), lineterm=""))
@@ -43,7 +46,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LlmServer]]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Let the environment name a server that gives the answers of a test."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ExitStack() as stack:
@@ -59,11 +62,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LlmServer]]
 @pytest.mark.slow
 class TestSearch:
     def test_a_proposal_is_evaluated_like_a_move(
-        self,
-        serve: Callable[..., LlmServer],
-        spec: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
+        self, serve: Serve, spec: Path, tmp_path: Path, capsys: Capsys
     ) -> None:
         serve(GOOD)
         assert optimize(spec, tmp_path / "out") == 0
@@ -80,7 +79,7 @@ class TestSearch:
         assert said.count("gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'") == 1
 
     def test_a_proposal_that_computes_something_else_is_refused(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         serve(answers(diff="@@\n-wrong\n"), WRONG)
         assert optimize(spec, tmp_path / "out") == 0
@@ -89,7 +88,7 @@ class TestSearch:
         assert [node["outcome"] for node in made] == ["correctness"]
 
     def test_a_proposal_of_which_nothing_is_expected_comes_in_its_turn(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         serve(GOOD)
         for prior in ("0", "1"):
@@ -100,7 +99,7 @@ class TestSearch:
         assert second.endswith(" by gpt-5-mini")
 
     def test_a_continued_search_asks_nothing_twice_and_ends_the_same(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "whole") == 0
@@ -112,7 +111,7 @@ class TestSearch:
         assert events_of(tmp_path / "out") == events_of(tmp_path / "whole")
 
     def test_a_continued_search_keeps_its_proposals_without_the_model(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "out") == 0
@@ -123,7 +122,7 @@ class TestSearch:
         assert state_of(tmp_path / "out")["nodes"] == whole["nodes"]
 
     def test_a_search_that_began_without_a_model_goes_on_without(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "1") == 0
@@ -132,11 +131,7 @@ class TestSearch:
         assert len(state_of(tmp_path / "out")["nodes"]) == 1 + BUDGET
 
     def test_the_rules_go_on_when_the_endpoint_is_away(
-        self,
-        serve: Callable[..., LlmServer],
-        spec: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
+        self, serve: Serve, spec: Path, tmp_path: Path, capsys: Capsys
     ) -> None:
         server = serve(fails(401))
         assert optimize(spec, tmp_path / "out") == 0
@@ -155,11 +150,11 @@ class TestWithout:
     def test_with_no_llm_nothing_is_said_or_sent(
         self,
         key: str,
-        serve: Callable[..., LlmServer],
+        serve: Serve,
         spec: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
     ) -> None:
         server = serve(GOOD)
         monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -169,7 +164,7 @@ class TestWithout:
         assert not (tmp_path / "out/kernels/_scale/llm.jsonl").exists()
 
     def test_without_a_key_and_an_address_the_rules_are_alone(
-        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, spec: Path, tmp_path: Path, capsys: Capsys
     ) -> None:
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         said = "is not asked for moves, because neither OPENAI_API_KEY nor OPENAI_BASE_URL is set"
@@ -177,11 +172,11 @@ class TestWithout:
 
     def test_without_the_package_the_rules_are_alone(
         self,
-        serve: Callable[..., LlmServer],
+        serve: Serve,
         spec: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
     ) -> None:
         serve(GOOD)
         monkeypatch.setitem(sys.modules, "openai", None)
@@ -199,11 +194,7 @@ class TestWithout:
     ],
 )
 def test_options_that_cannot_be_used_are_refused(
-    options: tuple[str, ...],
-    said: str,
-    spec: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...], said: str, spec: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     try:
         code = optimize(spec, tmp_path / "out", *options)

@@ -19,6 +19,8 @@ from pytest_gpuenergy.search import listed, read_searches, search_values
 if TYPE_CHECKING:
     from conftest import Searched
 
+Capsys = pytest.CaptureFixture[str]
+
 
 class Page(HTMLParser):
     """The tags of a page, and the data that it shows."""
@@ -107,9 +109,7 @@ def test_a_search_that_goes_on_is_shown(out: Path, tmp_path: Path) -> None:
     assert (len(search["states"]), search["finished"], search["changes"]) == (2, False, [])
 
 
-def test_without_an_output_the_gains_are_printed(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_output_the_gains_are_printed(out: Path, capsys: Capsys) -> None:
     assert main(["report", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "of roofline" in printed
@@ -125,7 +125,7 @@ def test_without_an_output_the_gains_are_printed(
     ],
 )
 def test_what_searches_alone_cannot_give_is_told(
-    out: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, ...], said: str
+    out: Path, capsys: Capsys, option: tuple[str, ...], said: str
 ) -> None:
     words = (word.format(out=out) for word in option)
     assert main(["report", str(out), *words]) == 2
@@ -141,7 +141,7 @@ def test_what_searches_alone_cannot_give_is_told(
     ],
 )
 def test_damaged_files_are_named(
-    out: Path, capsys: pytest.CaptureFixture[str], name: str, content: str, said: str
+    out: Path, capsys: Capsys, name: str, content: str, said: str
 ) -> None:
     (out / KERNEL / name).write_text(content)
     assert main(["report", str(out)]) == 2
@@ -151,7 +151,7 @@ def test_damaged_files_are_named(
     assert last in error
 
 
-def test_a_search_without_a_baseline_is_told(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_without_a_baseline_is_told(out: Path, capsys: Capsys) -> None:
     change(out, nodes=[])
     assert main(["report", str(out)]) == 2
     assert "has evaluated its baseline yet" in capsys.readouterr().err

@@ -13,8 +13,8 @@ from kernel_specs import spec_with, write
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
-    Bench,
     Result,
+    SearchBench,
     between,
     evaluate,
     has_others,
@@ -172,7 +172,7 @@ def test_sizes_that_a_shape_cannot_have_are_not_used(tmp_path: Path) -> None:
 def evaluated(path: Path) -> Result:
     with EmulatedDevice() as device:
         spec = read_spec(path)
-        return Bench(spec, device, Metric.TIME).evaluate(spec.baseline)
+        return SearchBench(spec, device, Metric.TIME).evaluate(spec.baseline)
 
 
 @pytest.mark.slow

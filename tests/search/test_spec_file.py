@@ -26,7 +26,7 @@ from pytest_gpuenergy.search import (
     write_spec,
 )
 from pytest_gpuenergy.search.spec import reference
-from pytest_gpuenergy.search.trust import variant_refusals
+from pytest_gpuenergy.search.validation import variant_refusals
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import ErrorBound, is_untouched
 

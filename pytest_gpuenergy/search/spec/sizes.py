@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON
 from pytest_gpuenergy.support import InputError, shown
 
 Size = int | str
@@ -123,7 +124,7 @@ def _parsed(text: str) -> ast.expr:
         )
     try:
         return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         raise InputError(
             f"The size {shown(text)} is not an expression: give a number or an expression such as "
             "'ceil_div(N, 256)'."

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuenergy.kernels import check_source, is_entry
-from pytest_gpuenergy.search.source.triton_text import chooser_of
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, chooser_of
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, Size, evaluate
@@ -168,7 +168,7 @@ def _check_reference(spec: KernelSpec) -> None:
     for name, text in spec.reference.items():
         try:
             tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except NOT_PYTHON:
             raise FormError(f"the reference of {name} is not a Python expression") from None
         if unknown := sorted(_free_names(tree) - available):
             raise FormError(

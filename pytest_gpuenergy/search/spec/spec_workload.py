@@ -20,6 +20,7 @@ from pytest_gpuenergy.workloads import (
     Scalar,
     Tensor,
     is_floating,
+    repeated,
 )
 
 _LONGEST_NAME = 100
@@ -50,10 +51,8 @@ class SpecWorkload(Contract):
         return super().bytes_moved if self.moved_bytes is None else self.moved_bytes
 
     def make_inputs(self, seed: int) -> dict[str, Array]:
-        return self._whole(self.draw_inputs(seed))
-
-    def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
-        return self._whole(self.draw_inputs(seed, edges))
+        beginnings = self.draw_inputs(seed)
+        return {one.name: repeated(beginnings[one.name], one.shape) for one in self.inputs}
 
     def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
         return {**self._beginnings(seed, edges), **self.fixed}

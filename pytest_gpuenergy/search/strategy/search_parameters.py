@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Self
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
 
 from pytest_gpuenergy.support import InputError
 
@@ -93,42 +94,34 @@ class SearchParameters:
     def __post_init__(self) -> None:
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(_refusal(name, value))
-            if not (math.isfinite(value) and least <= value <= most):
-                raise InputError(_refusal(name, value))
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and least <= value <= most):
+                raise InputError(
+                    f"The search parameter {name.upper()} needs a number from {least:g} to "
+                    f"{most:g}, not {value!r:.40}."
+                )
 
     @classmethod
-    def of(cls, settings: Mapping[str, str | float]) -> Self:
-        """Return parameters from values by name, in upper or lower case; the others are defaults.
+    def of(cls, settings: Iterable[tuple[str, str | float]]) -> Self:
+        """Return parameters from names, in upper or lower case, and values; others are defaults.
 
         Raises:
             InputError: a name is unknown or given twice, or a value is not a number within its
                 bounds.
         """
-        names = {field.name for field in fields(cls)}
-        values: dict[str, float] = {}
-        for name, value in settings.items():
+        values: dict[str, Any] = {}
+        for name, value in settings:
             key = name.lower()
-            if key not in names:
+            if key not in _BOUNDS:
                 raise InputError(
-                    f"There is no search parameter {name!r:.60}: choose from "
-                    f"{', '.join(sorted(names)).upper()}."
+                    f"There is no search parameter {key!r:.60}: choose from "
+                    f"{', '.join(sorted(_BOUNDS)).upper()}."
                 )
             if key in values:
                 raise InputError(
                     f"The search parameter {key.upper()} is given twice: give it once."
                 )
-            try:
+            values[key] = value
+            with suppress(ValueError):  # what is no number is refused with the bounds
                 values[key] = float(value)
-            except ValueError:
-                raise InputError(_refusal(key, value)) from None
         return cls(**values)
-
-
-def _refusal(name: str, value: object) -> str:
-    least, most = _BOUNDS[name]
-    return (
-        f"The search parameter {name.upper()} needs a number from {least:g} to {most:g}, "
-        f"not {value!r:.40}."
-    )

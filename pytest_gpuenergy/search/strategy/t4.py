@@ -38,7 +38,7 @@ class _Times(Struct, frozen=True):
     runtimes: tuple[Any, ...] = ()
 
 
-class _Result(Struct, frozen=True):
+class _T4Result(Struct, frozen=True):
     configuration: dict[str, Value]
     invalidity: Outcome
     times: _Times = _Times()
@@ -46,8 +46,8 @@ class _Result(Struct, frozen=True):
     objectives: list[str] = []
 
 
-class _Document(Struct, frozen=True):
-    results: list[_Result]
+class _T4Document(Struct, frozen=True):
+    results: list[_T4Result]
 
 
 class RecordedSpace:
@@ -158,19 +158,15 @@ class RecordedSpace:
             for name in configuration:
                 lines[_rest(configuration, name)].append(state)
         for (name, _), line in lines.items():
-            line.sort(key=lambda state: _order(self._configurations[state][name]))
+            # Numbers come before words.
+            values = {state: self._configurations[state][name] for state in line}
+            line.sort(key=lambda state: (isinstance(values[state], str), values[state]))
         return dict(lines)
 
 
 def _rest(configuration: Configuration, name: str) -> tuple[str, str]:
     """Return a key that configurations share if they differ in this parameter only."""
     return name, state_id({other: configuration[other] for other in configuration if other != name})
-
-
-def _order(value: Value) -> tuple[bool, float, str]:
-    if isinstance(value, str):
-        return True, 0.0, value
-    return False, value, ""
 
 
 def state_id(configuration: Configuration) -> str:
@@ -192,7 +188,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
     """
     content = read_unpacked(path, "T4 file", LARGEST_BYTES)
     try:
-        results = decode(content, _Document, "the file").results
+        results = decode(content, _T4Document, "the file").results
         return [
             (result.configuration, _cost(result, f"results[{place}]"))
             for place, result in enumerate(results)
@@ -203,7 +199,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
         ) from None
 
 
-def _cost(result: _Result, what: str) -> float | None:
+def _cost(result: _T4Result, what: str) -> float | None:
     if result.invalidity != "correct":
         return None
     wanted = result.objectives[0] if result.objectives else "time"

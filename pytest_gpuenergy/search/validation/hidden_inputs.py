@@ -82,7 +82,13 @@ def other_sizes(
         return None
     for _ in range(_DRAWN):
         found = between(spec.sizes, draw)
-        if found not in spec.sizes and _fits(spec, found) and is_right(found):
+        if found in spec.sizes:
+            continue
+        try:
+            check_with(spec, found)
+        except (FormError, InputError):
+            continue
+        if is_right(found):
             return found
     return None
 
@@ -98,20 +104,10 @@ def between(listed: Sequence[Sizes], draw: random.Random) -> Sizes:
     first = draw.random() ** 2
     others = [draw.expovariate(1.0) for _ in listed[1:]]
     weights = [first, *((1 - first) * one / math.fsum(others) for one in others)]
-    return {name: _mean([sizes[name] for sizes in listed], weights) for name in listed[0]}
-
-
-def _mean(values: Sequence[int], weights: Sequence[float]) -> int:
-    divisor = math.gcd(*values)
-    steps = math.fsum(
-        value // divisor * weight for value, weight in zip(values, weights, strict=True)
-    )
-    return divisor * min(max(round(steps), min(values) // divisor), max(values) // divisor)
-
-
-def _fits(spec: KernelSpec, sizes: Sizes) -> bool:
-    try:
-        check_with(spec, sizes)
-    except (FormError, InputError):
-        return False
-    return True
+    found: dict[str, int] = {}
+    for name in listed[0]:
+        divisor = math.gcd(*(sizes[name] for sizes in listed))
+        steps = [sizes[name] // divisor for sizes in listed]
+        mean = math.fsum(step * weight for step, weight in zip(steps, weights, strict=True))
+        found[name] = divisor * min(max(round(mean), min(steps)), max(steps))
+    return found
