@@ -121,7 +121,11 @@ class _Connection:
         with self._ending:
             if not self._log.closed:
                 self._end(patience_s)
-                self._words = self._read_words()
+                descriptor = self._log.fileno()
+                start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
+                errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
+                code = self._process.poll()
+                self._words = reason_in(errors) or f"its command ended with exit code {code}."
                 self._log.close()
 
     def last_words(self) -> str:
@@ -149,13 +153,6 @@ class _Connection:
     def _kill(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-    def _read_words(self) -> str:
-        descriptor = self._log.fileno()
-        start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
-        errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
-        code = self._process.poll()
-        return reason_in(errors) or f"its command ended with exit code {code}."
 
     def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
