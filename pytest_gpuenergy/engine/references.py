@@ -179,11 +179,6 @@ def forget_reference(workload: Workload, drawing: Drawing) -> None:
         _path(workload, drawing).unlink()
 
 
-def make_reference(workload: Workload, seed: int) -> Reference:
-    """Compute the reference for the ordinary inputs of ``seed``, without the cache."""
-    return _made(workload, Drawing(seed))[0].reference
-
-
 def _made(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
 ) -> tuple[Case, int]:
