@@ -17,6 +17,7 @@ from .kernel import (
     Origin as Origin,
     RecordedFigures as RecordedFigures,
     check_source as check_source,
+    function_name as function_name,
     is_entry as is_entry,
 )
 from .kernel_export import (

@@ -98,6 +98,11 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
+def function_name(entry: str) -> str:
+    """Return the bare name of the function, without namespaces and template arguments."""
+    return entry.partition("<")[0].rpartition("::")[2].strip()
+
+
 def is_entry(name: str) -> bool:
     """Return whether ``name`` is a function or an instance of a template, and no other text."""
     match = _ENTRY.fullmatch(name)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
@@ -83,7 +84,7 @@ def _may_be_read(language: Language, source: str, entry: str, place: int) -> boo
     """Return whether the memory may be read that the parameter at ``place`` points to."""
     try:
         functions = _CudaFunctions(source) if language == "cuda" else _TritonFunctions(source)
-        waiting = [_Passed(entry.partition("<")[0].split("::")[-1], place)]
+        waiting = [_Passed(function_name(entry), place)]
         seen: set[_Passed] = set()
         while waiting:
             passed = waiting.pop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.analysis.accesses import Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import FLOATS, CountedLoop, CudaText, Variable
@@ -156,7 +157,7 @@ def meets_others(kernel: CudaKernel, node: Node) -> bool:
                 "field_expression",
             ):
                 name = text_of(field(function, "name") or field(function, "field"))
-                if name.partition("<")[0].split("::")[-1].startswith(_COLLECTIVES):
+                if function_name(name).startswith(_COLLECTIVES):
                     return True  # of cooperative groups
     return False
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -424,7 +425,7 @@ def _parsed(source: str, entry: str) -> CudaText | None:
     file = CudaFile(data, parse(data))
     for function in file.functions:
         body = field(function, "body")
-        if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
+        if body is None or name_of(function) != function_name(entry):
             continue
         if any(child.type == "__global__" for child in function.children):
             return CudaText(file, function, body)
