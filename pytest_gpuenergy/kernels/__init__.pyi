@@ -3,6 +3,7 @@ from .cuda_tokens import (
     LITERAL as LITERAL,
     CudaToken as CudaToken,
     cuda_tokens as cuda_tokens,
+    without_comments as without_comments,
 )
 from .exported_programs import (
     profile_kernels as profile_kernels,
