@@ -7,24 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from move_checks import move_named
+from move_checks import only, results, whats
 from moved_triton import GEMM, GRID, LOOPED_SOFTMAX, SOFTMAX, SPECS, add_of, rows_of, run
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import MOVES, Application, KernelSpec, State, evaluate
+from pytest_gpuenergy.search import MOVES, Application, KernelSpec, evaluate
 
 NAMES = [move.name for move in MOVES]
 
 
 def found(move: str, spec: KernelSpec, what: str = "") -> list[Application]:
     """The applications of a move to a spec's baseline that ``what`` describes."""
-    every = move_named(move).applications(spec.baseline, spec)
-    return [one for one in every if what in one.what]
-
-
-def only(move: str, spec: KernelSpec, what: str = "") -> State:
-    (one,) = found(move, spec, what)
-    return one.state
+    return [one for one in results(move, spec) if what in one.what]
 
 
 def inputs_of(spec: KernelSpec) -> dict[str, Any]:
@@ -115,7 +109,7 @@ def test_each_load_gets_its_own_hint() -> None:
 def test_a_hint_is_replaced_by_another() -> None:
     spec = SPECS["add"]
     hinted = only("cache_policy_cg", spec, ".cg for load 1")
-    again = move_named("cache_policy_cg").applications(hinted, spec)
+    again = results("cache_policy_cg", spec, hinted)
     texts = [one.state.source for one in again if ".ca for load 1" in one.what]
     assert texts == [hinted.source.replace(".cg", ".ca")]
 
@@ -146,7 +140,7 @@ def test_stages_are_those_of_the_launch_or_of_a_loop() -> None:
 def test_stages_of_a_loop_are_replaced() -> None:
     spec = SPECS["gemm"]
     once = only("enable_async_pipeline", spec, "k0 in 2 stages")
-    twice = list(move_named("enable_async_pipeline").applications(once, spec))
+    twice = results("enable_async_pipeline", spec, once)
     assert "num_stages=3" in twice[-3].state.source
     assert "num_stages=2" not in twice[-3].state.source
 
@@ -191,7 +185,7 @@ def test_programs_are_taken_in_groups_of_rows() -> None:
     head = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), 4"
     assert f"    program_row, program_column = tl.swizzle2d({head})\n" in one.state.source
     assert "pid_m = program_row\n    pid_n = program_column\n" in one.state.source
-    assert list(move_named("grouped_gemm_colmajor").applications(one.state, SPECS["gemm"])) == []
+    assert whats("grouped_gemm_colmajor", SPECS["gemm"], one.state) == []
 
 
 def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
@@ -317,9 +311,7 @@ def test_functions_that_are_imported_by_name_are_understood() -> None:
     imports = "import triton\nimport triton.language as tl\nfrom triton.language import exp as e_to"
     source = renamed(SOFTMAX, imports, "tl").replace("tl.exp(", "e_to(")
     usual, spec = SPECS["softmax"], replace(SPECS["softmax"], source=source)
-    assert [one.what for one in found("softmax_math_fusion", spec)] == [
-        one.what for one in found("softmax_math_fusion", usual)
-    ]
+    assert whats("softmax_math_fusion", spec) == whats("softmax_math_fusion", usual)
 
 
 def test_arguments_by_name_raise_nothing() -> None:
@@ -336,7 +328,7 @@ WARPS = [f"num_warps={warps}" for warps in (1, 2, 8, 16)]
 
 
 def block_sizes(spec: KernelSpec) -> list[str]:
-    return [one.what for one in found("change_block_sizes", spec)]
+    return whats("change_block_sizes", spec)
 
 
 def test_tiles_that_the_grid_or_a_loop_goes_on_by_and_warps_are_changed() -> None:
