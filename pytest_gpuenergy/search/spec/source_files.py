@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
@@ -57,7 +56,8 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
     else:
         source, entry = _text_of(root, inner), spec.entry
         texts = [source]
-    if spec.checkout is not None and spec.checkout.sha256 not in ("", sha256_of(texts)):
+    digest = hashlib.sha256("".join(texts).encode()).hexdigest()
+    if spec.checkout is not None and spec.checkout.sha256 not in ("", digest):
         raise FormError(
             f"{spec.file} in {root} is not as in commit {spec.checkout.revision}, for which the "
             "spec was written: check that commit out, or leave sha256 out of the spec if the "
@@ -66,11 +66,6 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
     # Moves and diffs expect the line ends of Unix.
     source = source.replace("\r\n", "\n")
     return replace(spec, source=source, entry=entry, file="", checkout=None, extract=False)
-
-
-def sha256_of(texts: Iterable[str]) -> str:
-    """Return the digest by which a spec recognizes the files that it uses."""
-    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def _reader(root: Path, file: PurePosixPath) -> Read:
