@@ -40,7 +40,7 @@ _BRANCHES = (
     *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
     "conditional_expression",
 )
-_DEEPEST = 20
+_MAX_DEPTH = 20
 _MEETINGS = (
     *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
     "__activemask",
@@ -200,7 +200,7 @@ class Sharing:
                     return False
         return False
 
-    def _agree(self, node: Node, depth: int = _DEEPEST) -> bool:
+    def _agree(self, node: Node, depth: int = _MAX_DEPTH) -> bool:
         """Return whether all threads find the same in a part of the text, apart from sums."""
         if depth == 0:
             return False

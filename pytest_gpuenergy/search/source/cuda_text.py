@@ -16,10 +16,10 @@ from pytest_gpuenergy.search.source.tree import (
     called,
     called_last,
     declarator_of,
-    depth_of,
     expression,
     field,
     inside,
+    is_too_deep,
     name_of,
     nodes,
     only,
@@ -58,7 +58,7 @@ VECTOR_BYTES = {
 }
 """The bytes of CUDA's vectors."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
-_KEPT = 32
+_MAX_TEXTS = 32
 """The number of texts that stay parsed, since every move and the priors look at the same one."""
 _STANDARD = {
     "int8_t": "signed char",
@@ -81,8 +81,6 @@ _UNCLEAR = {
     "preproc_function_def": "a macro that it defines",
 }
 """What hides what an entry does, in a few words, by the type of the node."""
-_DEEPEST = 200
-"""The limit on nesting: deeper text is generated, or an attack on recursive functions."""
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
 _TRANSPARENT = ("parenthesized_expression", "field_expression")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
@@ -189,7 +187,7 @@ class CudaText:
     def hidden_by(self) -> str:
         """The thing that hides what the text does, in a few words; empty if nothing does."""
         function = self.function
-        if function.has_error or depth_of(function) > _DEEPEST:
+        if function.has_error or is_too_deep(function):
             return "something that cannot be parsed"
         if _is_conditional(function):
             return "a condition of the preprocessor"
@@ -466,7 +464,7 @@ def _is_exposed(write: Node) -> bool:
     return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_MAX_TEXTS)
 def _parsed(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
     root = parse(data)

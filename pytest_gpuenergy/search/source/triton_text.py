@@ -135,9 +135,10 @@ class TritonText:
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of all parameters."""
-        given = self.function.args
+        declared = self.function.args
         return tuple(
-            argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)
+            argument.arg
+            for argument in (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)
         )
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
