@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.kernels import cuda_tokens, function_name
-from pytest_gpuenergy.search.analysis.accesses import Accesses, dims_of
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
@@ -316,13 +316,20 @@ def _room_for_threads(kernel: CudaKernel) -> int:
         if dims is None:
             return 0
         for access in accesses.of(array):
-            for subscript, size in zip(access.address.subscripts, dims, strict=False):
-                index = kernel.polynomial(subscript)
-                for atom in index.atoms if index is not None else ():
-                    if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
-                        most = min(most, size)
-                    elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
-                        most = min(most, size * (atom.right.value or 1))
+            most = min(most, _threads_for(kernel, access, dims))
+    return most
+
+
+def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
+    """Return the largest block for which the threads' own elements are in a shared array."""
+    most = _MAX_THREADS
+    for subscript, size in zip(access.address.subscripts, dims, strict=False):
+        index = kernel.polynomial(subscript)
+        for atom in index.atoms if index is not None else ():
+            if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
+                most = min(most, size)
+            elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
+                most = min(most, size * (atom.right.value or 1))
     return most
 
 
