@@ -15,7 +15,7 @@ from pytest_gpuenergy.support import FormError, is_file, is_folder, read_bytes, 
 SOURCES = "sources"
 """The folder beside a spec in which its checkout is looked for."""
 
-_MAX_BYTES = 4 << 20
+_MAX_SOURCE_BYTES = 4 << 20
 """The limit on a file with source text."""
 
 
@@ -93,6 +93,6 @@ def _text_of(root: Path, inner: PurePosixPath) -> str:
     if linked:
         raise FormError(f"its file {shown(str(inner))} is a symbolic link: name the file itself")
     try:
-        return read_bytes(path, "kernel source", _MAX_BYTES).decode("utf-8-sig")
+        return read_bytes(path, "kernel source", _MAX_SOURCE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise FormError(f"its file {shown(str(inner))} is not UTF-8 text") from None

@@ -27,7 +27,7 @@ from pytest_gpuenergy.support import (
 SPEC_VERSION = 1
 """The ``schema_version`` of the specs that this version reads."""
 
-_MAX_BYTES = 64 << 20
+_MAX_SPEC_BYTES = 64 << 20
 """The limit on a spec's file, which may contain the elements of inputs."""
 
 
@@ -65,7 +65,7 @@ def raw_spec(path: Path) -> KernelSpec:
     Raises:
         InputError: the file cannot be read.
     """
-    content = read_bytes(path, "kernel spec", _MAX_BYTES)
+    content = read_bytes(path, "kernel spec", _MAX_SPEC_BYTES)
     try:
         version = schema_version(content)
         if version != SPEC_VERSION:
