@@ -76,8 +76,6 @@ class Context:
 
     Attributes:
         result: the result of its evaluation; None if there is none yet.
-        gpu: the name of the GPU.
-        baseline_time_ms: the time of the baseline.
         regions: the estimated shares of the time by region, if there are any.
         tried: the variants that were evaluated, the latest last.
     """

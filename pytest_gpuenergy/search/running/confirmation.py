@@ -45,8 +45,6 @@ class Confirmation:
     A comparison that an earlier run made among as many candidates is not repeated.
 
     Attributes:
-        evaluator: the evaluator of the search.
-        folder: the folder of the kernel.
         states: the states that were evaluated, by id.
         tell: called with lines of progress.
         is_stopped: asked before each comparison, and before each turn of one.

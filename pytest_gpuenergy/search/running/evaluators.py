@@ -165,17 +165,7 @@ class TeamEvaluator:
 
 
 class EvaluationTask(Struct, frozen=True):
-    """The evaluation of a state, as it is sent to the process of a GPU.
-
-    Attributes:
-        spec: the spec of the kernel.
-        objective: the metric that the search minimizes.
-        seed: the seed of the search.
-        state: the state to evaluate.
-        ahead: the states to compile meanwhile.
-        limit: the time beyond which the power need not be measured.
-        emulated: whether the GPUs are emulated.
-    """
+    """The evaluation of a state, as it is sent to the process of a GPU; see `Evaluator.start`."""
 
     spec: KernelSpec
     objective: Metric
