@@ -1,4 +1,3 @@
-from .analysis.cuda_kernel import CudaKernel as CudaKernel
 from .analysis.output_reads import outputs_read as outputs_read
 from .analysis.text_checks import (
     additions as additions,
@@ -24,7 +23,6 @@ from .llm.proposals import (
 )
 from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
-from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
     REGIONS as REGIONS,
     Application as Application,
@@ -94,11 +92,8 @@ from .running.search_record import (
     search_values as search_values,
 )
 from .running.state_evaluation import SearchBench as SearchBench
-from .source.counted_loops import with_counted_loops as with_counted_loops
-from .source.edits import Edit as Edit, edited as edited
+from .source.edits import Edit as Edit
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
-from .source.polynomials import Atom as Atom, Polynomial as Polynomial
-from .source.preprocessor import Preprocessor as Preprocessor
 from .source.tree import start_of as start_of
 from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (

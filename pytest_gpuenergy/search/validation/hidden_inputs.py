@@ -8,7 +8,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_gpuenergy.engine import LARGEST_SEED, SEEDS, Drawing, KeptCases
+from pytest_gpuenergy.engine import MAX_SEED, SEEDS, Drawing, KeptCases
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.reference import KnownOutputs
 from pytest_gpuenergy.search.spec.spec_checks import check_with
@@ -55,7 +55,7 @@ class Hidden:
             if self._seed is not None:
                 source = random.Random(f"{self._seed} {purpose}")  # noqa: S311 -- to be repeated
             self._seeds[purpose] = tuple(
-                source.randrange(len(SEEDS), LARGEST_SEED) for _ in range(_SEEDS_EACH)
+                source.randrange(len(SEEDS), MAX_SEED) for _ in range(_SEEDS_EACH)
             )
         return self._seeds[purpose]
 
