@@ -221,8 +221,8 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
             be used with all sizes; the message is a clause.
     """
     update = update or LaunchUpdate()
-    given = {name: getattr(update, name) for name in update.__struct_fields__}
-    fields = {name: value for name, value in given.items() if value not in (None, ())}
+    values = {name: getattr(update, name) for name in update.__struct_fields__}
+    fields = {name: value for name, value in values.items() if value not in (None, ())}
     others = {
         name for of, names in _LAUNCH_FIELDS.items() if of != state.language for name in names
     }

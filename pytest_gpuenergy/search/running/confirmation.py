@@ -153,7 +153,8 @@ def compare(
     if is_stopped():
         return None
     with bench.device.twin() as device, disk_folder() as folder:
-        base, head = (_exhibit(bench, device, folder, one) for one in (bench.spec.baseline, state))
+        states = bench.spec.baseline, state
+        base, head = (_exhibit(bench, device, folder, side) for side in states)
         turns = take_turns(
             device,
             base,

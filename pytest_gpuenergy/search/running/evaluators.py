@@ -149,7 +149,7 @@ class TeamEvaluator:
     ) -> Future[Result]:
         """Hand a state to the team; only one process compiles each state ahead."""
         new = tuple(state for state in ahead if state.id not in self._prepared)
-        self._prepared.update(one.id for one in (state, *new))
+        self._prepared.update(prepared.id for prepared in (state, *new))
         bench = self.benches[0]
         emulated = bench.device.emulated
         task = EvaluationTask(bench.spec, bench.objective, bench.seed, state, new, limit, emulated)
@@ -236,15 +236,15 @@ class BaselineScales:
             for place, gpu in enumerate(evaluator.gpus)
             if gpu in evaluator.working and gpu not in earlier
         ]
-        found = [future.result() for future in pending]
+        results = [future.result() for future in pending]
         if first is None:
-            first, *found = found
+            first, *results = results
         if first.cost is None:
             return first
-        for result in found:
+        for result in results:
             if result.cost is not None:
                 self._folder.keep_baseline(result)
-        self._scales.compare([*earlier.values(), *found, first], first)
+        self._scales.compare([*earlier.values(), *results, first], first)
         return first
 
     def scaled(self, result: Result) -> Result:

@@ -221,19 +221,19 @@ class KernelFolder:
 
     def earlier_result(self, state_id: str) -> Result | None:
         """Return the result of a state that was evaluated before; None if there is none."""
-        found = _read(self.place(state_id) / _RESULT, "result", Result)
-        if found is not None and found.schema_version != RESULT_VERSION:
+        result = _read(self.place(state_id) / _RESULT, "result", Result)
+        if result is not None and result.schema_version != RESULT_VERSION:
             raise InputError(
-                f"{self.place(state_id)} has a result of schema_version {found.schema_version}, "
+                f"{self.place(state_id)} has a result of schema_version {result.schema_version}, "
                 f"but this gpuenergy reads {RESULT_VERSION}: name another --outdir."
             )
-        return found
+        return result
 
     def earlier_baselines(self) -> dict[str, Result]:
         """Return the results of the baseline on all GPUs except the first one, by UUID."""
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
-        found = [_read(path, "result", Result) for path in paths]
-        return {result.gpu: result for result in found if result is not None}
+        results = [_read(path, "result", Result) for path in paths]
+        return {result.gpu: result for result in results if result is not None}
 
     def keep_baseline(self, result: Result) -> None:
         """Write the result of the baseline on a GPU that is not the first one."""
