@@ -18,13 +18,11 @@ from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
-    decode,
+    decode_versioned,
     dump,
     is_file,
     is_folder,
     read_bytes,
-    schema_version,
-    shown,
     write_atomically,
 )
 
@@ -71,12 +69,7 @@ def raw_spec(path: Path) -> KernelSpec:
     """
     content = read_bytes(path, "kernel spec", _MAX_SPEC_BYTES)
     try:
-        version = schema_version(content)
-        if version != SPEC_VERSION:
-            raise FormError(
-                f"its schema_version is {shown(version)}, but this gpuenergy reads {SPEC_VERSION}"
-            )
-        return decode(content, KernelSpec)
+        return decode_versioned(content, KernelSpec, SPEC_VERSION)
     except FormError as error:
         raise _refusal(path, error) from None
 

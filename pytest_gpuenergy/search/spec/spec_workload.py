@@ -161,7 +161,6 @@ def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
     """
     if peaks is None:
         return 0.0
-    moved = max(0, workload.bytes_moved - peaks.l2_bytes)
-    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
+    memory_ms = peaks.memory_ms(max(0, workload.bytes_moved - peaks.l2_bytes))
     flops = 0 if workload.allows_tensor_cores else workload.flops
-    return max(memory_ms, flops / (peaks.fp32_tflops * 1e9))
+    return max(memory_ms, peaks.compute_ms(flops) or 0.0)
