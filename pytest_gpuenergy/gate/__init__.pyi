@@ -2,14 +2,15 @@ from .anchor_drift import MAX_DRIFT as MAX_DRIFT, judge_check as judge_check, un
 from .baseline_update import update as update
 from .comparison_views import (
     BUDGET_VERDICTS as BUDGET_VERDICTS,
-    SHOWN as SHOWN,
+    MAX_ANNOTATIONS as MAX_ANNOTATIONS,
     annotate as annotate,
+    annotate_all as annotate_all,
     annotate_counts as annotate_counts,
     annotation as annotation,
     budget_words as budget_words,
     describe as describe,
+    in_github_actions as in_github_actions,
     json_document as json_document,
-    limited as limited,
     loss as loss,
     markdown as markdown,
     missing_words as missing_words,
@@ -20,7 +21,6 @@ from .comparison_views import (
     tally as tally,
     terminal as terminal,
     verdict_values as verdict_values,
-    wanted as wanted,
 )
 from .error_rates import (
     Looks as Looks,

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.gate import (
-    SHOWN,
+    MAX_ANNOTATIONS,
     GateSettings,
     annotate,
     annotation,
@@ -93,7 +93,7 @@ def test_nothing_is_said_of_what_is_the_same_or_better(told):
 def test_no_more_are_told_than_github_keeps(told):
     base = [measurement(f"k{n:02d}") for n in range(15)]
     lines = told(base, [measurement(f"k{n:02d}", edp=2.0) for n in range(15)])
-    assert len(lines) == SHOWN
+    assert len(lines) == MAX_ANNOTATIONS
     assert lines[-1] == "::error title=gate::6 more in the job's summary"
 
 

@@ -21,10 +21,10 @@ from pytest_gpuenergy.record import (
     Measurement,
     Metric,
     SessionMean,
+    clipped,
     clock_label,
     clocks,
     limit_label,
-    limited,
     limits,
     log_ratio,
     point_ratio,
@@ -249,8 +249,8 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
         same_board = without.best.gpu_uuid == locked.best.gpu_uuid
         board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
         noisy = log_ratio(base, new, session_sd=board_sd, tail=MAX_MISSED / 2)
-        low = math.expm1(limited(noisy.low - _optimism(without, base)))
-        high = math.expm1(limited(noisy.high + _optimism(locked, new)))
+        low = math.expm1(clipped(noisy.low - _optimism(without, base)))
+        high = math.expm1(clipped(noisy.high + _optimism(locked, new)))
     return ClockSaving(
         metric,
         math.expm1(change.value),
