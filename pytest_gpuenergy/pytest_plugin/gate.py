@@ -384,9 +384,9 @@ class GatePlugin:
 
     def _annotations(self) -> Iterator[str]:
         """Return annotations for GitHub Actions: those of ``gpuenergy compare``, and budgets."""
-        from pytest_gpuenergy.gate import annotate_counts, limited, wanted
+        from pytest_gpuenergy.gate import annotate_all, annotate_counts, in_github_actions
 
-        if wanted():
+        if in_github_actions():
             levels: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
             for (node, _), (verdict, words) in self._results.items():
                 bad = verdict in _BAD
@@ -396,7 +396,7 @@ class GatePlugin:
                     levels[level].append((node, words.removeprefix(_AGAIN)))
             levels["error"] += (("gate", problem) for problem in self._run_problems)
             for level, found in levels.items():
-                yield from limited(level, found)
+                yield from annotate_all(level, found)
             if self._comparison is not None:
                 yield from annotate_counts(self._comparison)
 
