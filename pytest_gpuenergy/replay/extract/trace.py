@@ -270,14 +270,13 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     """
     around = {_correlation(call): place for call, place in _placed(events, "call")}
     operators = {_external(event): event for event in events if event.category == "operator"}
+    around.pop(None, None)
+    operators.pop(None, None)
     found = []
     for event in events:
         if event.category not in ("kernel", "copy", "set"):
             continue
-        place = (
-            _NOWHERE if _correlation(event) is None else around.get(_correlation(event), _NOWHERE)
-        )
-        named = None if _external(event) is None else operators.get(_external(event))
+        place, named = around.get(_correlation(event), _NOWHERE), operators.get(_external(event))
         if place.innermost is None and named is not None:
             place = place.within(named)
         found.append(_launch(event, place))
