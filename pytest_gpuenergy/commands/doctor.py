@@ -368,7 +368,7 @@ def _energy(gpu: Gpu, label: str) -> Check:
 
 
 def _power_limits(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, read_limits, sudoers_line
+    from pytest_gpuenergy.control import choose_writer, limit_rule, read_limits
 
     name = f"{label} power limit"
     try:
@@ -384,13 +384,13 @@ def _power_limits(gpu: Gpu, label: str) -> Check:
         found += "; GPUENERGY_CAP_WRITES forbids setting it"
         return Check(name, "note", found, "unset GPUENERGY_CAP_WRITES, or use --powercap current")
     except SetpointError as error:
-        advice = _sudo_advice(lambda: sudoers_line(gpu.uuid, limits))
+        advice = _sudo_advice(lambda: limit_rule(gpu.uuid, limits))
         return Check(name, "note", f"{found}. {error}", advice)
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
 def _clocks(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, clocks_line, supported_clocks
+    from pytest_gpuenergy.control import choose_writer, clock_rule, supported_clocks
 
     name = f"{label} SM clocks"
     try:
@@ -405,7 +405,7 @@ def _clocks(gpu: Gpu, label: str) -> Check:
         found += "; GPUENERGY_CAP_WRITES forbids locking them"
         return Check(name, "note", found, "unset GPUENERGY_CAP_WRITES, or use --smclock current")
     except SetpointError:
-        advice = _sudo_advice(lambda: clocks_line(gpu.uuid, clocks))
+        advice = _sudo_advice(lambda: clock_rule(gpu.uuid, clocks))
         return Check(name, "note", f"{found}; this user may not lock them", advice)
     return Check(name, "ok", f"{found}; this user may lock them through {writer.name}")
 

@@ -19,12 +19,10 @@ from pytest_gpuenergy.commands.command_line import (
 )
 from pytest_gpuenergy.search import (
     KEY_VARIABLE,
-    MODEL,
-    PRIOR,
-    TIMEOUT_S,
     URL_VARIABLE,
     LlmSettings,
     Prices,
+    SearchParameters,
 )
 from pytest_gpuenergy.support import InputError, emulated_mark
 
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 _N = TypeVar("_N", int, float)
 _BUILDS = 50
-_MIN_GAIN = 0.02
-_NCU_EVERY = 5
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -145,7 +141,6 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     from pytest_gpuenergy.record import Metric
     from pytest_gpuenergy.search import (
         KernelSearchSettings,
-        SearchParameters,
         connect,
         optimize_kernels,
     )
@@ -271,9 +266,9 @@ def _add_llm_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--llm-model",
         metavar="MODEL",
-        default=MODEL,
+        default=LlmSettings.model,
         help=f"Asked for moves beside the rules, at the endpoint of {URL_VARIABLE} or with the key "
-        f"of {KEY_VARIABLE}; kernels are sent there (default: {MODEL})",
+        f"of {KEY_VARIABLE}; kernels are sent there (default: {LlmSettings.model})",
     )
     parser.add_argument(
         "--llm-max-tokens",
@@ -297,15 +292,15 @@ def _add_llm_options(parser: ArgumentParser) -> None:
         "--llm-timeout",
         metavar="S",
         type=_number(float, 0.01, 86_400.0),
-        default=TIMEOUT_S,
-        help=f"Seconds to wait for a complete answer (default: {TIMEOUT_S:g})",
+        default=LlmSettings.timeout_s,
+        help=f"Seconds to wait for a complete answer (default: {LlmSettings.timeout_s:g})",
     )
     parser.add_argument(
         "--llm-prior",
         metavar="GAIN",
         type=_number(float, -20.0, 20.0),
-        default=PRIOR,
-        help=f"Gain to expect of a proposal, log of a speedup (default: {PRIOR})",
+        default=LlmSettings.prior,
+        help=f"Gain to expect of a proposal, log of a speedup (default: {LlmSettings.prior})",
     )
 
 
@@ -338,14 +333,15 @@ def _add_strategy_options(parser: ArgumentParser) -> None:
         "--min-pred-gain",
         metavar="FRACTION",
         type=_number(float, 0.0, 1.0),
-        help=f"Do not try what is predicted to gain less than this (default: {_MIN_GAIN})",
+        help="Do not try what is predicted to gain less than this "
+        f"(default: {SearchParameters.min_pred_gain})",
     )
     parser.add_argument(
         "--ncu-every",
         metavar="N",
         type=_number(int, 0, 1_000_000),
         help="Profile every Nth variant with Nsight Compute where it works, to know what its time "
-        f"is spent on; 0: never (default: {_NCU_EVERY})",
+        f"is spent on; 0: never (default: {SearchParameters.ncu_every:g})",
     )
     parser.add_argument(
         "--search-param",

@@ -95,7 +95,7 @@ def check_outputs(
         InputError: an output would overwrite something.
     """
     from pytest_gpuenergy.report import ViewTarget, check_targets, files_read, is_legacy, outputs_in
-    from pytest_gpuenergy.search import files_of
+    from pytest_gpuenergy.search import search_files
 
     targets = [
         ViewTarget(f"--{name}", Path(path))
@@ -112,7 +112,7 @@ def check_outputs(
     files = [
         file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
     ]
-    check_targets(targets, [*files, *(file for outdir in outdirs for file in files_of(outdir))])
+    check_targets(targets, [*files, *(file for outdir in outdirs for file in search_files(outdir))])
 
 
 _MAX_NAMES = 12

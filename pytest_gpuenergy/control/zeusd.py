@@ -36,8 +36,8 @@ SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
 """The sockets on which zeusd listens by default, newest version first."""
 
 _TIMEOUT_S = 10.0
-_LARGEST_BYTES = 1 << 20
-_LONGEST_REASON = 200
+_MAX_BYTES = 1 << 20
+_MAX_REASON = 200
 _LATE = f"no complete answer within {_TIMEOUT_S:g} s"
 _CONTROL = "gpu-control"
 _OK, _FAILED = 200, 500
@@ -91,7 +91,15 @@ class ZeusdWriter:
         kind: type[SetpointError] = SettingRefusedError
         try:
             status, answer = _ask(self._path, "POST", f"/gpu/{route}?{query}")
-            problem = None if status == _OK else f"HTTP {status}: {_error_message(answer)}"
+            problem = None
+            if status != _OK:
+                try:
+                    errors = parse(answer)["errors"]
+                    answer = "; ".join(str(error) for error in errors.values())
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    pass  # the whole text is the message
+                reason = " ".join(answer.split())[:_MAX_REASON] or "without a reason"
+                problem = f"HTTP {status}: {reason}"
             if status >= _FAILED:  # NVML may have failed after it was called
                 kind = SetpointError
         except _NoAnswerError as error:
@@ -140,7 +148,7 @@ def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
 
 
 def pci_key(address: str) -> tuple[int, int, int]:
-    """Domain, bus and device of a PCI address, such as ``0000:18:00.0`` or ``00000000:18:00.0``.
+    """Return domain, bus and device of a PCI address, such as ``0000:18:00.0``.
 
     Raises:
         ValueError: the text is not a PCI address.
@@ -212,27 +220,17 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
-        content = answer.read(_LARGEST_BYTES + 1)
+        content = answer.read(_MAX_BYTES + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
         if late.is_set() or isinstance(error, TimeoutError):
             raise _NoAnswerError(_LATE) from None
         reason = " ".join((str(error) or type(error).__name__).split())
-        raise _NoAnswerError(reason[:_LONGEST_REASON]) from None
+        raise _NoAnswerError(reason[:_MAX_REASON]) from None
     finally:
         timer.cancel()
         connection.close()
     if late.is_set():
         raise _NoAnswerError(_LATE)
-    if len(content) > _LARGEST_BYTES:
-        raise _NoAnswerError(f"its answer is larger than {_LARGEST_BYTES >> 20} MiB")
+    if len(content) > _MAX_BYTES:
+        raise _NoAnswerError(f"its answer is larger than {_MAX_BYTES >> 20} MiB")
     return answer.status, content.decode(errors="replace")
-
-
-def _error_message(answer: str) -> str:
-    """Return the daemon's message: the ``errors`` of its JSON, or else the whole text."""
-    try:
-        errors = parse(answer)["errors"]
-        message = "; ".join(str(error) for error in errors.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message = answer
-    return " ".join(message.split())[:_LONGEST_REASON] or "without a reason"

@@ -6,7 +6,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -363,7 +363,9 @@ def overwrite(value: Any, content: Array) -> None:
         Exception: whatever the array's library raises if the array cannot be written to.
     """
     if is_tensor(value):
-        with _writable(value):
+        # PyTorch allows writes to an inference tensor only in this mode.
+        inference = value.is_inference()
+        with sys.modules["torch"].inference_mode() if inference else nullcontext():
             value.detach().copy_(value.new_tensor(content))
     elif hasattr(value, "__cuda_array_interface__"):
         import cupy
@@ -377,14 +379,6 @@ def overlap(one: Any, other: Any) -> bool:
     """Return whether two arrays may share memory."""
     (begin, end), (other_begin, other_end) = _addresses(one), _addresses(other)
     return begin < other_end and other_begin < end
-
-
-def _writable(tensor: Any) -> AbstractContextManager[object]:
-    """Return a context in which PyTorch allows writes to ``tensor``, even an inference tensor."""
-    if not tensor.is_inference():
-        return nullcontext()
-    mode: AbstractContextManager[object] = sys.modules["torch"].inference_mode()
-    return mode
 
 
 def _addresses(value: Any) -> tuple[int, int]:

@@ -207,7 +207,7 @@ class _ServedGpu:
         self.problem = ""
         self._worker = worker
         self._folder = folder
-        self._confirmer = StationConfirmer(station, lambda text: pipes.send(Told(text)))
+        self._confirm = StationConfirmer(station, lambda text: pipes.send(Told(text)))
 
     def described(self) -> Started:
         """Return the description of the GPU for the search."""
@@ -240,7 +240,7 @@ class _ServedGpu:
             if name == "confirm":
                 self._rest()
                 kernel, workload, energy = arguments
-                return Answer(self._confirmer.confirm(kernel, workload, energy=energy))
+                return Answer(self._confirm(kernel, workload, energy=energy))
         except (GpuEnergyError, OSError) as error:
             return Failed.of(error)
         return Answer()

@@ -305,7 +305,7 @@ class RemoteGpu:
                 connection.write(framed((PREPARE, (list(kernels),))))
 
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """See `tuning.Confirmer`."""
+        """See `tuning.Confirm`."""
         found: Measured | None = self.call("confirm", kernel, workload, energy)
         return found
 

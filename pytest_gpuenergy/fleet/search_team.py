@@ -95,7 +95,7 @@ def claim_fleet(
         )
         for gpu in gpus
     )
-    return TuningGpus(devices, team, tuple(gpus), remote=True)
+    return TuningGpus(devices, tuple(gpu.confirm for gpu in gpus), team, remote=True)
 
 
 def _start(gpu: RemoteGpu) -> DeviceError | None:

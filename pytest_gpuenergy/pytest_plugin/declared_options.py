@@ -30,7 +30,7 @@ FIGURES = "gpuenergy"
 GROUP, BENCH = "gpuenergy", "bench"
 """Groups of options: those of this plugin, and those of this repository's benches."""
 
-LARGEST_SEED = (1 << 32) - 1
+MAX_SEED = (1 << 32) - 1
 """The largest ``--gpuenergy-seed``, which NumPy's generators take as 32 bits."""
 
 AUTO = "auto"

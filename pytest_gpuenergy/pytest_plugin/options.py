@@ -17,7 +17,7 @@ from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
 from pytest_gpuenergy.opening import check_spec, count_gpus
 from pytest_gpuenergy.pytest_plugin import declared_options as declared
-from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, LARGEST_SEED, PytestOption
+from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, MAX_SEED, PytestOption
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.pytest_plugin.selection import setpoints_named
 from pytest_gpuenergy.report import check_sort
@@ -243,9 +243,9 @@ def _seconds(config: pytest.Config, option: PytestOption, *, zero: bool = False)
 
 def _seed(config: pytest.Config) -> int | None:
     text = str(declared.SEED.value(config) or "").strip()
-    if text and not (text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_SEED):
+    if text and not (text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_SEED):
         raise InputError(
-            f"{declared.SEED.name} {text[:40]!r} is not a whole number from 0 to {LARGEST_SEED}."
+            f"{declared.SEED.name} {text[:40]!r} is not a whole number from 0 to {MAX_SEED}."
         )
     return int(text) if text else None
 

@@ -1,4 +1,3 @@
-from .analysis.cuda_kernel import CudaKernel as CudaKernel
 from .analysis.output_reads import outputs_read as outputs_read
 from .analysis.text_checks import (
     additions as additions,
@@ -8,9 +7,6 @@ from .analysis.text_checks import (
 from .llm.consultant import Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
-    MODEL as MODEL,
-    PRIOR as PRIOR,
-    TIMEOUT_S as TIMEOUT_S,
     URL_VARIABLE as URL_VARIABLE,
     Endpoint as Endpoint,
     LlmSettings as LlmSettings,
@@ -27,7 +23,6 @@ from .llm.proposals import (
 )
 from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
-from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
     REGIONS as REGIONS,
     Application as Application,
@@ -40,16 +35,16 @@ from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
     Situation as Situation,
-    work_of as work_of,
+    count_work as count_work,
 )
 from .priors.prior import BottleneckPrior as BottleneckPrior, improvement as improvement
 from .priors.tactics import (
     GLOBAL_TACTICS as GLOBAL_TACTICS,
     SearchTactics as SearchTactics,
     Tactic as Tactic,
-    pooled as pooled,
-    tactics_at_start as tactics_at_start,
-    tactics_from as tactics_from,
+    initial_tactics as initial_tactics,
+    pool_tactics as pool_tactics,
+    summarize_observations as summarize_observations,
     write_tactics as write_tactics,
 )
 from .priors.work import KernelWork as KernelWork
@@ -84,21 +79,21 @@ from .running.ncu_profiler import (
     metrics as metrics,
     read_counters as read_counters,
 )
-from .running.optimization import evaluator_of as evaluator_of, optimize_kernels as optimize_kernels
+from .running.optimization import (
+    create_evaluator as create_evaluator,
+    optimize_kernels as optimize_kernels,
+)
 from .running.search_record import (
     SearchRecord as SearchRecord,
-    files_of as files_of,
-    listed as listed,
+    in_tree_order as in_tree_order,
     read_searches as read_searches,
+    search_files as search_files,
     search_folders as search_folders,
     search_values as search_values,
 )
 from .running.state_evaluation import SearchBench as SearchBench
-from .source.counted_loops import with_counted_loops as with_counted_loops
-from .source.edits import Edit as Edit, edited as edited
+from .source.edits import Edit as Edit
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
-from .source.polynomials import Atom as Atom, Polynomial as Polynomial
-from .source.preprocessor import Preprocessor as Preprocessor
 from .source.tree import start_of as start_of
 from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (
@@ -144,26 +139,30 @@ from .strategy.strategies import (
     RandomExpansion as RandomExpansion,
     RandomSearch as RandomSearch,
 )
-from .strategy.t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
+from .strategy.t4 import (
+    RecordedSpace as RecordedSpace,
+    configuration_id as configuration_id,
+    read_t4 as read_t4,
+)
 from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
-    gain_of as gain_of,
     is_out_of_reach as is_out_of_reach,
     is_worth_comparing as is_worth_comparing,
+    judge_rounds as judge_rounds,
     proven_change as proven_change,
 )
 from .validation.hidden_inputs import (
-    between as between,
-    has_others as has_others,
-    other_sizes as other_sizes,
+    allows_other_sizes as allows_other_sizes,
+    draw_between as draw_between,
+    draw_other_sizes as draw_other_sizes,
 )
 from .validation.result import (
-    Limit as Limit,
+    PowerCutoff as PowerCutoff,
     Result as Result,
     SearchNode as SearchNode,
     VariantGain as VariantGain,
-    limit_of as limit_of,
+    power_cutoff as power_cutoff,
 )
 from .validation.variant_refusals import check_fits as check_fits

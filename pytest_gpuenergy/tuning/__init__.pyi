@@ -1,6 +1,7 @@
-from .bands import (
+from .choose import (
     Contender as Contender,
     Representative as Representative,
+    TuneSettings as TuneSettings,
     representatives as representatives,
 )
 from .loop import (
@@ -67,7 +68,6 @@ from .template_space import (
 from .tuner import (
     Tuner as Tuner,
     TuneResult as TuneResult,
-    TuneSettings as TuneSettings,
     is_kept as is_kept,
     keep_outcome as keep_outcome,
     write_performance as write_performance,

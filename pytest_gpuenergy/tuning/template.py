@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -226,16 +225,13 @@ def template_text(
         texts: the names of files in the folder, without their suffix.
         head: lines before the constants.
     """
-    lines = itertools.starmap(_definition, constants.items())
+    lines = [
+        f"#define {name} {value if isinstance(value, str) else int(value)}"
+        if isinstance(value, bool | str)
+        else f"constexpr int {name} = {value};"
+        for name, value in constants.items()
+    ]
     return "\n".join([*head, *lines, "", *(_text(folder, name) for name in texts)])
-
-
-def _definition(name: str, value: Constant) -> str:
-    if isinstance(value, bool):
-        return f"#define {name} {int(value)}"
-    if isinstance(value, str):
-        return f"#define {name} {value}"
-    return f"constexpr int {name} = {value};"
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Generic
@@ -27,10 +28,11 @@ from pytest_gpuenergy.tuning.template_form import TemplateForm, recipe_of, untim
 from pytest_gpuenergy.workloads import Workload
 
 
+@dataclass(frozen=True)
 class ParameterSpace(Generic[W]):
     """The kernels of templates for one workload on one device.
 
-    Args:
+    Attributes:
         workload: the workload that they compute.
         device: compiles and runs the kernels.
         card: the resources of the device.
@@ -42,45 +44,32 @@ class ParameterSpace(Generic[W]):
         effect_sd: see `TemplateProposer`.
     """
 
-    def __init__(
-        self,
-        workload: W,
-        device: Device,
-        card: CardResources,
-        form: TemplateForm[Any],
-        parameters: Sequence[TemplateParameters[W]],
-        *,
-        first: Sequence[TemplateParameters[W]] = (),
-        remarks: Sequence[str] = (),
-        at_once: int = 4,
-        effect_sd: float = 0.2,
-    ) -> None:
-        self.workload = workload
-        self.form = form
-        self._device = device
-        self._card = card
-        self._parameters = parameters
-        self._first = first
-        self._remarks = remarks
-        self._at_once = at_once
-        self._effect_sd = effect_sd
+    workload: W
+    device: Device
+    card: CardResources
+    form: TemplateForm[Any]
+    parameters: Sequence[TemplateParameters[W]]
+    first: Sequence[TemplateParameters[W]] = ()
+    remarks: Sequence[str] = ()
+    at_once: int = 4
+    effect_sd: float = 0.2
 
     @property
     def effort(self) -> str:
         """The number of kernels, and what is tried first."""
-        return "; ".join([f"{len(self._parameters)} choices of parameters", *self._remarks])
+        return "; ".join([f"{len(self.parameters)} choices of parameters", *self.remarks])
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer[W]:
         """Start with the most promising parameters that are not known already."""
         del folder  # a proposer has no files
         proposer = TemplateProposer(
             self.workload,
-            self._card,
-            self._parameters,
-            lambda kernel: self._device.prepare([kernel]),
-            self._first,
-            self._at_once,
-            self._effect_sd,
+            self.card,
+            self.parameters,
+            lambda kernel: self.device.prepare([kernel]),
+            self.first,
+            self.at_once,
+            self.effect_sd,
         )
         proposer.learn(known())
         return proposer
@@ -187,7 +176,17 @@ class TemplateProposer(Generic[W]):
         best = self._model.best(self._left, max(0, min(wanted, batch) - len(chosen)))
         self._left.difference_update(best)
         chosen += best
-        return [self._candidate(self._space[place]) for place in chosen]
+        candidates = []
+        for parameters in (self._space[place] for place in chosen):
+            recipe = recipe_of(parameters)
+            try:
+                kernel = parameters.kernel(self._workload)
+            except InputError as error:
+                candidates.append(Candidate(recipe, KernelFault("compile", str(error))))
+            else:
+                self._prepare(kernel)
+                candidates.append(Candidate(recipe, kernel))
+        return candidates
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
         """Learn from costs, and from which kernels fail."""
@@ -199,15 +198,6 @@ class TemplateProposer(Generic[W]):
 
     def close(self) -> None:
         """Do nothing: no work is in progress."""
-
-    def _candidate(self, parameters: TemplateParameters[W]) -> Candidate:
-        recipe = recipe_of(parameters)
-        try:
-            kernel = parameters.kernel(self._workload)
-        except InputError as error:
-            return Candidate(recipe, KernelFault("compile", str(error)))
-        self._prepare(kernel)
-        return Candidate(recipe, kernel)
 
 
 class _Effects:

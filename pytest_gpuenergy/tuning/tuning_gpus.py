@@ -36,23 +36,20 @@ from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.tuning.records import Measured
 from pytest_gpuenergy.workloads import Workload
 
-Confirm = Callable[[Kernel, Workload], Measured | None]
-"""Verifies and measures a kernel; raises KernelFault if it fails. It returns None if there are no
-figures."""
 
+class Confirm(Protocol):
+    """Verifies a kernel on a GPU and, if ``energy``, measures it.
 
-class Confirmer(Protocol):
-    """Confirms kernels on one GPU."""
+    Returns:
+        The figures; None if there are none.
 
-    def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """Verify a kernel and, if ``energy``, measure it; None without figures.
+    Raises:
+        KernelFault: the kernel fails.
+        HostLostError: the GPU's host is lost.
+        DeviceError: the GPU cannot be used.
+    """
 
-        Raises:
-            KernelFault: the kernel fails.
-            HostLostError: the GPU's host is lost.
-            DeviceError: the GPU cannot be used.
-        """
-        ...
+    def __call__(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None: ...
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,8 @@ class StationConfirmer:
     def _harness(self) -> Harness:
         return self.station.harness()
 
-    def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """See `Confirmer`; afterwards the GPU's own process can use it again."""
+    def __call__(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
+        """See `Confirm`; afterwards the GPU's own process can use it again."""
         device = self.station.device
         try:
             if not energy:
@@ -96,47 +93,43 @@ class TuningGpus:
 
     Attributes:
         devices: the GPUs, at least one; for GPUs of other hosts, their descriptions.
-        team: their processes, which time candidates.
-        confirmers: confirm kernels on each of the GPUs.
-        remote: whether the GPUs are on other hosts.
+        confirms: confirms kernels on each of them.
+        team: their processes, which time the candidates if there are several GPUs, or if an earlier
+            search in the folder had several; None for a single GPU that never had company.
+        remote: whether the GPUs are on other hosts, so that only the team can use them.
     """
 
     devices: tuple[Device, ...]
-    team: Team
-    confirmers: tuple[Confirmer, ...]
+    confirms: tuple[Confirm, ...]
+    team: Team | None = None
     remote: bool = False
 
     @classmethod
     def of_this_host(cls, gpus: ClaimedGpus, tell: Callable[[str], None]) -> TuningGpus:
         """Return the GPUs that this process has claimed; ``tell`` as in `StationConfirmer`."""
-        confirmers = tuple(StationConfirmer(station, tell) for station in gpus.stations)
-        return cls(gpus.devices, gpus.team, confirmers)
+        confirms = tuple(StationConfirmer(station, tell) for station in gpus.stations)
+        return cls(gpus.devices, confirms, gpus.team)
 
-    def confirm(self, *, energy: bool) -> Confirm:
-        """Return a function that confirms all kernels on the same GPU, the first that is in use.
+    def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
+        """Confirm a kernel on the first GPU that is in use, so that all have the same one.
 
         If that GPU cannot be used any more, the kernel is confirmed on the next one. A kernel with
-        which two hosts were lost is not tried again.
-
-        Args:
-            energy: whether kernels are measured, too.
+        which two hosts were lost is not tried again. See `Confirm`.
         """
-
-        def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
-            losses = 0
-            while True:
-                member = self.team.first
-                confirmer = self.confirmers[self.team.members.index(member)]
-                with member.resting():
-                    try:
-                        return confirmer.confirm(kernel, workload, energy=energy)
-                    except DeviceError as error:
-                        losses += isinstance(error, HostLostError)
-                        if losses > 1:
-                            raise KernelFault("runtime", lost_twice(error)) from None
-                        self.team.lose(member, error)
-
-        return confirmed
+        if self.team is None:
+            return self.confirms[0](kernel, workload, energy=energy)
+        losses = 0
+        while True:
+            member = self.team.first
+            confirm_there = self.confirms[self.team.members.index(member)]
+            with member.resting():
+                try:
+                    return confirm_there(kernel, workload, energy=energy)
+                except DeviceError as error:
+                    losses += isinstance(error, HostLostError)
+                    if losses > 1:
+                        raise KernelFault("runtime", lost_twice(error)) from None
+                    self.team.lose(member, error)
 
 
 @dataclass(frozen=True)

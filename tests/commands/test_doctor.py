@@ -131,14 +131,14 @@ def test_what_is_wrong_with_a_card_is_found(
 
 
 def test_persistence_off_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu.nvml, "nvmlDeviceGetPersistenceMode", lambda *_: 0, raising=False)
+    monkeypatch.setattr(type(gpu.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: 0, raising=False)
     check = by_name(check_gpus())["GPU 0 persistence"]
     assert (check.status, check.advice) == ("note", "sudo nvidia-smi -pm 1")
 
 
 def test_a_fixed_limit_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "nvmlDeviceGetPowerManagementLimitConstraints"
-    monkeypatch.setattr(gpu.nvml, name, lambda *_: [72000, 72000], raising=False)
+    monkeypatch.setattr(type(gpu.nvml), name, lambda *_: [72000, 72000], raising=False)
     assert "fixed" in by_name(check_gpus())["GPU 0 power limit"].found
 
 

@@ -45,6 +45,8 @@ class HostNvml:
     class NVMLError_NotFound(NVMLError):  # noqa: N801, N818 -- pynvml's name
         """No samples."""
 
+    NVMLError_NoPermission = NVMLError_FunctionNotFound = NVMLError_NotFound
+
     class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
         """Never any samples."""
 

@@ -21,7 +21,7 @@ from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
-from pytest_gpuenergy.replay import argument_bytes, planner_for
+from pytest_gpuenergy.replay import argument_bytes, choose_planner
 from pytest_gpuenergy.support import InputError, lock
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/replay.schema.json"
@@ -122,7 +122,7 @@ def test_without_pytorch_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     card: Any = SimpleNamespace(name="NVIDIA H200", ordinal=0)
     with pytest.raises(InputError, match=r"needs torch: pip install 'pytest-gpuenergy\[replay\]'"):
-        planner_for(card, recorded, "model")
+        choose_planner(card, recorded, "model")
 
 
 @pytest.mark.slow
@@ -292,17 +292,11 @@ class TestRecordedFigures:
         assert {json.loads(line)["cap"] for line in others} == {"300W"}
         assert kept | others == before
 
-    def test_figures_of_another_cache_are_not_used(self, recorded: Path) -> None:
-        assert "has none with --cache cold" in refused(recorded, "--cache", "cold")
-
     def test_another_card_is_refused(self, recorded: Path) -> None:
         assert (
             "are those of NVIDIA H200, and"
             in ended(2, "replay", str(recorded), "--gpu-device", "emulated:a100").err
         )
-
-    def test_an_unknown_kernel_is_refused(self, recorded: Path) -> None:
-        assert "have no kernel 'c0ffee': give ids from" in refused(recorded, "--kernels", "c0ffee")
 
     def test_only_the_chosen_calls_are_replayed(self, recorded: Path) -> None:
         first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
@@ -334,15 +328,6 @@ class TestRecordedFigures:
         for one in before["measurements"]:
             assert (found[replayed(one)] == one) == (launched(one) >= 300)
 
-    @pytest.mark.parametrize("word", ["0", "-1", "many", "9" * 5000])
-    def test_a_number_of_runs_that_is_none_is_refused(self, recorded: Path, word: str) -> None:
-        assert "--runs" in refused(recorded, "--runs", word)
-
-    def test_a_limit_outside_the_cards_range_is_refused_before_anything_is_measured(
-        self, recorded: Path
-    ) -> None:
-        assert "900" in refused(recorded, "--powercap", "900W")
-
     def test_the_report_has_how_the_power_of_the_profile_was_aligned(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -356,16 +341,28 @@ class TestRecordedFigures:
         said = "31 samples, whose clock is aligned with the profiler's within ±2.5 µs"
         assert said in capsys.readouterr().out
 
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            (("--cache", "cold"), "has none with --cache cold"),
+            (("--kernels", "c0ffee"), "have no kernel 'c0ffee': give ids from"),
+            *((("--kernels", words), "names no kernel") for words in ("", ",", " , ")),
+            *((("--runs", word), "--runs") for word in ("0", "-1", "many", "9" * 5000)),
+            (("--powercap", "900W"), "900"),
+            (("--step", "2"), "has no decode step 2: give 1 to 1"),
+        ],
+    )
+    def test_what_cannot_be_asked_for_is_refused_before_anything_is_measured(
+        self, recorded: Path, options: tuple[str, ...], sentence: str
+    ) -> None:
+        assert sentence in refused(recorded, *options)
+
     def test_no_folder_is_told_in_one_sentence(self) -> None:
         assert "Name the folder that gpuenergy profile has written" in ended(2, "replay").err
 
     def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _, report = emulated(recorded, "--json", "--kernels", "c229cf67f982a")
         assert json.loads(capsys.readouterr().out) == report
-
-    @pytest.mark.parametrize("words", ["", ",", " , "])
-    def test_a_list_of_no_kernels_is_refused(self, recorded: Path, words: str) -> None:
-        assert "names no kernel" in refused(recorded, "--kernels", words)
 
     def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
@@ -466,9 +463,6 @@ class TestRecordedFigures:
             line["workload"]["parameters"] |= parameters
         path.write_text("\n".join(map(json.dumps, lines)))
         assert sentence in refused(recorded)
-
-    def test_a_step_that_was_not_profiled_is_refused(self, recorded: Path) -> None:
-        assert "has no decode step 2: give 1 to 1" in refused(recorded, "--step", "2")
 
     @pytest.mark.parametrize(
         ("arguments", "size"),

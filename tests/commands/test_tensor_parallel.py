@@ -217,7 +217,7 @@ with joined(2, "cpu") as ranks:
         assert said in errors[0]
 
     def test_all_ranks_replay_at_the_same_time(self, profile: Path, tmp_path: Path) -> None:
-        run = copy_of(profile, tmp_path)
+        run = copied_tensor(profile, tmp_path)
         assert replay(run) == [0, 0]
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["rank"], one["step"], one["level"]) for one in report["accounts"]}
@@ -230,7 +230,7 @@ with joined(2, "cpu") as ranks:
     def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(
         self, profile: Path, tmp_path: Path
     ) -> None:
-        run = copy_of(profile, tmp_path)
+        run = copied_tensor(profile, tmp_path)
         assert replay(run) == [0, 0]
         for rank in (0, 1):
             lines = (run / f"rank{rank}/results-emulated/measurements.jsonl").read_text()
@@ -246,7 +246,7 @@ with joined(2, "cpu") as ranks:
     def test_what_was_measured_before_a_rank_was_killed_is_kept(
         self, profile: Path, tmp_path: Path
     ) -> None:
-        run = copy_of(profile, tmp_path)
+        run = copied_tensor(profile, tmp_path)
         codes = replay(run, killed_after="1:8")
         assert codes[1] == -9
         assert codes[0] in (None, 75)
@@ -270,6 +270,6 @@ def replay(run: Path, *options: str, killed_after: str = "") -> list[int | None]
     return ranks_of(command, run, **more)
 
 
-def copy_of(profile: Path, folder: Path) -> Path:
+def copied_tensor(profile: Path, folder: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(profile, folder / "run"))

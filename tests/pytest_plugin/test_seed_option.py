@@ -44,4 +44,4 @@ def test_a_kernel_that_is_wrong_for_a_seed_names_it(project: Project) -> None:
 
 
 def test_every_seed_that_can_be_drawn_can_be_repeated() -> None:
-    assert declared_options.LARGEST_SEED == seeds.LARGEST_SEED
+    assert declared_options.MAX_SEED == seeds.MAX_SEED

@@ -17,14 +17,14 @@ from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.record import Metric, Peaks, peaks_of
 from pytest_gpuenergy.search import (
-    Limit,
+    PowerCutoff,
     Result,
     SearchBench,
     SearchNode,
     SpecWorkload,
     floor_ms,
     kernel_of,
-    limit_of,
+    power_cutoff,
     read_spec,
     workload_of,
 )
@@ -92,7 +92,7 @@ def test_what_is_beyond_the_limit_is_not_the_best(
     figures: list[tuple[float, float]], metric: Metric, longer: float, power: float
 ) -> None:
     nodes = [node(metric, *one) for one in figures]
-    limit = limit_of(nodes, metric)
+    limit = power_cutoff(nodes, metric)
     assert limit is not None
     best = min(one.cost or 0.0 for one in nodes)
     least_w = min(power_w for _, power_w in figures)
@@ -102,7 +102,7 @@ def test_what_is_beyond_the_limit_is_not_the_best(
 @given(FIGURES, NEEDING_POWER)
 def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric: Metric) -> None:
     nodes = [node(metric, *one) for one in figures]
-    limit = limit_of(nodes, metric)
+    limit = power_cutoff(nodes, metric)
     best = min(nodes, key=lambda one: one.cost or 0.0)
     assert limit is not None
     assert best.time_ms is not None
@@ -110,9 +110,9 @@ def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric
 
 
 def test_there_is_none_without_power_or_figures() -> None:
-    assert limit_of([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
+    assert power_cutoff([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
     failed = SearchNode(id="s", parent=None, outcome="runtime", cost=None, time_ms=None)
-    assert limit_of([failed], Metric.EDP) is None
+    assert power_cutoff([failed], Metric.EDP) is None
 
 
 @pytest.mark.slow
@@ -120,8 +120,8 @@ def test_a_slow_variant_has_an_assumed_power(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
         bench = SearchBench(spec, device, Metric.EDP)
-        slow = bench.evaluate(spec.baseline, Limit(1e-6, 321.0))
-        fast = bench.evaluate(spec.baseline, Limit(1e6, 321.0))
+        slow = bench.evaluate(spec.baseline, PowerCutoff(1e-6, 321.0))
+        fast = bench.evaluate(spec.baseline, PowerCutoff(1e6, 321.0))
     assert slow.time_ms is not None
     assert (slow.outcome, slow.power_w, slow.energy_mj) == ("correct", None, None)
     assert slow.cost == pytest.approx(321.0 * slow.time_ms**2)
@@ -135,7 +135,9 @@ LOW_W = 100.0
 """A limit under which the kernel takes a third longer."""
 
 
-def evaluated(folder: Path, objective: Metric = Metric.EDP, limit: Limit | None = None) -> Result:
+def evaluated(
+    folder: Path, objective: Metric = Metric.EDP, limit: PowerCutoff | None = None
+) -> Result:
     """Evaluate the baseline on a card whose low limit takes effect after the first moments."""
     spec = read_spec(write(folder))
     with pytest.MonkeyPatch.context() as patch:
@@ -170,11 +172,11 @@ def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
 def test_the_first_moments_decide_whether_power_is_measured(tmp_path: Path) -> None:
     burst_ms = evaluated(tmp_path).burst_time_ms
     assert burst_ms is not None
-    within = evaluated(tmp_path, limit=Limit(1.01 * burst_ms, 300.0))
+    within = evaluated(tmp_path, limit=PowerCutoff(1.01 * burst_ms, 300.0))
     assert within.time_ms is not None
     assert within.time_ms > 1.01 * burst_ms
     assert within.assumed_power_w is None
-    beyond = evaluated(tmp_path, limit=Limit(0.99 * burst_ms, 300.0))
+    beyond = evaluated(tmp_path, limit=PowerCutoff(0.99 * burst_ms, 300.0))
     assert (beyond.time_ms, beyond.assumed_power_w) == (burst_ms, 300.0)
 
 

@@ -25,9 +25,9 @@ from pytest_gpuenergy.search import (
     SearchNode,
     VariantGain,
     compare,
-    gain_of,
     is_out_of_reach,
     is_worth_comparing,
+    judge_rounds,
     proven_change,
     read_spec,
 )
@@ -73,23 +73,23 @@ def turns(ratio: float, *, flags: tuple[str, ...] = ()) -> Turns:
 
 
 def test_a_gain_beyond_what_lasts_is_accepted_and_a_smaller_one_is_not() -> None:
-    accepted = gain_of("a", turns(0.99), Metric.TIME, candidates=50)
+    accepted = judge_rounds("a", turns(0.99), Metric.TIME, candidates=50)
     assert accepted.accepted
     assert accepted.ratio_intervals[Metric.TIME].high < 1
-    assert not gain_of("a", turns(0.995), Metric.TIME, candidates=50).accepted
-    assert gain_of("a", turns(0.995), Metric.TIME, candidates=1).accepted
+    assert not judge_rounds("a", turns(0.995), Metric.TIME, candidates=50).accepted
+    assert judge_rounds("a", turns(0.995), Metric.TIME, candidates=1).accepted
 
 
 def test_a_flagged_round_needs_a_larger_gain() -> None:
-    found = gain_of("a", turns(0.95, flags=("interval_wide",)), Metric.TIME, candidates=2)
+    found = judge_rounds("a", turns(0.95, flags=("interval_wide",)), Metric.TIME, candidates=2)
     assert not found.accepted
     assert found.reasons == ("flagged: interval_wide",)
     larger = turns(0.9, flags=("interval_wide",))
-    assert gain_of("a", larger, Metric.TIME, candidates=2).accepted
+    assert judge_rounds("a", larger, Metric.TIME, candidates=2).accepted
 
 
 def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
-    found = gain_of("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
+    found = judge_rounds("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
     order = [(one.round, one.side) for one in found.turns]
     assert order[:4] == [(1, "baseline"), (1, "variant"), (2, "variant"), (2, "baseline")]
     assert len(found.turns) == 12

@@ -38,6 +38,7 @@ from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 
 BETTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
 KEY = "sk-secret"
+QUICK = {"timeout_s": 0.05, "retries": 0}
 
 
 def diff(before: str = SOURCE, after: str = BETTER) -> str:
@@ -366,9 +367,6 @@ class TestEndpoint:
         assert body["response_format"]["json_schema"]["strict"] is True
         assert body["messages"][0]["role"] == "system"
 
-    def test_a_model_that_nobody_knows_is_away(self, ask: Ask, spec: KernelSpec) -> None:
-        assert refused(ask(fails(404, code="model_not_found")), spec)[0] == "away"
-
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
@@ -416,17 +414,45 @@ class TestEndpoint:
         assert sentence.endswith(": rules only.")
         assert KEY not in sentence
 
-    def test_a_server_that_does_not_answer_is_away(self, ask: Ask, spec: KernelSpec) -> None:
-        asked = ask(hangs, timeout_s=0.05, retries=0)
-        assert refused(asked, spec) == ("away", "it did not answer in time")
-
-    def test_an_answer_that_never_ends_is_not_waited_for(self, ask: Ask, spec: KernelSpec) -> None:
-        asked = ask(drips, timeout_s=0.05, retries=0)
-        assert refused(asked, spec) == ("away", "it did not answer in time")
-
-    def test_an_answer_that_is_too_long_is_not_read(self, ask: Ask, spec: KernelSpec) -> None:
-        asked = ask(sends(b" " * (17 << 20)))
-        assert refused(asked, spec) == ("garbled", "the response is larger than 16 MiB")
+    @pytest.mark.parametrize(
+        ("answer", "settings", "reason", "why"),
+        [
+            pytest.param(hangs, QUICK, "away", "it did not answer in time", id="hangs"),
+            pytest.param(drips, QUICK, "away", "it did not answer in time", id="never ends"),
+            pytest.param(
+                sends(b" " * (17 << 20)),
+                *({}, "garbled", "the response is larger than 16 MiB"),
+                id="too long",
+            ),
+            pytest.param(
+                sends(b'{"output": [', length=4000),
+                *({"retries": 0}, "away", "it cannot be reached, or broke off"),
+                id="breaks off",
+            ),
+            pytest.param(
+                GOOD,
+                *({"url": "ftp://127.0.0.1/v1", "retries": 0}, "away", ""),
+                id="address that is none",
+            ),
+            pytest.param(
+                fails(404, code="model_not_found"),
+                *({}, "away", "it knows neither the model nor the protocol"),
+                id="unknown model",
+            ),
+        ],
+    )
+    def test_an_endpoint_that_gives_no_answer_is_away(
+        self,
+        answer: Any,
+        settings: dict[str, Any],
+        reason: str,
+        why: str,
+        ask: Ask,
+        spec: KernelSpec,
+    ) -> None:
+        found = refused(ask(answer, **settings), spec)
+        assert found[0] == reason
+        assert found[1].startswith(why)
 
     def test_nothing_is_sent_to_where_the_endpoint_redirects(
         self, ask: Ask, spec: KernelSpec
@@ -437,19 +463,11 @@ class TestEndpoint:
         assert refused(asked, spec) == ("away", why)
         assert other.requests == []
 
-    def test_a_body_that_breaks_off_is_no_answer(self, ask: Ask, spec: KernelSpec) -> None:
-        asked = ask(sends(b'{"output": [', length=4000), retries=0)
-        assert refused(asked, spec) == ("away", "it cannot be reached, or broke off")
-
     def test_nobody_at_the_address_is_away(self, ask: Ask, spec: KernelSpec) -> None:
         with llm_server() as gone:
             url = gone.url
         asked = ask(GOOD, url=url, retries=0)
         assert refused(asked, spec) == ("away", "it cannot be reached, or broke off")
-
-    def test_an_address_that_is_none_is_away(self, ask: Ask, spec: KernelSpec) -> None:
-        asked = ask(GOOD, url="ftp://127.0.0.1/v1", retries=0)
-        assert refused(asked, spec)[0] == "away"
 
     def test_without_the_package_it_is_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "openai", None)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import kernel_specs
 import pytest
-from kernel_specs import SOURCE, write
+from kernel_specs import SOURCE, state_of, write
 from llm_server import LlmServer, answers, fails, llm_server
-
-from pytest_gpuenergy.cli import main
 
 Capsys = pytest.CaptureFixture[str]
 Serve = Callable[..., LlmServer]
@@ -27,17 +25,12 @@ WRONG = answers(move="cache_policy_cg", what="add", source=SOURCE.replace("by * 
 
 
 def optimize(spec: Path, out: Path, *options: str) -> int:
-    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
-    return main([*words, "--budget-builds", str(BUDGET), *options])
+    return kernel_specs.optimize(spec, out, "--budget-builds", str(BUDGET), *options)
 
 
-def state_of(out: Path) -> Any:
-    return json.loads((out / "kernels/_scale/search_state.json").read_text())
-
-
-def events_of(out: Path) -> list[Any]:
-    lines = (out / "kernels/_scale/events.jsonl").read_text().splitlines()
-    return [one for one in map(json.loads, lines) if one["event"] == "llm"]
+def asked_in(out: Path) -> list[Any]:
+    """Return the events of a search that are questions to the model."""
+    return [event for event in kernel_specs.events_of(out) if event["event"] == "llm"]
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ class TestSearch:
         diff = (folder / "variants" / made[0]["id"] / "candidate.diff").read_text()
         assert "+  for (int i = first; i < first + ITEMS && i < n; ++i) y[i] = by * __ldcg" in diff
         assert "Proposals of gpt-5-mini: proposals " in (folder / "trace.md").read_text()
-        assert events_of(tmp_path / "out")[0]["outcome"] == "proposal"
+        assert asked_in(tmp_path / "out")[0]["outcome"] == "proposal"
         said = capsys.readouterr().err
         assert said.count("gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'") == 1
 
@@ -108,7 +101,7 @@ class TestSearch:
         assert optimize(spec, tmp_path / "out", "--resume") == 0
         assert len(server.requests) == 2 * asked
         assert state_of(tmp_path / "out")["nodes"] == state_of(tmp_path / "whole")["nodes"]
-        assert events_of(tmp_path / "out") == events_of(tmp_path / "whole")
+        assert asked_in(tmp_path / "out") == asked_in(tmp_path / "whole")
 
     def test_a_continued_search_keeps_its_proposals_without_the_model(
         self, serve: Serve, spec: Path, tmp_path: Path
@@ -138,7 +131,7 @@ class TestSearch:
         said = capsys.readouterr().err
         assert said.count("gpt-5-mini is not asked any more, because it does not accept the") == 1
         assert len(server.requests) == 1
-        assert {one["outcome"] for one in events_of(tmp_path / "out")} == {"away"}
+        assert {one["outcome"] for one in asked_in(tmp_path / "out")} == {"away"}
         assert "away" in (tmp_path / "out/kernels/_scale/trace.md").read_text()
         assert optimize(spec, tmp_path / "rules", "--no-llm") == 0
         assert state_of(tmp_path / "out") == state_of(tmp_path / "rules")

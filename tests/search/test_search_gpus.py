@@ -24,7 +24,7 @@ from search_folders import disk_with_room
 from pytest_gpuenergy.engine import GpuWorker, Settings, claim_gpus
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import EvaluationTask, Result, SearchBench, evaluator_of, read_spec
+from pytest_gpuenergy.search import EvaluationTask, Result, SearchBench, create_evaluator, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 Capsys = pytest.CaptureFixture[str]
@@ -182,7 +182,7 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
             print,
             "--gpus",
         )
-        evaluator = evaluator_of(gpus, spec, Metric.EDP, 0)
+        evaluator = create_evaluator(gpus, spec, Metric.EDP, 0)
         evaluator.start(0, spec.baseline)
         with evaluator.alone():
             waiting = evaluator.start(0, spec.baseline)

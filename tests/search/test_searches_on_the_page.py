@@ -14,7 +14,7 @@ from search_folders import KERNEL, ONE, ROOT, THREE, TWO, write_search
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import Report, html_page
-from pytest_gpuenergy.search import listed, read_searches, search_values
+from pytest_gpuenergy.search import in_tree_order, read_searches, search_values
 
 if TYPE_CHECKING:
     from conftest import Searched
@@ -203,7 +203,7 @@ def test_every_state_is_listed_below_what_it_was_made_from(parents: list[int]) -
     tree: dict[str, str | None] = {"n0": None}
     for number, parent in enumerate(parents, start=1):
         tree[f"n{number}"] = f"n{parent % number}"
-    found = listed(tree)
+    found = in_tree_order(tree)
     order = list(found)
     assert set(order) == set(tree)
     for name, above in tree.items():
@@ -215,11 +215,11 @@ def test_every_state_is_listed_below_what_it_was_made_from(parents: list[int]) -
 
 def test_a_long_chain_is_listed() -> None:
     tree = {f"n{number}": f"n{number - 1}" if number else None for number in range(5000)}
-    assert listed(tree)["n4999"] == 4999
+    assert in_tree_order(tree)["n4999"] == 4999
 
 
 def test_states_without_a_known_parent_are_roots() -> None:
-    assert listed({"a": "b", "b": None, "c": "lost"}) == {"a": 0, "b": 0, "c": 0}
+    assert in_tree_order({"a": "b", "b": None, "c": "lost"}) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_a_link_overwrites_no_file_of_a_search(out: Path, tmp_path: Path) -> None:

@@ -117,11 +117,11 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | Non
 @pytest.fixture(scope="session")
 def replay_plans(gpu: Device) -> object:
     """A function that returns the plan of a profile, which it makes once."""
-    from pytest_gpuenergy.replay import planner_for
+    from pytest_gpuenergy.replay import choose_planner
 
     @cache
     def plan(of: BenchProfile) -> ReplayPlan:
-        return planner_for(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
+        return choose_planner(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
 
     return plan
 

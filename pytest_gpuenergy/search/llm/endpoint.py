@@ -13,9 +13,6 @@ from msgspec import Struct
 
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError, decode
 
-MODEL = "gpt-5-mini"
-TIMEOUT_S = 300.0
-PRIOR = 0.5
 KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 _DEFAULT_URL = "https://api.openai.com/v1"
 _UNUSED_KEY = "none"
@@ -63,14 +60,14 @@ class LlmSettings:
         InputError: ``max_usd`` is given without ``prices``.
     """
 
-    model: str = MODEL
+    model: str = "gpt-5-mini"
     url: str = ""
     max_tokens: int | None = None
     max_usd: float | None = None
     prices: Prices | None = None
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = 300.0
     retries: int = 2
-    prior: float = PRIOR
+    prior: float = 0.5
 
     def __post_init__(self) -> None:
         if self.max_usd is not None and self.prices is None:

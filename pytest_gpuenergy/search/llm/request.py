@@ -20,7 +20,7 @@ from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, Launc
 from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.validation.hidden_inputs import has_others
+from pytest_gpuenergy.search.validation.hidden_inputs import allows_other_sizes
 from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import (
     FormError,
@@ -142,7 +142,7 @@ def _contract(spec: KernelSpec) -> Iterator[str]:
         if sizes:
             shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
             yield f"- sizes {'measured and ' if number == 0 else ''}verified: {shown}"
-    if has_others(spec):
+    if allows_other_sizes(spec):
         yield "- sizes between these, which are not told, are verified too"
     tolerance = "by the rounding of float sums" if spec.tolerance is None else spec.tolerance
     yield f"- tolerance relative to an output's largest element: {tolerance}"

@@ -174,7 +174,7 @@ def _mask_edits(kernel: TritonFunction) -> list[Edit]:
             if name not in ("mask", "other")
         ]
         edits.append(Edit(*kernel.text.arguments_span(call), ", ".join(kept)))
-    return edits
+    return outermost(edits)
 
 
 def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:

@@ -61,7 +61,8 @@ class Averages:
         self._rounds: dict[int, Rounds] = {}
         self._guessed: set[str] = set()
         self._loops: dict[int, Node] = {}
-        self._data = _GivenData(kernel, self)
+        self._from_data: dict[str, float | None] = {}
+        self._variables = {variable.key: variable for variable in kernel.text.variables}
         for variable in kernel.text.variables:
             if variable.scope.type == "for_statement":
                 self._loops[variable.key] = variable.scope
@@ -118,7 +119,7 @@ class Averages:
             if left is None or not right:
                 return None
             return left // right if atom.operator == "/" else left % right
-        if (known := self._data.value(atom)) is not None:
+        if (known := self._data_average(atom)) is not None:
             return known
         loops = [self._loops[key] for key in atom.variables if key in self._loops]
         variable = self._variable(loops[0]) if len(loops) == 1 else None
@@ -217,7 +218,7 @@ class Averages:
             (bound - start).depends_on(name) for name in ("threadIdx", "blockIdx")
         )
         atoms = (atom for product, _ in (bound - start).terms for atom in product)
-        among_blocks = among_blocks or any(self._data.value(atom) is not None for atom in atoms)
+        among_blocks = among_blocks or any(self._data_average(atom) is not None for atom in atoms)
         # Rounding up adds half a round on average if lengths differ.
         average = self._passes(length + closed, step, among_blocks or among_threads)
         if not among_threads:
@@ -234,50 +235,40 @@ class Averages:
     def _passes(length: float, step: float, differs: bool) -> float:
         return length / step + 0.5 if differs else math.ceil(length / step)
 
-
-class _GivenData:
-    """Averages over all blocks of variables that are elements of tensors with given data."""
-
-    def __init__(self, kernel: CudaKernel, averages: Averages) -> None:
-        self._kernel = kernel
-        self._averages = averages
-        self._variables = {variable.key: variable for variable in kernel.text.variables}
-        self._found: dict[str, float | None] = {}
-
-    def value(self, atom: Atom) -> float | None:
-        """Return the average of an atom; None if it is no such variable."""
+    def _data_average(self, atom: Atom) -> float | None:
+        """Return the average over all blocks of a variable that is read from given data."""
         if atom.operator or len(atom.variables) != 1:
             return None
-        if atom.text not in self._found:
-            self._found[atom.text] = None
+        if atom.text not in self._from_data:
+            self._from_data[atom.text] = None
             variable = self._variables.get(next(iter(atom.variables)))
             if variable is not None and variable.value is not None:
                 changes = variable.parameter or variable.scope.type == "for_statement"
                 if not (changes or self._kernel.text.writes(variable)):
-                    self._found[atom.text] = self._sum(variable.value)
-        return self._found[atom.text]
+                    self._from_data[atom.text] = self._data_sum(variable.value)
+        return self._from_data[atom.text]
 
-    def _sum(self, node: Node) -> float | None:
-        """Return the average of a sum that contains an element of such a tensor."""
+    def _data_sum(self, node: Node) -> float | None:
+        """Return the average of a sum that contains an element of given data."""
         node = bare(node)
         if called(node) in HINTED_LOADS and len(arguments_of(node)) == 1:
             node = bare(arguments_of(node)[0])
             node = bare(field(node, "argument") or node) if operator_of(node) == "&" else node
         if node.type == "subscript_expression":
-            return self._element(node)
+            return self._data_element(node)
         left, right = field(node, "left"), field(node, "right")
         if operator_of(node) not in ("+", "-") or left is None or right is None:
             return None
-        parts = [self._part(left), self._part(right)]
+        parts = [self._summand(left), self._summand(right)]
         if parts[0] is None or parts[1] is None:
             return None
         return parts[0] + (parts[1] if operator_of(node) == "+" else -parts[1])
 
-    def _part(self, node: Node) -> float | None:
+    def _summand(self, node: Node) -> float | None:
         polynomial = self._kernel.polynomial(node)
-        return self._sum(node) if polynomial is None else self._averages.value(polynomial)
+        return self._data_sum(node) if polynomial is None else self.value(polynomial)
 
-    def _element(self, node: Node) -> float | None:
+    def _data_element(self, node: Node) -> float | None:
         """Return the average of the elements that the blocks along one axis of the grid read."""
         base, indices = field(node, "argument"), field(node, "indices")
         variable = None if base is None else self._kernel.text.variable(base)
@@ -288,12 +279,12 @@ class _GivenData:
         shape = self._kernel.facts.shapes[tensor.name][0]
         if index is None or len(shape) != 1:
             return None
-        found = [self._averages.value(index)]
+        found = [self.value(index)]
         for axis, blocks in zip(_AXES, self._kernel.facts.grid, strict=True):
             name = f"blockIdx.{axis}"
             if index.depends_on(name):
                 some = range(min(blocks[0], _MAX_BLOCKS))
-                found = [self._averages.value(index, {name: block}) for block in some]
+                found = [self.value(index, {name: block}) for block in some]
                 break
         data = inline_data(tensor, shape)
         places = [int(place) for place in found if place is not None]

@@ -23,8 +23,8 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import REGIONS, Region
-from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
-from pytest_gpuenergy.search.priors.triton_work import work_of_triton
+from pytest_gpuenergy.search.priors.cuda_work import count_cuda_work
+from pytest_gpuenergy.search.priors.triton_work import count_triton_work
 from pytest_gpuenergy.search.priors.work import KernelWork
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -70,7 +70,7 @@ _MAX_GAIN = 3.0
 """Logarithm of the largest speedup that is predicted for any move."""
 
 
-def work_of(state: State, spec: KernelSpec) -> KernelWork | None:
+def count_work(state: State, spec: KernelSpec) -> KernelWork | None:
     """Count the work of a state; None if its text is not understood.
 
     Raises:
@@ -79,10 +79,10 @@ def work_of(state: State, spec: KernelSpec) -> KernelWork | None:
     try:
         if state.language == "triton":
             triton = TritonFunction.of(state, spec)
-            return None if triton is None else work_of_triton(triton)
+            return None if triton is None else count_triton_work(triton)
         cuda = CudaKernel.of(state, spec)
         fits = cuda is not None and 0 < cuda.threads <= _MAX_THREADS
-        return work_of_cuda(cuda) if cuda is not None and fits else None
+        return count_cuda_work(cuda) if cuda is not None and fits else None
     except _NO_NUMBERS:
         return None
 

@@ -65,7 +65,7 @@ _ROUNDS_AHEAD = 4
 _Thread = tuple[int, int, int]
 
 
-def work_of_cuda(kernel: CudaKernel) -> KernelWork:
+def count_cuda_work(kernel: CudaKernel) -> KernelWork:
     """Return the work of a kernel whose text is understood."""
     return _CudaCounting(kernel).work()
 

@@ -9,7 +9,13 @@ from statistics import NormalDist
 from pytest_gpuenergy.emulator import L2_BYTES_PER_CYCLE
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Move, Region
-from pytest_gpuenergy.search.priors.bottlenecks import CardModel, Costs, Shares, Situation, work_of
+from pytest_gpuenergy.search.priors.bottlenecks import (
+    CardModel,
+    Costs,
+    Shares,
+    Situation,
+    count_work,
+)
 from pytest_gpuenergy.search.priors.tactics import Tactic
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_workload import workload_of
@@ -80,7 +86,7 @@ class BottleneckPrior:
     def costs(self, state: State) -> Costs | None:
         """Return the costs of a state by the model; None if its text is not understood."""
         if state.id not in self._costs:
-            work = work_of(state, self._spec)
+            work = count_work(state, self._spec)
             moved = max(0, self._contract.bytes_moved - self._card.profile.l2_bytes)
             self._costs[state.id] = None if work is None else self._card.costs(work, moved)
         return self._costs[state.id]

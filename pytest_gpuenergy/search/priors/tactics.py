@@ -101,9 +101,11 @@ class TacticGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema_version: int = TACTICS_VERSION
 
 
-def tactics_from(language: Language, observations: Iterable[Observation]) -> tuple[Tactic, ...]:
+def summarize_observations(
+    language: Language, observations: Iterable[Observation]
+) -> tuple[Tactic, ...]:
     """Return the tactics that sum up the observations of one search, ordered by their names."""
-    return pooled(
+    return pool_tactics(
         Tactic(language, move, bottleneck, 0, 0.0, 0.0, failures=1)
         if gain is None
         else Tactic(language, move, bottleneck, 1, gain, 0.0)
@@ -111,7 +113,7 @@ def tactics_from(language: Language, observations: Iterable[Observation]) -> tup
     )
 
 
-def pooled(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
+def pool_tactics(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
     """Combine the tactics of several searches into one per language, move and bottleneck."""
     groups: defaultdict[tuple[Language, str, Region], list[Tactic]] = defaultdict(list)
     for tactic in tactics:
@@ -129,7 +131,7 @@ def pooled(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
     return tuple(combined)
 
 
-def tactics_at_start(
+def initial_tactics(
     outdir: Path, folder: Path, part: SearchTactics, tell: Callable[[str], None]
 ) -> tuple[Tactic, ...]:
     """Return what other searches had learned when a search began, even if it is continued now.
@@ -156,7 +158,7 @@ def tactics_at_start(
     with _held(outdir):
         parts = [one for one in _usable(outdir, tell).parts if one.teaches(part)]
     others = [one for one in parts if one.kernel != part.kernel]
-    found = pooled(tactic for other in others for tactic in other.tactics)
+    found = pool_tactics(tactic for other in others for tactic in other.tactics)
     with writing(kept):
         graph = TacticGraph(parts=(replace(part, tactics=found),))
         write_atomically(kept, dump(graph), durable=True)

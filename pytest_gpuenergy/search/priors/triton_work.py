@@ -38,7 +38,7 @@ _DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
 Shape = tuple[int, ...]
 
 
-def work_of_triton(kernel: TritonFunction) -> KernelWork:
+def count_triton_work(kernel: TritonFunction) -> KernelWork:
     """Return the work of a function that is understood."""
     return _TritonCounting(kernel).work()
 

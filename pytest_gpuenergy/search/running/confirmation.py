@@ -24,9 +24,9 @@ from pytest_gpuenergy.search.validation.gain import (
     CONFIRMED,
     LASTING_SD,
     ROUNDS,
-    gain_of,
     is_out_of_reach,
     is_worth_comparing,
+    judge_rounds,
     round_log_ratios,
 )
 from pytest_gpuenergy.search.validation.result import SearchNode, VariantGain
@@ -168,7 +168,7 @@ def compare(
         return VariantGain(id=state.id, accepted=False, rounds=0, message=problem)
     if len(turns.base) < ROUNDS and not _is_hopeless(turns, bench.objective, candidates):
         return None
-    return gain_of(state.id, turns, bench.objective, candidates)
+    return judge_rounds(state.id, turns, bench.objective, candidates)
 
 
 def _is_hopeless(turns: Turns, objective: Metric, candidates: int) -> bool:

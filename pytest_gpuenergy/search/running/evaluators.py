@@ -16,7 +16,7 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
 from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
-from pytest_gpuenergy.search.validation.result import Limit, Result
+from pytest_gpuenergy.search.validation.result import PowerCutoff, Result
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -39,7 +39,7 @@ class Evaluator(Protocol):
         ...
 
     def start(
-        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: PowerCutoff | None = None
     ) -> Future[Result]:
         """Start to evaluate a state.
 
@@ -99,7 +99,7 @@ class OwnProcess:
         turn: int,  # noqa: ARG002 -- there is one GPU
         state: State,
         ahead: Sequence[State] = (),
-        limit: Limit | None = None,
+        limit: PowerCutoff | None = None,
     ) -> Future[Result]:
         """Evaluate a state and raise its errors before returning."""
         self.bench.prepare([state, *ahead])
@@ -145,7 +145,7 @@ class TeamEvaluator:
         return self.team.working
 
     def start(
-        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: PowerCutoff | None = None
     ) -> Future[Result]:
         """Hand a state to the team; only one process compiles each state ahead."""
         new = tuple(state for state in ahead if state.id not in self._prepared)
@@ -182,7 +182,7 @@ class EvaluationTask(Struct, frozen=True):
     seed: int
     state: State
     ahead: tuple[State, ...] = ()
-    limit: Limit | None = None
+    limit: PowerCutoff | None = None
     emulated: bool = False
 
     @property

@@ -32,7 +32,7 @@ from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
-from pytest_gpuenergy.search.validation.result import Result, SearchNode, VariantGain, limit_of
+from pytest_gpuenergy.search.validation.result import Result, SearchNode, VariantGain, power_cutoff
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
 _AHEAD = 2
@@ -235,7 +235,7 @@ class KernelSearch:
             if not self.bench.device.emulated:  # whose evaluation needs this processor
                 job = self._background.submit(self.explorer.precompute, state)
                 self._precomputing.append(job)
-                limit = limit_of(self.state.nodes, self.bench.objective)
+                limit = power_cutoff(self.state.nodes, self.bench.objective)
             with self._timed("evaluate"):
                 pending = self.evaluator.start(self._proposed, state, ahead, limit)
         self._proposed += 1

@@ -19,8 +19,8 @@ from pytest_gpuenergy.search.priors.bottlenecks import CardModel
 from pytest_gpuenergy.search.priors.prior import BottleneckPrior
 from pytest_gpuenergy.search.priors.tactics import (
     SearchTactics,
-    tactics_at_start,
-    tactics_from,
+    initial_tactics,
+    summarize_observations,
     write_tactics,
 )
 from pytest_gpuenergy.search.running.evaluators import Evaluator, OwnProcess, TeamEvaluator
@@ -127,10 +127,10 @@ def _optimize(
         emulated=identity.emulated,
         objective=identity.objective,
     )
-    evaluator = evaluator_of(gpus, spec, settings.objective, settings.seed)
+    evaluator = create_evaluator(gpus, spec, settings.objective, settings.seed)
     with KernelFolder(outdir, spec, identity, resume=settings.resume) as folder:
         llm = _llm_moves(endpoint, folder, device.name, tell)
-        tactics = tactics_at_start(outdir, folder.path, part, tell)
+        tactics = initial_tactics(outdir, folder.path, part, tell)
         parameters = settings.parameters
         prior = BottleneckPrior(spec, CardModel.of(device), identity.objective, parameters, tactics)
         # With several GPUs one would be profiled while it measures.
@@ -148,11 +148,15 @@ def _optimize(
             ),
         )
         found = KernelSearch(evaluator, folder, explorer, settings, info, tell, stop, llm).run()
-        write_tactics(outdir, part, tactics_from(spec.language, explorer.observations()), tell)
+        write_tactics(
+            outdir, part, summarize_observations(spec.language, explorer.observations()), tell
+        )
     return found
 
 
-def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int) -> Evaluator:
+def create_evaluator(
+    gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int
+) -> Evaluator:
     """Return the evaluator of a spec's states on the claimed GPUs."""
     benches = tuple(SearchBench(spec, device, objective, seed) for device in gpus.devices)
     if len(benches) == 1:

@@ -65,7 +65,7 @@ def search_folders(named: Path) -> list[Path]:
     return [path for path in matching(named, "kernels/_*") if is_file(path / STATE_JSON)]
 
 
-def files_of(named: Path) -> list[Path]:
+def search_files(named: Path) -> list[Path]:
     """Return the files of `search_folders` that pages and continued searches need."""
     names = (SPEC_JSON, STATE_JSON, EVENTS_JSONL, f"{BASELINE}/run.json")
     return [folder / name for folder in search_folders(named) for name in names]
@@ -93,7 +93,7 @@ def read_searches(named: Path) -> list[SearchRecord]:
 
 
 def search_values(search: SearchRecord) -> Values:
-    """Return what the HTML page shows of a search, with its states in the order of `listed`."""
+    """Return what the HTML page shows of a search, with its states `in_tree_order`."""
     state, identity = search.state, search.state.identity
     summed_up = summarize([(search.spec, state)])
     assert summed_up is not None  # because there is a baseline
@@ -144,7 +144,7 @@ def search_values(search: SearchRecord) -> Values:
 def _states(search: SearchRecord) -> Iterator[Values]:
     nodes = {node.id: node for node in search.state.nodes}
     visited = {} if search.state.graph is None else search.state.graph.nodes
-    order = listed({node.id: node.parent for node in nodes.values()})
+    order = in_tree_order({node.id: node.parent for node in nodes.values()})
     number = dict(zip(order, count()))
     others: defaultdict[str, set[int]] = defaultdict(set)  # whose moves would also have led there
     for tail, tail_node in visited.items():
@@ -170,7 +170,7 @@ def _states(search: SearchRecord) -> Iterator[Values]:
         }
 
 
-def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
+def in_tree_order(parents: Mapping[str, str | None]) -> dict[str, int]:
     """Return the depths of states, each state followed by those that were made from it.
 
     A state whose parent is missing, or comes after it, is a root.

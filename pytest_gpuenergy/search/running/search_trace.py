@@ -13,7 +13,7 @@ from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.search.running.kernel_folder import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.state_kernel import macros
-from pytest_gpuenergy.search.validation.hidden_inputs import has_others
+from pytest_gpuenergy.search.validation.hidden_inputs import allows_other_sizes
 from pytest_gpuenergy.search.validation.result import Result, VariantGain
 from pytest_gpuenergy.support import dump
 
@@ -44,7 +44,7 @@ def trace(spec: KernelSpec, state: SearchState, notes: Iterable[str] = ()) -> st
         "",
         f"On {identity.gpu}{note}{identity.settings}, minimizing {metric.label}.",
     ]
-    if not has_others(spec):
+    if not allows_other_sizes(spec):
         lines.append(
             "No sizes but the listed ones are allowed: a variant may be right for these alone."
         )

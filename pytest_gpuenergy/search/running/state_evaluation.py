@@ -34,8 +34,13 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.reference import BaselineOutputs
 from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, floor_ms, name_of, workload_of
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.validation.hidden_inputs import Hidden, Sizes, has_others, other_sizes
-from pytest_gpuenergy.search.validation.result import Limit, Result
+from pytest_gpuenergy.search.validation.hidden_inputs import (
+    Hidden,
+    Sizes,
+    allows_other_sizes,
+    draw_other_sizes,
+)
+from pytest_gpuenergy.search.validation.result import PowerCutoff, Result
 from pytest_gpuenergy.search.validation.variant_refusals import (
     check_fits,
     check_plausible,
@@ -70,7 +75,7 @@ class SearchBench:
                 for sizes in self.spec.sizes:
                     self.device.prepare_job(self.job(state, sizes))
 
-    def evaluate(self, state: State, limit: Limit | None = None) -> Result:
+    def evaluate(self, state: State, limit: PowerCutoff | None = None) -> Result:
         """Evaluate a state; one that is wrong or fails has a result without figures.
 
         On an emulated GPU this takes place on a card of its own, so that figures do not depend on
@@ -135,13 +140,13 @@ class SearchBench:
 
     @cached_property
     def other_sizes(self) -> Sizes | None:
-        """A set of sizes that the spec does not list, see `hidden_inputs.other_sizes`."""
+        """A set of sizes that the spec does not list, see `draw_other_sizes`."""
         draw = random.Random(self.hidden.seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
         with self.device.twin() as device:
             baseline = _StateEvaluation(self, device, self.spec.baseline)
-            if not has_others(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
+            if not allows_other_sizes(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
                 return None
-            return other_sizes(self.spec, draw, baseline.is_right)
+            return draw_other_sizes(self.spec, draw, baseline.is_right)
 
     def job(self, state: State, sizes: Sizes) -> Job:
         """Return what is compiled for a state with one set of sizes."""
@@ -194,7 +199,7 @@ class _StateEvaluation:
     steps_s: dict[str, float] = field(default_factory=dict)
     correctness: dict[str, Correctness] = field(default_factory=dict)
 
-    def run(self, limit: Limit | None) -> Result:
+    def run(self, limit: PowerCutoff | None) -> Result:
         figures: dict[str, Any] = {}
         fault: KernelFault | None = None
         try:
@@ -331,7 +336,7 @@ class _StateEvaluation:
                 near_literals=bool(self.bench.spec.reference),  # else the baseline has run already
             )
 
-    def _figures(self, case: _Case, limit: Limit | None) -> dict[str, Any]:
+    def _figures(self, case: _Case, limit: PowerCutoff | None) -> dict[str, Any]:
         """Measure a case while it runs back to back, and verify it once more.
 
         Returns:

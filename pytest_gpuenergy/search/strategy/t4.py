@@ -79,10 +79,10 @@ class RecordedSpace:
         neighbours: Neighbours = "any",
     ) -> None:
         self._configurations = {
-            state_id(configuration): configuration for configuration, _ in results
+            configuration_id(configuration): configuration for configuration, _ in results
         }
         self.states = tuple(self._configurations)
-        self.costs = {state_id(configuration): cost for configuration, cost in results}
+        self.costs = {configuration_id(configuration): cost for configuration, cost in results}
         if len(self.states) < len(results):
             raise InputError("The recorded space lists a configuration twice: remove one of them.")
         if len({frozenset(configuration) for configuration, _ in results}) > 1:
@@ -166,10 +166,12 @@ class RecordedSpace:
 
 def _rest(configuration: Configuration, name: str) -> tuple[str, str]:
     """Return a key that configurations share if they differ in this parameter only."""
-    return name, state_id({other: configuration[other] for other in configuration if other != name})
+    return name, configuration_id(
+        {other: configuration[other] for other in configuration if other != name}
+    )
 
 
-def state_id(configuration: Configuration) -> str:
+def configuration_id(configuration: Configuration) -> str:
     """Return the parameters in alphabetical order, as in ``block=64,unroll=2``."""
     return ",".join(f"{name}={configuration[name]}" for name in sorted(configuration))
 

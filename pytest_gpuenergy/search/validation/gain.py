@@ -51,7 +51,7 @@ def round_log_ratios(turns: Turns, metric: Metric) -> list[float]:
     return [new - old for old, new in zip(*turns.log_figures(metric), strict=True)]
 
 
-def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> VariantGain:
+def judge_rounds(state_id: str, turns: Turns, objective: Metric, candidates: int) -> VariantGain:
     """Return what the rounds say about a variant that is the best of so many candidates."""
     figures = {metric: turns.log_figures(metric) for metric in METRICS}
     changes = {
