@@ -105,7 +105,7 @@ class NamedSetpoints:
             any_cap: whether to add power caps that are not among those of these setpoints.
             any_clock: whether to add clocks that are not among those of these setpoints.
         """
-        found = self
+        extended = self
         caps = {setpoint.power_limit_w for setpoint in self.setpoints}
         clocks = {setpoint.sm_clock_mhz for setpoint in self.setpoints}
         for label in labels:
@@ -121,10 +121,10 @@ class NamedSetpoints:
             fits = (any_cap or setpoint.power_limit_w in caps) and (
                 any_clock or setpoint.sm_clock_mhz in clocks
             )
-            if fits and not found.words_for(setpoint):
-                words = {**found.words, label: [setpoint]}
-                found = NamedSetpoints(words, found.table_w or named.table_w)
-        return found
+            if fits and not extended.words_for(setpoint):
+                words = {**extended.words, label: [setpoint]}
+                extended = NamedSetpoints(words, extended.table_w or named.table_w)
+        return extended
 
     @property
     def setpoints(self) -> list[Setpoint]:
@@ -154,10 +154,10 @@ def single_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoi
         InputError: the options name several setpoints, or are not understood.
         DeviceError: the card has no power management, or no choice of clocks.
     """
-    found = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
-    if len(found) == 1:
-        return found[0]
-    if len({setpoint.power_limit_w for setpoint in found}) > 1:
+    setpoints = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
+    if len(setpoints) == 1:
+        return setpoints[0]
+    if len({setpoint.power_limit_w for setpoint in setpoints}) > 1:
         raise InputError(
             f"--powercap {powercap}: a search runs under a single power limit; give one, or "
             "current."
@@ -270,10 +270,10 @@ def resolve_cap(
 
 def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
     """Return the setpoints of all words, each once, in the order given."""
-    found: dict[str, Setpoint] = {}
+    by_label: dict[str, Setpoint] = {}
     for setpoint in (setpoint for group in named.values() for setpoint in group):
-        found.setdefault(setpoint.label, setpoint)
-    return list(found.values())
+        by_label.setdefault(setpoint.label, setpoint)
+    return list(by_label.values())
 
 
 def _in_watts(context: str, watts: float, table: Sequence[float], limits: PowerLimits) -> Setpoint:

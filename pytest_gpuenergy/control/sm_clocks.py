@@ -57,13 +57,13 @@ def supported_clocks(gpu: Gpu) -> tuple[int, ...]:
     nvml = gpu.nvml
     try:
         memory_mhz = max(nvml.nvmlDeviceGetSupportedMemoryClocks(gpu.handle), default=0)
-        found = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu.handle, memory_mhz)
+        reported = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu.handle, memory_mhz)
     except nvml.NVMLError as error:
         raise DeviceError(
             f"{gpu.name} does not report which SM clocks it supports ({error}): use --smclock "
             "current."
         ) from None
-    clocks = tuple(sorted({int(mhz) for mhz in found}))
+    clocks = tuple(sorted({int(mhz) for mhz in reported}))
     if not clocks:
         raise DeviceError(f"{gpu.name} supports no choice of SM clocks: use --smclock current.")
     return clocks

@@ -130,12 +130,12 @@ def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
 def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
     status, answer = _ask(path, "GET", "/discover")
     try:
-        found = parse(answer) if status == _OK else None
-        if not isinstance(found, dict):
+        offer = parse(answer) if status == _OK else None
+        if not isinstance(offer, dict):
             raise ValueError(answer)
-        groups = [str(group) for group in found["enabled_api_groups"]]
-        gpu_id = _id_of(gpu, found)
-        locked = bool(found.get("auth_required"))
+        groups = [str(group) for group in offer["enabled_api_groups"]]
+        gpu_id = _id_of(gpu, offer)
+        locked = bool(offer.get("auth_required"))
     except (ValueError, KeyError, TypeError, OverflowError):
         return f"zeusd at {path} does not report what it offers: version 0.3 or later is needed"
     if _CONTROL not in groups:
@@ -159,18 +159,18 @@ def pci_key(address: str) -> tuple[int, int, int]:
     return int(match[1], 16), int(match[2], 16), int(match[3], 16)
 
 
-def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
+def _id_of(gpu: Gpu, offer: dict[str, Any]) -> int | None:
     """Return the daemon's number of ``gpu``, or None if it cannot be determined."""
     nvml = gpu.nvml
     try:
-        if "gpus" in found:
+        if "gpus" in offer:
             here = pci_key(printable_text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
-            for entry in found["gpus"]:
+            for entry in offer["gpus"]:
                 if pci_key(entry["pci_address"]) == here:
                     return typed(entry["id"], int, "id")
             return None
         index = int(nvml.nvmlDeviceGetIndex(gpu.handle))
-        ids = [int(number) for number in found["gpu_ids"]]
+        ids = [int(number) for number in offer["gpu_ids"]]
         return index if ids == list(range(nvml.nvmlDeviceGetCount())) else None
     except nvml.NVMLError:
         return None

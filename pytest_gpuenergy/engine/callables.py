@@ -173,7 +173,7 @@ class _Inputs:
     def _inputs(self, returned: object) -> dict[str, Array] | None:
         """Return the floating-point contents that may be changed, by place; None for none."""
         outputs = [part for _, part in arrays_in(returned, "result")]
-        found: dict[str, Array] = {}
+        contents: dict[str, Array] = {}
         for name, part in arrays_in(self._args, "args"):
             if any(overlap(part, output) for output in outputs):
                 continue
@@ -184,8 +184,8 @@ class _Inputs:
             except ResultError:
                 return None
             if content.dtype.kind == "f" and content.size:
-                found[name] = content
-        return found or None
+                contents[name] = content
+        return contents or None
 
     def _was_right(
         self,
@@ -229,10 +229,10 @@ class _Inputs:
         return False
 
 
-def _differs(one: Expected, other: Expected) -> bool:
+def _differs(expected: Expected, other: Expected) -> bool:
     """Return whether a result that is right for one would be wrong for the other."""
     try:
-        compare(dict(one.arrays), other.arrays, other.bounds, seed=0)
+        compare(dict(expected.arrays), other.arrays, other.bounds, seed=0)
     except Exception:  # of other shapes, for example
         return True
     return False

@@ -110,7 +110,11 @@ class Typical(NamedTuple):
     @classmethod
     def of(cls, evaluations: Sequence[Evaluation]) -> Typical | None:
         """Return the medians over the evaluations; None if no power has been measured."""
-        powers = [found.power_w for found in evaluations if found.good and found.power_w]
+        powers = [
+            evaluation.power_w
+            for evaluation in evaluations
+            if evaluation.good and evaluation.power_w
+        ]
         return cls(median(powers), median(_slowdowns(evaluations))) if powers else None
 
 
@@ -134,9 +138,11 @@ def cost_ms(objective: Metric, evaluation: Evaluation, typical: Typical | None) 
 
 def _slowdowns(evaluations: Sequence[Evaluation]) -> list[float]:
     return [
-        found.sustained_ms / found.time_ms
-        for found in evaluations
-        if found.good and found.sustained_ms is not None and found.time_ms is not None
+        evaluation.sustained_ms / evaluation.time_ms
+        for evaluation in evaluations
+        if evaluation.good
+        and evaluation.sustained_ms is not None
+        and evaluation.time_ms is not None
     ] or [1.0]
 
 
@@ -228,16 +234,16 @@ class Rig:
             job = batch[place]
             assert isinstance(job, Job)  # a fault is never promising
             try:
-                found = measure_sustained(self.device, job, self.arenas)
+                sustained = measure_sustained(self.device, job, self.arenas)
             except KernelFault as fault:  # which occurred under load
                 yield place, Evaluation(outcome=fault.outcome, message=str(fault))
                 continue
-            if found is not None:
+            if sustained is not None:
                 timed[place] = replace(
                     timed[place],
-                    sustained_ms=found.time_ms,
-                    power_w=found.power_w,
-                    energy_mj=found.energy_mj,
+                    sustained_ms=sustained.time_ms,
+                    power_w=sustained.power_w,
+                    energy_mj=sustained.energy_mj,
                 )
             yield place, timed[place]
 

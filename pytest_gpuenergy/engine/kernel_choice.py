@@ -107,11 +107,11 @@ def _by_time(
     first_ms: dict[int, float] = {}
     final_ms: dict[int, float] = {}
     with arenas_for(workload, 0, device.arrays) as arenas:
-        for place, found in Rig(device, arenas, Metric.TIME).evaluate(jobs, [], lambda: False):
-            if found.outcome == "timed":
-                first_ms[place] = found.time_ms or math.inf
+        for place, evaluation in Rig(device, arenas, Metric.TIME).evaluate(jobs, [], lambda: False):
+            if evaluation.outcome == "timed":
+                first_ms[place] = evaluation.time_ms or math.inf
             else:
-                faults[place] = KernelFault(found.outcome, found.message or "It failed.")
+                faults[place] = KernelFault(evaluation.outcome, evaluation.message or "It failed.")
         ranked = sorted(first_ms, key=first_ms.__getitem__)
         for place in ranked[: -(-len(ranked) // KEEP_ONE_OF)]:
             try:

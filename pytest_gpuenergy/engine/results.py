@@ -65,15 +65,15 @@ class Expected:
                 f"{', '.join(self.arrays)}: both must be arrays, or tuples, lists or dictionaries "
                 "of the same structure."
             )
-        found = {name: numbers_of(part, f"The callable's {name}") for name, part in parts.items()}
+        numbers = {name: numbers_of(part, f"The callable's {name}") for name, part in parts.items()}
         for name, expected in self.arrays.items():
-            if found[name].shape != expected.shape:
+            if numbers[name].shape != expected.shape:
                 raise ResultError(
-                    f"The callable's {name} has shape {found[name].shape}, but its reference has "
+                    f"The callable's {name} has shape {numbers[name].shape}, but its reference has "
                     f"shape {expected.shape}: they must be the same."
                 )
         bounds = {name: _rounded(self.bounds[name], type_of(part)) for name, part in parts.items()}
-        errors = compare(found, self.arrays, bounds, seed=0)
+        errors = compare(numbers, self.arrays, bounds, seed=0)
         widest = ErrorBound.widest(*bounds.values())
         return Correctness(
             errors.max_relative, errors.normwise, widest.max_relative, widest.normwise, ()
@@ -170,11 +170,11 @@ def _recomputed(
     }
 
     def compute(changed: Mapping[str, Array]) -> dict[str, Values]:
-        given = [copied(value) for value in args]
+        arguments = [copied(value) for value in args]
         for place, values in changed.items():
-            overwrite(given[int(place)], values.astype(inputs[place].dtype))
+            overwrite(arguments[int(place)], values.astype(inputs[place].dtype))
         with ended_by_signals():
-            return _finite(_arrays_of(reference(*given)))
+            return _finite(_arrays_of(reference(*arguments)))
 
     return compute, inputs
 

@@ -152,19 +152,19 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     text = getattr(kernel, "source", "")
     if isinstance(kernel, Kernel):
         text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
-    found: dict[float, None] = {}
+    literals: dict[float, None] = {}
     wholes = _is_small(workload) or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
     text = _COMMENT.sub(" ", text)
     for match in _NUMBER.finditer(f"{text} {_computed(text, workload)}"):
         if match["floating"] is not None:
-            found[float(match["floating"])] = None
+            literals[float(match["floating"])] = None
         elif wholes:
             digits = match["digits"] or match["suffixed"]
-            found[float(int(match["hexadecimal"], 16) if digits is None else int(digits))] = None
+            literals[float(int(match["hexadecimal"], 16) if digits is None else int(digits))] = None
     for scalar in workload.scalars:
         if wholes or isinstance(scalar.value, float):
-            found[abs(float(scalar.value))] = None
-    unusual = [value for value in found if value not in _USUAL and value < 2.0**64]
+            literals[abs(float(scalar.value))] = None
+    unusual = [value for value in literals if value not in _USUAL and value < 2.0**64]
     unusual.sort(key=lambda value: value.is_integer())  # fractions first: they are no indices
     return tuple(sorted(unusual[:_MAX_LITERALS]))
 
@@ -180,7 +180,7 @@ def _computed(text: str, workload: Workload) -> str:
     for match in _DEFINED.finditer(text):
         name, value = match["macro"] or match["name"], match["body"] or match["value"]
         values.setdefault(name, f"({value.strip()})")
-    found: dict[str, None] = {}
+    results: dict[str, None] = {}
 
     def fold(match: re.Match[str]) -> str:
         with contextlib.suppress(ArithmeticError, ValueError):  # such as for thousands of digits
@@ -190,7 +190,7 @@ def _computed(text: str, workload: Workload) -> str:
                 return match[0]
             if isinstance(left, int) and isinstance(right, int) and match[2] == "/":
                 operation = operator.floordiv
-            found[result := repr(abs(operation(left, right)))] = None
+            results[result := repr(abs(operation(left, right)))] = None
             return result
         return match[0]
 
@@ -201,7 +201,7 @@ def _computed(text: str, workload: Workload) -> str:
         text = _SUM.sub(fold, _PRODUCT.sub(fold, text))
         if text == before or len(text) > _MAX_FOLDED_CHARACTERS:
             break
-    return " ".join(found)
+    return " ".join(results)
 
 
 def _number(digits: str) -> int | float:

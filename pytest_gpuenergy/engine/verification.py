@@ -105,18 +105,18 @@ def verify_on_device(
     """
     check_precision(device, kernel, workload)
     is_cached = measured and device.emulated and workload.digest is not None
-    given = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
-    path = _cache_path(device, kernel, workload, given) if is_cached else None
+    requested = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
+    path = _cache_path(device, kernel, workload, requested) if is_cached else None
     if path is not None:
         with contextlib.suppress(OSError, FormError):
             return decode(path.read_bytes(), Correctness)
-    used = given if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
+    used = requested if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
     errors = []
     for subject in (workload, *workload.twins):
         seeds = used if subject is workload else used[:1]
         drawings = drawings_of(seeds, subject, kernel if near_literals else None)
-        found = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
-        errors += found if subject is workload else []
+        subject_errors = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
+        errors += subject_errors if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -356,10 +356,11 @@ def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> No
     """
     if workload.allows_tensor_cores:
         return
-    if found := device.tensor_core_instructions(Job.of(kernel, workload)):
+    if instructions := device.tensor_core_instructions(Job.of(kernel, workload)):
         raise KernelFault(
             "correctness",
-            f"The machine code has instructions for tensor cores ({', '.join(sorted(found))}), but "
-            f"{workload.name} is declared as float32: declare mode=3xtf32 if it is as exact, or "
+            "The machine code has instructions for tensor cores "
+            f"({', '.join(sorted(instructions))}), but {workload.name} is "
+            "declared as float32: declare mode=3xtf32 if it is as exact, or "
             "else mode=tf32.",
         )

@@ -258,8 +258,8 @@ def other_version(there: str, here: str) -> str:
 def main(arguments: list[str]) -> int:
     """Print what this host offers as one line of JSON."""
     name_emulated_host()
-    found = probe_host(*arguments[:1])
-    print(MARK + encode(found).decode(), flush=True)  # noqa: T201 -- read by `hosts`
+    host = probe_host(*arguments[:1])
+    print(MARK + encode(host).decode(), flush=True)  # noqa: T201 -- read by `hosts`
     return 0
 
 

@@ -50,7 +50,7 @@ from .search_space import (
 )
 from .template import (
     FIRST_ASYNCHRONOUS as FIRST_ASYNCHRONOUS,
-    LARGEST as LARGEST,
+    MAX_PARAMETER as MAX_PARAMETER,
     SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
     WARP_LANES as WARP_LANES,
     CardResources as CardResources,

@@ -133,9 +133,9 @@ class Chooser:
 
     def _picks(self) -> list[Representative]:
         rejected = [place for place, trial in enumerate(self._good) if trial.index in self._wrong]
-        found = contenders(self._good, self._log, self._space.form, self._costs)
+        contending = contenders(self._good, self._log, self._space.form, self._costs)
         best_only = self._settings.best_only
-        return representatives(found, self._settings.keep, rejected, best_only=best_only)
+        return representatives(contending, self._settings.keep, rejected, best_only=best_only)
 
     def _unconfirmed(self, picks: Sequence[Representative]) -> list[int]:
         wanted = dict.fromkeys([*self._always, *(self._good[pick.index].index for pick in picks)])

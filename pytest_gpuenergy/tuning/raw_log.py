@@ -42,7 +42,7 @@ from pytest_gpuenergy.workloads import Workload, from_parameters, to_parameters
 IDENTITY_FILE = "search.json"
 TRIALS_FILE = "trials.jsonl"
 
-_LARGEST_TRIALS_BYTES = 256 << 20
+_MAX_TRIALS_BYTES = 256 << 20
 
 
 class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,7 +68,7 @@ def read_trials(path: Path) -> list[Trial]:
         InputError: it cannot be read, or is damaged.
     """
     trials: list[Trial] = []
-    content = read_unpacked(path, "list of trials", _LARGEST_TRIALS_BYTES)
+    content = read_unpacked(path, "list of trials", _MAX_TRIALS_BYTES)
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     for number, line in enumerate(lines, start=1):
         try:
@@ -86,7 +86,7 @@ def read_trials(path: Path) -> list[Trial]:
     return trials
 
 
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _NEVER = frozenset(
     [
         errno.ENOTDIR,
@@ -251,15 +251,15 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
         write_atomically(path, json.dumps(identity, indent=2) + "\n")
         return
     try:
-        found: Any = decode(read_bytes(path, "description of a search", _LARGEST_BYTES), Any)
+        stored: Any = decode(read_bytes(path, "description of a search", _MAX_BYTES), Any)
     except FormError as error:
         raise InputError(
             f"{path} cannot be used, because {error}: name another folder with --out."
         ) from None
     # Compare as a search of this version writes it: older ones leave out the workload's kind.
     with suppress(InputError, TypeError, KeyError, ValueError):
-        found = {**found, "workload": to_parameters(from_parameters(found["workload"]))}
-    if found != identity:
+        stored = {**stored, "workload": to_parameters(from_parameters(stored["workload"]))}
+    if stored != identity:
         limit_w = identity["power_limit_w"]
         under = "" if limit_w is None else f" under {limit_w:g} W"
         under += f" at {identity['sm_clock_mhz']} MHz" if "sm_clock_mhz" in identity else ""

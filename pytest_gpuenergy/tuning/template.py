@@ -93,7 +93,7 @@ def card_resources(device: Device) -> CardResources:
 
 W = TypeVar("W", bound=Workload)
 
-LARGEST = 1 << 20
+MAX_PARAMETER = 1 << 20
 """The largest value of a parameter."""
 
 
@@ -117,10 +117,10 @@ class TemplateParameters(ABC, Generic[W]):
         smallest = self.least
         for name, value in vars(self).items():  # a search makes ten thousand: no copies
             least = smallest.get(name, 0)
-            if not isinstance(value, int) or not least <= value <= LARGEST:
+            if not isinstance(value, int) or not least <= value <= MAX_PARAMETER:
                 raise InputError(
                     f"The template {self.template} needs {name} to be a whole number from "
-                    f"{least} to {LARGEST}, not {value!r:.40}."
+                    f"{least} to {MAX_PARAMETER}, not {value!r:.40}."
                 )
 
     @classmethod

@@ -113,7 +113,7 @@ if TYPE_CHECKING:
 
     _Numbers = npt.NDArray[np.float64]
 
-_LARGEST_BATCH = 32
+_MAX_BATCH = 32
 _SHARE = 4
 """A batch is at most a quarter as large as the number of known kernels: early on, the model learns
 often."""
@@ -157,12 +157,12 @@ class TemplateProposer(Generic[W]):
         self._space = space
         self._prepare = prepare
         self._at_once = at_once
-        self._place = {recipe_of(one): place for place, one in enumerate(space)}
+        self._place = {recipe_of(parameters): place for place, parameters in enumerate(space)}
         self._left = set(range(len(space)))
-        self._first = [self._place[recipe_of(one)] for one in first]
+        self._first = [self._place[recipe_of(parameters)] for parameters in first]
         self._model = _Effects(
-            [one.choices(workload) for one in space],
-            [one.cycles(workload, card) for one in space],
+            [parameters.choices(workload) for parameters in space],
+            [parameters.cycles(workload, card) for parameters in space],
             effect_sd,
         )
 
@@ -170,7 +170,7 @@ class TemplateProposer(Generic[W]):
         """Return the most promising parameters that were not taken before."""
         del stop  # they are made at once
         known = len(self._space) - len(self._left)
-        batch = min(max(self._at_once, known // _SHARE), _LARGEST_BATCH)
+        batch = min(max(self._at_once, known // _SHARE), _MAX_BATCH)
         chosen = [place for place in self._first if place in self._left][:wanted]
         self._left.difference_update(chosen)
         best = self._model.best(self._left, max(0, min(wanted, batch) - len(chosen)))
@@ -190,11 +190,11 @@ class TemplateProposer(Generic[W]):
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
         """Learn from costs, and from which kernels fail."""
-        for one in feedback:
-            place = self._place.get(untimed(one.recipe))
+        for trial in feedback:
+            place = self._place.get(untimed(trial.recipe))
             if place is not None:  # a folder of another card may have other recipes
                 self._left.discard(place)
-                self._model.learn(place, one.cost_s)
+                self._model.learn(place, trial.cost_s)
 
     def close(self) -> None:
         """Do nothing: no work is in progress."""
@@ -214,12 +214,12 @@ class _Effects:
     ) -> None:
         import numpy as np
 
-        pairs = sorted({pair for one in choices for pair in one.items()}, key=repr)
+        pairs = sorted({pair for parameters in choices for pair in parameters.items()}, key=repr)
         column = {pair: number for number, pair in enumerate(pairs, start=1)}
         self._rows = np.zeros((len(choices), len(pairs) + 1))
         self._rows[:, 0] = 1
-        for place, one in enumerate(choices):
-            self._rows[place, [column[pair] for pair in one.items()]] = 1
+        for place, parameters in enumerate(choices):
+            self._rows[place, [column[pair] for pair in parameters.items()]] = 1
         self._expected = np.log(cycles)
         prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(pairs)])
         self._covariance = np.diag(prior_sd**2)

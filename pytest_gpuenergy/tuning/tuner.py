@@ -189,8 +189,8 @@ class Tuner:
             return False  # missing or damaged
         trials, settings = tuning.log.trials, self.settings
         good = [trial for trial in trials if trial.good]
-        found = contenders(good, tuning.log, tuning.space.form, {})
-        kept = representatives(found, settings.keep, best_only=settings.best_only)
+        contending = contenders(good, tuning.log, tuning.space.form, {})
+        kept = representatives(contending, settings.keep, best_only=settings.best_only)
         written = (
             self.is_kept(path)
             and file.tuner == tuning.space.form.tuner

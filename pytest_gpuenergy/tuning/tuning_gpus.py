@@ -75,16 +75,20 @@ class StationConfirmer:
             if not energy:
                 verify_timed(device, kernel, workload)
                 return None
-            found = confirm(device, self._harness, kernel, workload)
+            measurement = confirm(device, self._harness, kernel, workload)
         finally:
             device.renew()
-        if found.time_ms is None or found.power_w is None or found.energy_mj is None:
-            self.tell(f"{workload.name}: no energy for {kernel.short_digest}: {found.error}")
+        if (
+            measurement.time_ms is None
+            or measurement.power_w is None
+            or measurement.energy_mj is None
+        ):
+            self.tell(f"{workload.name}: no energy for {kernel.short_digest}: {measurement.error}")
             return None
-        limit_w = found.enforced_power_limit_w
-        if limit_w is None or found.locked_sm_clock_max_mhz is not None:
+        limit_w = measurement.enforced_power_limit_w
+        if limit_w is None or measurement.locked_sm_clock_max_mhz is not None:
             return None  # record files contain figures of cards with unlocked clocks only
-        return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
+        return Measured(measurement.time_ms, measurement.power_w, measurement.energy_mj, limit_w)
 
 
 @dataclass(frozen=True)
@@ -165,16 +169,16 @@ class TimingTask:
             with gpu.device.twin() as device:
                 runs = [measure_time_ms(device, self.job, arenas) for _ in range(self.runs)]
                 time_ms = median(runs) if runs else None
-                found = measure_sustained(device, self.job, arenas) if self.power else None
+                sustained = measure_sustained(device, self.job, arenas) if self.power else None
         except KernelFault as fault:
             check_responds(gpu.device, fault)
             return Evaluation(outcome=fault.outcome, message=str(fault), gpu=gpu.device.uuid)
         return Evaluation(
             outcome="timed",
             time_ms=time_ms,
-            sustained_ms=found and found.time_ms,
-            power_w=found and found.power_w,
-            energy_mj=found and found.energy_mj,
+            sustained_ms=sustained and sustained.time_ms,
+            power_w=sustained and sustained.power_w,
+            energy_mj=sustained and sustained.energy_mj,
             gpu=gpu.device.uuid,
         )
 

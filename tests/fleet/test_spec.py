@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.fleet import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     Fleet,
     FleetSettings,
     RayFleet,
@@ -49,7 +49,7 @@ FLEETS = st.one_of(
         RayFleet, SETTINGS, st.none() | st.builds("{}:{}".format, NAMES, st.integers(1, 65535))
     ),
     st.builds(SshFleet, HOSTS, SETTINGS),
-    st.builds(SlurmFleet, OPTIONS, st.integers(1, MOST_WORKERS), SETTINGS),
+    st.builds(SlurmFleet, OPTIONS, st.integers(1, MAX_WORKERS), SETTINGS),
 )
 
 

@@ -42,31 +42,28 @@ _LEAST_BEGINNINGS = ("-3.4", "-1e3", "-1e20")
 
 
 @dataclass(frozen=True)
-class _Maximum:
-    """``m = fmaxf(m, element)`` in a loop."""
+class _Reduction:
+    """``m = fmaxf(m, element)`` or ``s += expf(element - maximum)`` in a loop.
+
+    Attributes:
+        loop: the loop.
+        variable: the maximum or the sum.
+        element: the element in a turn of the loop.
+        function: the function that is called.
+        maximum: what is subtracted for a sum; None for a maximum.
+    """
 
     loop: CountedLoop
     variable: Variable
     element: Node
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """``s += expf(element - maximum)`` in a loop."""
-
-    loop: CountedLoop
-    variable: Variable
-    element: Node
-    maximum: Node
     function: str
+    maximum: Node | None = None
 
 
 def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
     """Yield kernels that scale a thread's sum whenever its maximum grows, and at the end."""
-    maxima = [m for loop in kernel.text.loops if (m := _maximum(kernel, loop)) is not None]
-    sums = [s for loop in kernel.text.loops if (s := _sum(kernel, loop)) is not None]
-    for maximum in maxima:
-        for total in sums:
+    for maximum in _reductions(kernel, "="):
+        for total in _reductions(kernel, "+="):
             if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
                 yield TextChange.of(
@@ -74,39 +71,29 @@ def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
                 )
 
 
-def _only_assignment(
-    kernel: CudaKernel, loop: CountedLoop, operator: str, functions: tuple[str, ...]
-) -> tuple[Variable, Node] | None:
-    """Return the variable and the call of a loop that only assigns one to the other."""
-    statement = only(statements(loop.body))
-    parts = None if statement is None else sides(expression_in(statement), operator)
-    if parts is None or called(bare(parts[1])) not in functions:
-        return None
-    variable = kernel.text.variable(parts[0])
-    if variable is None or variable.type != "float" or variable.dims or variable.pointer:
-        return None
-    return variable, bare(parts[1])
+def _reductions(kernel: CudaKernel, operator: str) -> Iterator[_Reduction]:
+    """Yield the loops that only form a maximum (``=``) or a sum (``+=``)."""
+    for loop in kernel.text.loops:
+        statement = only(statements(loop.body))
+        parts = None if statement is None else sides(expression_in(statement), operator)
+        variable = None if parts is None else kernel.text.variable(parts[0])
+        if parts is None or variable is None or variable.type != "float":
+            continue
+        call = bare(parts[1])
+        arguments, function = arguments_of(call), called(call)
+        others = [n for n in arguments if kernel.text.variable(bare(n)) != variable]
+        other = only(others)
+        if other is None or variable.dims or variable.pointer:
+            continue
+        if operator == "=" and function in _MAXIMA and len(arguments) == 2:
+            yield _Reduction(loop, variable, other, function)
+        elif operator == "+=" and function in _EXPONENTIALS and is_zero(variable.value):
+            difference = sides(bare(other), "-")
+            if difference is not None and len(arguments) == 1:
+                yield _Reduction(loop, variable, difference[0], function, difference[1])
 
 
-def _maximum(kernel: CudaKernel, loop: CountedLoop) -> _Maximum | None:
-    found = _only_assignment(kernel, loop, "=", _MAXIMA)
-    if found is None or len(arguments_of(found[1])) != 2:
-        return None
-    variable, call = found
-    element = only([n for n in arguments_of(call) if kernel.text.variable(bare(n)) != variable])
-    return None if element is None else _Maximum(loop, variable, element)
-
-
-def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
-    found = _only_assignment(kernel, loop, "+=", _EXPONENTIALS)
-    argument = None if found is None else only(arguments_of(found[1]))
-    parts = None if argument is None else sides(bare(argument), "-")
-    if found is None or parts is None or not is_zero(found[0].value):
-        return None
-    return _Sum(loop, found[0], *parts, called(found[1]))
-
-
-def _belong_together(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
+def _belong_together(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> bool:
     """Return whether two loops have the same elements, and nothing between them matters."""
     text, first, second = kernel.text, maximum.loop, total.loop
     around = first.node.parent
@@ -126,7 +113,7 @@ def _belong_together(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool
         return False
     writes = text.writes(total.variable)
     before = [n for n in writes if n.start_byte < second.node.start_byte]
-    if before or not text.is_fixed(total.maximum, second.node):
+    if before or total.maximum is None or not text.is_fixed(total.maximum, second.node):
         return False
     started = [n for n in text.writes(maximum.variable) if n.start_byte < first.node.start_byte]
     return not started and maximum.variable.value is not None and _stays(kernel, maximum, total)
@@ -138,7 +125,7 @@ def _tokens(node: Node, loop: CountedLoop) -> list[str]:
     return ["#" if word == loop.variable.name else word for word in words]
 
 
-def _stays(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
+def _stays(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> bool:
     """Return whether nothing is stored between the loops that their elements depend on."""
     begin, end = maximum.loop.node.start_byte, total.loop.node.end_byte
     for node in nodes(maximum.element, "identifier"):
@@ -154,7 +141,7 @@ def _stays(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
     return True
 
 
-def _fused(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> list[Edit]:
+def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[Edit]:
     source, first, second = kernel.text.source, maximum.loop.node, total.loop.node
     by = indentation(first, source)
     own = kernel.fresh(f"{total.variable.name}_online")
