@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from enum import Enum
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -33,9 +33,6 @@ from pytest_gpuenergy.support import (
     emulated_mark,
 )
 from pytest_gpuenergy.workloads import ErrorBound, Workload, whole_flops
-
-if TYPE_CHECKING:
-    import pytest
 
 _ENDED = pytest.StashKey[bool]()
 
