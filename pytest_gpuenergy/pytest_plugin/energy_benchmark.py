@@ -35,6 +35,8 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.workloads import ErrorBound, Workload, whole_flops
 
 _ENDED = pytest.StashKey[bool]()
+_MAX_INTEGER = 1 << 63
+"""Limit of integers that every reader of JSON understands; larger ones are stored as text."""
 
 
 def end_verified(item: pytest.Item) -> NoReturn:
@@ -57,10 +59,6 @@ class VerifyOnlyPlugin:
         if call.when == "call" and ended and report.skipped:
             report.outcome, report.longrepr = "passed", None
         return report
-
-
-_MAX_INTEGER = 1 << 63
-"""Limit of integers that every reader of JSON understands; larger ones are stored as text."""
 
 
 def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:

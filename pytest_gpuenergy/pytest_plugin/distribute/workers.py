@@ -22,6 +22,11 @@ from pytest_gpuenergy.record import StationInfo
 from pytest_gpuenergy.report import durations_s, latest_run
 from pytest_gpuenergy.support import GpuEnergyError, printable
 
+_DISTRIBUTIONS = ("load", "loadgroup")
+"""The distributions of pytest-xdist that `WorkloadScheduling` replaces."""
+_MAX_FUTILE = 3
+"""Limit of workers that may be lost in a row at one place before any completes an item."""
+
 
 class Losses:
     """Workers that cannot measure, were given up, or were lost with a setting.
@@ -178,13 +183,6 @@ class XdistWorker:
             self.ended_by = data[0]
         elif kind == link.ENDED:
             self.setpoint = ""
-
-
-_DISTRIBUTIONS = ("load", "loadgroup")
-"""The distributions of pytest-xdist that `WorkloadScheduling` replaces."""
-
-_MAX_FUTILE = 3
-"""Limit of workers that may be lost in a row at one place before any completes an item."""
 
 
 class Workers(Crew, Judge):
