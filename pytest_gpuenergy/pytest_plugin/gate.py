@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.record import Measurement, RunInfo
     from pytest_gpuenergy.report import Pair, Report
 
+VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
+"""Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
+_SELECTED = "gpuenergy_selected"
+"""Attribute of the reports of energy items, also those from pytest-xdist's workers."""
+_LINES_SHOWN = 40
+_AGAIN = ", judged again with all kernels: "
+_GOOD = ("SAME", "BETTER", "within budget")
+_BAD = ("WORSE", "over budget")
+_OPEN = ("AMBIGUOUS", "undecided")
+_UNREMARKABLE = ("SAME", "within budget")
+
 
 @dataclass(frozen=True)
 class BudgetKind:
@@ -111,20 +122,8 @@ def budgets_of(item: pytest.Item) -> Iterator[Budget]:
             yield Budget.of(kind, mark)
 
 
-VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
-"""Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
-
 _COMPARED = {f"{name}{VERDICT}" for name in METRICS}
 _VERDICTS = {*_COMPARED, *(f"{kind.name}{VERDICT}" for kind in BUDGET_KINDS)}
-_SELECTED = "gpuenergy_selected"
-"""Attribute of the reports of energy items, also those from pytest-xdist's workers."""
-
-_LINES_SHOWN = 40
-_AGAIN = ", judged again with all kernels: "
-_GOOD = ("SAME", "BETTER", "within budget")
-_BAD = ("WORSE", "over budget")
-_OPEN = ("AMBIGUOUS", "undecided")
-_UNREMARKABLE = ("SAME", "within budget")
 
 
 def measures_energy(item: pytest.Item) -> bool:
