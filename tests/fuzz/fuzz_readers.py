@@ -280,7 +280,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         run = RunFolder.create(folder, report.run)
         for measurement in report.measurements:
             run.append(measurement)
-        run.append_check(check)
+        run.append(check, "check")
 
     def run(folder: Path) -> None:
         for path in sorted((folder / ".gpuenergy/runs").glob("*")):
