@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from outcomes import raises
 
 from pytest_gpuenergy.support import KernelFault
 
@@ -85,10 +86,8 @@ def test_barriers_order_what_comes_before_and_after(run_orders, check_races, bod
         "__shared__ barrier other; if (t == 0) init(&other, 64); other.arrive_and_wait();",
     ],
 )
-def test_a_wait_that_is_missing_is_a_race(fault_of, body):
-    fault = fault_of(BEGIN + body, before=BARRIER_HEADERS)
-    assert fault.outcome == "correctness"
-    assert "race on shared memory" in str(fault)
+def test_a_wait_that_is_missing_is_a_race(wrong, body):
+    wrong("race on shared memory", BEGIN + body, before=BARRIER_HEADERS)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_a_copy_is_not_there_before_its_phase_ends(run_orders, copy):
     ],
 )  # fmt: skip
 def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(BEGIN + body, before=BARRIER_HEADERS)
 
 
@@ -304,9 +303,9 @@ def test_what_is_released_is_acquired(check_races, run_orders, declared):
 
 
 @pytest.mark.parametrize(("release", "scope"), [("relaxed", "device"), ("release", "block")])
-def test_a_relaxed_store_and_the_scope_of_a_block_order_no_blocks(fault_of, release, scope):
+def test_a_relaxed_store_and_the_scope_of_a_block_order_no_blocks(wrong, release, scope):
     body, before = _exchange("reference", release, scope)
-    assert "nothing orders blocks" in str(fault_of(body, grid=8, before=before))
+    wrong("nothing orders blocks", body, grid=8, before=before)
 
 
 FUNCTIONS = """

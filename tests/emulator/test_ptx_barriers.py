@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from pytest_gpuenergy.support import KernelFault
+from outcomes import raises
 
 pytestmark = pytest.mark.slow
 MBARRIER = """
@@ -104,8 +103,8 @@ def test_threads_meet_at_an_mbarrier(run_orders, check_races):
         "arrive(&bar); wait(&bar, 0); s[t] = x[t]; wait(&bar, 0); y[t] = s[63 - t];",
     ],
 )
-def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
-    assert "race on shared memory" in str(fault_of(BEGIN + body, before=MBARRIER))
+def test_an_mbarrier_that_is_not_waited_for_is_a_race(wrong, body):
+    wrong("race on shared memory", BEGIN + body, before=MBARRIER)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
     ],
 )  # fmt: skip
 def test_misuse_of_an_mbarrier_is_a_fault_with_its_reason(run_orders, body, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(BEGIN + body, before=MBARRIER)
 
 
@@ -158,9 +157,10 @@ def test_some_warps_meet_and_others_only_arrive(run_orders, check_races):
         "s[t] = t; if (t < 64) { ARRIVE(1, 128); y[t] = s[127 - t]; } else SYNC(1, 128);",
     ],
 )
-def test_a_barrier_orders_only_those_that_wait_for_one_another(fault_of, body):
-    fault = fault_of(f"__shared__ float s[128]; {body}", before=NAMED_BARRIER, block=128)
-    assert "race on shared memory" in str(fault)
+def test_a_barrier_orders_only_those_that_wait_for_one_another(wrong, body):
+    wrong(
+        "race on shared memory", f"__shared__ float s[128]; {body}", before=NAMED_BARRIER, block=128
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ def test_a_barrier_orders_only_those_that_wait_for_one_another(fault_of, body):
     ],
 )  # fmt: skip
 def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(body, before=NAMED_BARRIER, block=128)

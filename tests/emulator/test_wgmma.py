@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import wgmma_kernels as texts
 from hypothesis import HealthCheck, given, settings, strategies as st
+from outcomes import raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
@@ -161,10 +160,8 @@ def test_groups_are_waited_for_one_after_another(run_orders, check_races):
         (f"{PRODUCT} if (t == 3) s[0] = 1; wait<0>();", "race on shared memory"),
     ],
 )  # fmt: skip
-def test_wrong_use_of_a_product_is_found(fault_of, body, reason):
-    fault = fault_of(BEGIN + body, before=SMALL, block=128)
-    assert fault.outcome == "correctness"
-    assert re.search(reason, str(fault))
+def test_wrong_use_of_a_product_is_found(wrong, body, reason):
+    wrong(reason, BEGIN + body, before=SMALL, block=128)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +174,7 @@ def test_wrong_use_of_a_product_is_found(fault_of, body, reason):
     ],
 )
 def test_warps_that_part_are_a_fault(run_orders, body, block, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(BEGIN + body, before=SMALL, block=block)
 
 
@@ -260,14 +257,9 @@ def product(tmp_path):
     return make
 
 
-def test_a_pipelined_product_is_right_in_every_order_and_does_not_race(runner, product):
+def test_a_pipelined_product_is_right_in_every_order_and_does_not_race(right, product):
     kernel, arenas, expected = product()
-    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
-    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-        for order_seed in range(3):
-            arenas["C"].fill(np.zeros((M, N), "float32"))
-            program.run(order_seed=order_seed)
-            np.testing.assert_array_equal(arenas["C"].value(), expected)
+    right(kernel, arenas, "C", expected)
 
 
 @pytest.mark.parametrize(
