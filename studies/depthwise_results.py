@@ -11,7 +11,7 @@ from typing import Any
 
 from depthwise_sides import CUDNN, OURS
 
-from pytest_gpuenergy.record import Measurement, Metric, log_ratio, sample
+from pytest_gpuenergy.record import Measurement, Metric, log_ratio, session_mean
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import InputError, convert, is_file, write_atomically
 from pytest_gpuenergy.workloads import Conv2d
@@ -83,7 +83,7 @@ def ratio(
     ours: Measurement | None, theirs: Measurement | None, metric: Metric
 ) -> tuple[float, float, float] | None:
     """The figure of cuDNN divided by ours, and its 95 % interval; None if one is missing."""
-    samples = [sample(one, metric) if one else None for one in (ours, theirs)]
+    samples = [session_mean(one, metric) if one else None for one in (ours, theirs)]
     if samples[0] is None or samples[1] is None:
         return None
     found = log_ratio(samples[0], samples[1], session_sd=0.0, tail=0.025)

@@ -29,7 +29,14 @@ from pytest_gpuenergy.engine import (
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.tuners import SearchSettings, Spaces, kernels_of, load_records
-from pytest_gpuenergy.tuning import TEMPLATE, Tuner, TuneSettings, confirm_with, find_records
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    StationConfirmer,
+    Tuner,
+    TuneSettings,
+    TuningGpus,
+    find_records,
+)
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads import Conv2d, Workload
@@ -64,13 +71,12 @@ def tuned(
     """
     with Spaces() as spaces:
         tuner = Tuner(
-            device=station.device,
+            gpus=TuningGpus((station.device,), (StationConfirmer(station, tell),)),
             make_space=spaces.of(TEMPLATE, station.device, SearchSettings(seed=0, threads=1)),
             folder=search.folder,
             settings=TuneSettings(
                 search.trials, keep=search.kernels, energy=False, resume=True, best_only=True
             ),
-            confirm=confirm_with(station, energy=False, tell=tell),
             tell=tell,
             live=None,
             stop=stop,

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from ranking import TOP, Row, agreement, close_pairs, regret, table
+from study_command import study_parser
 
 from pytest_gpuenergy.devices import Work
 from pytest_gpuenergy.emulator import (
@@ -44,7 +45,7 @@ from pytest_gpuenergy.emulator import (
 from pytest_gpuenergy.engine import arenas_for
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
-from pytest_gpuenergy.tuners import KernelStore, files_of_tuner
+from pytest_gpuenergy.tuners import KernelStore, files_of_tuner, search_ms
 from pytest_gpuenergy.tuning import TVM, Record, RecordFile
 from pytest_gpuenergy.workloads import Workload
 
@@ -249,7 +250,7 @@ def _measured(file: RecordFile, record: Record) -> tuple[float, float | None]:
     """Milliseconds and watts; for an unmeasured kernel the milliseconds from its search."""
     if record.measured is not None:
         return record.measured.time_ms, record.measured.power_w
-    return file.search_ms(record.rank), None
+    return search_ms(file, record.rank), None
 
 
 class Counter:
@@ -270,9 +271,7 @@ class Counter:
 
 def main() -> int:
     """Run the command; exit code 2 if the records cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], metavar="DIR")
     parser.add_argument("--cases", type=lambda text: text.split(","), metavar="LIST")
     parser.add_argument("--json", type=Path, metavar="PATH", help="Also write the figures here")

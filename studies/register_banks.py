@@ -20,10 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from study_command import in_one_sentence
+
 from pytest_gpuenergy.devices import NvrtcCompiler, sass_listing
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters, load_records
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters, load_records
 from pytest_gpuenergy.workloads import Gemm
 
 _LABEL = re.compile(r"^(\.L_\w+):")
@@ -129,12 +131,12 @@ def rows(folder: Path, layout: str, architecture: str) -> Iterator[str]:
     ]
     products = [(file, one) for file, one in found if isinstance(one, Gemm)]
     for file, gemm in sorted(products, key=lambda pair: pair[1].flops):
-        if gemm.layout != layout or gemm.mode != "float32" or file.form != GEMM_FORM:
+        if gemm.layout != layout or gemm.mode != "float32" or file.tuner != TEMPLATE_FORM.tuner:
             continue
         recipe = file.record(1).recipe
-        parameters = GEMM_FORM.parameters(recipe)
+        parameters = TEMPLATE_FORM.parameters(recipe)
         assert isinstance(parameters, SimtParameters)
-        tflops = gemm.flops / GEMM_FORM.time_ms(recipe) / 1e9
+        tflops = gemm.flops / TEMPLATE_FORM.time_ms(recipe) / 1e9
         turned = 0 if parameters.transpose_a or layout == "nt" else 8
         for one in dict.fromkeys([parameters, replace(parameters, transpose_a=turned)]):
             code = sass(compiler, one.kernel(gemm), architecture)
@@ -170,7 +172,8 @@ def row(gemm: Gemm, one: SimtParameters, loop: Loop, speed: str) -> str:
     return f"| {size} | {tile} | {kept} | {loop.banks:.2f} | {loop.cycles:.2f} | {speed} |"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("records", type=Path, help="Folder of record files")
@@ -180,13 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     columns = ("M x N x K", "tile, of a thread", "A", "cycles by banks", "in all", "TFLOP/s")
     print(f"| {' | '.join(columns)} |")
     print("|---|---|---|---:|---:|---:|")
-    try:
-        for line in rows(options.records, options.layout, options.architecture):
-            print(line, flush=True)
-    except GpuEnergyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    for line in rows(options.records, options.layout, options.architecture):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

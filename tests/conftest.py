@@ -167,7 +167,7 @@ def record_file(database: Database) -> RecordFile:
     ranked = sorted(database.valid, key=lambda record: record.time_ms)[: len(BANDS)]
     return RecordFile(
         workload=CASES["case7"],
-        form=METASCHEDULE,
+        tuner=METASCHEDULE.tuner,
         gpu="Test GPU",
         driver="580.0",
         toolchain={"tvm": "0.27.0.post1", "target": json.loads(ranked[0].text)[2]},

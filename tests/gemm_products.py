@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.tuners import GEMM_FORM, GemmParameters
-from pytest_gpuenergy.tuning import Record, RecordFile
+from pytest_gpuenergy.tuners import TEMPLATE_FORM
+from pytest_gpuenergy.tuning import Record, RecordFile, TemplateParameters
 from pytest_gpuenergy.workloads import Gemm
 
 
@@ -36,12 +36,12 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
     return replace(bare, lda=lda, ldb=ldb)
 
 
-def template_records(product: Gemm, parameters: GemmParameters) -> RecordFile:
+def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:
     """A record file with these parameters as its only record, tuned on an H200."""
-    recipe = GEMM_FORM.with_time(GEMM_FORM.recipe(parameters), 0.5)
+    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(parameters), 0.5)
     return RecordFile(
         product,
-        GEMM_FORM,
+        TEMPLATE_FORM.tuner,
         "NVIDIA H200",
         "580.1",
         {"gpuenergy": "0.1.0"},

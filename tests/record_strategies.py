@@ -8,7 +8,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.record import (
-    MOST_W,
+    MAX_W,
     PHASES,
     AnchorCheck,
     CheckVerdict,
@@ -55,14 +55,14 @@ TRIALS = st.lists(
     st.builds(Window, st.floats(1e-3, MOST), st.floats(0, 10), ABOVE_ZERO, NOT_NEGATIVE),
     max_size=3,
 ).map(tuple)
-LIMITS_W = st.floats(0, MOST_W)
+LIMITS_W = st.floats(0, MAX_W)
 CLOCKS_MHZ = st.none() | st.integers(1, 2**60)
 
 
 @st.composite
 def possible_figures(draw: st.DrawFn) -> dict[str, float]:
     """Figures that follow from each other."""
-    time_ms, power_w = draw(st.floats(1e-6, 1e9)), draw(st.floats(1e-3, MOST_W))
+    time_ms, power_w = draw(st.floats(1e-6, 1e9)), draw(st.floats(1e-3, MAX_W))
     energy_mj = time_ms * power_w
     return {
         "time_ms": time_ms,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gpuenergy.record import METRICS, Measurement, Metric, Sample
+from pytest_gpuenergy.record import METRICS, Measurement, Metric, SessionMean
 from pytest_gpuenergy.report import Report, load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError
 
@@ -97,11 +97,11 @@ def _key(m: Measurement) -> _Key:
     return m.workload.name, m.kernel.label, m.kernel.digest, m.cap, m.cache
 
 
-def _sample(m: Measurement, metric: Metric) -> Sample:
+def _sample(m: Measurement, metric: Metric) -> SessionMean:
     found = m.estimate(metric)
     if found is None:
         raise InputError(f"{m.node_id} has no {metric} with an interval.")
-    return Sample.of(found, m.scatter_count)
+    return SessionMean.of(found, m.scatter_count)
 
 
 def main(words: Sequence[str] | None = None) -> int:

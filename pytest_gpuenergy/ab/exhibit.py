@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from msgspec import Struct
 from pytest_gpuenergy.engine import StoredJob, read_job, write_job
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import write_errors
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
-    ReportError,
     decode,
     encode,
     is_there,
@@ -25,7 +24,7 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.workloads import Workload
 
 _LINES, _PROBLEMS = "items.jsonl", "problems.json"
-_LARGEST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def begin_export(folder: Path) -> None:
     Raises:
         ReportError: it cannot be created.
     """
-    with _explained(folder):
+    with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -59,7 +58,7 @@ def export_problems(folder: Path, problems: Sequence[str]) -> None:
         ReportError: they cannot be written.
     """
     begin_export(folder)
-    with _explained(folder):
+    with write_errors(folder):
         write_atomically(folder / _PROBLEMS, encode(list(problems)))
 
 
@@ -76,8 +75,8 @@ def export(folder: Path, draft: Measurement, job: Job, workload: Workload) -> No
     Raises:
         ReportError: it cannot be written.
     """
-    with _explained(folder):
-        _append(folder, _ExhibitLine(draft, write_job(folder, job, workload)))
+    with write_errors(folder):
+        _append(folder, draft, write_job(folder, job, workload))
 
 
 def export_failure(folder: Path, draft: Measurement) -> None:
@@ -86,8 +85,14 @@ def export_failure(folder: Path, draft: Measurement) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    with _explained(folder):
-        _append(folder, _ExhibitLine(draft, None))
+    with write_errors(folder):
+        _append(folder, draft, None)
+
+
+def _append(folder: Path, draft: Measurement, job: str | None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LINES).open("ab") as file:
+        file.write(encode(_ExhibitLine(draft, job)) + b"\n")
 
 
 def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
@@ -100,11 +105,15 @@ def load_exhibits(folder: Path) -> tuple[Exhibit, ...]:
     if not is_there(path):
         return ()
     try:
-        lines = read_bytes(path, "list of exported kernels", _LARGEST_BYTES).splitlines()
-        found = [_exhibit(folder, decode(line, _ExhibitLine)) for line in lines]
+        lines = read_bytes(path, "list of exported kernels", _MAX_BYTES).splitlines()
+        exhibits: dict[str, Exhibit] = {}
+        for line in lines:
+            found = decode(line, _ExhibitLine)
+            job = None if found.job is None else read_job(folder, found.job)
+            exhibits[found.draft.node_id] = Exhibit(found.draft, job)
     except (FormError, InputError) as error:
         raise InputError(f"The exported kernels in {folder} cannot be read: {error}.") from None
-    return tuple({exhibit.draft.node_id: exhibit for exhibit in found}.values())
+    return tuple(exhibits.values())
 
 
 def load_problems(folder: Path) -> tuple[str, ...]:
@@ -117,27 +126,7 @@ def load_problems(folder: Path) -> tuple[str, ...]:
     if not is_there(path):
         return ()
     try:
-        content = read_bytes(path, "list of problems", _LARGEST_BYTES)
+        content = read_bytes(path, "list of problems", _MAX_BYTES)
         return decode(content, tuple[str, ...])
     except FormError as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
-
-
-def _exhibit(folder: Path, line: _ExhibitLine) -> Exhibit:
-    return Exhibit(line.draft, None if line.job is None else read_job(folder, line.job))
-
-
-@contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ReportError(
-            f"{error.filename or folder} cannot be written: {error.strerror}."
-        ) from None
-
-
-def _append(folder: Path, line: _ExhibitLine) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LINES).open("ab") as file:
-        file.write(encode(line) + b"\n")

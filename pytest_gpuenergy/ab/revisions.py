@@ -23,12 +23,7 @@ _OK, _TESTS_FAILED, _USAGE_ERROR, _NOTHING_COLLECTED = 0, 1, 4, 5  # pytest.Exit
 
 @dataclass(frozen=True)
 class PytestRun:
-    """A completed run of pytest.
-
-    Attributes:
-        failed: Whether a test or the run as a whole failed.
-        end: The last lines of its output.
-    """
+    """A completed run of pytest: whether a test or the whole run failed, and its last lines."""
 
     failed: bool
     end: str
@@ -96,14 +91,14 @@ def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> PytestRun:
 
 
 @dataclass(frozen=True)
-class Side:
-    """A revision's name in messages and its exported energy items; empty if it has none."""
+class RevisionItems:
+    """A revision's name in messages, and its exported energy items, if it has any."""
 
     title: str
     exhibits: tuple[Exhibit, ...]
 
 
-def load_side(folder: Path, title: str, done: PytestRun) -> Side:
+def load_side(folder: Path, title: str, done: PytestRun) -> RevisionItems:
     """Read what the pytest run ``done`` exported to ``folder``.
 
     Raises:
@@ -115,7 +110,7 @@ def load_side(folder: Path, title: str, done: PytestRun) -> Side:
     if problems := load_problems(folder):
         raise GpuEnergyError(f"At {title}: {' '.join(problems)}")
     if exhibits or not is_folder(folder):
-        return Side(title, exhibits)
+        return RevisionItems(title, exhibits)
     if done.failed:
         raise GpuEnergyError(f"No kernel could be verified at {title}:\n{done.end}")
     raise InputError(
@@ -124,7 +119,7 @@ def load_side(folder: Path, title: str, done: PytestRun) -> Side:
     )
 
 
-def check_sides(base: Side, head: Side) -> None:
+def check_sides(base: RevisionItems, head: RevisionItems) -> None:
     """Check that both revisions have energy items.
 
     Raises:

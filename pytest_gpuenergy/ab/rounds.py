@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.devices import Arena, Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading
-from pytest_gpuenergy.engine import SWINGS_S, ArenaCheck, check_again, lock_flags
+from pytest_gpuenergy.engine import SWINGS_S, check_again, lock_flags
 from pytest_gpuenergy.gate import (
     SLIGHT_FLAGS,
     Doubt,
@@ -24,7 +24,6 @@ from pytest_gpuenergy.gate import (
     flag_doubts,
     widened,
 )
-from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Estimate, Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
@@ -35,7 +34,6 @@ SHORT = MeterSettings(
 
 The card idles between two turns, so its power swings anew in each if the limit holds it back.
 """
-
 
 SPARE_ROUNDS = 4
 """The number of rounds of a pair that are measured again because of a slight flag.
@@ -82,11 +80,23 @@ class Turns:
 
         Flags of a reading, and those in ``flags``, widen the intervals.
         """
-        doubts = self.doubts(flags)
-        return [
-            self._judge(exhibit, metric, limit, comparisons, looks, doubts)
-            for metric, limit in settings.limits.items()
-        ]
+        doubts, tail = self.doubts(flags), bonferroni_tail(comparisons)
+        judgements = []
+        for metric, limit in settings.limits.items():
+            base, head = self.log_figures(metric)
+            change = looks.interval(self._log_ratios(metric), tail=tail)
+            judgement = Judgement(
+                exhibit.draft.identity,
+                metric,
+                decide(widened(change, doubts, metric), limit),
+                limit,
+                change,
+                math.exp(fmean(base)),
+                math.exp(fmean(head)),
+                tuple(doubt.reason for doubt in doubts),
+            )
+            judgements.append(judgement)
+        return judgements
 
     def are_enough(
         self, settings: GateSettings, comparisons: int, looks: Looks, precision: float = math.inf
@@ -126,35 +136,6 @@ class Turns:
     def _log_ratios(self, metric: Metric) -> list[float]:
         return [later - earlier for earlier, later in zip(*self.log_figures(metric), strict=True)]
 
-    def _judge(
-        self,
-        exhibit: Exhibit,
-        metric: Metric,
-        limit: float,
-        comparisons: int,
-        looks: Looks,
-        doubts: tuple[Doubt, ...],
-    ) -> Judgement:
-        base, head = self.log_figures(metric)
-        change = looks.interval(self._log_ratios(metric), tail=bonferroni_tail(comparisons))
-        return Judgement(
-            exhibit.draft.identity,
-            metric,
-            decide(widened(change, doubts, metric), limit),
-            limit,
-            change,
-            math.exp(fmean(base)),
-            math.exp(fmean(head)),
-            tuple(doubt.reason for doubt in doubts),
-        )
-
-
-@dataclass(frozen=True)
-class _Side:
-    job: Job
-    arenas: dict[str, Arena]
-    check: ArenaCheck
-
 
 def take_turns(
     device: Device,
@@ -177,9 +158,11 @@ def take_turns(
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     repeated = 0
     with contextlib.ExitStack() as stack:
-        sides = [
-            stack.enter_context(_opened(device, exhibit, timeout_s)) for exhibit in (earlier, later)
-        ]
+        opened = []
+        for stored in (earlier.stored, later.stored):
+            assert stored is not None
+            arenas, check = stack.enter_context(stored.opened(device.arrays))
+            opened.append((replace(stored.job, timeout_s=timeout_s, apart=True), arenas, check))
         try:
             meter = meter or EnergyMeter(device, SHORT)
             while (number := len(readings[0])) < rounds:
@@ -188,7 +171,12 @@ def take_turns(
                     if ends(Turns(tuple(readings[0]), tuple(readings[1]))):
                         base, head = (tuple(side[:number]) for side in readings)
                         return Turns(base, head, repeated=repeated)
-                    readings[index].append(_measure(device, sides[index], meter))
+                    job, arenas, check = opened[index]
+                    check.poison()
+                    with device.repeat(job, arenas) as repeater:
+                        reading = meter.measure(repeater)
+                        check_again(repeater, check)
+                    readings[index].append(reading)
                 flags = {flag for side in readings for flag in side[-1].flags}
                 if flags and SLIGHT_FLAGS.issuperset(flags) and repeated < SPARE_ROUNDS:
                     repeated += 1
@@ -199,18 +187,3 @@ def take_turns(
         except DeviceError as error:
             return Turns(problem=str(error))
     return Turns(tuple(readings[0]), tuple(readings[1]), repeated=repeated)
-
-
-@contextlib.contextmanager
-def _opened(device: Device, exhibit: Exhibit, timeout_s: float) -> Iterator[_Side]:
-    assert exhibit.stored is not None
-    with exhibit.stored.opened(device.arrays) as (arenas, check):
-        yield _Side(replace(exhibit.stored.job, timeout_s=timeout_s, apart=True), arenas, check)
-
-
-def _measure(device: Device, side: _Side, meter: EnergyMeter) -> Reading:
-    side.check.poison()
-    with device.repeat(side.job, side.arenas) as repeater:
-        reading = meter.measure(repeater)
-        check_again(repeater, side.check)
-        return reading

@@ -25,7 +25,7 @@ from pytest_gpuenergy.advice.solve import (
     total,
 )
 from pytest_gpuenergy.record import METRICS, Estimate, Metric, RunInfo, clocks, limits
-from pytest_gpuenergy.report import MISSED, Report
+from pytest_gpuenergy.report import MAX_MISSED, Report
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ class Setting:
 class PlanChange:
     """ln(new / baseline) of a metric; ``interval`` is None where figures have none."""
 
-    metric: Metric
     value: float
     interval: Estimate | None
 
@@ -191,7 +190,6 @@ def changes(base: ChosenPlan, new: ChosenPlan) -> dict[Metric, PlanChange]:
     costs = cost_of(base.plan), cost_of(new.plan)
     return {
         metric: PlanChange(
-            metric,
             log(figure_of(costs[1], metric) / figure_of(costs[0], metric)),
             log_change(base, new, metric),
         )
@@ -220,7 +218,7 @@ def _candidate(
 
 def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[str, ...]:
     """Return the setpoints that are not certainly worse than the best, as in `report.tie`."""
-    tail = MISSED / max(1, len(settings) - 1)
+    tail = MAX_MISSED / max(1, len(settings) - 1)
 
     def may_be_as_good(one: Setting) -> bool:
         if one is best:

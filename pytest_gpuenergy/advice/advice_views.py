@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_gpuenergy.advice.advice import Advice, Outcome, PlanChange, Setting
 from pytest_gpuenergy.advice.field import listed
-from pytest_gpuenergy.advice.plans import PlanOption, cost_of, sum_of
+from pytest_gpuenergy.advice.plans import PlanOption, sum_of
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
 from pytest_gpuenergy.report import (
     energy,
@@ -212,19 +212,8 @@ def _advice(advice: Advice) -> dict[str, Any]:
         **_setting(advice.best),
         "within_noise": list(advice.tied),
         "changes": _changes(advice.changes),
-        "kernels": [
-            _kernel(option, rivals)
-            for option, rivals in zip(advice.best.plan, advice.best.candidate.rivals, strict=True)
-        ],
-        "baseline": {
-            **_setting(advice.baseline),
-            "kernels": [
-                _kernel(option, rivals)
-                for option, rivals in zip(
-                    advice.baseline.plan, advice.baseline.candidate.rivals, strict=True
-                )
-            ],
-        },
+        "kernels": _kernels(advice.best),
+        "baseline": {**_setting(advice.baseline), "kernels": _kernels(advice.baseline)},
         "setpoints": [_setting(one) for one in advice.settings],
         "too_slow": list(advice.too_slow),
         "may_be_too_slow": advice.may_be_too_slow,
@@ -233,7 +222,7 @@ def _advice(advice: Advice) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
-    row, cost = setting.plan[0].row, cost_of(setting.plan)
+    row, cost = setting.plan[0].row, setting.cost
     return {
         "setpoint": setting.setpoint,
         "power_limit_w": row.power_limit_w,
@@ -262,19 +251,20 @@ def _changes(changes: Mapping[Metric, PlanChange]) -> dict[str, Any]:
     }
 
 
-def _kernel(option: PlanOption, rivals: Sequence[PlanOption]) -> dict[str, Any]:
-    row = option.row
-    return {
-        "workload": row.workload.name,
-        "weight": option.weight,
-        "kernel": row.kernel.label,
-        "digest": row.kernel.digest,
-        "item": row.node_id,
-        "time_ms": row.time_ms,
-        "energy_mj": row.energy_mj,
-        **{
-            f"{metric.field}_ci95": _ends(row.estimate(metric))
-            for metric in (Metric.TIME, Metric.ENERGY)
-        },
-        "within_noise": list(dict.fromkeys(one.row.kernel.label for one in rivals)),
-    }
+def _kernels(setting: Setting) -> list[dict[str, Any]]:
+    return [
+        {
+            "workload": row.workload.name,
+            "weight": option.weight,
+            "kernel": row.kernel.label,
+            "digest": row.kernel.digest,
+            "item": row.node_id,
+            "time_ms": row.time_ms,
+            "energy_mj": row.energy_mj,
+            "time_ms_ci95": _ends(row.estimate(Metric.TIME)),
+            "energy_mj_ci95": _ends(row.estimate(Metric.ENERGY)),
+            "within_noise": list(dict.fromkeys(one.row.kernel.label for one in rivals)),
+        }
+        for option, rivals in zip(setting.plan, setting.candidate.rivals, strict=True)
+        for row in [option.row]
+    ]

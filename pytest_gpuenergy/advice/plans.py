@@ -14,13 +14,13 @@ from pytest_gpuenergy.record import (
     Estimate,
     Measurement,
     Metric,
-    Sample,
+    SessionMean,
     around,
     limited,
-    sample,
+    session_mean,
     welch,
 )
-from pytest_gpuenergy.report import MISSED
+from pytest_gpuenergy.report import MAX_MISSED
 from pytest_gpuenergy.support import largest_of
 
 TAIL = 0.025
@@ -102,9 +102,9 @@ class Errors:
     @classmethod
     def of(cls, row: Measurement) -> Errors | None:
         """From the intervals of a measurement; None unless all three metrics have usable ones."""
-        known: list[Sample] = []
+        known: list[SessionMean] = []
         for metric in (Metric.TIME, Metric.ENERGY, Metric.EDP):
-            if (found := sample(row, metric)) is None:
+            if (found := session_mean(row, metric)) is None:
                 return None
             known.append(found)
         own = Moments.of(*(one.relative_error**2 for one in known))
@@ -236,7 +236,7 @@ def rivals(
             certainly worse by any of them is no rival.
     """
     others = [option for option in options if option is not chosen]
-    tail = MISSED / max(1, len(others))
+    tail = MAX_MISSED / max(1, len(others))
     return [
         chosen,
         *(

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands.command_line import Subparsers, add_clock_options, add_command, tell
 from pytest_gpuenergy.commands.kernel_records import (
     add_product_options,
-    check_contender,
     product_kernels,
 )
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
-    MOST_TRIALS,
+    MAX_TRIALS,
     Wanted,
     add_device_options,
     add_search_options,
     distinct,
 )
-from pytest_gpuenergy.support import (
-    AS_MEASURED,
-    FORBIDDEN,
-    INSTALL,
-    DeviceError,
-    InputError,
-    KernelFault,
-    UnavailableError,
-    forbidden,
-    is_file,
-    is_there,
-)
+from pytest_gpuenergy.support import InputError, UnavailableError, is_there
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.workloads import Gemm, GemmRequest
 
 _GRAMMAR = (
@@ -47,6 +33,11 @@ _GRAMMAR = (
     "layout=nn|nt, mode=float32|3xtf32|tf32|float16|bfloat16, lda=, ldb= and distribution= as "
     "needed"
 )
+_RECORDS: dict[str, Any] = {
+    "type": Path,
+    "metavar": "DIR",
+    "help": "Folder of record files (default: bench/records here or in a parent folder)",
+}
 _GOOD, _FAILED, _USAGE = 0, 1, 2  # exit codes
 _PLUGIN = "pytest_gpuenergy.pytest_plugin.benches.products"
 
@@ -87,7 +78,7 @@ gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out
     add_device_options(tuning)
     tuning.set_defaults(quick=False)
     _add_perf(chosen)
-    _add_profile(chosen, _GRAMMAR)
+    _add_profile(chosen)
 
 
 def _add_perf(subparsers: Subparsers) -> None:
@@ -109,12 +100,7 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
         metavar="NAME[,NAME...]",
         help="Only these, such as template,tvm (default: all)",
     )
-    parser.add_argument(
-        "--records",
-        type=Path,
-        metavar="DIR",
-        help="Folder of record files (default: bench/records here or in a parent folder)",
-    )
+    parser.add_argument("--records", **_RECORDS)
     parser.add_argument(
         "--cutlass",
         type=Path,
@@ -156,10 +142,10 @@ def _tune(arguments: Namespace) -> int:
 def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[Wanted]:
     asked: dict[Gemm, tuple[int | None, str | None]] = {}
     for request in requests:
-        if request.trials is not None and request.trials > MOST_TRIALS:
+        if request.trials is not None and request.trials > MAX_TRIALS:
             raise InputError(
                 f"t of {request.workload.name} asks for {request.trials} trials: give at most "
-                f"{MOST_TRIALS}."
+                f"{MAX_TRIALS}."
             )
         options = (
             ("t", request.trials, "trials", arguments.trials),
@@ -241,18 +227,7 @@ def _perf(arguments: Namespace) -> int:
     return code if code in (_GOOD, _FAILED) else _USAGE
 
 
-_TOOLS = {
-    "nvcc": "install the CUDA toolkit, and put its folder bin on the PATH",
-    "cmake": "install CMake 3.24 or later, such as with pip install cmake",
-    "ncu": INSTALL,
-}
-_LAUNCHES = 100
-"""Launches of each kernel; the last is profiled, with clocks and caches as in a measurement."""
-_PROGRAMS = "programs"
-
-
-def _add_profile(subparsers: Subparsers, grammar: str) -> None:
-    """Add ``profile``, whose sizes have the form that ``grammar`` describes."""
+def _add_profile(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "profile",
@@ -266,14 +241,9 @@ gpuenergy gemm profile "MNK=4096 mode=3xtf32 layout=nn" --out profiles
 ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
 """,
     )
-    parser.add_argument("sizes", nargs="+", metavar="SIZES", help=grammar)
+    parser.add_argument("sizes", nargs="+", metavar="SIZES", help=_GRAMMAR)
     add_product_options(parser)
-    parser.add_argument(
-        "--records",
-        type=Path,
-        metavar="DIR",
-        help="Folder of record files (default: bench/records here or in a parent folder)",
-    )
+    parser.add_argument("--records", **_RECORDS)
     parser.add_argument(
         "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
     )
@@ -282,16 +252,24 @@ ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
 def _profile(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
     from pytest_gpuenergy.engine import Station
-    from pytest_gpuenergy.kernels import export_kernels
+    from pytest_gpuenergy.kernels import profile_kernels, profiling_tools
     from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.support import interrupt_once
+    from pytest_gpuenergy.tuners import check_text_contender
     from pytest_gpuenergy.workloads import measured_products
 
     sizes, out = " ".join(arguments.sizes), arguments.out.absolute()
     measured_products(sizes)
     if arguments.contender is not None:
-        check_contender(arguments.contender)
-    _require_empty(out)
+        check_text_contender(arguments.contender)
+    try:
+        if is_there(out) and any(out.iterdir()):
+            raise InputError(
+                f"The folder {out} is not empty: name a new one, so that profiles of different "
+                "kernels never mix."
+            )
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}.") from None
     with ExitStack() as stack:
         stack.enter_context(interrupt_once())
         device = stack.enter_context(open_device(arguments.gpu_device or "auto"))
@@ -300,89 +278,12 @@ def _profile(arguments: Namespace) -> int:
                 f"Profiling takes a real GPU, and {device.name} is emulated here: run this where "
                 "there is an NVIDIA GPU, or choose one with --gpu-device."
             )
-        tools = _tools()
+        tools = profiling_tools()
         station = stack.enter_context(Station(device))
         for sentence in station.restored:
             tell(sentence)
         kernels = product_kernels(sizes, arguments.contender, device, arguments.records)
-        export_kernels(kernels, out / _PROGRAMS, device.architecture)
-        _build(tools, out)
-        for item in kernels:
-            print(_profile_program(tools["ncu"], item, out, device.uuid, device.name))
+        gpu = device.uuid, device.name
+        for profile in profile_kernels(kernels, tools, out, device.architecture, gpu):
+            print(profile)
     return 0
-
-
-def _require_empty(folder: Path) -> None:
-    try:
-        if is_there(folder) and any(folder.iterdir()):
-            raise InputError(
-                f"The folder {folder} is not empty: name a new one, so that profiles of different "
-                "kernels never mix."
-            )
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
-
-
-def _tools() -> dict[str, str]:
-    """Return the paths of the tools that profiling needs.
-
-    Raises:
-        InputError: a tool is missing.
-    """
-    found = {name: shutil.which(name) for name in _TOOLS}
-    for name, path in found.items():
-        if path is None:
-            raise InputError(f"Profiling needs {name}, which is not on the PATH: {_TOOLS[name]}.")
-    return {name: path for name, path in found.items() if path is not None}
-
-
-def _build(tools: Mapping[str, str], out: Path) -> None:
-    """Build all programs.
-
-    Raises:
-        KernelFault: they do not compile.
-    """
-    from pytest_gpuenergy.support import run_child
-
-    source, build, log = out / _PROGRAMS, out / _PROGRAMS / "build", out / "build.log"
-    configure = ["-S", str(source), "-B", str(build), f"-DCMAKE_CUDA_COMPILER={tools['nvcc']}"]
-    output = ""
-    for step in (configure, ["--build", str(build), "--parallel"]):
-        done = run_child([tools["cmake"], *step], out)
-        output += done.stdout
-        log.write_text(output, encoding="utf-8")
-        if done.returncode:
-            raise KernelFault("compile", f"The programs could not be built: {log} says why.")
-
-
-def _profile_program(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Path:
-    """Profile the last launch of a program; return the path of the profile.
-
-    Raises:
-        KernelFault: the kernel's result is wrong.
-        DeviceError: the profiler may not read the performance counters, or fails.
-    """
-    from pytest_gpuenergy.support import run_child
-
-    name, each = item.workload.name, len(item.kernel.launches)
-    program = out / _PROGRAMS / "build" / f"{name}_{item.stem}"
-    options = {
-        **AS_MEASURED,
-        "--set": "full",
-        "-o": out / name,
-        "--launch-skip": (_LAUNCHES - 1) * each,
-        "--launch-count": each,
-    }
-    words = [str(word) for option in options.items() for word in option]
-    command = [ncu, *words, str(program), "--launches", str(_LAUNCHES)]
-    # The program runs on CUDA's first GPU.
-    done = run_child(command, out, environment={**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
-    log, profile = out / f"{name}.log", out / f"{name}.ncu-rep"
-    log.write_text(done.stdout, encoding="utf-8")
-    if FORBIDDEN in done.stdout:
-        raise DeviceError(forbidden(gpu))
-    if ": WRONG" in done.stdout:
-        raise KernelFault("correctness", f"The kernel of {name} is wrong: {log} says by how much.")
-    if done.returncode or not is_file(profile):
-        raise DeviceError(f"ncu made no profile of {name}: {log} says why.")
-    return profile

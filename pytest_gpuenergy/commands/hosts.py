@@ -67,19 +67,19 @@ def _add_fleets(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the hosts and their GPUs; 0 if a GPU can measure."""
-    from pytest_gpuenergy.fleet import ask_hosts, seated, tx_spec
+    from pytest_gpuenergy.fleet import ask_hosts, assign_slots, tx_spec
     from pytest_gpuenergy.support import plain
 
     fleet = _fleet(arguments)
     project = str(Path.cwd())
     hosts = ask_hosts(fleet, arguments.gpu_device, project)
-    found = seated(fleet, hosts, arguments.gpu_device, project, capping=False)
-    specs = [tx_spec(seat.command) for seat in found.seats]
+    offered = assign_slots(fleet, hosts, arguments.gpu_device, project, capping=False)
+    specs = [tx_spec(slot.command) for slot in offered.slots]
     if arguments.json:
         print_json({"hosts": [plain(host) for host in hosts], "tx": specs})
     else:
         _print(hosts, specs)
-    return 0 if found.seats else 1
+    return 0 if offered.slots else 1
 
 
 def _fleet(arguments: Namespace) -> Fleet | None:

@@ -96,7 +96,7 @@ def chosen_files(arguments: Namespace) -> list[RecordFile]:
 
     files = load_record_files(arguments.records)
     if arguments.tuner is not None:
-        files = [file for file in files if file.form == FORMS[arguments.tuner]]
+        files = [file for file in files if file.tuner == FORMS[arguments.tuner].tuner]
     return choose_cases(files, arguments.case, arguments.network)
 
 
@@ -199,7 +199,7 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     by_gpu: dict[tuple[str, str], RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
-            by_gpu.setdefault((file.gpu, file.form.tuner), replace(file, workload=workload))
+            by_gpu.setdefault((file.gpu, file.tuner), replace(file, workload=workload))
     return list(by_gpu.values())
 
 
@@ -210,7 +210,7 @@ def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
         InputError: there are several files.
     """
     if len(files) > 1:
-        tuned = ", ".join(f"by {file.form.tuner} for {file.gpu}" for file in files)
+        tuned = ", ".join(f"by {file.tuner} for {file.gpu}" for file in files)
         raise InputError(
             f"There are several sets of records for {case} (tuned {tuned}): name one folder with "
             "--records, and one tuner with --tuner."
@@ -236,24 +236,6 @@ def add_product_options(parser: ArgumentParser) -> None:
     )
 
 
-def check_contender(name: str) -> None:
-    """Check that there is a contender ``name`` and that its kernels are CUDA text.
-
-    Raises:
-        InputError: there is none, or its kernels are not.
-    """
-    from pytest_gpuenergy.tuners import CONTENDERS, WITHOUT_TEXT
-
-    able = [one for one in CONTENDERS if one not in WITHOUT_TEXT]
-    if name in WITHOUT_TEXT:
-        raise InputError(
-            f"The kernels of the contender {name} are no CUDA text that a program could contain: "
-            f"choose from {', '.join(able)}."
-        )
-    if name not in CONTENDERS:
-        raise InputError(f"There is no contender {name!r:.40}: choose from {', '.join(able)}.")
-
-
 def product_kernels(
     sizes: str, contender: str | None, device: Device, records: Path | None
 ) -> list[RankedKernel]:
@@ -266,24 +248,15 @@ def product_kernels(
         records: folder of record files; None for that of the project.
 
     Raises:
-        InputError: the sizes are not understood, or `check_contender` refuses the contender.
+        InputError: the sizes are not understood, or the contender is not one of CUDA text.
         UnavailableError: the contender has no kernel for a product.
     """
-    from pytest_gpuenergy.kernels import Kernel, RankedKernel
-    from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore
+    from pytest_gpuenergy.tuners import contender_kernels
     from pytest_gpuenergy.tuning import given_folder
     from pytest_gpuenergy.workloads import measured_products, search_options_notice
 
     products = measured_products(sizes)
-    if said := search_options_notice(sizes):
-        tell(said)
-    name = contender or USUAL_CONTENDER
-    check_contender(name)
+    if notice := search_options_notice(sizes):
+        tell(notice)
     folder = given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
-    found = []
-    with KernelStore() as store:
-        for product in products:
-            kernel = CONTENDERS[name](product, Bench(device, folder, store, claimed=False))
-            assert isinstance(kernel, Kernel)
-            found.append(RankedKernel(product, 1, kernel))
-    return found
+    return contender_kernels(products, contender or USUAL_CONTENDER, device, folder)

@@ -101,7 +101,7 @@ def _list(arguments: Namespace) -> int:
             file.workload.name,
             str(record.rank),
             record.band,
-            file.form.tuner,
+            file.tuner,
             file.gpu,
             *_figures(file, record),
         )
@@ -114,22 +114,25 @@ def _list(arguments: Namespace) -> int:
 
 
 def _entry(file: RecordFile, record: Record) -> dict[str, Any]:
+    from pytest_gpuenergy.tuners import search_ms
+
     return {
         "workload": file.workload.name,
         "parameters": dict(file.workload.parameters),
         "rank": record.rank,
         "band": record.band,
-        "tuner": file.form.tuner,
+        "tuner": file.tuner,
         "tuned_for": file.gpu,
         "measured": None if record.measured is None else asdict(record.measured),
-        "search_time_ms": file.search_ms(record.rank),
+        "search_time_ms": search_ms(file, record.rank),
     }
 
 
 def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
     from pytest_gpuenergy.report import energy, time
+    from pytest_gpuenergy.tuners import search_ms
 
-    search = time(file.search_ms(record.rank))
+    search = time(search_ms(file, record.rank))
     if record.measured is None:
         return ("-", "-", "-", search)
     measured = record.measured

@@ -27,8 +27,6 @@ from pytest_gpuenergy.commands.tune_options import (
 if TYPE_CHECKING:
     from pytest_gpuenergy.tuning import TuneResult, TuningGpus
 
-_GPU_PROCESS = "pytest_gpuenergy.tuning.tuning_gpus:TuningGpu"
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``tune``."""
@@ -74,21 +72,16 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
         gpus = _claim(stack, arguments)
-        device = gpus.devices[0]
         for group in groups:
             tuner = Tuner(
-                device=device,
-                make_space=spaces.of(group.tuner, device, group.search),
+                gpus=gpus,
+                make_space=spaces.of(group.tuner, gpus.devices[0], group.search),
                 folder=arguments.out,
                 settings=group.settings,
-                confirm=gpus.confirm(energy=group.settings.energy),
                 tell=tell,
                 live=live_stream(),
                 stop=stop,
                 is_kept=is_kept,
-                team=gpus.team,
-                devices=gpus.devices,
-                far=gpus.far,
             )
             for result in tuner.tune(group.workloads):
                 results.append(result)
@@ -106,21 +99,17 @@ def _claim(stack: ExitStack, arguments: Namespace) -> TuningGpus:
         InputError: there are none, or they are of several models.
         DeviceError: a GPU cannot be claimed, or a host does not answer.
     """
-    from pytest_gpuenergy.commands.gpus import claim_gpus
-    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.engine import Settings, claim_gpus
     from pytest_gpuenergy.tuning import TuningGpus
 
     settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
     if arguments.fleet is None:
-        gpus = claim_gpus(
-            stack, arguments.gpu_device, settings, option="--gpu-device", factory=_GPU_PROCESS
-        )
-        return TuningGpus.of_this_host(gpus.stations, gpus.team, tell)
+        gpus = claim_gpus(stack, arguments.gpu_device, settings, tell, "--gpu-device")
+        return TuningGpus.of_this_host(gpus, tell)
     from pytest_gpuenergy.fleet import claim_fleet, parse_fleet
 
     fleet = parse_fleet(arguments.fleet, "--fleet")
-    found = claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
-    return TuningGpus(found.devices, found.team, found.confirm, far=True)
+    return claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

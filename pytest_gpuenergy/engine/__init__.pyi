@@ -22,7 +22,6 @@ from .candidates import (
     Typical as Typical,
     confirm as confirm,
     cost_ms as cost_ms,
-    evaluate as evaluate,
     measure_sustained as measure_sustained,
     measure_time_ms as measure_time_ms,
     median_time_ms as median_time_ms,
@@ -30,6 +29,7 @@ from .candidates import (
     quick_job as quick_job,
     verify_timed as verify_timed,
 )
+from .card_scales import CardScales as CardScales
 from .comparison import Reference as Reference, compare as compare
 from .harness import (
     Harness as Harness,
@@ -65,7 +65,7 @@ from .results import (
     overwrite as overwrite,
 )
 from .seeds import (
-    LARGEST_SEED as LARGEST_SEED,
+    MAX_SEED as MAX_SEED,
     SEEDS as SEEDS,
     drawings_of as drawings_of,
     drawn_seed as drawn_seed,
@@ -81,9 +81,13 @@ from .station import (
     refuse_locked as refuse_locked,
 )
 from .team import (
+    ClaimedGpus as ClaimedGpus,
+    GpuWorker as GpuWorker,
     HostLostError as HostLostError,
     Member as Member,
     Team as Team,
+    claim_gpus as claim_gpus,
+    gpu_names as gpu_names,
     lost_twice as lost_twice,
 )
 from .verification import (

@@ -127,10 +127,6 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
     return case
 
 
-CaseOf = Callable[[Workload, Drawing, DeviceArrays | None], Case]
-"""Makes cases: `case_of` or `KeptCases`."""
-
-
 def cached_reference(
     workload: Workload, seed: int, arrays: DeviceArrays | None = None
 ) -> Reference:
@@ -150,7 +146,7 @@ class KeptCases:
         self._kept: OrderedDict[tuple[str, Drawing], Case] = OrderedDict()
         self._lock = Lock()
 
-    def __call__(
+    def case_of(
         self, workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
     ) -> Case:
         """Return what `case_of` does; workloads with the same name must be the same."""

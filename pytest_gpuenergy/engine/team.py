@@ -15,12 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any, Literal, Protocol, TypeVar
 
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine.station import Settings, Station, claim
 from pytest_gpuenergy.kernels import AnyKernel
-from pytest_gpuenergy.support import DeviceError, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.opening import check_spec, open_device
+from pytest_gpuenergy.support import (
+    DeviceError,
+    InputError,
+    Worker,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
 
 HANGS_AFTER_S = 1800.0
 """The time limit of a task, far more than it takes if all of its kernels run into their timeout."""
@@ -36,15 +47,86 @@ class HostLostError(WorkerDiedError):
     """A GPU's process was lost together with its host or the connection to that host."""
 
 
-class GpuProcess(Protocol):
-    """The process of a GPU on this host (`support.worker.Worker`) or on another one.
+class GpuTask(Protocol[R_co]):
+    """A task for any GPU of a team, which is sent to the GPU's process. It must be picklable."""
 
-    Its object has the methods ``is_ready``, ``evaluate`` (a task) and ``rest`` (release the context
-    on the GPU).
+    @property
+    def title(self) -> str:
+        """The task's name in messages."""
+        ...
+
+    def run(self, gpu: GpuWorker) -> R_co:
+        """Do the task in the GPU's process, and return its result.
+
+        Raises:
+            DeviceError: the GPU does not answer.
+            InputError: the task cannot be done on any GPU.
+        """
+        ...
+
+    def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> R_co:
+        """Return the task's result if it fails twice on the GPU with this UUID."""
+        ...
+
+
+class GpuWorker:
+    """The object in a GPU's process, which runs tasks there; the parent has claimed the GPU.
+
+    Args:
+        gpu: the GPU, as ``--gpu-device`` takes it.
+        index: the index of an emulated GPU, see `open_device`.
+
+    Attributes:
+        device: the GPU.
     """
 
+    def __init__(self, gpu: str, index: int) -> None:
+        self.device = open_device(gpu, index=index)
+        self._stack = ExitStack()
+        self._kept: tuple[object, Any] = (None, None)
+
+    @staticmethod
+    def process(device: Device, gpu: str, index: int) -> Worker:
+        """Return a process for a device that was opened so, which starts when it is first used."""
+        place = (gpu, index) if device.emulated else (device.uuid, 0)
+        return Worker(f"{__name__}:{GpuWorker.__name__}", *place)
+
+    def is_ready(self) -> None:
+        """Do nothing; if the GPU cannot be opened, the process does not get this far."""
+
+    def run(self, task: GpuTask[R]) -> R:
+        """Run a task."""
+        return task.run(self)
+
+    def keep(self, key: object, make: Callable[[ExitStack], R]) -> R:
+        """Return what ``make`` returned for this key, which tasks with the same key share.
+
+        Args:
+            key: identifies the value; only that of the last key is kept.
+            make: makes the value; its stack is closed when the value is no longer kept.
+        """
+        if key != self._kept[0]:
+            self._stack.close()
+            self._kept = (None, None)
+            self._kept = (key, make(self._stack))
+        value: R = self._kept[1]
+        return value
+
+    def rest(self) -> None:
+        """Release the context on the GPU, whose mode may allow only one process."""
+        self.device.renew()
+
+    def close(self) -> None:
+        """Close the device and end its processes."""
+        self._stack.close()
+        self.device.close()
+
+
+class GpuProcess(Protocol):
+    """A process with a `GpuWorker`, on this host (`support.Worker`) or on another one."""
+
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
-        """Call a method of its object.
+        """Call a method of the `GpuWorker`.
 
         Raises:
             WorkerDiedError: the process died; the next call starts another one.
@@ -56,19 +138,6 @@ class GpuProcess(Protocol):
 
     def retire(self) -> None:
         """End the process and never start another one. Idempotent."""
-        ...
-
-
-class Errand(Protocol[R_co]):
-    """A task for any GPU of a team, which is sent to the GPU's process."""
-
-    @property
-    def title(self) -> str:
-        """The task's name in messages."""
-        ...
-
-    def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> R_co:
-        """Return the task's result if it fails twice on the GPU with this UUID."""
         ...
 
 
@@ -109,30 +178,41 @@ class Member:
         """Record that the process now uses another GPU, in place of a lost one."""
         self.uuid = uuid
 
-    def evaluate(self, errand: Errand[R], tell: Callable[[str], None]) -> R:
-        """Do a task and return its result, which is a failure if the process ends twice.
+    def run(self, task: GpuTask[R], tell: Callable[[str], None]) -> R:
+        """Run a task and return its result, which is a failure if the process ends twice.
 
         Raises:
             HostLostError: the host was lost during the task.
             DeviceError: the GPU cannot be used.
             InputError: the task cannot be done on any GPU.
         """
-        self._wake()
         try:
-            return self._call(errand)
+            return self._try(task)
         except HostLostError:
             raise
         except (WorkerDiedError, WorkerTimeoutError) as error:
-            tell(f"{errand.title} is tried once more, because: {error}")
-        self._wake()
+            tell(f"{task.title} is tried once more, because: {error}")
         try:
-            return self._call(errand)
+            return self._try(task)
         except HostLostError:
             raise
         except (WorkerDiedError, WorkerTimeoutError) as error:
             timeout = isinstance(error, WorkerTimeoutError)
             message = f"It was tried twice. {error}"
-            return errand.failed("timeout" if timeout else "runtime", message, self.uuid)
+            return task.failed("timeout" if timeout else "runtime", message, self.uuid)
+
+    def _try(self, task: GpuTask[R]) -> R:
+        """Run a task in the process, which is replaced first if it has died meanwhile."""
+        self._begun = True
+        try:
+            self._process.call("is_ready", timeout_s=_STARTS_WITHIN_S)
+        except WorkerDiedError:
+            try:
+                self._process.call("is_ready", timeout_s=_STARTS_WITHIN_S)
+            except HostLostError as error:  # no task has begun, so none need be tried again
+                raise DeviceError(str(error)) from error
+        result: R = self._process.call("run", task, timeout_s=HANGS_AFTER_S)
+        return result
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -157,25 +237,6 @@ class Member:
         """End the process and the thread. Idempotent."""
         self._process.retire()
         self.thread.shutdown(cancel_futures=True)
-
-    def _call(self, errand: Errand[R]) -> R:
-        found: R = self._process.call("evaluate", errand, timeout_s=HANGS_AFTER_S)
-        return found
-
-    def _wake(self) -> None:
-        """Make sure that the process is ready; replace it if it has died meanwhile.
-
-        Raises:
-            DeviceError: no process can be started.
-        """
-        self._begun = True
-        try:
-            self._process.call("is_ready", timeout_s=_STARTS_WITHIN_S)
-        except WorkerDiedError:
-            try:
-                self._process.call("is_ready", timeout_s=_STARTS_WITHIN_S)
-            except HostLostError as error:  # no task has begun, so none need be tried again
-                raise DeviceError(str(error)) from error
 
 
 class Team:
@@ -205,7 +266,7 @@ class Team:
         """The UUIDs of the members that have not been lost."""
         return tuple(member.uuid for member in self.members if not member.lost)
 
-    def start(self, turn: int, errand: Errand[R]) -> Future[R]:
+    def start(self, turn: int, task: GpuTask[R]) -> Future[R]:
         """Give a task to a GPU and return its future result.
 
         If the search has to end, the future has the error that ends it.
@@ -213,10 +274,10 @@ class Team:
         Args:
             turn: the number of the GPU, modulo the size of the team; if that GPU has been lost, the
                 next one does the task.
-            errand: the task.
+            task: the task.
         """
         answer: Future[R] = Future()
-        self._submit(turn, errand, answer, DeviceError("No GPU is left."))
+        self._submit(turn, task, answer, DeviceError("No GPU is left."))
         return answer
 
     def prepare(self, turn: int, kernels: Sequence[AnyKernel]) -> None:
@@ -224,8 +285,17 @@ class Team:
         if (member := self._next(turn)) is not None:
             member.prepare(kernels)
 
-    def leave(self, member: Member, error: DeviceError) -> None:
-        """Stop using a member, unless it is the last one.
+    def leave(self, gpu: str, why: str) -> None:
+        """Stop using the GPU with this UUID for a reason, which is a clause.
+
+        Raises:
+            DeviceError: it is the last GPU.
+        """
+        [member] = [member for member in self.members if member.uuid == gpu]
+        self.lose(member, DeviceError(f"{member.title} cannot be used, because {why}."))
+
+    def lose(self, member: Member, error: DeviceError) -> None:
+        """Stop using a member after an error, unless it is the last one.
 
         Raises:
             DeviceError: ``error``, if the member is the last one.
@@ -261,7 +331,7 @@ class Team:
     def _submit(
         self,
         turn: int,
-        errand: Errand[R],
+        task: GpuTask[R],
         answer: Future[R],
         otherwise: DeviceError,
         lost_with: Member | None = None,
@@ -270,7 +340,7 @@ class Team:
 
         Args:
             turn: see `start`.
-            errand: the task.
+            task: the task.
             answer: gets the result.
             otherwise: the error for ``answer`` if no member is left.
             lost_with: the member that was lost during an earlier try, if any.
@@ -279,31 +349,31 @@ class Team:
         if member is None:
             answer.set_exception(otherwise)
         else:
-            member.thread.submit(self._run, member, turn, errand, answer, lost_with)
+            member.thread.submit(self._run, member, turn, task, answer, lost_with)
 
     def _run(
         self,
         member: Member,
         turn: int,
-        errand: Errand[R],
+        task: GpuTask[R],
         answer: Future[R],
         lost_with: Member | None,
     ) -> None:
         try:
-            answer.set_result(member.evaluate(errand, self._tell))
+            answer.set_result(member.run(task, self._tell))
         except HostLostError as error:
             if lost_with is None:
-                self._tell(f"{errand.title} is tried once more, because: {error}")
-                self._submit(self.members.index(member) + 1, errand, answer, error, member)
+                self._tell(f"{task.title} is tried once more, because: {error}")
+                self._submit(self.members.index(member) + 1, task, answer, error, member)
             else:
-                answer.set_result(errand.failed("runtime", lost_twice(error), member.uuid))
+                answer.set_result(task.failed("runtime", lost_twice(error), member.uuid))
         except DeviceError as error:
             try:
-                self.leave(member, error)
+                self.lose(member, error)
             except DeviceError:
                 answer.set_exception(error)
             else:
-                self._submit(turn, errand, answer, error, lost_with)
+                self._submit(turn, task, answer, error, lost_with)
         except BaseException as error:
             answer.set_exception(error)
 
@@ -311,3 +381,91 @@ class Team:
 def lost_twice(error: DeviceError) -> str:
     """Return the sentence that says why something is not tried a third time."""
     return f"It was tried twice, and each time the host was lost. {error}"
+
+
+@dataclass(frozen=True)
+class ClaimedGpus:
+    """The GPUs of a search on this host.
+
+    Attributes:
+        stations: the claimed GPUs, in the order in which they were named.
+        team: the GPUs' own processes, which start when they are first needed.
+    """
+
+    stations: tuple[Station, ...]
+    team: Team
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that this process has opened."""
+        return tuple(station.device for station in self.stations)
+
+
+def claim_gpus(
+    stack: ExitStack, gpus: str, settings: Settings, tell: Callable[[str], None], option: str
+) -> ClaimedGpus:
+    """Claim GPUs of one model, all with the same settings, until the stack is closed.
+
+    Args:
+        stack: releases the GPUs when the caller closes it.
+        gpus: values of ``--gpu-device``, separated by commas.
+        settings: the settings of all GPUs.
+        tell: called with sentences for the user, from any thread.
+        option: the option that gave the list, for messages.
+
+    Raises:
+        InputError: there is no such GPU, one is named twice, or they are of different models or
+            under different power limits.
+        DeviceError: one cannot be used or claimed.
+    """
+    names = gpu_names(gpus, option)
+    devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
+    _check_alike(f"{option} {gpus}", devices)
+    stations = tuple(claim(stack, device, settings, tell) for device in devices)
+    limits_w = [enforced_setpoint(device).power_limit_w for device in devices]
+    if len(set(limits_w)) > 1:  # as --powercap current leaves them
+        listed = " and ".join(f"{limit_w:g} W" for limit_w in limits_w if limit_w is not None)
+        raise InputError(
+            f"{option} {gpus} names GPUs under different power limits, {listed}, whose figures "
+            "cannot be compared: give one limit with --powercap."
+        )
+    members = [
+        Member(
+            device.uuid,
+            GpuWorker.process(device, *name),
+        )
+        for device, name in zip(devices, names, strict=True)
+    ]
+    return ClaimedGpus(stations, stack.enter_context(Team(members, tell)))
+
+
+def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
+    """Return the arguments of `open_device` for each GPU of a list; ``emulated:h200x2`` is two.
+
+    Raises:
+        InputError: a name is not understood.
+    """
+    names = []
+    for name in map(str.strip, gpus.split(",")):
+        if not name:
+            raise InputError(f"{option} {gpus!r} has an empty name: separate GPUs by one comma.")
+        emulated = check_spec(name)
+        count = 1 if emulated is None else emulated.count
+        names += [(name, index) for index in range(count)]
+    return names
+
+
+def _check_alike(named: str, devices: Sequence[Device]) -> None:
+    """Check that the GPUs are different ones of the same model."""
+    uuids = [device.uuid for device in devices]
+    if twice := next((uuid for uuid in uuids if uuids.count(uuid) > 1), None):
+        raise InputError(
+            f"{named} names {twice} twice: name each GPU once; two emulated ones are "
+            "emulated:h200x2."
+        )
+    titles = [f"{'the emulated ' * device.emulated}{device.name}" for device in devices]
+    if other := next((title for title in titles if title != titles[0]), None):
+        raise InputError(
+            f"{named} names {titles[0]} and {other}, whose figures cannot be compared: name GPUs "
+            "of one model, and search on others into a folder of their own."
+        )

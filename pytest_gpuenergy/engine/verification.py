@@ -24,8 +24,8 @@ from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference, places
 from pytest_gpuenergy.engine.references import (
     Case,
-    CaseOf,
     Drawing,
+    KeptCases,
     case_of,
     is_large,
     ordinary_inputs,
@@ -71,7 +71,7 @@ def verify_on_device(
     seeds: Sequence[int] | None = None,
     drawn: int | None = None,
     timeout_s: float = 60.0,
-    cases: CaseOf = case_of,
+    kept: KeptCases | None = None,
     measured: bool = True,
     near_literals: bool = True,
 ) -> Correctness:
@@ -93,7 +93,7 @@ def verify_on_device(
         seeds: the seeds of the inputs; by default `SEEDS` and a random one.
         drawn: that random seed, to repeat a verification; by default `drawn_seed`.
         timeout_s: the time limit of each run.
-        cases: makes the inputs and references.
+        kept: the inputs and references of earlier verifications; new ones are added to it.
         measured: whether the kernel will be measured on this workload. If not, an emulated device
             launches it four times instead of the many times that stand for a measurement.
         near_literals: whether inputs are also drawn near the numbers in the kernel's text, for
@@ -105,17 +105,18 @@ def verify_on_device(
     """
     check_precision(device, kernel, workload)
     is_cached = measured and device.emulated and workload.digest is not None
-    given = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
-    path = _cache_path(device, kernel, workload, given) if is_cached else None
-    if path is not None and (earlier := _read_result(path)) is not None:
-        return earlier
-    used = given if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
+    requested = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
+    path = _cache_path(device, kernel, workload, requested) if is_cached else None
+    if path is not None:
+        with contextlib.suppress(OSError, FormError):
+            return decode(path.read_bytes(), Correctness)
+    used = requested if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
     errors = []
     for subject in (workload, *workload.twins):
         seeds = used if subject is workload else used[:1]
         drawings = drawings_of(seeds, subject, kernel if near_literals else None)
-        found = _errors(device, kernel, subject, drawings, timeout_s, cases, measured)
-        errors += found if subject is workload else []
+        subject_errors = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
+        errors += subject_errors if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -135,13 +136,13 @@ def _errors(
     workload: Workload,
     drawings: Sequence[Drawing],
     timeout_s: float,
-    make_case: CaseOf,
+    kept: KeptCases | None,
     measured: bool,
 ) -> list[ErrorBound]:
     job = Job.of(kernel, workload, seed=drawings[0].seed, timeout_s=timeout_s)
     errors = []
     with (
-        _cases(device, workload, drawings, make_case) as cases,
+        _cases(device, workload, drawings, kept) as cases,
         arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
@@ -232,13 +233,14 @@ def _cases(
     device: Device,
     workload: Workload,
     drawings: Sequence[Drawing],
-    make_case: CaseOf,
+    kept: KeptCases | None,
 ) -> Iterator[list[Future[Case]]]:
     """Yield the future case of each drawing; they are made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     # A workload without a digest has a user's function as its reference, which may not end.
     with watched() if workload.digest is None else contextlib.nullcontext():
         try:
+            make_case = case_of if kept is None else kept.case_of
             yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -249,12 +251,13 @@ def check_of(
     workload: Workload,
     arenas: Mapping[str, Arena],
     seed: int,
-    cases: CaseOf = case_of,
+    kept: KeptCases | None = None,
 ) -> ArenaCheck:
     """Return the check of ``arenas`` that contain the inputs of ``seed``, for after a run."""
 
     def reference() -> Reference:
-        return cases(workload, Drawing(seed), device.arrays).reference
+        make_case = case_of if kept is None else kept.case_of
+        return make_case(workload, Drawing(seed), device.arrays).reference
 
     return ArenaCheck(arenas, reference, workload.io.bounds, seed)
 
@@ -271,7 +274,10 @@ def arenas_for(
     the largest and smallest values of the type alternate, infinities included. An element that is
     never written is therefore wrong in at least one turn, whatever the kernel combines it with.
     """
-    with arenas_in(workload.io, _contents(workload, seed, turn), arrays) as arenas:
+    contents = dict(ordinary_inputs(workload, seed))
+    if turn:
+        contents |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
+    with arenas_in(workload.io, contents, arrays) as arenas:
         yield arenas
 
 
@@ -320,14 +326,6 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
         yield arenas
 
 
-def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
-    """Return the contents of arenas before a run, by tensor name; the others are full of 0xFF."""
-    values = dict(ordinary_inputs(workload, seed))
-    if turn:
-        values |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
-    return values
-
-
 def _extremes(tensor: Tensor) -> Array:
     """Return the beginning of a tensor of largest and smallest values in turn."""
     dtype = stored_as(tensor.dtype)
@@ -348,13 +346,6 @@ def _cache_path(
     return cache_dir("verified") / f"{digest}.json"
 
 
-def _read_result(path: Path) -> Correctness | None:
-    try:
-        return decode(path.read_bytes(), Correctness)
-    except (OSError, FormError):
-        return None
-
-
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """Refuse tensor cores where the workload does not allow them.
 
@@ -365,10 +356,11 @@ def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> No
     """
     if workload.allows_tensor_cores:
         return
-    if found := device.tensor_core_instructions(Job.of(kernel, workload)):
+    if instructions := device.tensor_core_instructions(Job.of(kernel, workload)):
         raise KernelFault(
             "correctness",
-            f"The machine code has instructions for tensor cores ({', '.join(sorted(found))}), but "
-            f"{workload.name} is declared as float32: declare mode=3xtf32 if it is as exact, or "
+            "The machine code has instructions for tensor cores "
+            f"({', '.join(sorted(instructions))}), but {workload.name} is "
+            "declared as float32: declare mode=3xtf32 if it is as exact, or "
             "else mode=tf32.",
         )

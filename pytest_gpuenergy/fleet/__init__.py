@@ -1,8 +1,8 @@
 """Spreads a run over the GPUs of many hosts, with pytest-xdist, and Ray, ssh or Slurm.
 
-A *seat* is a GPU with the command that starts a Python interpreter beside it. pytest-xdist starts a
-*relay* for each seat, a small process on the controller's host that starts the seat's interpreter,
-passes messages between both, and says in one sentence why a seat cannot be used, or was lost.
+A *slot* is a GPU with the command that starts a Python interpreter beside it. pytest-xdist starts a
+*relay* for each slot, a small process on the controller's host that starts the slot's interpreter,
+passes messages between both, and says in one sentence why a slot cannot be used, or was lost.
 """
 
 from lazy_loader import attach_stub

@@ -7,29 +7,29 @@ from .gpu_messages import (
     read_file as read_file,
     read_request as read_request,
 )
+from .heartbeat import BEATS as BEATS, Watch as Watch
 from .probe import ProbedGpu as ProbedGpu, ProbedHost as ProbedHost, own_version as own_version
-from .pulse import BEATS as BEATS, Watch as Watch
 from .ray_cluster import Interpreter as Interpreter, own_copy as own_copy
 from .ray_probe import without_taken as without_taken
 from .relay import (
     GAVE_UP as GAVE_UP,
     RELAY as RELAY,
-    SEAT as SEAT,
+    SLOT as SLOT,
     STATION as STATION,
-    Post as Post,
+    WorkerOrder as WorkerOrder,
 )
-from .remote_gpu import MOST_LOSSES as MOST_LOSSES, RemoteGpu as RemoteGpu
+from .remote_gpu import MAX_LOSSES as MAX_LOSSES, RemoteGpu as RemoteGpu
 from .search_team import claim_fleet as claim_fleet
-from .seats import (
-    Muster as Muster,
-    Seat as Seat,
+from .slots import (
+    FoundSlots as FoundSlots,
+    Slot as Slot,
     ask_hosts as ask_hosts,
-    muster as muster,
+    assign_slots as assign_slots,
+    find_slots as find_slots,
     none_left as none_left,
-    seated as seated,
 )
 from .spec import (
-    MOST_WORKERS as MOST_WORKERS,
+    MAX_WORKERS as MAX_WORKERS,
     Fleet as Fleet,
     FleetSettings as FleetSettings,
     RayFleet as RayFleet,

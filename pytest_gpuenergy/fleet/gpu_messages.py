@@ -24,7 +24,7 @@ from pytest_gpuenergy.support import (
     SetpointError,
     WorkerDiedError,
     WorkerTimeoutError,
-    told,
+    error_message,
 )
 from pytest_gpuenergy.tuning import Measured
 
@@ -37,12 +37,13 @@ _LENGTH = struct.Struct(">Q")
 _PIECE_BYTES = 1 << 20
 
 Kind = Literal["died", "timeout", "kernel", "input", "setpoint", "device"]
-_KINDS: dict[type[Exception], Kind] = {
-    WorkerDiedError: "died",
-    WorkerTimeoutError: "timeout",
-    KernelFault: "kernel",
-    InputError: "input",
-    SetpointError: "setpoint",
+_ERRORS: dict[Kind, type[GpuEnergyError]] = {
+    "died": WorkerDiedError,
+    "timeout": WorkerTimeoutError,
+    "kernel": KernelFault,
+    "input": InputError,
+    "setpoint": SetpointError,
+    "device": DeviceError,
 }
 
 
@@ -94,32 +95,24 @@ class Told(Struct, frozen=True, tag="told"):
     sentence: str
 
 
-class Evaluated(Struct, frozen=True, tag="evaluated"):
-    """The answer to ``evaluate``."""
-
-    value: Evaluation
-
-
-class Confirmed(Struct, frozen=True, tag="confirmed"):
-    """The answer to ``confirm``; None if there are no figures."""
-
-    value: Measured | None
-
-
-class Read(Struct, frozen=True, tag="read"):
-    """The answer to ``energy_mj``; None if the GPU has no counter."""
-
-    value: float | None
-
-
 class Beaten(Struct, frozen=True, tag="beaten"):
     """The answer to a beat, at any time."""
 
 
-class Done(Struct, frozen=True, tag="done"):
-    """The answer to ``is_ready`` and ``rest``."""
+class Answer(Struct, frozen=True, tag="answer"):
+    """The result of a request, as JSON; see `RESULTS` for its type."""
 
-    value: bool = True
+    value: Any = None
+
+
+RESULTS: dict[str, Any] = {
+    "is_ready": None,
+    "rest": None,
+    "run": Evaluation,
+    "confirm": Measured | None,
+    "energy_mj": float | None,
+}
+"""The requests that are answered, with the types of their results."""
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -132,22 +125,18 @@ class Failed(Struct, frozen=True, tag="failed"):
     @classmethod
     def of(cls, error: GpuEnergyError | OSError) -> Failed:
         """Return the answer for an error that was raised on the GPU's host."""
-        kinds = (kind for base, kind in _KINDS.items() if isinstance(error, base))
-        kind: Kind = next(kinds, "device")
+        kinds = (kind for kind, base in _ERRORS.items() if isinstance(error, base))
         outcome = error.outcome if isinstance(error, KernelFault) else None
-        return cls(kind, told(error), outcome)
+        return cls(next(kinds, "device"), error_message(error), outcome)
 
     def error(self) -> GpuEnergyError:
         """Return the same error, to be raised in the search."""
         if self.kind == "kernel":
             return KernelFault(self.outcome or "runtime", self.message)
-        classes = {kind: base for base, kind in _KINDS.items()}
-        error = classes.get(self.kind, DeviceError)(self.message)
-        assert isinstance(error, GpuEnergyError)
-        return error
+        return _ERRORS[self.kind](self.message)
 
 
-Message = Ready | Started | Unfit | Told | Evaluated | Confirmed | Read | Beaten | Done | Failed
+Message = Ready | Started | Unfit | Told | Answer | Beaten | Failed
 """Any message from the process of a GPU."""
 
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -30,9 +29,9 @@ from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
     encode,
+    error_message,
     host_name,
     name_emulated_host,
-    told,
 )
 
 MARK = "gpuenergy-probe: "
@@ -42,7 +41,9 @@ _PATIENCE_S = 10.0
 """The time that the processes of a worker that died may remain on its GPU."""
 
 _POLL_S = 0.5
-"""The interval between two looks at such a GPU."""
+"""The interval between two probes of such a GPU."""
+
+_IN_USE = "is using it"
 
 
 class ProbedGpu(Struct, frozen=True):
@@ -129,45 +130,40 @@ def probe_host(spec: str = "auto") -> ProbedHost:
     """
     emulated = check_fleet_device(spec)
     name = host_name(emulated=emulated is not None)
-    found = ProbedHost(name, sys.executable, own_version())
+    gpus: tuple[ProbedGpu, ...] = ()
+    problem = None
     try:
-        gpus = tuple(_real() if emulated is None else _emulated(spec, emulated.count))
+        gpus = tuple(_real_gpus() if emulated is None else _emulated_gpus(spec, emulated.count))
+        problem = None if gpus else "CUDA sees no GPU: check CUDA_VISIBLE_DEVICES."
     except (GpuEnergyError, OSError) as error:
-        return ProbedHost(name, found.python, found.version, (), told(error))
-    problem = None if gpus else "CUDA sees no GPU: check CUDA_VISIBLE_DEVICES."
-    return ProbedHost(name, found.python, found.version, gpus, problem)
+        problem = error_message(error)
+    return ProbedHost(name, sys.executable, own_version(), gpus, problem)
 
 
-def own_gpu(device: str, *, capping: bool) -> tuple[str | None, ProbedGpu | None]:
-    """Return why the GPU that the environment names cannot be used, and the GPU itself.
+def own_gpu(device: str, *, capping: bool) -> ProbedGpu:
+    """Return the GPU that the environment names.
 
-    Processes of a worker that died may remain for a moment, so the GPU is looked at several times.
+    Processes of a worker that died may remain for a moment, so the GPU is probed several times.
+
+    Raises:
+        GpuEnergyError, OSError: It cannot be used.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
-        problem, gpu = _gpu_now(device, capping=capping)
-        if problem is None or time.monotonic() > deadline_s or not _may_pass(problem):
-            return problem, gpu
+        host = probe_host(device)
+        number = os.environ.get(FLEET_GPU, "0")
+        gpu = next((gpu for gpu in host.gpus if str(gpu.index) == number), None)
+        if gpu is None:
+            raise DeviceError(host.problem or f"it has no GPU {number}.")
+        problem = gpu.reason_against(capping=capping)
+        if problem is None:
+            return gpu
+        if time.monotonic() > deadline_s or _IN_USE not in problem:
+            raise DeviceError(problem)
         time.sleep(_POLL_S)
 
 
-def _gpu_now(device: str, *, capping: bool) -> tuple[str | None, ProbedGpu | None]:
-    try:
-        found = probe_host(device)
-    except (GpuEnergyError, OSError) as error:
-        return told(error), None
-    number = os.environ.get(FLEET_GPU, "0")
-    gpu = next((gpu for gpu in found.gpus if str(gpu.index) == number), None)
-    if gpu is None:
-        return found.problem or f"it has no GPU {number}.", None
-    return gpu.reason_against(capping=capping), gpu
-
-
-def _may_pass(problem: str) -> bool:
-    return "is using it" in problem
-
-
-def _real() -> Iterator[ProbedGpu]:
+def _real_gpus() -> Iterator[ProbedGpu]:
     nvml, gpus = find_gpus()
     for gpu in gpus:
         readable = nvml_gpu(nvml, gpu.uuid)
@@ -177,7 +173,7 @@ def _real() -> Iterator[ProbedGpu]:
         yield _probed(readable, gpu.ordinal, missing)
 
 
-def _emulated(spec: str, count: int) -> Iterator[ProbedGpu]:
+def _emulated_gpus(spec: str, count: int) -> Iterator[ProbedGpu]:
     from pytest_gpuenergy.emulator import find_compiler
     from pytest_gpuenergy.opening import open_device
 
@@ -220,26 +216,16 @@ def _why_not(gpu: Gpu) -> str | None:
     if mode:
         return "it is in MIG mode, where power is not measured per instance."
     try:
-        others = _processes(nvml, gpu.handle)
+        others: set[int] = set()
+        with suppress(*unavailable_errors(nvml)):  # other users are then noticed in the power
+            others = {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
         if others:
             numbers = ", ".join(map(str, sorted(others)[:3]))
-            return f"process {numbers} is using it, whose energy would be counted too."
+            return f"process {numbers} {_IN_USE}, whose energy would be counted too."
         with suppress(*unavailable_errors(nvml)):
             nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU)
     except nvml.NVMLError as error:
         return f"it does not respond ({error}): see nvidia-smi and dmesg."
-    return _why_no_energy(gpu)
-
-
-def _processes(nvml: Any, handle: Any) -> set[int]:
-    try:
-        return {int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except unavailable_errors(nvml):
-        return set()  # other users of the GPU are then noticed in its power
-
-
-def _why_no_energy(gpu: Gpu) -> str | None:
-    nvml = gpu.nvml
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
     except nvml.NVMLError:
@@ -272,8 +258,8 @@ def other_version(there: str, here: str) -> str:
 def main(arguments: list[str]) -> int:
     """Print what this host offers as one line of JSON."""
     name_emulated_host()
-    found = probe_host(*arguments[:1])
-    print(MARK + encode(found).decode(), flush=True)  # noqa: T201 -- read by `hosts`
+    host = probe_host(*arguments[:1])
+    print(MARK + encode(host).decode(), flush=True)  # noqa: T201 -- read by `hosts`
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Relays between pytest-xdist and a worker on another host, in a process for each seat.
+"""Relays between pytest-xdist and a worker on another host, in a process for each slot.
 
 pytest-xdist waits for each gateway that it opens, and ends the run if one cannot be opened. So its
 gateway is a process on the controller's host, which starts at once, and then opens the gateway to
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.fleet.commands import reason_in
-from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
+from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
 
-SEAT = "gpuenergy_seat"
-"""The key of ``workerinput`` with the `Post` of a relay, which removes it for the worker."""
+SLOT = "gpuenergy_slot"
+"""The key of ``workerinput`` with the `WorkerOrder` of a relay, which removes it for the worker."""
 
 STATION = "gpuenergy_station"
 """The key of ``workerinfo`` with the host, UUID and name of the worker's GPU."""
@@ -34,15 +34,15 @@ GAVE_UP = "gpuenergy_gave_up"
 STARTED, UNFIT = "started", "unfit"
 """The names of a worker's first message, which describes its GPU, or says why it has none."""
 
-PULSE = "pulse"
-"""The key of a worker's first message from its relay with the channel of beats, see `pulse`."""
+HEARTBEAT = "heartbeat"
+"""The key of a worker's first message from its relay with the channel of beats, see `heartbeat`."""
 
 INTERRUPT: tuple[str, dict[str, Any]] = ("gpuenergy-interrupt", {})
 """The command that interrupts a worker, in the form of pytest-xdist's own, which has none."""
 
 
 @dataclass(frozen=True)
-class Post:
+class WorkerOrder:
     """What a relay needs to start its worker.
 
     Attributes:
@@ -52,7 +52,7 @@ class Post:
         root: The path of the project on this host.
         wait_s: The longest time that the worker may take to start.
         silence_s: The time after which the worker ends if it hears nothing from this process.
-        asked: The first message to `far_worker.begin`.
+        asked: The first message to `remote_worker.begin`.
     """
 
     spec: str
@@ -89,8 +89,8 @@ relay(channel)
 """
 """The code that execnet runs in the process of a relay."""
 
-_FAR = "from pytest_gpuenergy.fleet.far_worker import begin\nbegin(channel)\n"
-_END = object()
+_WORKER_CODE = "from pytest_gpuenergy.fleet.remote_worker import begin\nbegin(channel)\n"
+_CLOSED = object()
 _TAIL_BYTES = 2000
 _LEAVING_S = 5.0
 _POLL_S = 0.02
@@ -100,16 +100,16 @@ _READY, _FINISHED = "workerready", "workerfinished"
 def relay(channel: Any) -> None:
     """Serve one of pytest-xdist's gateways until its worker elsewhere has ended."""
     workerinput, arguments, _, _ = channel.receive()
-    post = Post(**workerinput.pop(SEAT))
-    _Relay(channel, post, workerinput, arguments).run()
+    order = WorkerOrder(**workerinput.pop(SLOT))
+    _Relay(channel, order, workerinput, arguments).run()
 
 
 class _Relay:
     def __init__(
-        self, channel: Any, post: Post, workerinput: dict[str, Any], arguments: list[str]
+        self, channel: Any, order: WorkerOrder, workerinput: dict[str, Any], arguments: list[str]
     ) -> None:
         self._outer = channel
-        self._post = post
+        self._order = order
         self._workerinput = workerinput
         self._arguments = arguments
         self._inner: Any = None
@@ -121,12 +121,11 @@ class _Relay:
         self._errors = _Errors()
 
     def run(self) -> None:
-        # A session of its own, because the controller handles Ctrl-C.
-        os.setsid()
+        os.setsid()  # a session of its own, because the controller handles Ctrl-C
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(("xdist", INTERRUPT)))
         self._outer.setcallback(
-            lambda command: self._events.put(("xdist", command)), endmarker=_END
+            lambda command: self._events.put(("xdist", command)), endmarker=_CLOSED
         )
         threading.Thread(target=self._open, daemon=True).start()
         try:
@@ -139,79 +138,81 @@ class _Relay:
             self._end_children()
 
     def _open(self) -> None:
-        """Open the gateway, in a thread, because this waits for the interpreter to answer."""
+        """Open the gateway, in a thread, because this waits for the interpreter to answer.
+
+        From then on send beats to the worker, and kill its command if it does not answer.
+        """
         import execnet
+
+        silence_s = self._order.silence_s
+        patience_s = PATIENCE * silence_s
+
+        def give_up() -> None:
+            self._silent = f"it has not answered for {patience_s:g} s."
+            gateway._io.kill()  # the command; whatever waits for it then fails
 
         try:
             gateway = execnet.Group(execmodel="thread").makegateway(
-                f"execmodel=main_thread_only//{self._post.spec}"
+                f"execmodel=main_thread_only//{self._order.spec}"
             )
-            inner = gateway.remote_exec(_FAR)
-            pulse = gateway.newchannel()
-            self._watch(gateway, pulse)
-            inner.send({**self._post.asked, "silence_s": self._post.silence_s, PULSE: pulse})
+            inner = gateway.remote_exec(_WORKER_CODE)
+            beats = gateway.newchannel()
+            watch = Watch(give_up, patience_s)
+            beats.setcallback(lambda _: watch.heard())
+            watch.start()
+            Beat(lambda: beats.send(None), silence_s).start()
+            inner.send({**self._order.asked, "silence_s": silence_s, HEARTBEAT: beats})
         except (OSError, EOFError, AssertionError, execnet.RemoteError) as error:
             self._events.put(("failed", error))
         else:
             self._events.put(("opened", inner))
-
-    def _watch(self, gateway: Any, pulse: Any) -> None:
-        """Send beats to the worker, and kill its command if it does not answer."""
-        silence_s = PATIENCE * self._post.silence_s
-
-        def give_up() -> None:
-            self._silent = f"it has not answered for {silence_s:g} s."
-            gateway._io.kill()  # the command; whatever waits for it then fails
-
-        watch = Watch(give_up, silence_s)
-        pulse.setcallback(lambda _: watch.heard())
-        watch.start()
-        Beat(lambda: pulse.send(None), self._post.silence_s).start()
 
     def _serve(self) -> None:
         while True:
             try:
                 # A worker that has started may take any time for an item.
                 source, value = self._events.get(
-                    timeout=None if self._started else self._post.wait_s
+                    timeout=None if self._started else self._order.wait_s
                 )
             except queue.Empty:
                 self._give_up(
-                    f"no worker started within {self._post.wait_s:g} s (wait=SECONDS allows more)"
+                    f"no worker started within {self._order.wait_s:g} s (wait=SECONDS allows more)"
                 )
                 return
             if source == "opened":
                 self._inner = value
-                value.setcallback(lambda item: self._events.put(("far", item)), endmarker=_END)
-            elif source == "failed":
-                printed = isinstance(value, AssertionError)  # execnet's, of the first byte
-                self._give_up(
-                    "it printed something before Python started, which a login shell must do in "
-                    "terminals only ([ -t 1 ] tells)"
-                    if printed
-                    else "its interpreter did not start"
+                value.setcallback(
+                    lambda item: self._events.put(("worker", item)), endmarker=_CLOSED
                 )
+            elif source == "failed":
+                problem = "its interpreter did not start"
+                if isinstance(value, AssertionError):  # execnet's, of the first byte
+                    problem = (
+                        "it printed something before Python started, which a login shell must do "
+                        "in terminals only ([ -t 1 ] tells)"
+                    )
+                self._give_up(problem)
                 return
-            elif source == "line":
+            elif source == "bridge":
                 target, item = value
                 with contextlib.suppress(OSError):
                     target.send(item)
             elif source == "xdist":
-                if not self._obey(value):
+                if not self._pass_on(value):
                     return
-            elif not self._hear(value):
+            elif not self._take_message(value):
                 return
 
     @property
     def _started(self) -> bool:
         return bool(self._station)
 
-    def _obey(self, command: Any) -> bool:
+    def _pass_on(self, command: Any) -> bool:
         """Pass on a command of pytest-xdist. Return False if nothing is left to do."""
         if not self._started:
-            self._finish(None if command is _END else "")
+            self._finish(None if command is _CLOSED else "")
             return False
-        if command is _END:
+        if command is _CLOSED:
             command = INTERRUPT  # the controller is gone, and with it the use of the results
         if command == INTERRUPT and self._interrupted:
             return True
@@ -220,18 +221,18 @@ class _Relay:
             self._inner.send(command)
         return True
 
-    def _hear(self, message: Any) -> bool:
+    def _take_message(self, message: Any) -> bool:
         """Pass on a message of the worker. Return False if nothing is left to do."""
-        if message is _END:
+        if message is _CLOSED:
             if not self._finished:
-                self._lose()
+                self._report_crash()
             return False
         if not self._started:
             return self._begin(*message)
         name, values = message
         if name == UNFIT:
             if not self._finished:
-                self._finish(f"{self._post.host}: {values}")
+                self._finish(f"{self._order.host}: {values}")
             return False
         if name == _READY:
             values["workerinfo"][STATION] = self._station
@@ -242,17 +243,17 @@ class _Relay:
 
     def _begin(self, state: str, value: Any) -> bool:
         if state == UNFIT:
-            self._finish(f"{self._post.host}: {value}")
+            self._finish(f"{self._order.host}: {value}")
             return False
         assert state == STARTED
-        if self._post.uuid not in (None, value["uuid"]):
-            self._finish(f"{self._post.host}: its GPU {self._post.uuid} is gone.")
+        if self._order.uuid not in (None, value["uuid"]):
+            self._finish(f"{self._order.host}: its GPU {self._order.uuid} is gone.")
             return False
-        self._station = {"host": self._post.host, "uuid": value["uuid"], "name": value["name"]}
-        arguments = self._post.arguments(self._arguments, value["directory"])
-        given = {name: self._bridged(value) for name, value in self._workerinput.items()}
+        self._station = {"host": self._order.host, "uuid": value["uuid"], "name": value["name"]}
+        arguments = self._order.arguments(self._arguments, value["directory"])
+        workerinput = {name: self._bridged(value) for name, value in self._workerinput.items()}
         # No basetemp and no sys.path, because those of this host mean nothing on the other.
-        self._inner.send((given, arguments, {}, None))
+        self._inner.send((workerinput, arguments, {}, None))
         return True
 
     def _bridged(self, value: Any) -> Any:
@@ -262,12 +263,12 @@ class _Relay:
         inner = self._inner.gateway.newchannel()
         for source, target in ((value, inner), (inner, value)):
             # Through the queue, so that it keeps its order among all other messages.
-            source.setcallback(lambda item, to=target: self._events.put(("line", (to, item))))
+            source.setcallback(lambda item, to=target: self._events.put(("bridge", (to, item))))
         return inner
 
     def _give_up(self, what: str) -> None:
         reason, _ = self._last_words()
-        self._finish(f"{self._post.host}: {what}{f': {reason}' if reason else '.'}")
+        self._finish(f"{self._order.host}: {what}{f': {reason}' if reason else '.'}")
 
     def _last_words(self) -> tuple[str, str]:
         """Return why the worker is gone, in a sentence, and the traceback if there is one."""
@@ -286,7 +287,7 @@ class _Relay:
         with contextlib.suppress(OSError):
             self._outer.send((_FINISHED, {"workeroutput": output}))
 
-    def _lose(self) -> None:
+    def _report_crash(self) -> None:
         """Report a crash to pytest-xdist, because the worker, its host or the connection died."""
         if not self._started:
             self._give_up("its worker ended before it had started")
@@ -295,7 +296,7 @@ class _Relay:
         self._errors.show(remote)
         self._outer._executing = False  # otherwise execnet closes it first, without a reason
         with contextlib.suppress(OSError):
-            self._outer.close(f"{self._post.host} was lost{f': {reason}' if reason else '.'}")
+            self._outer.close(f"{self._order.host} was lost{f': {reason}' if reason else '.'}")
 
     def _end_children(self) -> None:
         """Terminate the command. Ask a worker to exit first, so that it can restore its GPU."""

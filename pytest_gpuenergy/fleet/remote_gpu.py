@@ -21,24 +21,22 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     INPUTS,
     MARK,
     PREPARE,
+    RESULTS,
+    Answer,
     Beaten,
-    Confirmed,
-    Done,
-    Evaluated,
     Failed,
     Message,
-    Read,
     Ready,
     Started,
     Told,
     Unfit,
     framed,
 )
-from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
-from pytest_gpuenergy.fleet.seats import SLURM_PLACE, Seat
+from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
+from pytest_gpuenergy.fleet.slots import SLURM_PLACE, Slot
 from pytest_gpuenergy.fleet.spec import SILENCE_S
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
-from pytest_gpuenergy.support import DeviceError, FormError, WorkerTimeoutError, decode
+from pytest_gpuenergy.support import DeviceError, FormError, WorkerTimeoutError, convert, decode
 from pytest_gpuenergy.tuning import Measured, TimingTask
 from pytest_gpuenergy.workloads import Workload
 
@@ -47,11 +45,11 @@ ENDS_WITHIN_S = 10.0
 
 _TAIL_BYTES = 2000
 _PIECE_BYTES = 1 << 20
-_LONGEST_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 """The longest line of an answer, which has the evaluation of a candidate."""
 
 
-class Line:
+class _Connection:
     """A command that starts a process on another host, and the pipes to that process.
 
     Attributes:
@@ -190,13 +188,13 @@ def _marked(stream: IO[bytes]) -> Iterator[bytes]:
             _, mark, content = line.partition(MARK)
             if mark:
                 yield content
-        rest = rest[-_LONGEST_BYTES:]
+        rest = rest[-_MAX_ANSWER_BYTES:]
 
 
-MOST_LOSSES = 4
+MAX_LOSSES = 4
 """The number of losses after which a GPU is not used any more."""
 
-_FAR = "from pytest_gpuenergy.fleet.far_gpu import serve;serve()"
+_SERVER = "from pytest_gpuenergy.fleet.gpu_server import serve;serve()"
 _GRACE_S = 60.0
 """The time that an answer may take beyond its timeout, after which the other host gives up."""
 
@@ -205,8 +203,8 @@ class RemoteGpu:
     """A GPU on another host, see `engine.team.GpuProcess`; a call is sent with its files.
 
     Args:
-        seat: The seat of the GPU.
-        asked: The first request to `far_gpu.serve`.
+        slot: The slot of the GPU.
+        asked: The first request to `gpu_server.serve`.
         wait_s: The longest time that its process may take to start.
         tell: Called with sentences for the user, from any thread.
         silence_s: The time after which its process ends if it hears nothing from this one.
@@ -219,7 +217,7 @@ class RemoteGpu:
 
     def __init__(
         self,
-        seat: Seat,
+        slot: Slot,
         asked: Mapping[str, Any],
         wait_s: float,
         tell: Callable[[str], None],
@@ -228,29 +226,35 @@ class RemoteGpu:
         self.station: Started | None = None
         self.losses: list[str] = []
         self.moved: Callable[[str], None] = lambda _: None
-        self._seat = seat
+        self._slot = slot
         self._asked = {**asked, "silence_s": silence_s}
         self._wait_s = wait_s
         self._silence_s = silence_s
         self._tell = tell
         self._calling = threading.Lock()
-        self._line: Line | None = None
+        self._connection: _Connection | None = None
         self._inputs: Path | None = None
         self._retired = False
 
     @property
     def host(self) -> str:
         """The name of the host for the user; if Slurm chose the host, its own name."""
-        if self.station is not None and self._seat.host == SLURM_PLACE:
+        if self.station is not None and self._slot.host == SLURM_PLACE:
             return self.station.host
-        return self._seat.host
+        return self._slot.host
 
     @property
     def title(self) -> str:
         """The name of the GPU for the user."""
         return self.host if self.station is None else f"{self.host} ({self.station.uuid})"
 
-    def start(self) -> Started:
+    @property
+    def claimed(self) -> Started:
+        """The description of the GPU, which has been started, when it was last claimed."""
+        assert self.station is not None
+        return self.station
+
+    def start(self) -> None:
         """Start the process of the GPU, which claims it.
 
         Raises:
@@ -258,22 +262,28 @@ class RemoteGpu:
         """
         with self._calling:
             self._reach()
-        assert self.station is not None
-        return self.station
 
     def call(self, method: str, *args: object, timeout_s: float | None = None) -> Any:
+        wait_s = None if timeout_s is None else timeout_s + _GRACE_S
         with self._calling:
-            line = self._reach()
+            connection = self._reach()
             try:
-                if method == "evaluate":
+                if method == "run":
                     (task,) = args
                     assert isinstance(task, TimingTask)
-                    self._send_inputs(line, task.inputs)
+                    if task.inputs != self._inputs:
+                        with task.inputs.open("rb") as file:
+                            size = os.fstat(file.fileno()).st_size
+                            head = framed((INPUTS, (task.inputs.name, size)))
+                            connection.write(head, file)
+                        self._inputs = task.inputs
                     args = (task, timeout_s)
-                line.write(framed((method, args)))
-                answer = self._answer(line, method, timeout_s)
-            except WorkerTimeoutError:
-                raise
+                connection.write(framed((method, args)))
+                answer = self._next(connection, wait_s)
+                if answer is None:
+                    raise WorkerTimeoutError(
+                        f"{self.title} did not answer {method} within {wait_s:g} s."
+                    )
             except (OSError, EOFError):
                 raise self._lost() from None
             except BaseException:
@@ -281,86 +291,83 @@ class RemoteGpu:
                 raise
         if isinstance(answer, Failed):
             raise answer.error()
-        assert isinstance(answer, Done | Evaluated | Confirmed | Read)
-        return answer.value
+        assert isinstance(answer, Answer)
+        try:
+            return convert(answer.value, RESULTS[method], "the answer")
+        except FormError as error:
+            raise DeviceError(f"{self.title}: its answer cannot be read: {error}.") from None
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         """Have the other host compile kernels as soon as possible."""
-        line = self._line
-        if line is not None:
+        connection = self._connection
+        if connection is not None:
             with contextlib.suppress(OSError):  # the next call will notice the loss
-                line.write(framed((PREPARE, (list(kernels),))))
+                connection.write(framed((PREPARE, (list(kernels),))))
 
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """See `tuning.confirm`.
-
-        Raises:
-            KernelFault: the kernel fails.
-            HostLostError: the host is lost.
-            DeviceError: the GPU cannot be used.
-        """
-        found: Measured | None = self.call("confirm", kernel, workload, energy)
-        return found
+        """See `tuning.Confirm`."""
+        measured: Measured | None = self.call("confirm", kernel, workload, energy)
+        return measured
 
     def energy_mj(self) -> float | None:
         """Return the reading of the energy counter; None if there is none, or the GPU is lost."""
-        if self._line is None:
+        if self._connection is None:
             return None
         try:
-            found: float | None = self.call("energy_mj", timeout_s=_GRACE_S)
+            reading_mj: float | None = self.call("energy_mj", timeout_s=_GRACE_S)
         except DeviceError:
             return None
-        return found
+        return reading_mj
 
     def retire(self) -> None:
         self._retired = True
-        line = self._line
-        if line is not None:
-            line.end()
+        connection = self._connection
+        if connection is not None:
+            connection.end()
 
-    def _reach(self) -> Line:
-        """Return the line to the process, which is started if there is none."""
-        if self._line is not None:
-            return self._line
+    def _reach(self) -> _Connection:
+        """Return the connection to the process, which is started if there is none."""
+        if self._connection is not None:
+            return self._connection
         if self._retired:
             raise DeviceError(f"{self.title} is not used any more.")
-        if len(self.losses) > MOST_LOSSES:
+        if len(self.losses) > MAX_LOSSES:
             raise DeviceError(f"{self.title} was lost {len(self.losses)} times.")
-        line = self._line = Line(self._seat.command)
+        connection = self._connection = _Connection(self._slot.command)
         try:
             if self._retired:  # meanwhile
                 raise DeviceError(f"{self.title} is not used any more.")
-            station = self._begin(line)
+            station = self._begin(connection)
         except (OSError, EOFError):
-            raise DeviceError(f"{self.title}: {self._ended(line)}") from None
+            raise DeviceError(f"{self.title}: {self._ended(connection)}") from None
         except BaseException:
             self._drop(patience_s=0.0)
             raise
         if self.station is not None and self.station.uuid != station.uuid:
             self.moved(station.uuid)
         self.station = station
-        return line
+        return connection
 
-    def _begin(self, line: Line) -> Started:
+    def _begin(self, connection: _Connection) -> Started:
         deadline_s = time.monotonic() + self._wait_s
-        line.write_line(_FAR)
+        connection.write_line(_SERVER)
         for step in range(2):
-            message = self._next(line, deadline_s - time.monotonic())
+            message = self._next(connection, deadline_s - time.monotonic())
             if message is None:
                 raise DeviceError(
                     f"{self.title}: no process started within {self._wait_s:g} s (wait=SECONDS "
                     "allows more)."
                 )
             if step == 0 and isinstance(message, Ready):
-                line.write(framed(("begin", (self._asked,))))
-                line.watch(self._silence_s)
+                connection.write(framed(("begin", (self._asked,))))
+                connection.watch(self._silence_s)
             elif isinstance(message, Unfit):
                 raise DeviceError(f"{self.title}: {message.reason}")
             elif not isinstance(message, Started):
                 raise DeviceError(f"{self.title}: its answer is not understood.")
         assert isinstance(message, Started)
-        if self._seat.uuid not in (None, message.uuid):
-            raise DeviceError(f"{self._seat.host}: its GPU {self._seat.uuid} is gone.")
+        if self._slot.uuid not in (None, message.uuid):
+            raise DeviceError(f"{self._slot.host}: its GPU {self._slot.uuid} is gone.")
         if self.station is not None and self.station.kind != message.kind:
             raise DeviceError(
                 f"{self.title}: in its place came one whose figures cannot be compared, "
@@ -368,15 +375,7 @@ class RemoteGpu:
             )
         return message
 
-    def _answer(self, line: Line, method: str, timeout_s: float | None) -> Message:
-        wait_s = None if timeout_s is None else timeout_s + _GRACE_S
-        message = self._next(line, wait_s)
-        if message is None:
-            self._drop()
-            raise WorkerTimeoutError(f"{self.title} did not answer {method} within {wait_s:g} s.")
-        return message
-
-    def _next(self, line: Line, wait_s: float | None) -> Message | None:
+    def _next(self, connection: _Connection, wait_s: float | None) -> Message | None:
         """Return the next message that is not for the user; None if none comes in time.
 
         Raises:
@@ -386,7 +385,7 @@ class RemoteGpu:
         while True:
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             try:
-                message = line.messages.get(timeout=left_s)
+                message = connection.messages.get(timeout=left_s)
             except Empty:
                 return None
             if message is None:
@@ -395,28 +394,20 @@ class RemoteGpu:
                 return message
             self._tell(f"{self.title}: {message.sentence}")
 
-    def _send_inputs(self, line: Line, path: Path) -> None:
-        if path == self._inputs:
-            return
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            line.write(framed((INPUTS, (path.name, size))), file)
-        self._inputs = path
-
     def _lost(self) -> HostLostError:
-        assert self._line is not None
-        reason = f"{self.title} was lost: {self._ended(self._line)}"
+        assert self._connection is not None
+        reason = f"{self.title} was lost: {self._ended(self._connection)}"
         if not self._retired:
             self.losses.append(reason)
         return HostLostError(reason)
 
-    def _ended(self, line: Line) -> str:
+    def _ended(self, connection: _Connection) -> str:
         """Return why the process has ended, as far as its command has printed it."""
         self._drop()
-        return line.last_words()
+        return connection.last_words()
 
     def _drop(self, patience_s: float = ENDS_WITHIN_S) -> None:
         """End the process unless it has ended."""
-        line, self._line, self._inputs = self._line, None, None
-        if line is not None:
-            line.end(patience_s=patience_s)
+        connection, self._connection, self._inputs = self._connection, None, None
+        if connection is not None:
+            connection.end(patience_s=patience_s)

@@ -3,67 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec.structs import replace
-
-from pytest_gpuenergy.engine import HostLostError, Member, Settings, Team, lost_twice
-from pytest_gpuenergy.fleet.gpu_messages import Started
-from pytest_gpuenergy.fleet.probe import ProbedGpu, ProbedHost, check_fleet_device, own_version
+from pytest_gpuenergy.engine import Member, Settings, Team
+from pytest_gpuenergy.fleet.probe import own_version
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
-from pytest_gpuenergy.fleet.seats import Muster, ask_hosts, muster, none_left, seated
-from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet
-from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import DeviceError, KernelFault
-from pytest_gpuenergy.tuning import Confirm, FarDevice, Measured
-from pytest_gpuenergy.workloads import Workload
+from pytest_gpuenergy.fleet.slots import find_slots, most_common, none_left, of_other_model
+from pytest_gpuenergy.fleet.spec import Fleet
+from pytest_gpuenergy.support import DeviceError
+from pytest_gpuenergy.tuning import RemoteDevice, TuningGpus
 
 _T = TypeVar("_T")
 _TOGETHER = 64
 """The largest number of GPUs that are reached or left at the same time."""
-
-
-@dataclass(frozen=True)
-class FleetTeam:
-    """The GPUs of a fleet that a search has.
-
-    Attributes:
-        gpus: The GPUs, at least one.
-        devices: The description of each.
-        team: The team of their processes.
-    """
-
-    gpus: tuple[RemoteGpu, ...]
-    devices: tuple[FarDevice, ...]
-    team: Team
-
-    def confirm(self, *, energy: bool) -> Confirm:
-        """Return a function that confirms all kernels on the same GPU, the first that is in use.
-
-        If that GPU cannot be used any more, the kernel is confirmed on the next one. A kernel with
-        which two hosts were lost is not tried again.
-        """
-
-        def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
-            losses = 0
-            while True:
-                member = self.team.first
-                gpu = self.gpus[self.team.members.index(member)]
-                with member.resting():
-                    try:
-                        return gpu.confirm(kernel, workload, energy=energy)
-                    except DeviceError as error:
-                        losses += isinstance(error, HostLostError)
-                        if losses > 1:
-                            raise KernelFault("runtime", lost_twice(error)) from None
-                        self.team.leave(member, error)
-
-        return confirmed
 
 
 def claim_fleet(
@@ -73,7 +29,7 @@ def claim_fleet(
     settings: Settings,
     tell: Callable[[str], None],
     option: str,
-) -> FleetTeam:
+) -> TuningGpus:
     """Claim the GPUs of a fleet, all with the same settings, until the stack is closed.
 
     Hosts and GPUs that cannot be used are left out, as are GPUs of another model than most, or with
@@ -91,8 +47,8 @@ def claim_fleet(
         InputError: ``device`` names a single GPU, or no GPU is left.
         DeviceError: The fleet's program is missing, or its cluster cannot be reached.
     """
-    found = _mustered(fleet, device, str(Path.cwd()), settings)
-    left_out = list(found.left_out)
+    offered = find_slots(fleet, device, str(Path.cwd()), capping=settings.writes, one_model=True)
+    left_out = list(offered.left_out)
     asked = {
         "version": own_version(),
         "device": device,
@@ -101,14 +57,14 @@ def claim_fleet(
         "allow_clocks": settings.allow_clocks,
     }
     silence_s = fleet.settings.silence_s
-    all_gpus = [RemoteGpu(seat, asked, fleet.wait_s, tell, silence_s) for seat in found.seats]
+    all_gpus = [RemoteGpu(slot, asked, fleet.wait_s, tell, silence_s) for slot in offered.slots]
     stack.callback(_retire, all_gpus)
     started = []
-    for gpu, reason in zip(all_gpus, _together(all_gpus, _why_not), strict=True):
-        if reason is None:
+    for gpu, failure in zip(all_gpus, _together(all_gpus, _start), strict=True):
+        if failure is None:
             started.append(gpu)
         else:
-            left_out.append(reason)
+            left_out.append(str(failure))
     gpus, others = _alike(started)
     left_out += [f"{gpu.title}: {reason}" for gpu, reason in others]
     _retire([gpu for gpu, _ in others])
@@ -116,98 +72,58 @@ def claim_fleet(
         tell(f"fleet: left out: {sentence}")
     if not gpus:
         raise none_left(fleet, left_out, option)
-    tell(f"fleet: {fleet}: {_counted(gpus)}")
-    members = [Member(_known(gpu).uuid, gpu, gpu.title, gpu.prepare) for gpu in gpus]
+    hosts = Counter(gpu.host for gpu in gpus)
+    counts = ", ".join(f"{host} ({count})" for host, count in hosts.items())
+    tell(f"fleet: {fleet}: {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {counts}")
+    members = [Member(gpu.claimed.uuid, gpu, gpu.title, gpu.prepare) for gpu in gpus]
     for gpu, member in zip(gpus, members, strict=True):
         gpu.moved = member.move
     team = Team(members, tell)
     stack.callback(_report, gpus, team, settings, tell)
     stack.enter_context(team)
     stack.callback(_retire, gpus)  # together, before the team does so one by one
-    return FleetTeam(tuple(gpus), tuple(map(_device, gpus)), team)
-
-
-def _mustered(fleet: Fleet, device: str, project: str, settings: Settings) -> Muster:
-    """Return the seats of the GPUs of the most common model."""
-    if isinstance(fleet, SlurmFleet):  # the model is known only once a task has started
-        return muster(fleet, device, project, capping=settings.writes)
-    check_fleet_device(device)
-    hosts = ask_hosts(fleet, device, project)
-    model = _most_common(
-        (gpu.name, gpu.emulated)
-        for host in hosts
-        for gpu in host.gpus
-        if host.problem is None and gpu.reason_against(capping=settings.writes) is None
+    devices = tuple(
+        RemoteDevice(
+            gpu.claimed.name,
+            gpu.claimed.uuid,
+            gpu.claimed.architecture,
+            emulated=gpu.claimed.emulated,
+            versions=gpu.claimed.versions,
+            cores=gpu.claimed.cores,
+            enforced=gpu.claimed.setpoint,
+            energy_mj=gpu.energy_mj,
+        )
+        for gpu in gpus
     )
-
-    def judged(gpu: ProbedGpu) -> ProbedGpu:
-        if model is None or (gpu.name, gpu.emulated) == model:
-            return gpu
-        return replace(gpu, no_measuring=gpu.no_measuring or _other_model(model[0]))
-
-    def of_model(host: ProbedHost) -> ProbedHost:
-        return replace(host, gpus=tuple(map(judged, host.gpus)))
-
-    return seated(fleet, [*map(of_model, hosts)], device, project, capping=settings.writes)
+    return TuningGpus(devices, tuple(gpu.confirm for gpu in gpus), team, remote=True)
 
 
-def _other_model(model: str) -> str:
-    return f"the search is on {model}, with which its figures cannot be compared."
-
-
-def _why_not(gpu: RemoteGpu) -> str | None:
-    """Claim a GPU; return why that failed, or None."""
+def _start(gpu: RemoteGpu) -> DeviceError | None:
     try:
         gpu.start()
     except DeviceError as error:
-        return str(error)
+        return error
     return None
 
 
-def _known(gpu: RemoteGpu) -> Started:
-    assert gpu.station is not None
-    return gpu.station
-
-
-def _alike(
-    gpus: Sequence[RemoteGpu],
-) -> tuple[list[RemoteGpu], list[tuple[RemoteGpu, str]]]:
+def _alike(gpus: Sequence[RemoteGpu]) -> tuple[list[RemoteGpu], list[tuple[RemoteGpu, str]]]:
     """Return the GPUs of the most common model and setpoint, and the others with a reason."""
-
-    def model(gpu: RemoteGpu) -> tuple[str, bool]:
-        return _known(gpu).name, _known(gpu).emulated
-
     others = []
-    common = _most_common(map(model, gpus))
+    model = most_common((gpu.claimed.name, gpu.claimed.emulated) for gpu in gpus)
+    of_model = [gpu for gpu in gpus if (gpu.claimed.name, gpu.claimed.emulated) == model]
+    setpoint = most_common(gpu.claimed.setpoint for gpu in of_model)
     for gpu in gpus:
-        if model(gpu) != common:
-            assert common is not None
-            others.append((gpu, _other_model(common[0])))
-    left = [gpu for gpu in gpus if model(gpu) == common]
-    setting = _most_common(_known(gpu).setpoint for gpu in left)
-    for gpu in left:
-        if (own := _known(gpu).setpoint) != setting:
-            assert setting is not None
+        if gpu not in of_model:
+            assert model is not None
+            others.append((gpu, of_other_model(model[0])))
+        elif (own := gpu.claimed.setpoint) != setpoint:
+            assert setpoint is not None
             reason = (
-                f"it is at {own.label} and the search at {setting.label}, whose figures cannot be "
+                f"it is at {own.label} and the search at {setpoint.label}, whose figures cannot be "
                 "compared: give one limit with --powercap."
             )
             others.append((gpu, reason))
-    return [gpu for gpu in left if _known(gpu).setpoint == setting], others
-
-
-def _device(gpu: RemoteGpu) -> FarDevice:
-    station = _known(gpu)
-    return FarDevice(
-        station.name,
-        station.uuid,
-        station.architecture,
-        emulated=station.emulated,
-        versions=station.versions,
-        cores=station.cores,
-        enforced=station.setpoint,
-        energy_mj=gpu.energy_mj,
-    )
+    return [gpu for gpu in of_model if gpu.claimed.setpoint == setpoint], others
 
 
 def _report(
@@ -218,7 +134,7 @@ def _report(
         for reason in dict.fromkeys([*gpu.losses, *([member.lost] if member.lost else [])]):
             tell(f"fleet: {reason}")
         if gpu.losses and member.lost and settings.writes:
-            setpoint = _known(gpu).setpoint.label
+            setpoint = gpu.claimed.setpoint.label
             tell(
                 f"fleet: {gpu.title} was lost while it was set to {setpoint}: the next run there "
                 "restores it, and so does gpuenergy powercap restore"
@@ -238,18 +154,3 @@ def _together(gpus: Sequence[RemoteGpu], do: Callable[[RemoteGpu], _T]) -> list[
         return [*threads.map(do, gpus)]
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-
-
-_H = TypeVar("_H", bound=Hashable)
-
-
-def _most_common(values: Iterable[_H]) -> _H | None:
-    """Return the most frequent value, the first of several; None if there are no values."""
-    counted = Counter(values).most_common(1)
-    return counted[0][0] if counted else None
-
-
-def _counted(gpus: Sequence[RemoteGpu]) -> str:
-    hosts = Counter(gpu.host for gpu in gpus)
-    named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
-    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {named}"

@@ -1,11 +1,5 @@
-from .anchor_drift import (
-    BOUND as BOUND,
-    judge_check as judge_check,
-    unchecked as unchecked,
-)
-from .baseline_update import (
-    update as update,
-)
+from .anchor_drift import MAX_DRIFT as MAX_DRIFT, judge_check as judge_check, unchecked as unchecked
+from .baseline_update import update as update
 from .comparison_views import (
     BUDGET_VERDICTS as BUDGET_VERDICTS,
     SHOWN as SHOWN,
@@ -34,10 +28,7 @@ from .error_rates import (
     bonferroni_tail as bonferroni_tail,
     count_comparisons as count_comparisons,
 )
-from .gate_settings import (
-    GateSettings as GateSettings,
-    parse_percent as parse_percent,
-)
+from .gate_settings import GateSettings as GateSettings, parse_percent as parse_percent
 from .run_comparison import (
     Baseline as Baseline,
     Comparison as Comparison,
@@ -47,7 +38,7 @@ from .run_comparison import (
     shared_identities as shared_identities,
 )
 from .run_history import (
-    LEAST as LEAST,
+    MIN_LEVEL_RUNS as MIN_LEVEL_RUNS,
     change_points as change_points,
     history as history,
     history_json as history_json,

@@ -15,10 +15,10 @@ from pytest_gpuenergy.record import (
     Metric,
     distance,
     log_ratio,
-    sample,
+    session_mean,
 )
 
-BOUND = 0.03
+MAX_DRIFT = 0.03
 """A larger change of a figure, as a fraction, is drift.
 
 An H200 that had been idle took 2.1 % more energy for the same kernel once it was warm, so a change
@@ -40,7 +40,8 @@ def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) ->
     verdict: CheckVerdict = "good"
     found = [ratio for ratio in ratios.values() if ratio is not None]
     if any(
-        not ratio.low <= 1 <= ratio.high and distance(ratio) > math.log1p(BOUND) for ratio in found
+        not ratio.low <= 1 <= ratio.high and distance(ratio) > math.log1p(MAX_DRIFT)
+        for ratio in found
     ):
         verdict = "drift"
     elif again.validity or None in ratios.values():
@@ -65,7 +66,7 @@ def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) ->
 
 def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate | None:
     """Ratio of the metric in ``again`` to that in ``first``; None when one has no interval."""
-    before, now = sample(first, metric), sample(again, metric)
+    before, now = session_mean(first, metric), session_mean(again, metric)
     if before is None or now is None:
         return None
     change = log_ratio(before, now, session_sd=WANDER[metric], tail=_TAIL)

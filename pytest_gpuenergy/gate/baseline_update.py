@@ -12,14 +12,7 @@ from pytest_gpuenergy.support import InputError
 
 @dataclass(frozen=True)
 class Update:
-    """A new baseline.
-
-    Attributes:
-        report: the run's identity, with its clean measurements and those kept.
-        taken: clean measurements taken from the run.
-        kept: measurements of the old baseline that the run does not replace.
-        left_out: measurements of the run that failed or are flagged.
-    """
+    """A new baseline: what it took from the run, kept of the old one, and left out of the run."""
 
     report: Report
     taken: tuple[Measurement, ...]
@@ -54,7 +47,12 @@ def update(old: Report | None, new: Report) -> Update:
         for m in new.measurements
         if not m.measured or m.validity
     )
-    report = Report(new.run, kept + taken, stations=_stations(old, new))
+    # The GPUs of both, as described last; none if the run's own GPU is the only one.
+    known = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
+    stations = tuple(known.values())
+    if stations == (new.run.station,):
+        stations = ()
+    report = Report(new.run, kept + taken, stations=stations)
     return Update(report, taken, kept, left_out)
 
 
@@ -88,15 +86,8 @@ def _check_alike(old: Report, new: Report) -> None:
 
 
 def _gpus(report: Report) -> tuple[StationInfo, ...]:
-    """Return all GPUs of a report; those of older ones are known by the run's identity alone."""
+    """Return all GPUs of a report; an older one names only that of its run."""
     return report.stations or (report.run.station,)
-
-
-def _stations(old: Report | None, new: Report) -> tuple[StationInfo, ...]:
-    """Return the GPUs of both, as described last; none if the run's own GPU is the only one."""
-    found = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
-    stations = tuple(found.values())
-    return () if stations == (new.run.station,) else stations
 
 
 def _kind(emulated: bool) -> str:

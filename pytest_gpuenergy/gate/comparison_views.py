@@ -18,12 +18,12 @@ from typing import Any
 from pytest_gpuenergy.gate.gate_settings import GateSettings
 from pytest_gpuenergy.gate.run_comparison import Comparison, Unmatched, compare
 from pytest_gpuenergy.gate.verdict import JudgedShift, Judgement, Verdict, fails
-from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.record import Estimate, RunInfo
 from pytest_gpuenergy.report import (
     USUAL_SCATTER,
-    CommonShift,
     Report,
     ShiftPlace,
+    markdown_lines,
     markdown_text,
     signed_percent,
 )
@@ -43,13 +43,16 @@ def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[st
     for one in shifts:
         places.setdefault(one.shift.place, []).append(one)
     for place, judged in places.items():
+        parts = []
+        for shift in (one.shift for one in judged):
+            apart = f" without {shift.apart} that lie apart" if shift.apart else ""
+            scatter = f"scatter {100 * shift.scatter:.2g} %{apart}"
+            parts.append(f"{shift.metric.label} {_change_words(shift.change)}, {scatter}")
         first = judged[0].shift
         board = "" if first.same_board else ", another board"
-        mark = emulated_mark(emulated)
-        parts = (_shift_words(one.shift) for one in judged)
         yield (
-            f"{first.kernels} unchanged kernels at {place.cap}{board}{mark} changed in common by "
-            f"{'; '.join(parts)}: changes are relative to that"
+            f"{first.kernels} unchanged kernels at {place.cap}{board}{emulated_mark(emulated)} "
+            f"changed in common by {'; '.join(parts)}: changes are relative to that"
         )
         yield from filter(None, (shift_problem(one, emulated=emulated) for one in judged))
 
@@ -97,16 +100,6 @@ def shift_json(judged: JudgedShift) -> dict[str, Any]:
     }
 
 
-def _shift_words(shift: CommonShift) -> str:
-    change = shift.change
-    ends = " to ".join(map(signed_percent, (change.low, change.high)))
-    apart = f" without {shift.apart} that lie apart" if shift.apart else ""
-    return (
-        f"{shift.metric.label} {signed_percent(change.value)} ({ends}), "
-        f"scatter {100 * shift.scatter:.2g} %{apart}"
-    )
-
-
 ROWS_SHOWN = 40
 _NAMES_SHOWN = 5
 
@@ -118,7 +111,7 @@ def describe(judgement: Judgement, *, emulated: bool) -> str:
     """
     words = f"{judgement.metric.label}{emulated_mark(emulated)}"
     if judgement.change is not None:
-        words += f" {_change(judgement)}"
+        words += f" {_change_words(judgement.change)}"
     words += f", limit {100 * judgement.limit:.4g} %: {judgement.verdict}"
     return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
 
@@ -153,34 +146,29 @@ def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
 
     Lines have at most ``width`` characters; None: any number.
     """
-    shown = _notable(comparison.judgements)
-    for line in _above(comparison):
-        yield from wrapped(line, width)
-    if shown:
-        titles = ("kernel", "metric", "baseline", "new", "change", "interval", "verdict")
-        yield from fitted([titles, *map(_row, shown)], width)
-    for line in _below(comparison, len(comparison.judgements) - len(shown)):
-        yield from wrapped(line, width)
-
-
-def _above(comparison: Comparison) -> Iterator[str]:
-    yield f"baseline: {_run(comparison.base)}"
-    yield f"new:      {_run(comparison.new)}"
-    yield from shift_lines(comparison.shifts, emulated=comparison.new.emulated)
-    for doubt in comparison.doubts:
-        yield f"every verdict is in doubt: {doubt}"
-
-
-def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
-    if hidden:
-        yield f"{hidden} SAME verdicts are not listed"
-    for heading, unmatched in _unmatched(comparison):
-        for one in unmatched:
-            yield f"{heading}: {one.measurement.identity.label} ({one.why})"
+    emulated, judgements = comparison.new.emulated, comparison.judgements
+    shown = list(judgements)
+    if len(shown) > ROWS_SHOWN:
+        shown = [one for one in judgements if one.verdict is not Verdict.SAME]
+    above = [f"baseline: {_run(comparison.base)}", f"new:      {_run(comparison.new)}"]
+    above += shift_lines(comparison.shifts, emulated=emulated)
+    above += [f"every verdict is in doubt: {doubt}" for doubt in comparison.doubts]
+    below = []
+    if hidden := len(judgements) - len(shown):
+        below.append(f"{hidden} SAME verdicts are not listed")
+    for heading, unmatched in _unmatched(comparison).items():
+        below += [f"{heading}: {one.measurement.identity.label} ({one.why})" for one in unmatched]
     narrowed = comparison.new.options.get("selection")
     if narrowed and comparison.missing_in_new:
-        yield f"the new run was narrowed by {narrowed}: pytest --gpuenergy-compare allows for that"
-    yield summary(comparison)
+        below.append(
+            f"the new run was narrowed by {narrowed}: pytest --gpuenergy-compare allows for that"
+        )
+    for line in above:
+        yield from wrapped(line, width)
+    if shown:
+        yield from fitted([_TITLES, *map(_row, shown)], width)
+    for line in [*below, summary(comparison)]:
+        yield from wrapped(line, width)
 
 
 def summary(comparison: Comparison) -> str:
@@ -224,41 +212,28 @@ def missing_words(comparison: Comparison) -> str:
 def tally(verdicts: Sequence[str]) -> str:
     """``1 WORSE, 3 SAME, 1 within budget``."""
     counts = Counter(verdicts)
-    order = (
-        *(Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME),
-        *(BUDGET_VERDICTS[one] for one in (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.SAME)),
-    )
+    order = (*_ORDER, *BUDGET_VERDICTS.values())
     return ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) or "nothing was compared"
 
 
 def markdown(comparison: Comparison) -> str:
     """Return the comparison as a Markdown document; verdicts that fail are bold."""
-    lines = [
-        markdown_text(
-            f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
-            f"{_plain(comparison.base)}{emulated_mark(comparison.new.emulated)}"
-        ),
-        "",
-        f"{summary(comparison)}.",
-        "",
-        *(
-            f"{markdown_text(line)}.  "
-            for line in shift_lines(comparison.shifts, emulated=comparison.new.emulated)
-        ),
-        *([""] if comparison.shifts else []),
-        *(markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts),
-    ]
+    base, new = comparison.base, comparison.new
+    result = "Passed" if comparison.passed else "Failed"
+    title = f"# {result}: run {new.run_id} against run {base.run_id}{emulated_mark(new.emulated)}"
+    lines = [markdown_text(title), "", f"{summary(comparison)}.", ""]
+    shifts = [*shift_lines(comparison.shifts, emulated=new.emulated)]
+    lines += [f"{markdown_text(line)}.  " for line in shifts]
+    lines += [""] if shifts else []
+    lines += [markdown_text(f"Every verdict is in doubt: {one}.") for one in comparison.doubts]
     if comparison.judgements:
-        lines += [
-            "| kernel | metric | baseline | new | change | interval | verdict |",
-            "|---|---|---:|---:|---:|---:|---|",
-        ]
+        lines += markdown_lines(_TITLES, (), figures={2, 3, 4, 5})
         for judgement in comparison.judgements:
             *cells, verdict = map(markdown_text, _row(judgement))
             mark = "**" if fails(judgement, comparison.settings) else ""
             lines.append(f"| {' | '.join(cells)} | {mark}{verdict}{mark} |")
         lines.append("")
-    for heading, unmatched in _unmatched(comparison):
+    for heading, unmatched in _unmatched(comparison).items():
         lines += [
             markdown_text(f"- {heading}: {one.measurement.identity.label} ({one.why})")
             for one in unmatched
@@ -272,11 +247,12 @@ def json_document(comparison: Comparison) -> str:
     Where there are ``shifts``, the changes in ``judgements`` are relative to them.
     """
     settings = comparison.settings
+    names = ("run_id", "started", "gpu_name", "gpu_uuid", "emulated", "git_revision")
     document: dict[str, Any] = {
         "schema_version": 1,
         "passed": comparison.passed,
-        "base": _identity(comparison.base),
-        "new": _identity(comparison.new),
+        "base": {name: getattr(comparison.base, name) for name in names},
+        "new": {name: getattr(comparison.new, name) for name in names},
         "limits": dict(settings.limits),
         "enforced": settings.enforced,
         "strict": settings.strict,
@@ -284,12 +260,12 @@ def json_document(comparison: Comparison) -> str:
         "doubts": list(comparison.doubts),
         "shifts": [shift_json(one) for one in comparison.shifts],
         "judgements": [as_json(judgement) for judgement in comparison.judgements],
-        "missing_in_base": _names(comparison.missing_in_base),
-        "missing_in_new": _names(comparison.missing_in_new),
-        "deselected": _names(comparison.deselected),
-        "failed": _names(comparison.failed),
-        "unchanged": _names(comparison.unchanged),
     }
+    for name in ("missing_in_base", "missing_in_new", "deselected", "failed", "unchanged"):
+        unmatched: Sequence[Unmatched] = getattr(comparison, name)
+        document[name] = [
+            {**one.measurement.identity._asdict(), "why": one.why} for one in unmatched
+        ]
     return dump(document)
 
 
@@ -315,6 +291,9 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
     }
 
 
+_TITLES = ("kernel", "metric", "baseline", "new", "change", "interval", "verdict")
+
+
 def _row(judgement: Judgement) -> tuple[str, ...]:
     change, unit = judgement.change, judgement.metric.unit
     values = [
@@ -334,48 +313,25 @@ def _row(judgement: Judgement) -> tuple[str, ...]:
     )
 
 
-def _notable(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """Return all judgements, or without the SAME ones when there are more than `ROWS_SHOWN`."""
-    if len(judgements) <= ROWS_SHOWN:
-        return list(judgements)
-    return [judgement for judgement in judgements if judgement.verdict is not Verdict.SAME]
+def _change_words(change: Estimate) -> str:
+    """``+5.2 % (+3.1 % to +7.4 %)`` for the logarithm of a ratio."""
+    value, *ends = map(signed_percent, (change.value, change.low, change.high))
+    return f"{value} ({' to '.join(ends)})"
 
 
-def _change(judgement: Judgement) -> str:
-    assert judgement.change is not None
-    ends = (signed_percent(end) for end in (judgement.change.low, judgement.change.high))
-    return f"{signed_percent(judgement.change.value)} ({' to '.join(ends)})"
-
-
-def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched]]]:
-    yield "no longer measured", comparison.failed
-    yield "missing from the baseline", comparison.missing_in_base
-    yield "missing from the new run", comparison.missing_in_new
-    yield "unchanged, not measured", comparison.unchanged
-
-
-def _plain(run: RunInfo) -> str:
-    return f"run {run.run_id}"
+def _unmatched(comparison: Comparison) -> dict[str, Sequence[Unmatched]]:
+    return {
+        "no longer measured": comparison.failed,
+        "missing from the baseline": comparison.missing_in_base,
+        "missing from the new run": comparison.missing_in_new,
+        "unchanged, not measured": comparison.unchanged,
+    }
 
 
 def _run(run: RunInfo) -> str:
     revision = f", revision {run.short_revision}" if run.git_revision else ""
-    return f"{_plain(run)} of {run.started}, {run.gpu_name}{emulated_mark(run.emulated)}{revision}"
-
-
-def _identity(run: RunInfo) -> dict[str, Any]:
-    names = ("run_id", "started", "gpu_name", "gpu_uuid", "emulated", "git_revision")
-    return {name: getattr(run, name) for name in names}
-
-
-def _names(unmatched: Sequence[Unmatched]) -> list[dict[str, str]]:
-    return [
-        {
-            **one.measurement.identity._asdict(),
-            "why": one.why,
-        }
-        for one in unmatched
-    ]
+    gpu = f"{run.gpu_name}{emulated_mark(run.emulated)}"
+    return f"run {run.run_id} of {run.started}, {gpu}{revision}"
 
 
 SHOWN = 10
@@ -392,13 +348,21 @@ def annotate(comparison: Comparison) -> Iterator[str]:
 
     All AMBIGUOUS verdicts together are one notice.
     """
-    yield from limited("error", _errors(comparison))
-    worse = (
-        (judgement.identity.label, describe(judgement, emulated=comparison.new.emulated))
-        for judgement in comparison.judgements
-        if judgement.verdict is Verdict.WORSE and not fails(judgement, comparison.settings)
-    )
-    yield from limited("warning", worse)
+    settings, emulated = comparison.settings, comparison.new.emulated
+    errors, warnings = list[tuple[str, str]](), list[tuple[str, str]]()
+    for one in comparison.judgements:
+        if fails(one, settings):
+            errors.append((one.identity.label, describe(one, emulated=emulated)))
+        elif one.verdict is Verdict.WORSE:
+            warnings.append((one.identity.label, describe(one, emulated=emulated)))
+    for judged in comparison.failing_shifts:
+        title = f"unchanged kernels at {judged.shift.place.cap}"
+        errors.append((title, shift_problem(judged, emulated=emulated)))
+    unmatched = [*(comparison.failed if settings.enforced else ())]
+    unmatched += comparison.missing_in_base if settings.strict else ()
+    errors += [(lost.measurement.identity.label, lost.why) for lost in unmatched]
+    yield from limited("error", errors)
+    yield from limited("warning", warnings)
     yield from annotate_counts(comparison)
 
 
@@ -428,34 +392,15 @@ def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def annotation(level: str, title: str, message: str) -> str:
     """``::error title=case1-k01-300W::EDP +5.2 % ...``, escaped."""
-    return f"::{level} title={_property(title)}::{_data(message)}"
-
-
-def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    settings, emulated = comparison.settings, comparison.new.emulated
-    for judgement in comparison.judgements:
-        if fails(judgement, settings):
-            yield judgement.identity.label, describe(judgement, emulated=emulated)
-    for judged in comparison.failing_shifts:
-        yield (
-            f"unchanged kernels at {judged.shift.place.cap}",
-            shift_problem(judged, emulated=emulated),
-        )
-    unmatched = [*(comparison.failed if settings.enforced else ())]
-    unmatched += comparison.missing_in_base if settings.strict else ()
-    for one in unmatched:
-        yield one.measurement.identity.label, one.why
-
-
-def _data(text: str) -> str:
-    return printable_text(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    title, message = (
+        printable_text(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        for text in (title, message)
+    )
+    return f"::{level} title={title.replace(':', '%3A').replace(',', '%2C')}::{message}"
 
 
 _ORDER = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
+"""The verdicts, the worst first."""
 
 
 def page_verdicts(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
@@ -469,6 +414,12 @@ def page_verdicts(base: Report, new: Report, settings: GateSettings) -> dict[str
 def verdict_values(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain values; judgements are sorted, the worst first."""
     settings = comparison.settings
+    *groups, _unchanged = _unmatched(comparison).items()
+
+    def badness(one: Judgement) -> tuple[int, float]:
+        change = -math.inf if one.change is None else one.change.value
+        return _ORDER.index(one.verdict), -change
+
     return {
         "why": None,
         "passed": comparison.passed,
@@ -478,22 +429,11 @@ def verdict_values(comparison: Comparison) -> dict[str, Any]:
         "shifts": list(shift_lines(comparison.shifts, emulated=comparison.new.emulated)),
         "judgements": [
             {**as_json(one), "label": one.identity.label, "fails": fails(one, settings)}
-            for one in sorted(comparison.judgements, key=_badness)
+            for one in sorted(comparison.judgements, key=badness)
         ],
         "unmatched": [
-            *_named("no longer measured", comparison.failed),
-            *_named("missing from the baseline", comparison.missing_in_base),
-            *_named("missing from the new run", comparison.missing_in_new),
+            {"what": heading, "label": one.measurement.identity.label, "why": one.why}
+            for heading, unmatched in groups
+            for one in unmatched
         ],
     }
-
-
-def _badness(one: Judgement) -> tuple[int, float]:
-    change = -math.inf if one.change is None else one.change.value
-    return _ORDER.index(one.verdict), -change
-
-
-def _named(what: str, unmatched: Sequence[Unmatched]) -> list[dict[str, Any]]:
-    return [
-        {"what": what, "label": one.measurement.identity.label, "why": one.why} for one in unmatched
-    ]

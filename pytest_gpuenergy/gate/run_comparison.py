@@ -25,7 +25,6 @@ from pytest_gpuenergy.report import (
     Shifts,
     by_model,
     common_shifts,
-    counterparts_by_model,
     ordered,
     pair,
 )
@@ -115,7 +114,7 @@ class Baseline:
         self.settings = settings
         self._counterparts = Counterparts(report.measurements)
         self._models = Models(report)
-        self._of_model = counterparts_by_model(report)
+        self._of_model = Counterparts(report.measurements, self._models)
 
     def check(self, run: RunInfo) -> None:
         """Check that ``run`` can be compared with this baseline.
@@ -154,9 +153,7 @@ class Baseline:
         """
         self.check(run)
         model = model or run.gpu_name
-        alike = self._of_model.get(model)
-        base = alike and alike.of(measurement)
-        base = base or self.counterpart(measurement)
+        base = self._of_model.of(measurement, model) or self.counterpart(measurement)
         if base is None:
             several = self._counterparts.several(measurement)
             return Unmatched(
@@ -221,8 +218,7 @@ class Baseline:
         models = Models(report)
         used: set[tuple[str, Identity, str]] = set()
         for one in report.measurements:
-            alike = self._of_model.get(models.of(one))
-            for found in (None if alike is None else alike.of(one), self.counterpart(one)):
+            for found in (self._of_model.of(one, models.of(one)), self.counterpart(one)):
                 if found is not None:
                     used.add(self._place(found))
         return [
@@ -251,7 +247,9 @@ def compare(
         InputError: the runs cannot be compared; see `Baseline.check`.
     """
     baseline, models = Baseline(base, settings), Models(new)
-    run = _run_alike(new, base)
+    run = new.run
+    if run.gpu_name not in (known := Models(base).names):  # of several models, one may be known
+        run = next((part.run for part in by_model(new) if part.run.gpu_name in known), run)
     baseline.check(run)
     if new.measurements and all(m.verified_only for m in new.measurements):
         raise InputError(
@@ -300,13 +298,6 @@ def compare(
         ),
         deselected=tuple(deselected),
     )
-
-
-def _run_alike(new: Report, base: Report) -> RunInfo:
-    """Return the identity of ``new``, on a model that is in ``base`` too if there is one."""
-    alike = Models(base).names
-    parts = [part.run for part in by_model(new) if part.run.gpu_name in alike]
-    return new.run if new.run.gpu_name in alike or not parts else parts[0]
 
 
 def _title(run: RunInfo) -> str:

@@ -18,11 +18,11 @@ from pytest_gpuenergy.record import METRICS, Identity, Interval, Metric, RunInfo
 from pytest_gpuenergy.report import Report, markdown_lines, markdown_text, ordered
 from pytest_gpuenergy.support import dump, emulated_mark, wrapped
 
-LEAST = 3
-"""Least number of values on either side of a change."""
+MIN_LEVEL_RUNS = 3
+"""The least number of values on either side of a change."""
 
 SIGNIFICANCE = 0.01
-"""Largest p-value of a change."""
+"""The largest p-value of a change."""
 
 _PERMUTATIONS = 1999
 _SEED = 20261121
@@ -32,10 +32,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The level changes at ``index``, the first value of the new level.
-
-    ``p`` is the p-value of the permutation test.
-    """
+    """The first value of a new level, and the p-value of the permutation test."""
 
     index: int
     p: float
@@ -44,11 +41,11 @@ class ChangePoint:
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
     """Find changes of level by binary segmentation with a rank test.
 
-    Each place of a segment with at least `LEAST` values on either side gets the standardized
-    statistic of the rank sum test. The largest is compared with the largest of each of 1999
-    permutations of the segment. If it is among their top 1 %, the segment is split there, and both
-    parts are examined likewise. Ranks, unlike means, make the result independent of how far out an
-    outlier is. Fewer than nine or ten values cannot be significant at this level.
+    Each place of a segment with at least `MIN_LEVEL_RUNS` values on either side gets the
+    standardized statistic of the rank sum test. The largest is compared with the largest of each of
+    1999 permutations of the segment. If it is among their top 1 %, the segment is split there, and
+    both parts are examined likewise. Ranks, unlike means, make the result independent of how far
+    out an outlier is. Fewer than nine or ten values cannot be significant at this level.
 
     Sources: A. N. Pettitt, "A Non-Parametric Approach to the Change-Point Problem", Applied
     Statistics 28(2), 1979 (rank statistic); A. J. Scott and M. Knott, "A Cluster Analysis Method
@@ -65,9 +62,11 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     segments = [(0, len(values))]
     while segments:
         begin, end = segments.pop()
-        if end - begin < 2 * LEAST:
+        if end - begin < 2 * MIN_LEVEL_RUNS:
             continue
-        ranks = _ranks(np.asarray(values[begin:end], dtype=np.float64))
+        # Ranks from 1; equal values share their mean rank.
+        _, place, counts = np.unique(values[begin:end], return_inverse=True, return_counts=True)
+        ranks = (counts.cumsum() - (counts - 1) / 2)[place]
         statistics = _statistics(ranks[np.newaxis, :])[0]
         cut = int(statistics.argmax())
         shuffled = generator.permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
@@ -75,24 +74,16 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
         as_large = _statistics(shuffled).max(axis=1) >= statistics[cut] * (1 - 1e-12)
         p = (1 + int(as_large.sum())) / (1 + _PERMUTATIONS)
         if p <= SIGNIFICANCE and statistics[cut] > 0:
-            at = begin + LEAST + cut
+            at = begin + MIN_LEVEL_RUNS + cut
             found.append(ChangePoint(at, p))
             segments += [(begin, at), (at, end)]
     return sorted(found, key=lambda change: change.index)
 
 
-def _ranks(values: _Floats) -> _Floats:
-    """Return ranks from 1, equal values sharing their mean rank."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    ranks: _Floats = (last - (counts - 1) / 2)[place]
-    return ranks
-
-
 def _statistics(ranks: _Floats) -> _Floats:
-    """Standardized |rank sum - expected| of each cut: (rows, n) to (rows, n - 2 LEAST + 1)."""
+    """Return the standardized |rank sum - expected| of each cut in each row of ranks."""
     count = ranks.shape[1]
-    before = np.arange(LEAST, count - LEAST + 1)
+    before = np.arange(MIN_LEVEL_RUNS, count - MIN_LEVEL_RUNS + 1)
     sums = ranks.cumsum(axis=1)[:, before - 1]
     deviation = np.sqrt(before * (count - before) * (count + 1) / 12)
     standardized: _Floats = np.abs(sums - before * (count + 1) / 2) / deviation
@@ -111,15 +102,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A change of level between two runs.
-
-    Attributes:
-        last: the last point at the old level.
-        first: the first point at the new level.
-        before: median of the old level.
-        after: median of the new level.
-        p: p-value of the permutation test.
-    """
+    """A change of level: the last point of the old one, the first of the new one, both medians."""
 
     last: Point
     first: Point
@@ -154,14 +137,18 @@ class Series:
         """The latest run."""
         return self.points[-1].run
 
-    @property
-    def clean(self) -> tuple[Point, ...]:
-        """The points without flags and above zero; only these are searched for changes."""
-        return tuple(point for point in self.points if not point.flags and point.value > 0)
-
     @cached_property
+    def _levels(self) -> tuple[list[tuple[Point, ...]], list[ChangePoint]]:
+        """The points without flags and above zero, split where their level changes, and where."""
+        clean = tuple(point for point in self.points if not point.flags and point.value > 0)
+        cuts = change_points([math.log(point.value) for point in clean])
+        ends = [0, *(cut.index for cut in cuts), len(clean)]
+        return [clean[begin:end] for begin, end in itertools.pairwise(ends)], cuts
+
+    @property
     def changes(self) -> tuple[LevelChange, ...]:
-        """The changes of level that `change_points` finds in the logarithms."""
+        """The changes of level that `change_points` finds in the logarithms of clean points."""
+        levels, cuts = self._levels
         return tuple(
             LevelChange(
                 earlier[-1],
@@ -170,16 +157,8 @@ class Series:
                 median(point.value for point in later),
                 cut.p,
             )
-            for cut, (earlier, later) in zip(
-                self._cuts, itertools.pairwise(self.levels), strict=True
-            )
+            for cut, (earlier, later) in zip(cuts, itertools.pairwise(levels), strict=True)
         )
-
-    @property
-    def levels(self) -> list[tuple[Point, ...]]:
-        """The clean points, split where their level changed."""
-        cuts = [0, *(cut.index for cut in self._cuts), len(self.clean)]
-        return [self.clean[begin:end] for begin, end in itertools.pairwise(cuts)]
 
     @property
     def spread(self) -> float | None:
@@ -188,16 +167,12 @@ class Series:
         The square root of the pooled variance of the logarithms. None with fewer than two degrees
         of freedom (runs minus levels).
         """
-        logs = [[math.log(point.value) for point in level] for level in self.levels]
+        logs = [[math.log(point.value) for point in level] for level in self._levels[0]]
         degrees = sum(map(len, logs)) - len(logs)
         if degrees < 2:
             return None
         squares = [(x - fmean(level)) ** 2 for level in logs for x in level]
         return math.sqrt(math.fsum(squares) / degrees)
-
-    @cached_property
-    def _cuts(self) -> list[ChangePoint]:
-        return change_points([math.log(point.value) for point in self.clean])
 
 
 def history(reports: Iterable[Report], metric: Metric, words: Sequence[str] = ()) -> list[Series]:
@@ -236,20 +211,20 @@ SERIES_SHOWN = 8
 
 def history_text(found: Sequence[Series], width: int | None = None) -> Iterator[str]:
     """Each series with its values and changes, in lines of at most ``width`` characters."""
-    for line in _lines(found):
-        yield from wrapped(line, width)
-
-
-def _lines(found: Sequence[Series]) -> Iterator[str]:
+    lines = []
     for series in found:
-        yield heading(series)
-        if len(found) <= SERIES_SHOWN:
-            for point in series.points:
-                yield f"  {_describe_point(point, series.metric.unit)}"
-        for change in series.changes:
-            yield f"  changed by {_describe_change(change)}"
+        lines.append(heading(series))
+        for point in series.points if len(found) <= SERIES_SHOWN else ():
+            figure = f"{point.value:.4g} {series.metric.unit}"
+            words = f"  {point.run.run_id}  {_revision(point.run):<12}  {figure}"
+            if point.ci95 is not None and point.value > 0:
+                words += f"  ±{_percent((point.ci95.high - point.ci95.low) / 2 / point.value)}"
+            lines.append(f"{words}  {', '.join(point.flags)}".rstrip())
+        lines += [f"  changed by {_describe_change(change)}" for change in series.changes]
     if len(found) > SERIES_SHOWN:
-        yield f"values are shown for at most {SERIES_SHOWN} kernels: select them with -k"
+        lines.append(f"values are shown for at most {SERIES_SHOWN} kernels: select them with -k")
+    for line in lines:
+        yield from wrapped(line, width)
 
 
 def heading(series: Series) -> str:
@@ -289,21 +264,10 @@ def history_markdown(found: Sequence[Series]) -> str:
 
 def history_json(found: Sequence[Series]) -> str:
     """Return the series as JSON, ``schema_version`` 1; changes and spreads are fractions."""
-    return dump({"schema_version": 1, "series": [_series(series) for series in found]})
-
-
-def _series(series: Series) -> dict[str, Any]:
-    run = series.run
-    return {
-        **series.identity._asdict(),
-        "item": series.item,
-        "metric": series.metric,
-        "unit": series.metric.unit,
-        "gpu_name": run.gpu_name,
-        "gpu_uuid": run.gpu_uuid,
-        "emulated": run.emulated,
-        "spread": series.spread,
-        "points": [
+    document = []
+    for series in found:
+        run = series.run
+        points = [
             {
                 "run_id": point.run.run_id,
                 "started": point.run.started,
@@ -313,8 +277,8 @@ def _series(series: Series) -> dict[str, Any]:
                 "validity": list(point.flags),
             }
             for point in series.points
-        ],
-        "changes": [
+        ]
+        changes = [
             {
                 "run_id": change.first.run.run_id,
                 "before": change.before,
@@ -323,20 +287,27 @@ def _series(series: Series) -> dict[str, Any]:
                 "p": change.p,
             }
             for change in series.changes
-        ],
-    }
+        ]
+        document.append(
+            {
+                **series.identity._asdict(),
+                "item": series.item,
+                "metric": series.metric,
+                "unit": series.metric.unit,
+                "gpu_name": run.gpu_name,
+                "gpu_uuid": run.gpu_uuid,
+                "emulated": run.emulated,
+                "spread": series.spread,
+                "points": points,
+                "changes": changes,
+            }
+        )
+    return dump({"schema_version": 1, "series": document})
 
 
 def _name(series: Series) -> str:
     words = series.identity.label
     return f"{words} ({series.item})" if series.item else words
-
-
-def _describe_point(point: Point, unit: str) -> str:
-    words = f"{point.run.run_id}  {_revision(point.run):<12}  {point.value:.4g} {unit}"
-    if point.ci95 is not None and point.value > 0:
-        words += f"  ±{_percent((point.ci95.high - point.ci95.low) / 2 / point.value)}"
-    return f"{words}  {', '.join(point.flags)}".rstrip()
 
 
 def _describe_change(change: LevelChange) -> str:
@@ -364,25 +335,17 @@ def trend_values(reports: Iterable[Report]) -> list[dict[str, Any]]:
 
     A kernel that was measured once has no trend.
     """
-    found = list(reports)
-    series: dict[tuple[object, ...], dict[str, Series]] = defaultdict(dict)
+    by_time = list(reports)
+    kernels: dict[tuple[object, ...], dict[str, Series]] = defaultdict(dict)
     for metric in METRICS:
-        for one in history(found, metric):
+        for one in history(by_time, metric):
             if len(one.points) > 1:
                 key = (one.identity, one.item, one.run.gpu_uuid, one.run.emulated)
-                series[key][metric] = one
-    return [_trend(one) for one in series.values()]
-
-
-def _trend(by_metric: dict[str, Series]) -> dict[str, Any]:
-    first = next(iter(by_metric.values()))
-    return {
-        **first.identity._asdict(),
-        "gpu_uuid": first.run.gpu_uuid,
-        "item": first.item,
-        "runs": [[point.run.run_id, point.run.started] for point in first.points],
-        "flags": [list(point.flags) for point in first.points],
-        "metrics": {
+                kernels[key][metric] = one
+    trends = []
+    for by_metric in kernels.values():
+        first = next(iter(by_metric.values()))
+        metrics = {
             metric: {
                 "values": [point.value for point in one.points],
                 "low": [point.ci95.low if point.ci95 else None for point in one.points],
@@ -393,5 +356,15 @@ def _trend(by_metric: dict[str, Series]) -> dict[str, Any]:
                 ],
             }
             for metric, one in by_metric.items()
-        },
-    }
+        }
+        trends.append(
+            {
+                **first.identity._asdict(),
+                "gpu_uuid": first.run.gpu_uuid,
+                "item": first.item,
+                "runs": [[point.run.run_id, point.run.started] for point in first.points],
+                "flags": [list(point.flags) for point in first.points],
+                "metrics": metrics,
+            }
+        )
+    return trends

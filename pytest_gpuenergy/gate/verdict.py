@@ -25,7 +25,7 @@ from pytest_gpuenergy.record import (
     log_ratio,
     normal_quantile,
     point_ratio,
-    sample,
+    session_mean,
 )
 from pytest_gpuenergy.report import CommonShift, energy_source
 
@@ -122,8 +122,12 @@ def pair_doubts(base: Measurement, new: Measurement, metric: Metric) -> tuple[Do
     if clocks[0] != clocks[1]:
         shown = ["not locked" if mhz is None else f"locked to {mhz:g} MHz" for mhz in clocks]
         found.append(Doubt(f"the SM clocks were {shown[0]} and are now {shown[1]}"))
-    if clocks[0] == clocks[1]:
-        found += _doubts_of_free_clocks(base, new)
+    elif not base.cap_binding and not new.cap_binding:
+        # The SMs ran at another clock, although no power limit moved it.
+        before, now = base.effective_sm_clock_mhz, new.effective_sm_clock_mhz
+        if before and now and abs(now / before - 1) >= _SAME_CLOCK:
+            reason = f"the SMs ran at {before:.0f} MHz and run at {now:.0f} MHz now"
+            found.append(Doubt(reason, 1.0, now / before))
     work = [(side.workload.parameters, side.workload.flops) for side in (base, new)]
     if work[0] != work[1]:  # any change may be due to that
         found.append(Doubt("the workload of that name has changed", math.inf))
@@ -131,18 +135,6 @@ def pair_doubts(base: Measurement, new: Measurement, metric: Metric) -> tuple[Do
     if metric is not Metric.TIME and sources[0] != sources[1]:
         found.append(Doubt(f"the energy source was {sources[0]} and is now {sources[1]}"))
     return tuple(found)
-
-
-def _doubts_of_free_clocks(base: Measurement, new: Measurement) -> list[Doubt]:
-    """Return the doubt that the SMs ran at another clock, although no power limit moved it."""
-    clocks = base.effective_sm_clock_mhz, new.effective_sm_clock_mhz
-    if not all(clocks) or base.cap_binding or new.cap_binding:
-        return []
-    before, now = (mhz or 0.0 for mhz in clocks)
-    if abs(now / before - 1) < _SAME_CLOCK:
-        return []
-    reason = f"the SMs ran at {before:.0f} MHz and run at {now:.0f} MHz now"
-    return [Doubt(reason, 1.0, now / before)]
 
 
 class Verdict(StrEnum):
@@ -225,7 +217,7 @@ def judge_budget(
     ``limit``, SAME when none of it does, AMBIGUOUS otherwise.
     """
     doubts = flag_doubts(measurement.validity, " now")
-    found, figure = sample(measurement, metric), measurement.figure(metric)
+    found, figure = session_mean(measurement, metric), measurement.figure(metric)
     change = None
     if found is None:
         doubts = (*doubts, Doubt("no interval"))
@@ -280,7 +272,7 @@ def judge(
         doubts: doubts about everything that is not relative to a shift.
         shift: what unchanged kernels have in common.
     """
-    before, now = sample(base, metric), sample(new, metric)
+    before, now = session_mean(base, metric), session_mean(new, metric)
     values = (base.figure(metric), new.figure(metric))
     change, others = None, pair_doubts(base, new, metric)
     if before is None or now is None:

@@ -4,6 +4,10 @@ from .cuda_tokens import (
     CudaToken as CudaToken,
     cuda_tokens as cuda_tokens,
 )
+from .exported_programs import (
+    profile_kernels as profile_kernels,
+    profiling_tools as profiling_tools,
+)
 from .job import CACHE_STATES as CACHE_STATES, CacheState as CacheState, Job as Job
 from .kernel import (
     AnyKernel as AnyKernel,
@@ -21,8 +25,6 @@ from .kernel_export import (
     RankedKernel as RankedKernel,
     check_exportable as check_exportable,
     export_kernels as export_kernels,
-    launch_source as launch_source,
-    workload_header as workload_header,
     write_export as write_export,
 )
 from .kernel_files import (
@@ -34,9 +36,9 @@ from .kernel_files import (
 )
 from .kernel_kinds import (
     LIBRARY_ENTRIES as LIBRARY_ENTRIES,
-    Constant as Constant,
     CudaProgram as CudaProgram,
     Headers as Headers,
+    KernelConstant as KernelConstant,
     LibraryCall as LibraryCall,
     TritonKernel as TritonKernel,
 )

@@ -8,7 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -160,9 +160,10 @@ class AnyKernel(ABC):
         """Its default name in reports: not the hash, which changes with every version."""
 
     @property
-    @abstractmethod
     def content(self) -> Mapping[str, object]:
         """What is executed, apart from the workspaces, as JSON values."""
+        names = [field.name for field in fields(self) if field.name not in ("workspaces", "origin")]
+        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
 
     @property
     @abstractmethod
@@ -182,10 +183,7 @@ class AnyKernel(ABC):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the content and the workspaces, in hexadecimal."""
-        content = {
-            **self.content,
-            "workspaces": self.stored_workspaces,
-        }
+        content = {**self.content, "workspaces": self.stored_workspaces}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property

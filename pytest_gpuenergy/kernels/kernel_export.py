@@ -7,19 +7,18 @@ a reference for each kind of workload, a CMakeLists.txt and a table.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.kernel_files import launch_plan
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support import (
     Cell,
     FormError,
@@ -34,9 +33,9 @@ from pytest_gpuenergy.support import (
     read_bytes,
     write_atomically,
 )
-from pytest_gpuenergy.workloads import NORMAL, Tensor, Workload, is_plain_name
+from pytest_gpuenergy.workloads import NORMAL, Workload, is_plain_name
 
-TENSOR_MAPS = "tensor_maps.cuh"
+_TENSOR_MAPS = "tensor_maps.cuh"
 """The header that encodes tensor maps, for sources that have some."""
 
 _TYPES = {
@@ -68,7 +67,7 @@ class RankedKernel:
 
 _DRIVER = ("driver.cu", "energy.cuh", "replays.cuh")
 _BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"
-HOPPER = "sm_90a"
+_HOPPER = "sm_90a"
 """The architecture whose instructions take tensor maps; CMake's ``native`` lacks them."""
 _RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
 _COLUMNS = (
@@ -88,7 +87,7 @@ def export_kernels(
         folder: the folder to write to.
         architecture: the architecture to build for, such as ``sm_90``, unless whoever builds names
             another; None stands for that of the machine that builds. Kernels with tensor maps are
-            built for `HOPPER`.
+            built for sm_90a.
 
     Returns:
         The files written, the table first.
@@ -98,23 +97,30 @@ def export_kernels(
             exported.
     """
     ranked = sorted(kernels, key=lambda item: (item.workload.name, item.rank))
+    content = {"kernel_metadata.csv": _table(ranked)}
+    shared = {*_DRIVER, _BUILD}
     for item in ranked:
         if not is_plain_name(item.workload.name):  # it goes into paths, C++ and CMake text
             raise InputError(
                 f"A workload called {item.workload.name!r} cannot be exported: use letters, "
                 "digits, '_', '-' and '.' in its name."
             )
-    content: dict[str, str] = {"kernel_metadata.csv": _table(ranked)}
-    for item in ranked:
+        reference = f"references/{item.workload.kind}.cuh"
+        if not is_file(cuda_dir() / "export" / reference):
+            raise InputError(
+                f"{item.workload.name} is of kind {item.workload.kind}, for which the exported "
+                "driver has no reference: choose kernels of other workloads."
+            )
+        shared.add(reference)
+        pointers = _pointers(item)
         base = f"kernels/{item.workload.name}/{item.stem}"
         content[f"{base}.cu"] = item.kernel.source
-        content[f"{base}.json"] = json.dumps(_plan(item), indent=2) + "\n"
-        content[f"{base}.workload.cuh"] = workload_header(item)
-        content[f"{base}.launch.cu"] = launch_source(item)
-    shared = {_reference(item.workload) for item in ranked} | {*_DRIVER, _BUILD}
+        content[f"{base}.json"] = _plan(item)
+        content[f"{base}.workload.cuh"] = _workload_header(item, reference)
+        content[f"{base}.launch.cu"] = _launch_source(item, pointers)
     if any(item.kernel.tensor_maps for item in ranked):
-        shared.add(TENSOR_MAPS)
-        architecture = HOPPER
+        shared.add(_TENSOR_MAPS)
+        architecture = _HOPPER
     for name in sorted(shared):
         content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
     if architecture is not None:
@@ -123,69 +129,28 @@ def export_kernels(
     return write_export(content, folder)
 
 
-def workload_header(item: RankedKernel) -> str:
-    """Return the C++ header through which ``driver.cu`` knows what the kernel computes.
-
-    Raises:
-        InputError: the driver has no reference for the workload, or cannot provide a tensor.
-    """
-    workload, spaces = item.workload, item.kernel.workspaces
-    reference = _reference(workload)
-    parameters = "\n".join(
-        f"#define PARAMETER_{name} {value}"
-        if isinstance(value, int)
-        # The preprocessor cannot compare words.
-        else f"#define PARAMETER_{name}_{value}"
-        for name, value in workload.parameters.items()
-        if isinstance(value, int) or f"_{value}".isidentifier()
-    )
-    tensors = "\n".join(f"    {_tensor(item, tensor)}," for tensor in workload.tensors)
-    return f"""\
-// {workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
-#pragma once
-
-{parameters}
-#include "../../{reference}"
-
-constexpr char LABEL[] = "{workload.name} {item.stem}";
-constexpr double FLOPS = {float(workload.flops)!r};
-{_inputs(workload)}
-constexpr Tensor TENSORS[] = {{
-{tensors}
-}};
-constexpr int WORKSPACES = {len(spaces)};
-constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(one.nbytes) for one in spaces) or "0"}}};
-"""
+def _table(ranked: Sequence[RankedKernel]) -> str:
+    """Return the table of all launches as CSV."""
+    rows: list[Sequence[Cell]] = [_COLUMNS]
+    for item in ranked:
+        recorded: tuple[str | float, ...] = ("",) * len(_RECORDED)
+        if item.kernel.recorded:
+            figures = item.kernel.recorded[0]
+            recorded = (figures.gpu, figures.time_ms, figures.power_w, figures.energy_mj)
+        file = f"kernels/{item.workload.name}/{item.stem}.cu"
+        rows += [
+            (
+                *(item.workload.name, item.rank, number, file, launch.entry, item.kernel.digest),
+                *(*launch.grid, *launch.block, launch.shared_bytes),
+                *(" ".join(launch.arguments), item.workload.flops, *recorded),
+            )
+            for number, launch in enumerate(item.kernel.launches)
+        ]
+    return csv_text(rows)
 
 
-def _reference(workload: Workload) -> str:
-    name = f"references/{workload.kind}.cuh"
-    if not is_file(cuda_dir() / "export" / name):
-        raise InputError(
-            f"{workload.name} is of kind {workload.kind}, for which the exported driver has no "
-            "reference: choose kernels of other workloads."
-        )
-    return name
-
-
-def _inputs(workload: Workload) -> str:
-    drawn, _, share = str(workload.parameters.get("distribution", NORMAL)).partition(":")
-    return (
-        f"constexpr Inputs INPUTS = Inputs::{drawn.upper()};\n"
-        f"constexpr double SHARE_OF_ZEROS = {float(share or 0)!r};"
-    )
-
-
-def _tensor(item: RankedKernel, tensor: Tensor) -> str:
-    is_output = tensor.is_written
-    bound = item.workload.bound_of(tensor)
-    bounds = f"{bound.max_relative!r}, {bound.normwise!r}" if is_output else "0, 0"
-    c_type(item, tensor)
-    kind = f"Type::{tensor.dtype}"
-    return f'{{"{tensor.name}", {kind}, {tensor.size}, {str(is_output).lower()}, {bounds}}}'
-
-
-def _plan(item: RankedKernel) -> dict[str, object]:
+def _plan(item: RankedKernel) -> str:
+    """Return the launch plan with the kernel's rank and workload, as JSON text."""
     tensors = [
         {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "role": t.role}
         for t in item.workload.tensors
@@ -196,52 +161,111 @@ def _plan(item: RankedKernel) -> dict[str, object]:
         "tensors": tensors,
         "flops": item.workload.flops,
     }
-    return {**launch_plan(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
+    plan = {**launch_plan(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
+    return json.dumps(plan, indent=2) + "\n"
 
 
-def _table(ranked: Sequence[RankedKernel]) -> str:
-    rows: list[Sequence[Cell]] = [_COLUMNS]
-    for item in ranked:
-        recorded: tuple[str | float, ...] = ("",) * len(_RECORDED)
-        if item.kernel.recorded:
-            figures = item.kernel.recorded[0]
-            recorded = (figures.gpu, figures.time_ms, figures.power_w, figures.energy_mj)
-        for number, launch in enumerate(item.kernel.launches):
-            rows.append(
-                (
-                    item.workload.name,
-                    item.rank,
-                    number,
-                    f"kernels/{item.workload.name}/{item.stem}.cu",
-                    launch.entry,
-                    item.kernel.digest,
-                    *launch.grid,
-                    *launch.block,
-                    launch.shared_bytes,
-                    " ".join(launch.arguments),
-                    item.workload.flops,
-                    *recorded,
+def _pointers(item: RankedKernel) -> dict[str, str]:
+    """Return a pointer to each tensor and workspace, in C++, or refuse a type the driver lacks."""
+    pointers = {}
+    arrays = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
+    for array, buffers in arrays.items():
+        for index, tensor in enumerate(buffers):
+            if tensor.dtype not in _TYPES:
+                raise InputError(
+                    f"{item.workload.name} {item.stem} has the {tensor.role} {tensor.name} of type "
+                    f"{tensor.dtype}, but the exported driver only supports {', '.join(_TYPES)}."
                 )
-            )
-    return csv_text(rows)
+            pointers[tensor.name] = f"static_cast<{_TYPES[tensor.dtype]}*>({array}[{index}])"
+    return pointers
 
 
-def launch_source(item: RankedKernel) -> str:
+def _workload_header(item: RankedKernel, reference: str) -> str:
+    """Return the C++ header through which ``driver.cu`` knows what the kernel computes."""
+    workload, spaces = item.workload, item.kernel.workspaces
+    parameters = "\n".join(
+        f"#define PARAMETER_{name} {value}"
+        if isinstance(value, int)
+        # The preprocessor cannot compare words.
+        else f"#define PARAMETER_{name}_{value}"
+        for name, value in workload.parameters.items()
+        if isinstance(value, int) or f"_{value}".isidentifier()
+    )
+    tensors = []
+    for tensor in workload.tensors:
+        bound = workload.bound_of(tensor)
+        is_output, bounds = "false", "0, 0"
+        if tensor.is_written:
+            is_output, bounds = "true", f"{bound.max_relative!r}, {bound.normwise!r}"
+        kind = f"Type::{tensor.dtype}"
+        tensors.append(f'    {{"{tensor.name}", {kind}, {tensor.size}, {is_output}, {bounds}}},')
+    lines = "\n".join(tensors)
+    distribution, _, zeros = str(workload.parameters.get("distribution", NORMAL)).partition(":")
+    return f"""\
+// {workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+#pragma once
+
+{parameters}
+#include "../../{reference}"
+
+constexpr char LABEL[] = "{workload.name} {item.stem}";
+constexpr double FLOPS = {float(workload.flops)!r};
+constexpr Inputs INPUTS = Inputs::{distribution.upper()};
+constexpr double SHARE_OF_ZEROS = {float(zeros or 0)!r};
+constexpr Tensor TENSORS[] = {{
+{lines}
+}};
+constexpr int WORKSPACES = {len(spaces)};
+constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(one.nbytes) for one in spaces) or "0"}}};
+"""
+
+
+def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
     """Return the CUDA source that contains the kernel and launches it for ``driver.cu``.
 
     It is compiled on its own, so that the names and macros of kernel and driver do not meet.
-
-    Raises:
-        InputError: the kernel takes an argument that the driver cannot provide.
     """
-    kernel = item.kernel
-    maps = "".join(
-        f"  const CUtensorMap {one.name} = {_map(item, one)};\n" for one in kernel.tensor_maps
-    )
-    calls = maps + "\n".join(_call(item, launch) for launch in kernel.launches)
-    include = f'#include "../../{TENSOR_MAPS}"\n' if maps else ""
+    kernel, name = item.kernel, f"{item.workload.name} {item.stem}"
+    statements = []
+    for one in kernel.tensor_maps:
+        if one.tensor not in pointers:
+            raise InputError(
+                f"{name} has a tensor map of {one.tensor!r}, which is not a tensor of "
+                f"{item.workload.name}: it has {', '.join(pointers)}."
+            )
+        sizes = ", ".join(
+            f"{{{', '.join(map(str, some))}}}" for some in (one.dims, one.strides_bytes, one.box)
+        )
+        swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
+        statements.append(
+            f"  const CUtensorMap {one.name} = tensor_map({pointers[one.tensor]}, "
+            f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()},\n"
+            f"      {sizes}, CU_TENSOR_MAP_SWIZZLE_{swizzle});"
+        )
+    attributes = ""
+    known = {**pointers, **{one.name: one.name for one in kernel.tensor_maps}}
+    for launch in kernel.launches:
+        if unknown := [argument for argument in launch.arguments if argument not in known]:
+            raise InputError(
+                f"{name} takes {unknown[0]!r}, which is not a tensor of {item.workload.name}: it "
+                f"has {', '.join(known)}."
+            )
+        grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
+        arguments = ", ".join(known[argument] for argument in launch.arguments)
+        statements.append(
+            f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, "
+            f"stream>>>(\n      {arguments});"
+        )
+        if launch.shared_bytes > _DEFAULT_SHARED_BYTES:
+            attributes += (
+                f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
+                f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
+                "return status;\n"
+            )
+    include = f'#include "../../{_TENSOR_MAPS}"\n' if kernel.tensor_maps else ""
+    calls = "\n".join(statements)
     return f"""\
-// Launches {item.workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+// Launches {name}, for driver.cu; {item.stem}.json says the same.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -251,7 +275,7 @@ def launch_source(item: RankedKernel) -> str:
 namespace exported {{
 
 cudaError_t prepare() {{
-{_attributes(kernel)}  return cudaSuccess;
+{attributes}  return cudaSuccess;
 }}
 
 void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) {{
@@ -261,74 +285,6 @@ void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) 
 
 }}  // namespace exported
 """
-
-
-def c_type(item: RankedKernel, tensor: Tensor) -> str:
-    """Return the type of a tensor's elements in C++.
-
-    Raises:
-        InputError: the driver does not have it.
-    """
-    if tensor.dtype not in _TYPES:
-        raise InputError(
-            f"{item.workload.name} {item.stem} has the {tensor.role} {tensor.name} of type "
-            f"{tensor.dtype}, but the exported driver only supports {', '.join(_TYPES)}."
-        )
-    return _TYPES[tensor.dtype]
-
-
-def _attributes(kernel: Kernel) -> str:
-    return "".join(
-        f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
-        f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
-        "return status;\n"
-        for launch in kernel.launches
-        if launch.shared_bytes > _DEFAULT_SHARED_BYTES
-    )
-
-
-def _pointers(item: RankedKernel) -> dict[str, str]:
-    """Return a pointer to each tensor and workspace, in C++."""
-    given = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
-    return {
-        tensor.name: f"static_cast<{c_type(item, tensor)}*>({array}[{index}])"
-        for array, buffers in given.items()
-        for index, tensor in enumerate(buffers)
-    }
-
-
-def _map(item: RankedKernel, one: TensorMap) -> str:
-    """Return a tensor map, in C++."""
-    pointers = _pointers(item)
-    if one.tensor not in pointers:
-        raise InputError(
-            f"{item.workload.name} {item.stem} has a tensor map of {one.tensor!r}, which is not a "
-            f"tensor of {item.workload.name}: it has {', '.join(pointers)}."
-        )
-    numbers = (one.dims, one.strides_bytes, one.box)
-    lists = ", ".join(f"{{{', '.join(map(str, some))}}}" for some in numbers)
-    kind = f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()}"
-    swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
-    return (
-        f"tensor_map({pointers[one.tensor]}, {kind},\n"
-        f"      {lists}, CU_TENSOR_MAP_SWIZZLE_{swizzle})"
-    )
-
-
-def _call(item: RankedKernel, launch: Launch) -> str:
-    known = _pointers(item)
-    known |= {one.name: one.name for one in item.kernel.tensor_maps}
-    if unknown := [name for name in launch.arguments if name not in known]:
-        raise InputError(
-            f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is not a tensor of "
-            f"{item.workload.name}: it has {', '.join(known)}."
-        )
-    grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
-    arguments = ", ".join(known[name] for name in launch.arguments)
-    return (
-        f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>(\n"
-        f"      {arguments});"
-    )
 
 
 SIGN = "gpuenergy-export.json"
@@ -375,11 +331,14 @@ class ExportedFolder:
         own: list[Path] = []
         changed: list[Path] = []
         for name, digest in listed.files.items():
-            path = _inside(folder, name)
-            if path is None:
+            parts = PurePosixPath(name).parts
+            leaves = not parts or ".." in parts or parts[0] == "/" or "\0" in name
+            if leaves or any(is_link(folder.joinpath(*parts[:n])) for n in range(1, len(parts))):
                 raise InputError(f"{sign} names {name[:80]!r}, which is not in its folder.")
+            path = folder.joinpath(*parts)
             if is_there(path):
-                (own if _sha256(path) == digest else changed).append(path)
+                same = _is_regular(path) and sha256(path.read_bytes()).hexdigest() == digest
+                (own if same else changed).append(path)
         return cls(folder, tuple(own), tuple(changed))
 
     def remove(self) -> None:
@@ -451,7 +410,7 @@ def write_export(content: Mapping[str, str], folder: Path) -> list[Path]:
     for name in content:
         if (path := folder / name) not in own and is_there(path):
             raise InputError(f"{path} is in the way, and was not exported: move it elsewhere.")
-    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in content.items()}
+    digests = {name: sha256(text.encode()).hexdigest() for name, text in content.items()}
     try:
         if earlier is not None:
             earlier.remove()
@@ -467,24 +426,5 @@ def write_export(content: Mapping[str, str], folder: Path) -> list[Path]:
     return [folder / name for name in content]
 
 
-def _inside(folder: Path, name: str) -> Path | None:
-    """Return the path of a listed file; None if it or a link would lead out of the folder."""
-    parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or parts[0] == "/" or "\0" in name:
-        return None
-    path = folder
-    for part in parts[:-1]:
-        path = path / part
-        if is_link(path):
-            return None
-    return path / parts[-1]
-
-
 def _is_regular(path: Path) -> bool:
     return is_there(path) and stat.S_ISREG(path.lstat().st_mode)
-
-
-def _sha256(path: Path) -> str:
-    if not _is_regular(path):
-        return ""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

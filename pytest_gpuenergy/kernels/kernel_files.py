@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from pytest_gpuenergy.kernels.kernel import (
     AnyKernel,
@@ -20,19 +20,13 @@ from pytest_gpuenergy.kernels.kernel import (
     Origin,
     RecordedFigures,
 )
-from pytest_gpuenergy.kernels.kernel_kinds import (
-    Constant,
-    CudaProgram,
-    Headers,
-    LibraryCall,
-    Option,
-    TritonKernel,
-)
+from pytest_gpuenergy.kernels.kernel_kinds import CudaProgram, LibraryCall, TritonKernel
 from pytest_gpuenergy.kernels.needed_source import HOST_HEADER
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
+    convert,
     decode,
     encode,
     is_file,
@@ -58,20 +52,12 @@ _MOST_FILES = 100
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
 
-class StoredWorkspace(Struct, frozen=True):
-    """A workspace as stored in files."""
-
-    name: str
-    shape: tuple[Annotated[int, Meta(ge=1)], ...]
-    dtype: str
-
-
 class _Plan(Struct, frozen=True):
     source: str
     sha256: str
     language: Literal["cuda"]
     launches: tuple[Launch, ...]
-    workspaces: tuple[StoredWorkspace, ...]
+    workspaces: tuple[Tensor, ...]
     origin: Origin
     recorded: tuple[RecordedFigures, ...]
     tensor_maps: tuple[TensorMap, ...] = ()
@@ -172,12 +158,29 @@ def read_plan(path: Path) -> Kernel:
             raise FormError(
                 f"its schema_version is {shown(version)}, but this gpuenergy reads {PLAN_VERSION}"
             )
-        plan = _decoded(path, text)
+        try:
+            plan = decode(text, _Plan)
+        except InputError as error:  # refused by `Launch` or `TensorMap`
+            raise InputError(f"In the launch plan {path}: {error}") from None
+        _check_workspaces(plan.workspaces)
+        # A plan is untrusted data: it must not name files outside its own folder.
+        source = path.parent / plan.source
+        try:
+            folder = path.parent.resolve()
+            inside = Path(plan.source).name == plan.source and source.resolve().parent == folder
+        except (OSError, ValueError):  # not a possible file name
+            inside = False
+        if not inside:
+            raise InputError(
+                f"The launch plan {path} names the source {plan.source!r}, which is not a file in "
+                "the plan's own folder: put the source beside the plan and name it without a "
+                "folder."
+            )
         kernel = Kernel(
-            source=_read_text(_beside(path, plan.source), "kernel source"),
+            source=_read_text(source, "kernel source"),
             launches=plan.launches,
             tensor_maps=plan.tensor_maps,
-            workspaces=tuple(map(workspace_of, plan.workspaces)),
+            workspaces=plan.workspaces,
             origin=plan.origin,
             recorded=plan.recorded,
         )
@@ -193,21 +196,6 @@ def read_plan(path: Path) -> Kernel:
     for launch in kernel.launches:
         _check_entry(kernel.source, launch.entry)
     return kernel
-
-
-def _beside(plan: Path, name: str) -> Path:
-    # A plan is untrusted data: it must not name files outside its own folder.
-    source = plan.parent / name
-    try:
-        inside = Path(name).name == name and source.resolve().parent == plan.parent.resolve()
-    except (OSError, ValueError):  # not a possible file name
-        inside = False
-    if not inside:
-        raise InputError(
-            f"The launch plan {plan} names the source {name!r}, which is not a file in the plan's "
-            "own folder: put the source beside the plan and name it without a folder."
-        )
-    return source
 
 
 def _read_text(path: Path, what: str) -> str:
@@ -276,22 +264,15 @@ def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
     return x, y, z
 
 
-def _decoded(path: Path, text: str) -> _Plan:
-    try:
-        return decode(text, _Plan)
-    except InputError as error:  # refused by `Launch` or `TensorMap`
-        raise InputError(f"In the launch plan {path}: {error}") from None
-
-
-def workspace_of(found: StoredWorkspace) -> Tensor:
-    """Return the tensor that a stored workspace describes.
-
-    Raises:
-        FormError: its type is unknown.
-    """
-    if found.dtype not in _DTYPES:
-        raise FormError(f"a workspace has the unknown type {shown(found.dtype)}")
-    return Tensor(found.name, found.shape, found.dtype, "workspace")
+def _check_workspaces(workspaces: Iterable[Tensor]) -> None:
+    """Raise a `FormError` if a workspace that a file describes has an unusable type or shape."""
+    for number, space in enumerate(workspaces):
+        if space.role != "workspace":
+            raise FormError(f"workspaces[{number}] has the role {space.role!r}")
+        if space.dtype not in _DTYPES:
+            raise FormError(f"a workspace has the unknown type {shown(space.dtype)}")
+        if space.size < 1 or min(space.shape, default=1) < 1:
+            raise FormError(f"workspaces[{number}].shape has a size that is less than 1")
 
 
 _PLAN, _SOURCE = "kernel.json", "kernel.cu"
@@ -299,42 +280,13 @@ _PLAN, _SOURCE = "kernel.json", "kernel.cu"
 
 class _StoredKind(Struct, frozen=True):
     kind: Kind = "cuda"
+    sha256: str = ""
 
 
-class _StoredKernel(Struct, frozen=True, kw_only=True):
-    sha256: str
-    workspaces: tuple[StoredWorkspace, ...]
-    origin: Origin
-
-
-class _Triton(_StoredKernel, frozen=True, kw_only=True):
-    source: str
-    function: str
-    grid: Dim3
-    arguments: tuple[str, ...]
-    constants: dict[str, Constant]
-    num_warps: int
-    num_stages: int
-
-
-class _Library(_StoredKernel, frozen=True, kw_only=True):
-    entry: str
-    tensors: dict[str, str]
-    options: dict[str, Option]
-
-
-class _Headers(Struct, frozen=True, kw_only=True):
-    name: str
-    sha256: str
-
-
-class _Program(_StoredKernel, frozen=True, kw_only=True):
-    source: str
-    name: str
-    arguments: tuple[str, ...]
-    numbers: tuple[int, ...]
-    headers: _Headers | None
-    headers_folder: str | None
+_KINDS: Mapping[str, type[AnyKernel]] = {
+    kind.kind: kind for kind in (TritonKernel, LibraryCall, CudaProgram)
+}
+"""The kinds of kernels that are stored field by field."""
 
 
 def write_kernel(folder: Path, kernel: AnyKernel) -> None:
@@ -371,10 +323,14 @@ def read_kernel(folder: Path) -> AnyKernel:
     path = folder / _PLAN
     content = read_bytes(path, "kernel", _LARGEST_BYTES)
     try:
-        kind = decode(content, _StoredKind).kind
-        if kind == "cuda":
+        stored = decode(content, _StoredKind)
+        if stored.kind == "cuda":
             return read_plan(path)
-        stored, kernel = _READERS[kind](content)
+        members = decode(content, dict[str, Any])
+        if isinstance(headers := members.get("headers"), dict):
+            members["headers"] = {**headers, "folder": members.get("headers_folder") or ""}
+        kernel = convert(members, _KINDS[stored.kind])
+        _check_workspaces(kernel.workspaces)
         if stored.sha256 != kernel.digest:
             raise FormError("its content does not match its sha256")
     except FormError as error:
@@ -382,46 +338,3 @@ def read_kernel(folder: Path) -> AnyKernel:
             f"The kernel {path} cannot be used, because {error}: write it again."
         ) from None
     return kernel
-
-
-def _triton(content: bytes) -> tuple[_StoredKernel, AnyKernel]:
-    stored = decode(content, _Triton)
-    return stored, TritonKernel(
-        stored.source,
-        stored.function,
-        stored.grid,
-        stored.arguments,
-        stored.constants,
-        stored.num_warps,
-        stored.num_stages,
-        workspaces=tuple(map(workspace_of, stored.workspaces)),
-        origin=stored.origin,
-    )
-
-
-def _library(content: bytes) -> tuple[_StoredKernel, AnyKernel]:
-    stored = decode(content, _Library)
-    return stored, LibraryCall(
-        stored.entry,
-        stored.tensors,
-        stored.options,
-        workspaces=tuple(map(workspace_of, stored.workspaces)),
-        origin=stored.origin,
-    )
-
-
-def _program(content: bytes) -> tuple[_StoredKernel, AnyKernel]:
-    stored = decode(content, _Program)
-    known = stored.headers
-    return stored, CudaProgram(
-        stored.source,
-        stored.name,
-        stored.arguments,
-        stored.numbers,
-        None if known is None else Headers(known.name, known.sha256, stored.headers_folder or ""),
-        workspaces=tuple(map(workspace_of, stored.workspaces)),
-        origin=stored.origin,
-    )
-
-
-_READERS = {"triton": _triton, "library": _library, "program": _program}

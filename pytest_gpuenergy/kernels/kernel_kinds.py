@@ -13,7 +13,8 @@ from pytest_gpuenergy.record import LaunchInfo
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import whole, whole_sizes
 
-Constant = bool | int | float | str
+KernelConstant = bool | int | float | str
+"""The value of a constant of a Triton kernel, or of an option of a library call."""
 _WARP = 32
 _MOST_WARPS = 32
 """The most warps of a block: 1024 threads."""
@@ -44,7 +45,7 @@ class TritonKernel(AnyKernel):
     function: str
     grid: Dim3
     arguments: tuple[str, ...]
-    constants: Mapping[str, Constant] = field(default_factory=dict, hash=False)
+    constants: Mapping[str, KernelConstant] = field(default_factory=dict, hash=False)
     num_warps: int = 4
     num_stages: int = 3
 
@@ -72,7 +73,7 @@ class TritonKernel(AnyKernel):
                 f"{self.num_stages!r}."
             )
         for name, value in self.constants.items():
-            if not isinstance(value, Constant):
+            if not isinstance(value, KernelConstant):
                 raise InputError(
                     f"The constant {name!r} of {self.function!r} must be a number or string, not "
                     f"{value!r}."
@@ -81,19 +82,6 @@ class TritonKernel(AnyKernel):
     @property
     def label(self) -> str:
         return self.function
-
-    @property
-    def content(self) -> Mapping[str, object]:
-        return {
-            "kind": self.kind,
-            "source": self.source,
-            "function": self.function,
-            "grid": list(self.grid),
-            "arguments": list(self.arguments),
-            "constants": dict(self.constants),
-            "num_warps": self.num_warps,
-            "num_stages": self.num_stages,
-        }
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
@@ -108,9 +96,6 @@ class TritonKernel(AnyKernel):
         return ("triton", "torch")
 
 
-Option = bool | int | float | str
-
-
 @dataclass(frozen=True)
 class LibraryEntry:
     """The signature of a library function.
@@ -122,7 +107,7 @@ class LibraryEntry:
     """
 
     parameters: tuple[str, ...]
-    options: Mapping[str, Option]
+    options: Mapping[str, KernelConstant]
     modules: tuple[str, ...]
 
 
@@ -156,7 +141,7 @@ class LibraryCall(AnyKernel):
     kind = "library"
     entry: str
     tensors: Mapping[str, str] = field(hash=False)
-    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+    options: Mapping[str, KernelConstant] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         known = LIBRARY_ENTRIES.get(self.entry)
@@ -182,18 +167,13 @@ class LibraryCall(AnyKernel):
         return self.entry
 
     @property
-    def all_options(self) -> Mapping[str, Option]:
+    def all_options(self) -> Mapping[str, KernelConstant]:
         """The options, including defaults."""
         return {**LIBRARY_ENTRIES[self.entry].options, **self.options}
 
     @property
     def content(self) -> Mapping[str, object]:
-        return {
-            "kind": self.kind,
-            "entry": self.entry,
-            "tensors": dict(self.tensors),
-            "options": dict(self.all_options),
-        }
+        return {**super().content, "tensors": dict(self.tensors), "options": dict(self.all_options)}
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
@@ -265,13 +245,7 @@ class CudaProgram(AnyKernel):
 
     @property
     def content(self) -> Mapping[str, object]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "arguments": list(self.arguments),
-            "numbers": list(self.numbers),
-            **self.compiled,
-        }
+        return {**super().content, **self.compiled}
 
     @property
     def compiled(self) -> Mapping[str, object]:

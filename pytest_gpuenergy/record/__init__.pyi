@@ -34,9 +34,9 @@ from .metrics import (
     NotNegative as NotNegative,
 )
 from .peaks import PEAKS as PEAKS, Peaks as Peaks, peaks_of as peaks_of
-from .plausibility import MOST_W as MOST_W, check as check, check_ids as check_ids
+from .plausibility import MAX_W as MAX_W, check as check, check_ids as check_ids
 from .ratio import (
-    Sample as Sample,
+    SessionMean as SessionMean,
     around as around,
     limited as limited,
     log_excess as log_excess,
@@ -44,7 +44,7 @@ from .ratio import (
     normal_quantile as normal_quantile,
     paired_log_ratio as paired_log_ratio,
     point_ratio as point_ratio,
-    sample as sample,
+    session_mean as session_mean,
     welch as welch,
 )
 from .run_info import RunInfo as RunInfo, StationInfo as StationInfo, new_run_id as new_run_id

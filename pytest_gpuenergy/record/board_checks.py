@@ -96,6 +96,11 @@ class BoardGain(Struct, frozen=True):
     kernel_sd: dict[Metric, float] = {}
     left_out: str | None = None
 
+    @property
+    def setpoint(self) -> str:
+        """The power cap, with the cache state unless it is hot."""
+        return self.cap if self.cache == "hot" else f"{self.cap}, {self.cache}"
+
     def of(self, metric: Metric) -> Estimate | None:
         """Return the gain by a metric."""
         found: Estimate | None = getattr(self, metric)

@@ -14,17 +14,17 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import WANDER, Estimate, Metric
 from pytest_gpuenergy.support import NORMAL, student_t
 
-_MANY = 1000
+_MAX_DEGREES = 1000
 """Largest number of degrees of freedom for which Student's t is computed."""
 
-_LARGEST_ERROR = 1e60
+_MAX_ERROR = 1e60
 
-_LARGEST_CHANGE = math.log(1e9)
+_MAX_CHANGE = math.log(1e9)
 """Larger changes are clipped to this, so that the ratio stays finite."""
 
 
 @dataclass(frozen=True)
-class Sample:
+class SessionMean:
     """A mean figure of one session.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sample:
     shared_error: float = 0.0
 
     @classmethod
-    def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> Sample:
+    def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> SessionMean:
         """From a figure with its 95 % interval, which is Student's t over ``trials`` trials.
 
         ``shared`` is the known relative standard deviation that the interval includes in addition
@@ -53,9 +53,9 @@ class Sample:
                 is negative or extremely large.
         """
         if trials < 2 or not found.value > 0:
-            raise ValueError("a sample needs two trials and a mean above zero")
+            raise ValueError("a session needs two trials and a mean above zero")
         half = found.half_width / found.value
-        if not 0 <= half < _LARGEST_ERROR:  # its fourth power must be finite
+        if not 0 <= half < _MAX_ERROR:  # its fourth power must be finite
             raise ValueError("the interval is almost infinite, or its ends are swapped")
         shared = min(shared, half / NORMAL)
         own = math.sqrt(max(0.0, half**2 - (NORMAL * shared) ** 2))
@@ -66,7 +66,7 @@ class Sample:
         return max(session_sd, self.shared_error) ** 2
 
 
-def sample(measurement: Measurement, metric: Metric) -> Sample | None:
+def session_mean(measurement: Measurement, metric: Metric) -> SessionMean | None:
     """Return the metric with the error from its trials; None without a usable interval."""
     found = measurement.estimate(metric)
     if found is None:
@@ -74,12 +74,12 @@ def sample(measurement: Measurement, metric: Metric) -> Sample | None:
     settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
     shared = math.hypot(WANDER[metric], settling)
     try:
-        return Sample.of(found, measurement.scatter_count, shared=shared)
+        return SessionMean.of(found, measurement.scatter_count, shared=shared)
     except ValueError:
         return None
 
 
-def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:
+def log_ratio(base: SessionMean, new: SessionMean, *, session_sd: float, tail: float) -> Estimate:
     """ln(new / base) with an interval that excludes a probability of ``tail`` at either end.
 
     The variance is the sum of both relative variances (to first order, the relative error of a
@@ -101,7 +101,7 @@ def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> E
     return around(math.log(new.mean) - math.log(base.mean), variance, welch(own, variance), tail)
 
 
-def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float) -> Estimate:
+def log_excess(found: SessionMean, allowed: float, *, session_sd: float, tail: float) -> Estimate:
     """ln(found / allowed) as `log_ratio`, for an exact number ``allowed``."""
     own = [(found.relative_error**2, found.degrees)]
     variance = own[0][0] + found.session_variance(session_sd)
@@ -145,7 +145,11 @@ def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
 
 def around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
     """``mean`` with an interval by Student's t, with a probability of ``tail`` beyond each end."""
-    half = _quantile(degrees, tail) * math.sqrt(variance)
+    if math.isinf(degrees):
+        quantile = normal_quantile(tail)
+    else:  # rounded down: fewer degrees give a wider interval
+        quantile = student_t(max(1, min(_MAX_DEGREES, math.floor(degrees))), 1 - tail)
+    half = quantile * math.sqrt(variance)
     return Estimate(*map(limited, (mean, mean - half, mean + half)))
 
 
@@ -156,11 +160,4 @@ def normal_quantile(tail: float) -> float:
 
 def limited(log_ratio: float) -> float:
     """Return the logarithm of a ratio, no further from zero than one whose ratio is finite."""
-    return max(-_LARGEST_CHANGE, min(log_ratio, _LARGEST_CHANGE))
-
-
-def _quantile(degrees: float, tail: float) -> float:
-    if math.isinf(degrees):
-        return normal_quantile(tail)
-    # Rounded down: fewer degrees give a wider interval.
-    return student_t(max(1, min(_MANY, math.floor(degrees))), 1 - tail)
+    return max(-_MAX_CHANGE, min(log_ratio, _MAX_CHANGE))

@@ -7,6 +7,7 @@ How they were measured, and whether the kernel was correct, is unknown: each mea
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -35,7 +36,7 @@ _FILES = f"powercap*/{_OUTPUT}"
 _PATTERNS = (f"kernel_outputs/*/{_FILES}", f"*/{_FILES}", _FILES)
 _NAME = re.compile(r"output_kernel(.*)\.txt", re.DOTALL)
 _RANK = re.compile("[0-9]{1,9}")
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 # Bounded digits keep matching fast on any text; "Peak GFLOP/s:" is a different label.
 _NUMBER = r"([0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,4})?)"
@@ -52,7 +53,7 @@ _UNIT = re.compile(rf"{_NUMBER}[ \t]*(?:[kmunµ]?[JWs]|[kMG]?Hz)\b")
 
 
 @dataclass(frozen=True)
-class Figures:
+class LaunchFigures:
     """The figures of one launch in one output.
 
     Raises:
@@ -131,7 +132,7 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
     return Report(run, tuple(measurements))
 
 
-def parse_figures(text: str) -> Figures | str:
+def parse_figures(text: str) -> LaunchFigures | str:
     """Return the figures in an output's text, or a clause that says what is wrong with it."""
     text = _UNIT.sub(r"\g<0>\n", text)
     found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
@@ -141,7 +142,7 @@ def parse_figures(text: str) -> Figures | str:
     if several := [name for name, values in found.items() if len(values) > 1]:
         return f"it has different values for {_listed(several)}"
     try:
-        return Figures(*(values.pop() for values in found.values()))
+        return LaunchFigures(*(values.pop() for values in found.values()))
     except (ValueError, ArithmeticError):
         return "its figures are out of range"
 
@@ -154,7 +155,16 @@ def outputs_in(folder: Path) -> list[Path]:
     """Return the outputs sorted by workload, power cap and kernel, numbers in natural order."""
     found = (matching(folder.resolve(), pattern) for pattern in _PATTERNS)
     paths = next(filter(None, found), [])
-    return sorted(paths, key=lambda path: [_natural(part) for part in path.parts[-3:]])
+
+    def natural(path: Path) -> list[list[tuple[int, str]]]:
+        # "case10" sorts after "case2": numbers sort by length first.
+        words = (re.split("([0-9]+)", name) for name in path.parts[-3:])
+        return [
+            [(len(word.lstrip("0")) if word[:1].isdigit() else 0, word) for word in several]
+            for several in words
+        ]
+
+    return sorted(paths, key=natural)
 
 
 def _text(name: str) -> str:
@@ -162,31 +172,36 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def _escaped(name: str) -> str:
-    """As `_text`, but different for any two names."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    # "case10" sorts after "case2": numbers sort by length first.
-    return [
-        (len(part.lstrip("0")) if part[:1].isdigit() else 0, part)
-        for part in re.split("([0-9]+)", name)
-    ]
-
-
 def _measurement(path: Path) -> Measurement | None:
-    names = [_text(part) for part in path.parts[-3:]]
-    workload, powercap, file_name = names
+    """Read an output, with or without figures; None if it has vanished."""
+    parts = path.parts[-3:]
+    workload, powercap, file_name = map(_text, parts)
+    figures: LaunchFigures | str
+    try:
+        content = read_bytes(path, "output", _MAX_BYTES)
+    except InputError as error:
+        with contextlib.suppress(InputError):  # whether it is there cannot be known
+            if not (is_there(path) or is_link(path)):
+                return None
+        figures = str(error)
+    else:
+        figures = parse_figures(content.decode("utf-8", "replace"))
+        if isinstance(figures, str):
+            name = f"{workload}/{powercap}/{file_name}"
+            figures = f"The output {name} cannot be used: {figures}."
+    match = _NAME.fullmatch(file_name)
+    number = match.group(1) if match else file_name
+    if _RANK.fullmatch(number):
+        kernel = KernelInfo(f"k{int(number):02d}", "", FLAG, int(number))
+    else:
+        kernel = KernelInfo(number or "kernel", "", FLAG)
     words = powercap.removeprefix("powercap")
     index = int(words) if _RANK.fullmatch(words) else 0
-    figures = _figures(path, "/".join(names))
-    if figures is None:
-        return None
     draft = Measurement(
-        node_id="/".join(map(_escaped, path.parts[-3:])),
+        # Escaped, so that any two names give different ids.
+        node_id="/".join(os.fsencode(part).decode("utf-8", "backslashreplace") for part in parts),
         workload=WorkloadInfo(workload, {}, 0, 0),
-        kernel=_kernel(file_name),
+        kernel=kernel,
         outcome="runtime",
         cap=powercap if index else words.lstrip("_") or powercap,
         cap_index=index or None,
@@ -211,33 +226,3 @@ def _measurement(path: Path) -> Measurement | None:
     except FormError as error:
         return replace(draft, error=f"The output {draft.node_id} cannot be used: {error}.")
     return found
-
-
-def _figures(path: Path, name: str) -> Figures | str | None:
-    """Return the figures of the output ``path``, or why it has none; messages call it ``name``.
-
-    None if it has vanished.
-    """
-    try:
-        content = read_bytes(path, "output", _LARGEST_BYTES)
-    except InputError as error:
-        return None if _vanished(path) else str(error)
-    figures = parse_figures(content.decode("utf-8", "replace"))
-    if isinstance(figures, str):
-        return f"The output {name} cannot be used: {figures}."
-    return figures
-
-
-def _kernel(file_name: str) -> KernelInfo:
-    match = _NAME.fullmatch(file_name)
-    number = match.group(1) if match else file_name
-    if _RANK.fullmatch(number):
-        return KernelInfo(f"k{int(number):02d}", "", FLAG, int(number))
-    return KernelInfo(number or "kernel", "", FLAG)
-
-
-def _vanished(path: Path) -> bool:
-    try:
-        return not (is_there(path) or is_link(path))
-    except InputError:  # it cannot be known
-        return False

@@ -47,12 +47,12 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because their "
             "GPUs are unknown: name the GPU with --gpu."
         )
-    runs = by_run(ordered)
-    measurements = [
-        m
-        for parts in runs
-        for m in _in_turn([m for part in parts for m in part.measurements], alone=len(parts) == 1)
-    ]
+    measurements: list[Measurement] = []
+    for parts in by_run(ordered):
+        of_run = [m for part in parts for m in part.measurements]
+        if len(parts) > 1:  # by time; of one that two hosts have, the one with more flags is last
+            of_run.sort(key=lambda m: (m.started, len(m.validity)))
+        measurements += of_run
     if len({m.cache for m in measurements}) > 1:
         raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: some kernels "
@@ -79,22 +79,17 @@ def by_run(reports: Iterable[Report]) -> list[list[Report]]:
     return list(found.values())
 
 
-def _in_turn(measurements: list[Measurement], *, alone: bool) -> list[Measurement]:
-    """Sort a run's measurements by time; of one that two hosts have, more flags come last."""
-    if alone:
-        return measurements
-    return sorted(measurements, key=lambda m: (m.started, len(m.validity)))
-
-
-_LEAST = 5
+_MIN_KERNELS = 5
 """The least number of kernels from which the level of a run is estimated."""
 
 _ROUNDS = 30
 """Rounds of the fit of levels; each shrinks the error by about the share that runs lack."""
 
 _FAR = 9.0
-"""An item whose runs lie three times as far apart as their intervals explain has an interval by its
-own scatter, which is no part of that of all."""
+"""The squared ratio of scatter to intervals above which an item's interval follows its own scatter.
+
+Its scatter is then no part of that of all items.
+"""
 
 
 class RunPlace(NamedTuple):
@@ -128,7 +123,7 @@ def levels_of(
     found: dict[RunPlace, float] = {}
     for rows in tables.values():
         places = sorted({place for row in rows for place in row}, key=str)
-        usable = [p for p in places if sum(p in row for row in rows) >= _LEAST]
+        usable = [p for p in places if sum(p in row for row in rows) >= _MIN_KERNELS]
         levels = dict.fromkeys(places, 0.0)
         for _ in range(_ROUNDS):
             middles = [fmean(value - levels[place] for place, value in row.items()) for row in rows]
@@ -269,7 +264,10 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
     levels[Metric.EDP] = {
         place: level + levels[Metric.ENERGY][place] for place, level in levels[Metric.TIME].items()
     }
-    means = {metric: _means(found, metric, levels[metric]) for metric in METRICS}
+    means = {
+        metric: {item: Mean.of(several, metric, levels[metric]) for item, several in found.items()}
+        for metric in METRICS
+    }
     ratios = {metric: common_ratios(several.values()) for metric, several in means.items()}
     boards = ", ".join(
         sorted({m.gpu_uuid or run.run.gpu_uuid for run in runs for m in run.measurements})
@@ -292,14 +290,6 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
         options={**latest.run.options, "mean_of": ids},
     )
     return Report(info, tuple(measurements))
-
-
-def _means(
-    found: Mapping[str, Sequence[PlacedMeasurement]],
-    metric: Metric,
-    levels: Mapping[RunPlace, float],
-) -> dict[str, Mean]:
-    return {node_id: Mean.of(several, metric, levels) for node_id, several in found.items()}
 
 
 def _check_same(several: Sequence[PlacedMeasurement]) -> None:
@@ -325,18 +315,27 @@ def _merged(
     parts: Sequence[Measurement], means: Mapping[Metric, Mean], ratios: Mapping[Metric, float]
 ) -> Measurement:
     last = parts[-1]
-    figures: dict[str, float] = {m.field: math.exp(one.log) for m, one in means.items()}
+    figures: dict[str, float] = {one.field: math.exp(mean.log) for one, mean in means.items()}
     time_ms, energy_mj = (figures[metric.field] for metric in (Metric.TIME, Metric.ENERGY))
     # The power of a launch differs from energy by time where the host launches too slowly.
-    power_w = energy_mj / time_ms * fmean(_share_of_power(m) for m in parts)
+    shares = [(m.power_w or 0.0) * (m.time_ms or 0.0) / (m.energy_mj or 1.0) for m in parts]
+    power_w = energy_mj / time_ms * fmean(shares)
     gflops = last.workload.flops / time_ms / 1e6
     errors = [m.settling_error for m in parts]
     known = [error for error in errors if error is not None]
+    averages: dict[str, float | None] = {}
+    for name in _AVERAGED:
+        values = [getattr(m, name) for m in parts]
+        averages[name] = None if None in values else fmean(values)
+    phases_s: dict[str, float] = defaultdict(float)
+    for m in parts:
+        for phase, seconds in m.phases_s.items():
+            phases_s[phase] += seconds
     return replace(
         last,
         **figures,
-        **{f"{m.field}_ci95": one.interval(ratios[m]) for m, one in means.items()},
-        **{name: _mean_of(name, parts) for name in _AVERAGED},
+        **{f"{one.field}_ci95": mean.interval(ratios[one]) for one, mean in means.items()},
+        **averages,
         power_w=power_w,
         gflops=gflops,
         gflops_per_w=gflops / power_w,
@@ -347,7 +346,7 @@ def _merged(
         settling_error=math.hypot(*known) / len(known) if len(known) == len(errors) else None,
         cap_binding=any(m.cap_binding for m in parts),
         wall_s=math.fsum(m.wall_s for m in parts),
-        phases_s=_sums(m.phases_s for m in parts),
+        phases_s=dict(phases_s),
     )
 
 
@@ -364,22 +363,3 @@ def _as_mean(
             busy_seconds=one.busy_seconds * longer,
             joules=one.joules * more,
         )
-
-
-def _share_of_power(m: Measurement) -> float:
-    """Return the power of a measurement relative to its energy by its time."""
-    return (m.power_w or 0.0) * (m.time_ms or 0.0) / (m.energy_mj or 1.0)
-
-
-def _mean_of(name: str, parts: Sequence[Measurement]) -> float | None:
-    """Return the mean of a field; None where a part has none."""
-    values = [getattr(m, name) for m in parts]
-    return None if None in values else fmean(values)
-
-
-def _sums(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for one in several:
-        for name, value in one.items():
-            found[name] += value
-    return dict(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,7 +43,16 @@ _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.json
 _STATIONS, _BOARDS = "stations.jsonl", "boards.jsonl"
 _RAW = (_RUN, _LINES, _CHECKS, _STATIONS, _BOARDS)
 _CHOICES = f"name a folder in {HOME}/runs, the id of one, or a JSON report"
-_WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
+IGNORE_SIGN = "# Made by pytest-gpuenergy"
+"""First words of the ``.gitignore`` in the folder of runs."""
+_WARNING = f"{IGNORE_SIGN}: nothing here belongs in version control.\n*\n"
+_DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
+RUN_FILES = re.compile(
+    r"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/([^/]+/)?EMULATED\.txt|"
+    rf"csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
+    rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
+)
+"""The files that a run writes, by their path in its folder."""
 _T = TypeVar("_T")
 _Record = TypeVar("_Record", bound=Measurement | AnchorCheck | StationInfo)
 
@@ -86,7 +96,7 @@ class RunFolder:
         """
         home = root / HOME
         folder = cls(home / "runs" / run.run_id)
-        with _explained(folder.path):
+        with write_errors(folder.path):
             followed(folder.path).mkdir(parents=True, exist_ok=True)
             ignore = home / ".gitignore"
             if not is_there(ignore):
@@ -102,7 +112,7 @@ class RunFolder:
         Raises:
             ReportError: it cannot be written.
         """
-        with _explained(self.path):
+        with write_errors(self.path):
             followed(self.path).mkdir(parents=True, exist_ok=True)
             for name in (_LINES, _STATIONS, _BOARDS):
                 (self.path / name).unlink(missing_ok=True)
@@ -337,7 +347,7 @@ def _append(path: Path, record: Measurement | AnchorCheck | StationInfo) -> None
             f"The result cannot be stored, because it could not be read back ({error}): give "
             "workloads and kernels plain names, text and finite numbers."
         ) from None
-    with _explained(path):
+    with write_errors(path):
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             lock(descriptor)
@@ -345,7 +355,8 @@ def _append(path: Path, record: Measurement | AnchorCheck | StationInfo) -> None
             # A line truncated by a full disk or a crash must not corrupt the next one.
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
-            _write_all(descriptor, line)
+            while line:
+                line = line[os.write(descriptor, line) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -365,13 +376,9 @@ def _lines(path: Path, kind: type[_Record]) -> Iterator[_Record]:
             raise ReportInputError(f"{path}, line {number}: {error}.") from None
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
-
-
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError while ``path`` is written to a ReportError that names the file."""
     try:
         yield
     except OSError as error:

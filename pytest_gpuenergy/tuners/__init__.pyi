@@ -2,20 +2,15 @@ from .contenders import (
     CONTENDERS as CONTENDERS,
     CUTLASS_PROFILER as CUTLASS_PROFILER,
     TUNED_BY as TUNED_BY,
-    WITHOUT_TEXT as WITHOUT_TEXT,
-    Bench as Bench,
+    ContenderSetup as ContenderSetup,
     best_record as best_record,
     check_cutlass as check_cutlass,
-    template_kernel as template_kernel,
+    check_text_contender as check_text_contender,
+    contender_kernels as contender_kernels,
 )
 from .conv.conv_templates import (
-    CONV_FORM as CONV_FORM,
-    CONV_TEMPLATES as CONV_TEMPLATES,
-    ConvParameters as ConvParameters,
-    ConvSpace as ConvSpace,
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
-    rank_conv_kernels as rank_conv_kernels,
 )
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
@@ -34,18 +29,8 @@ from .gemm.cutlass_profiler import (
     profiled_kernel as profiled_kernel,
     profiler_options as profiler_options,
 )
-from .gemm.gemm_space import (
-    GEMM_FORM as GEMM_FORM,
-    GEMM_TEMPLATES as GEMM_TEMPLATES,
-    GemmParameters as GemmParameters,
-    GemmSpace as GemmSpace,
-    able_templates as able_templates,
-    fits_card as fits_card,
-    rank_gemm_kernels as rank_gemm_kernels,
-)
-from .gemm.heuristics import TileAdvice as TileAdvice, advise_tiles as advise_tiles
+from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
-    TRITON_CONFIGURATIONS as TRITON_CONFIGURATIONS,
     cublas_call as cublas_call,
     triton_candidates as triton_candidates,
 )
@@ -60,6 +45,13 @@ from .registry import (
     kernels_of as kernels_of,
     load_records as load_records,
     records_of as records_of,
+    search_ms as search_ms,
+)
+from .template_spaces import (
+    TEMPLATE_FORM as TEMPLATE_FORM,
+    TEMPLATES as TEMPLATES,
+    rank_kernels as rank_kernels,
+    template_space as template_space,
 )
 from .tvm.database import (
     METASCHEDULE as METASCHEDULE,
@@ -110,7 +102,6 @@ from .tvm.search_settings import (
     SearchSettings as SearchSettings,
     Space as Space,
 )
-from .tvm.tvm_graph import check_stored_workload as check_stored_workload
 from .tvm.tvm_requirements import (
     check_tvm as check_tvm,
     import_tvm as import_tvm,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.engine import best_of
-from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
+from pytest_gpuenergy.kernels import Kernel, RankedKernel
+from pytest_gpuenergy.support import FormError, InputError, KernelFault, UnavailableError, is_file
 from pytest_gpuenergy.tuners.gemm.cutlass_configurations import configuration_named
 from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
     cutlass_candidates,
@@ -19,22 +19,17 @@ from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
     find_headers,
 )
 from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
-from pytest_gpuenergy.tuners.gemm.gemm_space import (
-    GemmParameters,
-    able_templates,
-    fits_card,
-    rank_gemm_kernels,
-)
 from pytest_gpuenergy.tuners.gemm.library_kernels import cublas_call, triton_candidates
 from pytest_gpuenergy.tuners.registry import records_of
+from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, able_templates, rank_kernels
+from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
 from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, recorded_kernel
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
-    from pytest_gpuenergy.tuning import RecordFile
+    from pytest_gpuenergy.tuning import RecordFile, TemplateParameters
     from pytest_gpuenergy.workloads import Gemm, Mode
 
 
@@ -47,7 +42,7 @@ another."""
 
 
 @dataclass(frozen=True)
-class Bench:
+class ContenderSetup:
     """The means with which a contender makes its kernel.
 
     Attributes:
@@ -132,10 +127,17 @@ def best_record(
     card = card_resources(gpu)
     able_templates(gemm, card)
     file = contender_records(folder, gemm, gpu.name, tuner)
-    return file, next((rank for rank in file.ranks if fits_card(file, rank, card)), None)
+    for rank in file.ranks:
+        try:
+            parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
+        except FormError as error:
+            raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
+        if parameters.runs_on(card) and parameters.resident(gemm, card) > 0:
+            return file, rank
+    return file, None
 
 
-def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+def template_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return our templates' kernel: the best record, or else the best of the most promising tiles.
 
     Without records, an emulated GPU takes the most promising parameters, because its times are
@@ -145,30 +147,32 @@ def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     with suppress(UnavailableError):
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
-            return recorded_kernel(file, rank)
-    offered = rank_gemm_kernels(gemm, card)
+            return recorded_kernel(TEMPLATE_FORM, file, rank)
+    offered = rank_kernels(gemm, card)
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)
-    tiles: dict[tuple[object, ...], GemmParameters] = {}
-    for chosen in offered:
-        tiles.setdefault((chosen.template, chosen.tile_m, chosen.tile_n), chosen)
-    tried = itertools.islice(tiles.values(), _TILES_TRIED)
-    return best_of([chosen.kernel(gemm) for chosen in tried], gemm, bench.gpu)
+    best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
+    for parameters in offered:
+        tile = (parameters.template, parameters.choices(gemm)["tile"])
+        best.setdefault(tile, parameters)
+        if len(best) == _TILES_TRIED:
+            break
+    return best_of([parameters.kernel(gemm) for parameters in best.values()], gemm, bench.gpu)
 
 
-def tvm_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+def tvm_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best kernel of a search with TVM."""
     require_space(gemm, "all", bench.gpu.architecture)
     file = records_of(bench.records, gemm, bench.gpu.name, TVM)
     return bench.store.kernel(file, file.ranks[0])
 
 
-def triton_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+def triton_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of a persistent Triton kernel's configurations."""
     return best_of(triton_candidates(gemm, card_resources(bench.gpu)), gemm, bench.gpu)
 
 
-def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+def cublas_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of all algorithms that cuBLASLt's heuristics offer."""
     call = cublas_call(gemm)
     if reason := bench.gpu.refusal(call):
@@ -182,13 +186,13 @@ def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     return best_of(candidates, gemm, bench.gpu)
 
 
-def cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of a list of CUTLASS's configurations."""
     headers = find_headers(bench.cutlass)
     return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
 
 
-def profiled_cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
+def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the kernel that the user's CUTLASS profiler finds best, compiled here."""
     gpu, profiler = bench.gpu, bench.cutlass_profiler
     if profiler is None or gpu.emulated:
@@ -201,7 +205,7 @@ def profiled_cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     return kernel
 
 
-CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
+CONTENDERS: Mapping[str, Callable[[Gemm, ContenderSetup], AnyKernel]] = {
     "template": template_kernel,
     "tvm": tvm_kernel,
     "triton": triton_kernel,
@@ -214,8 +218,51 @@ CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
 They raise `UnavailableError` if they have no kernel here; any other error is a failure.
 """
 
-WITHOUT_TEXT = frozenset({"triton", "cublas", "cutlass", CUTLASS_PROFILER})
-"""The contenders whose kernels are no CUDA text that a program without this package can contain."""
+_TEXT_CONTENDERS = ("template", "tvm")
+"""The contenders whose kernels are CUDA text, which a program without this package can contain."""
 
 TUNED_BY: Mapping[str, TunerName] = {"template": TEMPLATE, "tvm": TVM}
 """The tuner whose records a contender uses."""
+
+
+def check_text_contender(name: str) -> None:
+    """Check that there is a contender ``name`` and that its kernels are CUDA text.
+
+    Raises:
+        InputError: there is none, or its kernels are not.
+    """
+    if name in _TEXT_CONTENDERS:
+        return
+    choices = f"choose from {', '.join(_TEXT_CONTENDERS)}."
+    if name in CONTENDERS:
+        raise InputError(
+            f"The kernels of the contender {name} are no CUDA text that a program could contain: "
+            f"{choices}"
+        )
+    raise InputError(f"There is no contender {name!r:.40}: {choices}")
+
+
+def contender_kernels(
+    products: Sequence[Gemm], contender: str, device: Device, records: Path
+) -> list[RankedKernel]:
+    """Return a contender's kernel for each product, as CUDA text, without timing candidates.
+
+    Args:
+        products: the matrix products.
+        contender: the name of the contender.
+        device: the device that the kernels are for.
+        records: the folder of record files, which need not exist.
+
+    Raises:
+        InputError: see `check_text_contender`.
+        UnavailableError: the contender has no kernel for a product.
+    """
+    check_text_contender(contender)
+    kernels = []
+    with KernelStore() as store:
+        setup = ContenderSetup(device, records, store, claimed=False)
+        for product in products:
+            kernel = CONTENDERS[contender](product, setup)
+            assert isinstance(kernel, Kernel)
+            kernels.append(RankedKernel(product, 1, kernel))
+    return kernels

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.support import InputError, UnavailableError
-from pytest_gpuenergy.tuners.conv.conv_templates import CONV_TEMPLATES
-from pytest_gpuenergy.tuners.gemm.gemm_space import GEMM_TEMPLATES
+from pytest_gpuenergy.support import FormError, InputError, UnavailableError, shown
+from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, template_space
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
 from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
 from pytest_gpuenergy.tuning import (
@@ -18,11 +18,11 @@ from pytest_gpuenergy.tuning import (
     TVM,
     RecipeForm,
     RecordFile,
-    TemplateForm,
     TunerName,
     find_records,
-    load_records as load_records_of_forms,
+    read_records,
     recorded_kernel,
+    unusable,
     usual_tuner,
 )
 from pytest_gpuenergy.workloads import Workload
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings
     from pytest_gpuenergy.tuning import SearchSpace
 
-FORMS: Mapping[TunerName, RecipeForm] = {
-    TVM: METASCHEDULE,
-    TEMPLATE: TemplateForm[Any]({**GEMM_TEMPLATES, **CONV_TEMPLATES}),
-}
+FORMS: Mapping[TunerName, RecipeForm] = {TVM: METASCHEDULE, TEMPLATE: TEMPLATE_FORM}
 """The form of the recipes that each tuner writes."""
 
 
@@ -48,10 +45,35 @@ def load_records(path: Path) -> RecordFile:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     try:
-        return load_records_of_forms(path, FORMS.values())
+        file = read_records(path)
     except InputError:
         refuse_ansor(path)  # an old log may have a name like that of a record file
         raise
+    try:
+        forms = {form.tuner: form for form in FORMS.values()}
+        if (form := forms.get(file.tuner)) is None:
+            raise FormError(f"its tuner is {shown(file.tuner)} instead of {' or '.join(forms)}")
+        toolchain = form.check_toolchain(file.toolchain)
+        records = []
+        for place, record in enumerate(file.records):
+            try:
+                recipe = form.check(json.loads(record.recipe), file.workload)
+            except FormError as error:
+                raise FormError(f"in records[{place}] {error}") from None
+            records.append(replace(record, recipe=recipe))
+    except FormError as error:
+        raise unusable(path, error) from None
+    return replace(file, toolchain=toolchain, records=tuple(records))
+
+
+def search_ms(file: RecordFile, rank: int) -> float:
+    """Return the time of a launch in a rank's trial, in ms; a trial is shorter than a measurement.
+
+    Raises:
+        InputError: there is no such rank.
+    """
+    [form] = [form for form in FORMS.values() if form.tuner == file.tuner]
+    return form.time_ms(file.record(rank).recipe)
 
 
 def records_of(
@@ -99,7 +121,7 @@ def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
         InputError: a file is damaged, of another format or inconsistent.
     """
     files = {path: load_records(path) for path in sorted(folder.glob("*.json"))}
-    return {path: file for path, file in files.items() if file.form == FORMS[tuner]}
+    return {path: file for path, file in files.items() if file.tuner == FORMS[tuner].tuner}
 
 
 def kernels_of(
@@ -116,8 +138,8 @@ def kernels_of(
         InputError: there is no such rank; or TVM is needed and missing, or crashes on a record.
         KernelFault: a record does not apply to its workload or cannot be lowered.
     """
-    if file.form == FORMS[TEMPLATE]:
-        return [recorded_kernel(file, rank) for rank in ranks]
+    if file.tuner == TEMPLATE_FORM.tuner:
+        return [recorded_kernel(TEMPLATE_FORM, file, rank) for rank in ranks]
     from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 
     if store is not None:
@@ -155,7 +177,7 @@ class Spaces:
             search: how TVM searches.
         """
         if tuner == TEMPLATE:
-            return lambda workload: _template_space(workload, device)
+            return lambda workload: template_space(workload, device)
         from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
         from pytest_gpuenergy.tuners.tvm.tvm_space import TvmSpace
 
@@ -169,18 +191,3 @@ class Spaces:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-
-def _template_space(workload: Workload, device: Device) -> SearchSpace:
-    """Return the search space of our templates for a workload.
-
-    Raises:
-        InputError: there are no templates for it, or none for this device.
-    """
-    from pytest_gpuenergy.tuners.conv.conv_templates import ConvSpace
-    from pytest_gpuenergy.tuners.gemm.gemm_space import GemmSpace
-    from pytest_gpuenergy.workloads import Conv2d
-
-    if isinstance(workload, Conv2d):
-        return ConvSpace(workload, device)
-    return GemmSpace(workload, device)

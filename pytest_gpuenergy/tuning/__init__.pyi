@@ -1,9 +1,9 @@
-from .bands import (
+from .choose import (
     Contender as Contender,
     Representative as Representative,
+    TuneSettings as TuneSettings,
     representatives as representatives,
 )
-from .far_device import FarDevice as FarDevice
 from .loop import (
     SearchLoop as SearchLoop,
     SearchProgress as SearchProgress,
@@ -33,8 +33,10 @@ from .records import (
     RecordFile as RecordFile,
     dump_records as dump_records,
     file_name as file_name,
-    load_records as load_records,
+    read_records as read_records,
+    unusable as unusable,
 )
+from .remote_device import RemoteDevice as RemoteDevice
 from .search_space import (
     TEMPLATE as TEMPLATE,
     TUNER_NAMES as TUNER_NAMES,
@@ -48,7 +50,7 @@ from .search_space import (
 )
 from .template import (
     FIRST_ASYNCHRONOUS as FIRST_ASYNCHRONOUS,
-    LARGEST as LARGEST,
+    MAX_PARAMETER as MAX_PARAMETER,
     SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
     WARP_LANES as WARP_LANES,
     CardResources as CardResources,
@@ -66,14 +68,13 @@ from .template_space import (
 from .tuner import (
     Tuner as Tuner,
     TuneResult as TuneResult,
-    TuneSettings as TuneSettings,
     is_kept as is_kept,
     keep_outcome as keep_outcome,
     write_performance as write_performance,
 )
 from .tuning_gpus import (
     Confirm as Confirm,
+    StationConfirmer as StationConfirmer,
     TimingTask as TimingTask,
     TuningGpus as TuningGpus,
-    confirm_with as confirm_with,
 )

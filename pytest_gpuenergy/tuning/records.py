@@ -8,7 +8,7 @@ time, power and energy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +26,11 @@ from pytest_gpuenergy.support import (
     shown,
     write_atomically,
 )
-from pytest_gpuenergy.tuning.search_space import RecipeForm
 from pytest_gpuenergy.workloads import Workload, from_parameters, is_plain_name, to_parameters
 
 FORMAT = "gpuenergy-records"
 FORMAT_VERSION = 1
-MOST_RECORDS = 25
+MAX_RECORDS = 25
 WHAT = "record file"
 """The name of these files in messages."""
 
@@ -42,7 +41,7 @@ BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
 PERFORMANCE_FOLDER = "performance"
 """A folder beside record files that contains the rates of their kernels under the same names."""
 
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class RecordFile:
 
     Attributes:
         workload: the workload that the kernels compute.
-        form: the form of their recipes.
+        tuner: the name of the tuner that wrote their recipes, see `RecipeForm`.
         gpu: the name of the GPU that they were tuned for, as in NVML.
         driver: the version of its driver.
         toolchain: the toolchain and its target, such as TVM's version and TVM's target.
@@ -91,7 +90,7 @@ class RecordFile:
     """
 
     workload: Workload
-    form: RecipeForm
+    tuner: str
     gpu: str
     driver: str
     toolchain: Mapping[str, Any] = field(hash=False)
@@ -126,15 +125,8 @@ class RecordFile:
         made = {name: text for name, text in self.toolchain.items() if isinstance(text, str)}
         search = {"band": self.record(rank).band, "trials": self.trials_total, "gpu": self.gpu}
         details = {**search, **made, "date": self.date}
-        origin = Origin(self.form.tuner, rank, {**kernel.origin.details, **details})
+        origin = Origin(self.tuner, rank, {**kernel.origin.details, **details})
         return replace(kernel, origin=origin, recorded=self.recorded(rank))
-
-    def search_ms(self, rank: int) -> float:
-        """Return the time of a launch in a rank's trial, in ms.
-
-        A trial is shorter than a measurement.
-        """
-        return self.form.time_ms(self.record(rank).recipe)
 
     def recorded(self, rank: int) -> tuple[RecordedFigures, ...]:
         """Return the measured figures of a rank, for `Kernel.recorded`; empty if there are none."""
@@ -179,25 +171,29 @@ def ending_of(workload: Workload, variant: str = "") -> str:
     return f"_{workload.signature}{'.' if variant else ''}{variant}.json"
 
 
-def load_records(path: Path, forms: Iterable[RecipeForm]) -> RecordFile:
-    """Read a record file; nothing in it is executed.
+def read_records(path: Path) -> RecordFile:
+    """Read a record file of any tuner, whose recipes and toolchain are not checked.
 
-    Args:
-        path: the file.
-        forms: the forms of recipes to accept.
+    The toolchain has all members of the header that are not attributes of `RecordFile`.
 
     Raises:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
-    content = read_bytes(path, WHAT, _LARGEST_BYTES)
+    content = read_bytes(path, WHAT, _MAX_BYTES)
     try:
-        file = _record_file(decode(content, Any, "the document"), forms)
+        file = _record_file(decode(content, Any, "the document"))
     except (FormError, InputError) as error:
-        raise InputError(
-            f"The {WHAT} {path} cannot be used, because {_clause(error)}: restore the original "
-            "file, or write it again with 'gpuenergy tune'."
-        ) from None
+        raise unusable(path, error) from None
     return replace(file, folder=path.parent)
+
+
+def unusable(path: Path, error: Exception) -> InputError:
+    """Return the error for a record file that is damaged, with the reason as a clause."""
+    reason = str(error).rstrip(".")
+    return InputError(
+        f"The {WHAT} {path} cannot be used, because {reason[:1].lower()}{reason[1:]}: restore the "
+        "original file, or write it again with 'gpuenergy tune'."
+    )
 
 
 def dump_records(file: RecordFile, path: Path) -> None:
@@ -209,7 +205,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
     header: dict[str, Any] = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
-        "tuner": file.form.tuner,
+        "tuner": file.tuner,
         "gpu": file.gpu,
         "driver": file.driver,
         "date": file.date,
@@ -224,7 +220,7 @@ def dump_records(file: RecordFile, path: Path) -> None:
     head = json.dumps(header, indent=2).removesuffix("\n}")
     text = f'{head},\n  "records": [\n{lines}\n  ]\n}}\n'
     try:
-        _record_file(decode(text, Any, "the document"), [file.form])
+        _record_file(decode(text, Any, "the document"))
     except FormError as error:
         raise InputError(
             f"The records of {file.workload.name} are inconsistent: {error}."
@@ -234,12 +230,6 @@ def dump_records(file: RecordFile, path: Path) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise InputError(f"The {WHAT} {path} cannot be written: {error.strerror}.") from None
-
-
-def _clause(error: Exception) -> str:
-    """Return an error's sentence as a part of another sentence."""
-    text = str(error).rstrip(".")
-    return text[:1].lower() + text[1:]
 
 
 def _entry_text(record: Record) -> str:
@@ -260,12 +250,6 @@ class _Entry(Struct):
     measured: Measured | None = None
 
 
-class _Head(Struct):
-    format: Any = None
-    version: Any = None
-    tuner: str = "tvm-metaschedule"  # older files do not name their tuner
-
-
 class _Document(Struct):
     gpu: str
     driver: str
@@ -274,66 +258,50 @@ class _Document(Struct):
     workload: dict[str, Any]
     records: list[_Entry]
     objective: Metric = Metric.TIME
+    tuner: str = "tvm-metaschedule"  # older files do not name their tuner
 
 
-def _record_file(value: object, forms: Iterable[RecipeForm]) -> RecordFile:
-    head = convert(value, _Head, "the document")
-    if head.format != FORMAT:
-        raise FormError(f"its format is {shown(head.format)} instead of {FORMAT!r}")
-    if head.version != FORMAT_VERSION:
+def _record_file(value: object) -> RecordFile:
+    header = convert(value, dict[str, Any], "the document")
+    if header.get("format") != FORMAT:
+        raise FormError(f"its format is {shown(header.get('format'))} instead of {FORMAT!r}")
+    if header.get("version") != FORMAT_VERSION:
         raise FormError(
-            f"its version is {shown(head.version)}, but this gpuenergy reads {FORMAT_VERSION}"
+            f"its version is {shown(header.get('version'))}, but this gpuenergy reads "
+            f"{FORMAT_VERSION}"
         )
-    form = _form_of(head.tuner, forms)
     top = convert(value, _Document, "the document")
-    header = convert(value, dict[str, Any])
     counts, entries = top.trials, top.records
     if not 0 <= counts.valid <= counts.total or counts.valid < len(entries):
         raise FormError(
             f"it has {len(entries)} records, but {counts.valid} of {counts.total} trials were valid"
         )
-    if not 1 <= len(entries) <= MOST_RECORDS:
-        raise FormError(f"it has {len(entries)} records instead of 1 to {MOST_RECORDS}")
-    workload = from_parameters(top.workload)
-    toolchain = form.check_toolchain(header)
-    texts = {key: value for key, value in header.items() if isinstance(value, str)}
-    for key, text in texts.items():
-        _check_line(key, text)
+    if not 1 <= len(entries) <= MAX_RECORDS:
+        raise FormError(f"it has {len(entries)} records instead of 1 to {MAX_RECORDS}")
+    for key, text in header.items():
+        if isinstance(text, str) and not text.isprintable():  # it may be printed on a terminal
+            raise FormError(f"{key!r} is {shown(text)}, which contains unprintable characters")
+    for place, entry in enumerate(entries):
+        if entry.rank != place + 1:
+            raise FormError(f"records[{place}].rank is {entry.rank} instead of {place + 1}")
+    own = {"format", "version", *_Document.__struct_fields__}
     return RecordFile(
-        workload=workload,
-        form=form,
+        workload=from_parameters(top.workload),
+        tuner=top.tuner,
         gpu=top.gpu,
         driver=top.driver,
-        toolchain=toolchain,
+        toolchain={key: member for key, member in header.items() if key not in own},
         date=top.date,
         trials_total=counts.total,
         trials_valid=counts.valid,
         records=tuple(
-            _record(entry, rank, workload, form) for rank, entry in enumerate(entries, start=1)
+            Record(
+                entry.rank,
+                entry.band,
+                json.dumps(entry.record, separators=(",", ":")),
+                entry.measured,
+            )
+            for entry in entries
         ),
         objective=top.objective,
     )
-
-
-def _form_of(tuner: str, forms: Iterable[RecipeForm]) -> RecipeForm:
-    known = {form.tuner: form for form in forms}
-    if tuner not in known:
-        raise FormError(f"its tuner is {shown(tuner)} instead of {' or '.join(known)}")
-    return known[tuner]
-
-
-def _check_line(key: str, text: str) -> None:
-    """Accept text that is safe to print on a terminal: no line ends, no control characters."""
-    if not text.isprintable():
-        raise FormError(f"{key!r} is {shown(text)}, which contains unprintable characters")
-
-
-def _record(entry: _Entry, rank: int, workload: Workload, form: RecipeForm) -> Record:
-    place = f"records[{rank - 1}]"
-    if entry.rank != rank:
-        raise FormError(f"{place}.rank is {entry.rank} instead of {rank}")
-    try:
-        recipe = form.check(entry.record, workload)
-    except FormError as error:
-        raise FormError(f"in {place} {error}") from None
-    return Record(rank, entry.band, recipe, entry.measured)

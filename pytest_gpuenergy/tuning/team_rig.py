@@ -1,9 +1,7 @@
 """Evaluates the candidates of one workload on several GPUs at the same time.
 
-Cards of one model differ by some percent in time and power. The time and power of a candidate on a
-card are therefore divided by those of a reference kernel on the same card, and multiplied by those
-of the reference in the log. The reference is the first candidate that ran. All figures in the log
-are thus those of one imaginary card, whichever cards took part.
+All figures in the log are those of one imaginary card, whichever cards took part, see `CardScales`.
+The reference kernel is the first candidate that ran.
 """
 
 from __future__ import annotations
@@ -17,11 +15,15 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Evaluation, Team, promising
+from pytest_gpuenergy.engine import CardScales, Evaluation, Team, promising
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.support import DeviceError, KernelFault
-from pytest_gpuenergy.tuning.tuning_gpus import REFERENCE_RUNS, TimingTask
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuning.tuning_gpus import TimingTask
+
+REFERENCE_RUNS = 5
+"""The number of timings of the reference kernel on each GPU; their median scales all other figures
+of that GPU."""
 
 _AHEAD = 2
 """The number of tasks that each GPU has at a time, so that none waits for this process."""
@@ -34,18 +36,11 @@ class ReferenceKernel(NamedTuple):
     evaluation: Evaluation
 
 
-class _Scale(NamedTuple):
-    """The factors from the figures of a card to those of the log."""
-
-    time: float
-    power: float
-
-
 class TeamRig:
     """Evaluates the candidates of one workload on several GPUs, like `engine.Rig` on one.
 
     Args:
-        team: the team of `TuningGpu` processes.
+        team: the processes of the GPUs.
         device: one of the GPUs as this process has opened it, for compiling.
         inputs: the archive of the workload's inputs.
         objective: the figure that the search minimizes.
@@ -64,7 +59,9 @@ class TeamRig:
         self._team = team
         self._device = device
         self._inputs = inputs
-        self._scales: dict[str, _Scale] = {}
+        self._scales = CardScales[Evaluation](
+            team, "reference kernel", lambda one: (one.time_ms, one.power_w) if one.good else ()
+        )
         self._reference: ReferenceKernel | None = None
         if reference is not None:
             self._compare(reference)
@@ -75,14 +72,14 @@ class TeamRig:
         known: Sequence[Evaluation],
         is_stopped: Callable[[], bool],
     ) -> Iterator[tuple[int, Evaluation]]:
-        """See `engine.evaluate.evaluate`; positions come in the same order.
+        """See `Rig.evaluate`; positions come in the same order.
 
         Raises:
             DeviceError: no GPU is left.
         """
         first = len(known)
         timed: list[Evaluation] = []
-        while not self._scales and len(timed) < len(batch):
+        while self._reference is None and len(timed) < len(batch):
             if is_stopped():
                 return
             timed.append(self._first(batch[len(timed)]))
@@ -91,19 +88,19 @@ class TeamRig:
         for turn, job in rest:
             if isinstance(job, Job):
                 self._team.prepare(turn, [job.kernel])
-        for found in self._results(rest, is_stopped):
-            timed.append(self._scaled(found))
+        for result in self._results(rest, is_stopped):
+            timed.append(self._scaled(result))
             yield len(timed) - 1, timed[-1]
+        turns = {member.uuid: turn for turn, member in enumerate(self._team.members)}
         places = [
             place
             for place in promising(self.objective, timed, known)
             if timed[place].power_w is None
         ]
-        turns = {member.uuid: turn for turn, member in enumerate(self._team.members)}
         jobs = [(turns.get(timed[place].gpu or "", place), batch[place]) for place in places]
         powers = self._results(jobs, is_stopped, runs=0, power=True)
-        for place, found in zip(places, powers, strict=False):
-            yield place, self._with_power(timed[place], found)
+        for place, result in zip(places, powers, strict=False):
+            yield place, self._with_power(timed[place], result) if result.good else result
 
     def _results(
         self,
@@ -124,10 +121,10 @@ class TeamRig:
             if not waiting:
                 return
             turn, job, answer = waiting.popleft()
-            found = answer.result()
-            while found.good and not self._is_compared(found.gpu):
-                found = self._start(turn, job, runs=runs, power=power).result()
-            yield found
+            result = answer.result()
+            while result.good and not self._is_compared(result.gpu):
+                result = self._start(turn, job, runs=runs, power=power).result()
+            yield result
 
     def _start(
         self, turn: int, job: Job | KernelFault, *, runs: int = 1, power: bool = False
@@ -142,13 +139,17 @@ class TeamRig:
             return done
         return self._team.start(turn, TimingTask(job, self._inputs, runs, power))
 
+    def _start_reference(self, turn: int, job: Job) -> Future[Evaluation]:
+        power = self.objective is not Metric.TIME
+        return self._start(turn, job, runs=REFERENCE_RUNS, power=power)
+
     def _first(self, job: Job | KernelFault) -> Evaluation:
         """Time one candidate alone; the first one that runs becomes the reference."""
-        found = self._start(0, job).result()
-        if not found.good:
-            return found
+        result = self._start(0, job).result()
+        if not result.good:
+            return result
         assert isinstance(job, Job)
-        return self._compare(ReferenceKernel(job, found), is_new=True)
+        return self._compare(ReferenceKernel(job, result), is_new=True)
 
     def _compare(self, reference: ReferenceKernel, *, is_new: bool = False) -> Evaluation:
         """Measure the reference on all cards; return its figures, or why it fails.
@@ -161,82 +162,53 @@ class TeamRig:
             for turn, member in enumerate(self._team.members)
             if not member.lost
         ]
-        found = [future.result() for future in pending]
-        if not found[0].good:
-            return found[0]
+        results = [future.result() for future in pending]
+        first = results[0]
+        if not first.good:
+            return first
         if is_new:
-            base = found[0]
+            base = first
         elif base.power_w is None:
-            base = replace(base, power_w=found[0].power_w)
+            base = replace(base, power_w=first.power_w)
         self._reference = ReferenceKernel(job, base)
-        for one in found:
-            self._note(one, base)
-        return self._scaled(found[0])
+        self._scales.compare(results, base)
+        return self._scaled(first)
 
     def _is_compared(self, gpu: str | None) -> bool:
         """Return whether a card's figures can be scaled to those of the log.
 
         A card that has replaced a lost one measures the reference first.
         """
-        turns = [turn for turn, one in enumerate(self._team.members) if one.uuid == gpu]
-        if gpu in self._scales or self._reference is None:
+        if self._reference is None or self._scales.of(gpu):
             return True
-        if not turns or self._team.members[turns[0]].lost:
+        members = self._team.members
+        turn = next((n for n, one in enumerate(members) if one.uuid == gpu and not one.lost), None)
+        if turn is None:
             return False
         job, base = self._reference
-        self._note(self._start_reference(turns[0], job).result(), base)
-        return gpu in self._scales
+        self._scales.compare([self._start_reference(turn, job).result()], base)
+        return self._scales.of(gpu) is not None
 
-    def _start_reference(self, turn: int, job: Job) -> Future[Evaluation]:
-        power = self.objective is not Metric.TIME
-        return self._start(turn, job, runs=REFERENCE_RUNS, power=power)
+    def _scaled(self, result: Evaluation) -> Evaluation:
+        scales = self._scales.of(result.gpu)
+        if scales is None or result.time_ms is None:
+            return result
+        scaled = replace(result, time_ms=result.time_ms * scales[0], time_scale=scales[0])
+        return scaled if result.power_w is None else self._with_power(scaled, result)
 
-    def _note(self, one: Evaluation, base: Evaluation) -> None:
-        """Note the scale of a card, or leave the card out if the reference fails there."""
-        if one.good and one.gpu is not None:
-            self._scales[one.gpu] = _Scale(
-                _ratio(base.time_ms, one.time_ms), _ratio(base.power_w, one.power_w)
-            )
-        elif one.gpu in self._team.working:
-            self._leave(one)
-
-    def _leave(self, one: Evaluation) -> None:
-        [member] = [member for member in self._team.members if member.uuid == one.gpu]
-        self._team.leave(
-            member,
-            DeviceError(
-                f"{self._device.name} ({member.uuid}) cannot be used, because the reference kernel "
-                f"fails there ({one.outcome}): {one.message}"
-            ),
-        )
-
-    def _scaled(self, found: Evaluation) -> Evaluation:
-        scale = self._scales.get(found.gpu or "")
-        if scale is None or not found.good or found.time_ms is None:
-            return found
-        time_ms = found.time_ms * scale.time
-        scaled = replace(found, time_ms=time_ms, time_scale=scale.time)
-        return scaled if found.power_w is None else self._with_power(scaled, found)
-
-    def _with_power(self, timed: Evaluation, found: Evaluation) -> Evaluation:
-        """Return ``timed`` with the power in ``found``, or the fault that occurred under load."""
-        if not found.good:
-            return found
-        if found.power_w is None or timed.time_ms is None:
+    def _with_power(self, timed: Evaluation, result: Evaluation) -> Evaluation:
+        """Return ``timed`` with the power in ``result``, if it was measured."""
+        if result.power_w is None or timed.time_ms is None:
             return timed
-        scale = self._scales.get(found.gpu or "", _Scale(1.0, 1.0))
+        time_scale, power_scale = self._scales.of(result.gpu) or (1.0, 1.0)
         sustained_ms = timed.time_ms
-        if found.sustained_ms is not None:
-            sustained_ms = found.sustained_ms * scale.time
-        power_w = found.power_w * scale.power
+        if result.sustained_ms is not None:
+            sustained_ms = result.sustained_ms * time_scale
+        power_w = result.power_w * power_scale
         return replace(
             timed,
             sustained_ms=sustained_ms,
             power_w=power_w,
-            power_scale=scale.power,
+            power_scale=power_scale,
             energy_mj=power_w * sustained_ms,
         )
-
-
-def _ratio(base: float | None, here: float | None) -> float:
-    return base / here if base and here else 1.0

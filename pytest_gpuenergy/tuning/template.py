@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, Self, TypeVar
 
@@ -94,7 +93,7 @@ def card_resources(device: Device) -> CardResources:
 
 W = TypeVar("W", bound=Workload)
 
-LARGEST = 1 << 20
+MAX_PARAMETER = 1 << 20
 """The largest value of a parameter."""
 
 
@@ -111,15 +110,17 @@ class TemplateParameters(ABC, Generic[W]):
     """The parameters that recipes of earlier versions lack, with the values of those kernels."""
     least: ClassVar[Mapping[str, int]] = {}
     """The smallest values of parameters, if not 0."""
+    least_capability: ClassVar[int] = 0
+    most_capability: ClassVar[int] = 1 << 20
 
     def __post_init__(self) -> None:
         smallest = self.least
         for name, value in vars(self).items():  # a search makes ten thousand: no copies
             least = smallest.get(name, 0)
-            if not isinstance(value, int) or not least <= value <= LARGEST:
+            if not isinstance(value, int) or not least <= value <= MAX_PARAMETER:
                 raise InputError(
                     f"The template {self.template} needs {name} to be a whole number from "
-                    f"{least} to {LARGEST}, not {value!r:.40}."
+                    f"{least} to {MAX_PARAMETER}, not {value!r:.40}."
                 )
 
     @classmethod
@@ -151,6 +152,46 @@ class TemplateParameters(ABC, Generic[W]):
     @abstractmethod
     def computes(cls, workload: Workload) -> bool:
         """Return whether the template has kernels for a workload."""
+
+    @classmethod
+    def suits(cls, card: CardResources) -> bool:
+        """Return whether the template's instructions exist on a card."""
+        return cls.least_capability <= card.capability <= cls.most_capability
+
+    def runs_on(self, card: CardResources) -> bool:
+        """Return whether the instructions of this kernel exist on a card."""
+        return self.suits(card)
+
+    @classmethod
+    @abstractmethod
+    def fitting(cls, workload: W, card: CardResources) -> Iterator[Self]:
+        """Yield the parameters worth trying for a workload that fit the card's resources."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """The number of threads of a block."""
+
+    @abstractmethod
+    def registers(self, workload: W) -> int:
+        """Return about how many registers a thread needs."""
+
+    @abstractmethod
+    def shared_bytes(self, workload: W) -> int:
+        """Return the bytes of shared memory of a block."""
+
+    def resident(self, workload: W, card: CardResources) -> int:
+        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
+        registers, shared_bytes = self.registers(workload), self.shared_bytes(workload)
+        if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
+            return 0
+        threads = -(-self.threads // WARP_LANES) * WARP_LANES
+        return min(
+            card.threads // threads,
+            card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
+            card.registers // (registers * threads),
+            card.most_blocks,
+        )
 
     @abstractmethod
     def choices(self, workload: W) -> dict[str, object]:
@@ -184,16 +225,13 @@ def template_text(
         texts: the names of files in the folder, without their suffix.
         head: lines before the constants.
     """
-    lines = itertools.starmap(_definition, constants.items())
+    lines = [
+        f"#define {name} {value if isinstance(value, str) else int(value)}"
+        if isinstance(value, bool | str)
+        else f"constexpr int {name} = {value};"
+        for name, value in constants.items()
+    ]
     return "\n".join([*head, *lines, "", *(_text(folder, name) for name in texts)])
-
-
-def _definition(name: str, value: Constant) -> str:
-    if isinstance(value, bool):
-        return f"#define {name} {int(value)}"
-    if isinstance(value, str):
-        return f"#define {name} {value}"
-    return f"constexpr int {name} = {value};"
 
 
 @functools.cache

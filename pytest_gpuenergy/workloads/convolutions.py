@@ -252,13 +252,11 @@ class Conv2dKind:
     networks = NETWORKS
 
     def parse(self, text: str) -> Conv2d | None:
-        """Return the convolution that ``text`` describes; None if it has another form."""
         if _SIZES.fullmatch(text) is None:
             return None
         return self.from_sizes("", [int(number) for number in text.split(",")])
 
     def text_of(self, workload: Workload) -> str:
-        """Return the sizes, separated by commas."""
         assert isinstance(workload, Conv2d)
         numbers = [getattr(workload.shape, field.name) for field in fields(Conv2dShape)]
         while numbers[_LEAST_NUMBERS:] and numbers[-1] == 1:
@@ -266,12 +264,14 @@ class Conv2dKind:
         return ",".join(map(str, numbers))
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Conv2d:
-        """From nine to eleven numbers; without a name it is named after them.
-
-        For example ``conv_1x56x56_64x64_3x3_s1_p1``.
-        """
         workload = Conv2d.of(name, *sizes)
-        return workload if name else Conv2d(_name_of(workload.shape), workload.shape)
+        if name:
+            return workload
+        s = workload.shape
+        name = f"conv_{s.N}x{s.H}x{s.W}_{s.CO}x{s.CI}_{s.KH}x{s.KW}_s{s.strides}_p{s.padding}"
+        name += f"_d{s.dilation}" if s.dilation > 1 else ""
+        name += f"_g{s.groups}" if s.groups > 1 else ""
+        return workload.called(name)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
         """From `Conv2d.parameters`; layout and dtype, which are always the same, may be missing."""
@@ -281,10 +281,3 @@ class Conv2dKind:
                 raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
         check_parameter_names(self.name, fields(Conv2dShape), given)
         return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
-
-
-def _name_of(s: Conv2dShape) -> str:
-    name = f"conv_{s.N}x{s.H}x{s.W}_{s.CO}x{s.CI}_{s.KH}x{s.KW}_s{s.strides}_p{s.padding}"
-    if s.dilation > 1:
-        name += f"_d{s.dilation}"
-    return name + (f"_g{s.groups}" if s.groups > 1 else "")

@@ -95,7 +95,12 @@ def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) 
         return np.asarray(draw(shape))  # without dimensions, some of NumPy's draws are no arrays
     rows = (shape[axis:] for axis in range(1, len(shape) + 1))
     row = next(row for row in rows if math.prod(row) <= DRAWN_ELEMENTS // _LEAST_ROWS)
-    return draw((_largest_prime(DRAWN_ELEMENTS // math.prod(row)), *row))
+    prime = next(
+        number
+        for number in itertools.count(DRAWN_ELEMENTS // math.prod(row), -1)
+        if all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
+    )
+    return draw((prime, *row))
 
 
 def repeated(first: Array, shape: tuple[int, ...]) -> Array:
@@ -138,12 +143,3 @@ def write_repeated(first: Array, whole: Array) -> None:
         piece[:split] = head
         piece[split:] = rows[: piece.shape[0] - split]
         written *= 2
-
-
-def _largest_prime(most: int) -> int:
-    """Return the largest prime number of at most ``most``."""
-    return next(
-        number
-        for number in itertools.count(most, -1)
-        if all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
-    )

@@ -325,7 +325,18 @@ def product_name(gemm: Gemm) -> str:
 
 
 def _request(text: str) -> GemmRequest:
-    given = _words(text)
+    given: dict[str, str] = {}
+    for word in text.split():
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise InputError(
+                f"{text!r} has {shown(word)}, which is not understood: give sizes such as "
+                f"{GRAMMAR!r}, separated by spaces."
+            )
+        name, value = match.groups()
+        if name in given:
+            raise _twice(text, name)
+        given[name] = value
     options = {name: _whole(name, given.pop(name)) for name in _OPTIONS if name in given}
     sizes: dict[str, int] = {}
     for names in [name for name in given if set(name) <= set(_SIZES)]:
@@ -365,22 +376,6 @@ def _request(text: str) -> GemmRequest:
         bool(option and option & _IN_BACKGROUND),
         named,
     )
-
-
-def _words(text: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for word in text.split():
-        match = _WORD.fullmatch(word)
-        if match is None:
-            raise InputError(
-                f"{text!r} has {shown(word)}, which is not understood: give sizes such as "
-                f"{GRAMMAR!r}, separated by spaces."
-            )
-        name, value = match.groups()
-        if name in given:
-            raise _twice(text, name)
-        given[name] = value
-    return given
 
 
 def _twice(text: str, name: str) -> InputError:
@@ -423,7 +418,6 @@ class GemmKind:
     }
 
     def parse(self, text: str) -> Gemm | None:
-        """Return the matrix product that ``text`` describes; None if it has another form."""
         return parse_gemm(text)
 
     def text_of(self, workload: Workload) -> str:
@@ -434,7 +428,6 @@ class GemmKind:
         return " ".join(f"{name}={value}" for name, value in given.items())
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
-        """From M, N and K, in layout nn and float32."""
         if len(sizes) != 3:
             raise InputError(f"gemm takes the three numbers M,N,K, not {len(sizes)} numbers.")
         m, n, k = sizes

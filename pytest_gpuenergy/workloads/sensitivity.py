@@ -86,11 +86,13 @@ def estimate_conditions(
         bounds: the error bounds of the outputs to look at.
     """
     wide = [name for name, bound in bounds.items() if _is_wide(right[name], bound)]
-    uneven = [
-        name
-        for name, bound in bounds.items()
-        if name not in wide and _is_uneven(right[name], bound)
-    ]
+    uneven = []
+    for name, bound in bounds.items():
+        if name not in wide and bound.max_relative:
+            slices = _largest_of_slices(np.abs(right[name]))
+            largest = float(max(right[name].max(), -right[name].min()))
+            if ((slices > 0) & (slices < bound.max_relative / _BLIND * largest)).any():
+                uneven.append(name)
     few = [
         name
         for name, bound in bounds.items()
@@ -221,14 +223,6 @@ def _is_wide(right: Values, bound: ErrorBound) -> bool:
     largest = float(max(right.max(), -right.min()))
     limit = bound.max_relative * (largest if math.isfinite(largest) else _largest_finite(right))
     return float(((sample > 0) & (sample < limit)).mean()) > _BLIND
-
-
-def _is_uneven(right: Values, bound: ErrorBound) -> bool:
-    if not bound.max_relative:
-        return False
-    slices = _largest_of_slices(np.abs(right))
-    limit = bound.max_relative / _BLIND * float(max(right.max(), -right.min()))
-    return bool(((slices > 0) & (slices < limit)).any())
 
 
 def _largest_of_slices(sizes: Values) -> Values:

@@ -21,7 +21,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges
 from pytest_gpuenergy.workloads.inputs import NORMAL, beginning, draw_from, repeated
 from pytest_gpuenergy.workloads.number_types import (
-    Array as Array,
+    Array,
     is_floating,
     is_known,
     largest,
@@ -292,23 +292,18 @@ class Workload(ABC):
         and booleans equally likely true or false, except for tensors in `ranges`. Large ones repeat
         their beginning, see `repeated`.
         """
-        return self._whole(self._beginnings(seed, None))
-
-    def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
-        """Return inputs drawn from ``seed`` that mix ordinary values with extreme ones.
-
-        They keep to `ranges`. A workload that has a `make_inputs` of its own has these as well.
-        """
-        return self._whole(self.draw_inputs(seed, edges))
+        beginnings = self._beginnings(seed, None)
+        return {one.name: repeated(beginnings[one.name], one.shape) for one in self.inputs}
 
     def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
-        """Return the beginnings that `make_inputs` or, with ``edges``, `make_edge_inputs` draws."""
+        """Return the beginnings of inputs, see `repeated`: as of `make_inputs`, or with edges.
+
+        With ``edges`` they mix ordinary values with extreme ones, and keep to `ranges`. A workload
+        that has a `make_inputs` of its own has these in both cases.
+        """
         if type(self).make_inputs is not Workload.make_inputs:
             return self.make_inputs(seed)
         return self._beginnings(seed, edges)
-
-    def _whole(self, beginnings: Mapping[str, Array]) -> dict[str, Array]:
-        return {one.name: repeated(beginnings[one.name], one.shape) for one in self.inputs}
 
     def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
         free = [tensor.name for tensor in self.inputs if tensor.name not in self.ranges][:1]
@@ -320,14 +315,13 @@ class Workload(ABC):
             mine = edges if one.name in free else replace(edges, sign=0)
             return draw_edges(generator, one.dtype, own, mine, shape)
 
-        return {
-            one.name: beginning(one.shape, functools.partial(draw, one, generator))
-            for one, generator in zip(self.inputs, self._generators(seed), strict=True)
-        }
-
-    def _generators(self, seed: int) -> list[np.random.Generator]:
         streams = np.random.SeedSequence(seed).spawn(len(self.inputs))
-        return [np.random.default_rng(stream) for stream in streams]
+        return {
+            one.name: beginning(
+                one.shape, functools.partial(draw, one, np.random.default_rng(stream))
+            )
+            for one, stream in zip(self.inputs, streams, strict=True)
+        }
 
     @property
     def digest(self) -> str | None:

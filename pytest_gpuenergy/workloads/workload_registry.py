@@ -142,7 +142,17 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
     Raises:
         InputError: there is no such workload, or the project's own are malformed.
     """
-    return _named(name, all_networks(root))
+    known = all_networks(root)
+    by_name = _by_name(known)
+    found = by_name.get(name) or by_name.get(numbered_case(name))
+    if found is None:
+        choices = []
+        for group in filter(None, known.values()):
+            names = [workload.name for workload in group]
+            several = len(names) > _MOST_NAMES
+            choices.append(f"{names[0]} ... {names[-1]}" if several else ", ".join(names))
+        raise InputError(f"There is no workload {name!r}: choose one of {', '.join(choices)}.")
+    return found
 
 
 def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
@@ -160,7 +170,15 @@ def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
     Raises:
         InputError: there is no such network, or the project's own workloads are malformed.
     """
-    return _network(name, all_networks(root))
+    known = all_networks(root)
+    if name not in known:
+        raise InputError(f"There is no network {name!r}: choose one of {', '.join(known)}.")
+    if not known[name]:
+        raise InputError(
+            "This project has no workloads of its own: add them to [tool.gpuenergy.workloads] in "
+            "its pyproject.toml."
+        )
+    return known[name]
 
 
 def networks_named(text: str, root: Path | None = None) -> list[str]:
@@ -199,14 +217,13 @@ def choose_workloads(
         InputError: there is no such workload or network, a shape is not understood or has the name
             of another workload, or nothing is named.
     """
-    known = all_networks(root)
-    by_name = _by_name(known)
+    by_name = _by_name(all_networks(root))
     chosen: dict[str, Workload] = {}
     for word in split_words(cases):
-        found = tuple(CASES.values()) if word == ALL else (_named(word, known),)
+        found = tuple(CASES.values()) if word == ALL else (find_workload(word, root),)
         chosen.update((workload.name, workload) for workload in found)
     for word in split_words(networks):
-        chosen.update((workload.name, workload) for workload in _network(word, known))
+        chosen.update((workload.name, workload) for workload in network(word, root))
     for text in shapes:
         workload = parse_shape(text)
         other = {**by_name, **chosen}.get(workload.name, workload)
@@ -274,10 +291,23 @@ def project_workloads(root: Path) -> tuple[Workload, ...]:
             problem = f"the name {name!r} is taken by {other}: choose another one"
         if problem:
             raise InputError(f"{path}: {problem}.")
+        has_kind = isinstance(entry, dict) and "kind" in entry
+        if not has_kind and (
+            not isinstance(entry, list) or any(type(size) is not int for size in entry)
+        ):
+            raise InputError(
+                f"{path}: the workload {name!r} must be a list of integers, {CONV2D.grammar}, or a "
+                "table that names its kind."
+            )
         try:
-            workloads.append(_of_entry(name, entry))
+            workloads.append(
+                from_parameters({**entry, "name": name})
+                if has_kind
+                else CONV2D.from_sizes(name, entry)
+            )
         except InputError as error:
-            raise InputError(f"{path}: the workload {name!r} {error}") from None
+            message = f"{path}: the workload {name!r} cannot be used: {error}"
+            raise InputError(message) from None
         names[name.casefold()] = name
     return tuple(workloads)
 
@@ -293,52 +323,8 @@ def distinct_shapes(workloads: Iterable[Workload]) -> dict[Workload, tuple[Workl
     return {first: tuple(others) for first, *others in groups.values()}
 
 
-def _of_entry(name: str, entry: object) -> Workload:
-    if isinstance(entry, dict) and "kind" in entry:
-        try:
-            return from_parameters({**entry, "name": name})
-        except InputError as error:
-            raise InputError(f"cannot be used: {error}") from None
-    if not isinstance(entry, list) or any(type(size) is not int for size in entry):
-        raise InputError(
-            f"must be a list of integers, {CONV2D.grammar}, or a table that names its kind."
-        )
-    try:
-        return CONV2D.from_sizes(name, entry)
-    except InputError as error:
-        raise InputError(f"cannot be used: {error}") from None
-
-
 def _by_name(known: dict[str, tuple[Workload, ...]]) -> dict[str, Workload]:
     return {workload.name: workload for group in known.values() for workload in group}
-
-
-def _named(name: str, known: dict[str, tuple[Workload, ...]]) -> Workload:
-    by_name = _by_name(known)
-    found = by_name.get(name) or by_name.get(numbered_case(name))
-    if found is None:
-        raise InputError(
-            f"There is no workload {name!r}: choose one of "
-            f"{', '.join(map(_names_of, filter(None, known.values())))}."
-        )
-    return found
-
-
-def _names_of(group: tuple[Workload, ...]) -> str:
-    """Return the names of a network, without those in the middle if there are many."""
-    names = [workload.name for workload in group]
-    return f"{names[0]} ... {names[-1]}" if len(names) > _MOST_NAMES else ", ".join(names)
-
-
-def _network(name: str, known: dict[str, tuple[Workload, ...]]) -> tuple[Workload, ...]:
-    if name not in known:
-        raise InputError(f"There is no network {name!r}: choose one of {', '.join(known)}.")
-    if not known[name]:
-        raise InputError(
-            "This project has no workloads of its own: add them to [tool.gpuenergy.workloads] in "
-            "its pyproject.toml."
-        )
-    return known[name]
 
 
 def numbered_case(word: str) -> str:

@@ -23,7 +23,7 @@ from pytest_gpuenergy.advice import (
     advise_on,
     log_change,
 )
-from pytest_gpuenergy.record import Interval, Measurement, Metric, log_ratio, sample
+from pytest_gpuenergy.record import Interval, Measurement, Metric, log_ratio, session_mean
 from pytest_gpuenergy.report import Report
 from pytest_gpuenergy.support import largest_of, student_t
 
@@ -145,7 +145,7 @@ def test_the_interval_of_one_workload_is_that_of_the_ratio(at_clock: Make) -> No
     base, new = (ChosenPlan([PlanOption(m)], [[PlanOption(m)]]) for m in rows)
     for metric in Metric:
         found = log_change(base, new, metric)
-        samples = [sample(m, metric) for m in rows]
+        samples = [session_mean(m, metric) for m in rows]
         assert samples[0] is not None
         assert samples[1] is not None
         wanted = log_ratio(*samples, session_sd=0.0, tail=0.025)  # type: ignore[misc]

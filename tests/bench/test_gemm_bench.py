@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from bench_folder import INI, ROOT
+from bench_folder import ROOT, bench_folder, ids as ids_of
 
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, Bench, KernelStore
+from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, ContenderSetup, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 
@@ -28,16 +28,11 @@ SMALL = Gemm("small", 8, 6, 5)
 
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> pytest.Pytester:
-    (pytester.path / "bench").mkdir()
-    for name in ("conftest.py", NAMED):
-        shutil.copyfile(ROOT / name, pytester.path / name)
-    (pytester.path / "pyproject.toml").write_text(INI)
-    return pytester
+    return bench_folder(pytester, NAMED)
 
 
 def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
-    result = folder.runpytest_inprocess("--collect-only", "-q", "--powercap", "1", *arguments)
-    return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]
+    return ids_of(folder, "--powercap", "1", *arguments)
 
 
 def test_both_layouts_run_unless_one_is_chosen(folder: pytest.Pytester) -> None:
@@ -87,7 +82,7 @@ def test_a_contender_is_asked_once_for_all_power_caps(
 ) -> None:
     asked = []
 
-    def fake(gemm: Gemm, _: Bench) -> AnyKernel:
+    def fake(gemm: Gemm, _: ContenderSetup) -> AnyKernel:
         asked.append(gemm.layout)
         raise error("It takes half an hour to say no.")
 
@@ -218,7 +213,9 @@ def give_record(folder: Path, gpu: str) -> Path:
     arguments = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in SMALL.tensors]
     records = (Record(1, "fastest", json.dumps([[trace, []], [1e-5], target, arguments])),)
     toolchain = {"tvm": "0.27", "target": target}
-    file = RecordFile(SMALL, METASCHEDULE, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records)
+    file = RecordFile(
+        SMALL, METASCHEDULE.tuner, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records
+    )
     dump_records(file, path := folder / file_name(SMALL))
     return path
 

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.fleet import Interpreter, Post, ProbedGpu, ProbedHost, own_copy, without_taken
+from pytest_gpuenergy.fleet import (
+    Interpreter,
+    ProbedGpu,
+    ProbedHost,
+    WorkerOrder,
+    own_copy,
+    without_taken,
+)
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -26,13 +33,13 @@ from pytest_gpuenergy.support import DeviceError
     ],
 )
 def test_paths_in_the_project_are_those_of_the_other_host(given: str, there: str) -> None:
-    post = Post("popen", "h1", None, "/here", 1, 1, {})
-    assert post.arguments([given], "/there") == ["--rootdir=/there", there]
+    order = WorkerOrder("popen", "h1", None, "/here", 1, 1, {})
+    assert order.arguments([given], "/there") == ["--rootdir=/there", there]
 
 
 def test_a_root_that_was_given_is_kept() -> None:
-    post = Post("popen", "h1", None, "/here", 1, 1, {})
-    assert post.arguments(["--rootdir=/here/a"], "/there") == ["--rootdir=/there/a"]
+    order = WorkerOrder("popen", "h1", None, "/here", 1, 1, {})
+    assert order.arguments(["--rootdir=/here/a"], "/there") == ["--rootdir=/there/a"]
 
 
 def hosts(*unfit: bool) -> list[ProbedHost]:

@@ -15,14 +15,14 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import HostLostError, Settings
 from pytest_gpuenergy.fleet import (
-    MOST_LOSSES,
+    MAX_LOSSES,
     Failed,
+    FoundSlots,
     Message,
-    Muster,
     ProbedGpu,
     ProbedHost,
     RemoteGpu,
-    Seat,
+    Slot,
     claim_fleet,
     framed,
     own_version,
@@ -30,6 +30,7 @@ from pytest_gpuenergy.fleet import (
     read_file,
     read_request,
     search_team,
+    slots,
 )
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -62,8 +63,8 @@ def test_a_fault_of_a_kernel_keeps_its_outcome() -> None:
 
 @given(st.binary(max_size=40), st.data())
 def test_requests_that_are_cut_short_are_none(content: bytes, data: st.DataObject) -> None:
-    frame = framed(("evaluate", (content,)))
-    assert read_request(io.BytesIO(frame)) == ("evaluate", (content,))
+    frame = framed(("run", (content,)))
+    assert read_request(io.BytesIO(frame)) == ("run", (content,))
     cut = data.draw(st.integers(0, len(frame) - 1))
     assert read_request(io.BytesIO(frame[:cut])) is None
 
@@ -80,7 +81,7 @@ STARTED = '{"type":"started","host":"h","uuid":"GPU-1","name":"N","architecture"
 
 def gpu_that(code: str, wait_s: float = 60.0) -> RemoteGpu:
     """A GPU whose process runs this code in the place of ours."""
-    return RemoteGpu(Seat((sys.executable, "-c", code), "h1", "GPU-1"), {}, wait_s, print)
+    return RemoteGpu(Slot((sys.executable, "-c", code), "h1", "GPU-1"), {}, wait_s, print)
 
 
 HEARS = "import sys; sys.stdin.buffer.read1()\n"
@@ -94,13 +95,14 @@ def says(*lines: str) -> str:
 
 READY = '{"type":"ready"}'
 FOUND = f'{STARTED},"emulated":true,"versions":{{}}}}'
-DONE = '{"type":"done"}'
+DONE = '{"type":"answer"}'
 
 
 def test_lines_of_a_login_shell_are_ignored() -> None:
     gpu = gpu_that(says(READY, FOUND, DONE) + HEARS)
-    assert gpu.start().name == "N"
-    assert gpu.call("is_ready") is True
+    gpu.start()
+    assert gpu.claimed.name == "N"
+    gpu.call("is_ready")
     gpu.retire()
 
 
@@ -128,15 +130,15 @@ def test_a_process_that_does_not_start_in_time_is_ended() -> None:
 
 def test_a_gpu_that_is_lost_again_and_again_is_given_up() -> None:
     gpu = gpu_that(f"{says(READY, FOUND)}{HEARS}raise SystemExit('The host burns.')")
-    for _ in range(MOST_LOSSES + 1):
+    for _ in range(MAX_LOSSES + 1):
         with pytest.raises(HostLostError, match=r"was lost: The host burns\."):
             gpu.call("rest")
-    with pytest.raises(DeviceError, match=f"was lost {MOST_LOSSES + 1} times"):
+    with pytest.raises(DeviceError, match=f"was lost {MAX_LOSSES + 1} times"):
         gpu.call("rest")
 
 
 def test_the_energy_of_a_gpu_that_is_lost_is_not_known() -> None:
-    gpu = gpu_that(says(READY, FOUND, '{"type":"read","value":5.0}'))
+    gpu = gpu_that(says(READY, FOUND, '{"type":"answer","value":5.0}'))
     gpu.start()
     assert gpu.energy_mj() == 5.0
     assert gpu.energy_mj() is None
@@ -146,7 +148,7 @@ def test_the_energy_of_a_gpu_that_is_lost_is_not_known() -> None:
 
 def test_a_program_that_is_missing_is_named() -> None:
     with pytest.raises(DeviceError, match="no-such-program cannot be started"):
-        RemoteGpu(Seat(("no-such-program",), "h1"), {}, 1.0, print).start()
+        RemoteGpu(Slot(("no-such-program",), "h1"), {}, 1.0, print).start()
 
 
 def a_gpu(number: int, name: str, **unfit: str) -> ProbedGpu:
@@ -169,10 +171,10 @@ def test_gpus_of_another_model_than_most_are_left_out(monkeypatch: pytest.Monkey
 
     class Refusing(RemoteGpu):
         def start(self) -> NoReturn:
-            started.append(self._seat.uuid)
+            started.append(self._slot.uuid)
             raise DeviceError(f"{self.host}: it is in use.")
 
-    monkeypatch.setattr(search_team, "ask_hosts", lambda *_: found)
+    monkeypatch.setattr(slots, "ask_hosts", lambda *_: found)
     monkeypatch.setattr(search_team, "RemoteGpu", Refusing)
     told: list[str] = []
     fleet, settings = parse_fleet("ssh:h1,h2,h3"), Settings("current", "current", False)
@@ -185,13 +187,13 @@ def test_gpus_of_another_model_than_most_are_left_out(monkeypatch: pytest.Monkey
 
 
 def test_gpus_that_are_set_unlike_most_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seat(number: int, limit_w: int, name: str = "N") -> Seat:
+    def slot(number: int, limit_w: int, name: str = "N") -> Slot:
         found = FOUND.replace("GPU-1", f"GPU-{number}").replace('"N"', f'"{name}"')
         code = says(READY, f'{found[:-1]},"power_limit_w":{limit_w}}}') + HEARS
-        return Seat((sys.executable, "-c", code), f"h{number}")
+        return Slot((sys.executable, "-c", code), f"h{number}")
 
-    seats = (seat(1, 500), seat(2, 700), seat(3, 700), seat(4, 500, "M"))
-    monkeypatch.setattr(search_team, "muster", lambda *_, **__: Muster(seats))
+    wanted = (slot(1, 500), slot(2, 700), slot(3, 700), slot(4, 500, "M"))
+    monkeypatch.setattr(search_team, "find_slots", lambda *_, **__: FoundSlots(wanted))
     told: list[str] = []
     settings = Settings("current", "current", False)
     with ExitStack() as stack:
@@ -199,7 +201,7 @@ def test_gpus_that_are_set_unlike_most_are_left_out(monkeypatch: pytest.MonkeyPa
         found = claim_fleet(stack, fleet, "auto", settings, told.append, "--fleet")
         assert [device.uuid for device in found.devices] == ["GPU-2", "GPU-3"]
         assert found.team.working == ("GPU-2", "GPU-3")
-    model, setting, fleet_line = told
+    setting, model, fleet_line = told
     assert model.startswith("fleet: left out: h4 (GPU-4): the search is on N, with which its")
     assert setting.startswith("fleet: left out: h1 (GPU-1): it is at 500W and the search at 700W")
     assert fleet_line == "fleet: slurm: x4: 2 GPUs: h2 (1), h3 (1)"

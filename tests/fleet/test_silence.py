@@ -16,7 +16,7 @@ import pytest
 from processes import has_ended, said_through
 
 from pytest_gpuenergy.engine import HostLostError
-from pytest_gpuenergy.fleet import BEAT, BEATS, RemoteGpu, Seat, Watch, framed, own_version
+from pytest_gpuenergy.fleet import BEAT, BEATS, RemoteGpu, Slot, Watch, framed, own_version
 
 if TYPE_CHECKING:
     from conftest import Hosts
@@ -114,7 +114,7 @@ def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(
         "allow_clocks": False,
         "silence_s": 6.0,  # a loaded machine may take seconds to begin
     }
-    code = "from pytest_gpuenergy.fleet.far_gpu import serve; serve()"
+    code = "from pytest_gpuenergy.fleet.gpu_server import serve; serve()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -142,7 +142,7 @@ def test_a_gpu_of_a_search_that_says_nothing_is_lost() -> None:
     code = (
         f"import signal\nfor line in ('{{\"type\":\"ready\"}}', '{FOUND}'): {says}\nsignal.pause()"
     )
-    gpu = RemoteGpu(Seat((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.2)
+    gpu = RemoteGpu(Slot((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.2)
     with pytest.raises(HostLostError, match=r"was lost: it has not answered for 1 s\."):
         gpu.call("rest")
 

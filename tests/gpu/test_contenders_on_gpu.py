@@ -14,7 +14,13 @@ from pytest_gpuenergy.engine import verify_on_device, verify_timed
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore, cublas_call, triton_candidates
+from pytest_gpuenergy.tuners import (
+    CONTENDERS,
+    ContenderSetup,
+    KernelStore,
+    cublas_call,
+    triton_candidates,
+)
 from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -35,9 +41,9 @@ def gpu() -> Iterator[Device]:
 
 
 @pytest.fixture(scope="module")
-def bench(gpu: Device) -> Iterator[Bench]:
+def bench(gpu: Device) -> Iterator[ContenderSetup]:
     with KernelStore() as store:
-        yield Bench(gpu, Path("none"), store)
+        yield ContenderSetup(gpu, Path("none"), store)
 
 
 def require(contender: str) -> None:
@@ -104,7 +110,11 @@ def test_tensor_cores_of_triton_are_refused_in_float32(gpu: Device) -> None:
 @pytest.mark.parametrize("mode", ["float32", "bfloat16"])
 @pytest.mark.parametrize("contender", NEEDS)
 def test_the_best_candidate_is_chosen_once_and_stays_right_in_graphs(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contender: str, mode: Any
+    bench: ContenderSetup,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    contender: str,
+    mode: Any,
 ) -> None:
     require(contender)
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices import nvcc_target, specific_architecture
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.report import Figures, parse_figures
+from pytest_gpuenergy.report import LaunchFigures, parse_figures
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,6 +42,6 @@ def test_a_product_is_right_and_its_time_and_energy_are_measured(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     figures = parse_figures(done.stdout)
-    assert isinstance(figures, Figures), done.stdout
+    assert isinstance(figures, LaunchFigures), done.stdout
     assert 20 < figures.power_w < 1.05 * limit_w
     assert 1e-3 < figures.time_ms < 1

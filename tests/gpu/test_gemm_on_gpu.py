@@ -12,7 +12,7 @@ from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.tuners import GEMM_TEMPLATES, rank_gemm_kernels
+from pytest_gpuenergy.tuners import TEMPLATES, rank_kernels
 from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -40,8 +40,8 @@ def test_offered_parameters_are_right(
     gemm = Gemm("g", *sizes, layout, mode)
     chosen = [
         one
-        for kind in GEMM_TEMPLATES.values()
-        if mode in kind.modes and kind.suits(card_resources(gpu))
+        for kind in TEMPLATES.values()
+        if kind.computes(gemm) and kind.suits(card_resources(gpu))
         for offered in [list(kind.fitting(gemm, card_resources(gpu)))]
         for one in offered[:: max(1, len(offered) // OFFERED)]
     ]
@@ -56,8 +56,8 @@ def test_offered_parameters_are_right(
 def test_machine_code_shows_whether_tensor_cores_are_used(
     gpu: Device, template: str, mode: Any
 ) -> None:
-    gemm, kind = Gemm("g", 64, 64, 64, mode=mode), GEMM_TEMPLATES[template]
-    if mode not in kind.modes or not kind.suits(card_resources(gpu)):
+    gemm, kind = Gemm("g", 64, 64, 64, mode=mode), TEMPLATES[template]
+    if not kind.computes(gemm) or not kind.suits(card_resources(gpu)):
         pytest.skip(f"the template {template} does not compute in mode {mode} here")
     kernel = next(kind.fitting(gemm, card_resources(gpu))).kernel(gemm)
     assert gpu.tensor_core_instructions(Job.of(kernel, gemm)) == INSTRUCTIONS[template]
@@ -65,6 +65,6 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
 
 def test_tensor_cores_are_refused_in_float32(gpu: Device) -> None:
     split, float32 = Gemm("g", 64, 64, 64, mode="3xtf32"), Gemm("g", 64, 64, 64)
-    kernel = rank_gemm_kernels(split, card_resources(gpu))[0].kernel(split)
+    kernel = rank_kernels(split, card_resources(gpu))[0].kernel(split)
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
         verify_on_device(gpu, kernel, float32)

@@ -18,9 +18,7 @@ from pytest_gpuenergy.kernels import (
     RankedKernel,
     RecordedFigures,
     export_kernels,
-    launch_source,
     load_kernel,
-    workload_header,
 )
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import MmaParameters, WgmmaParameters
@@ -54,6 +52,12 @@ ITEM = RankedKernel(
 def with_launch(**changes: object) -> RankedKernel:
     launch = replace(ITEM.kernel.launches[0], **changes)  # type: ignore[arg-type]
     return replace(ITEM, kernel=replace(ITEM.kernel, launches=(launch,)))
+
+
+def exported(item: RankedKernel, folder: Path, suffix: str) -> str:
+    """A file that is written for a kernel, as text."""
+    export_kernels([item], folder)
+    return (folder / f"kernels/{item.workload.name}/{item.stem}.{suffix}").read_text()
 
 
 def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
@@ -97,8 +101,8 @@ def test_the_table_has_a_row_for_every_launch(tmp_path: Path) -> None:
     assert rows[1]["time_ms"] == ""
 
 
-def test_the_launch_keeps_the_kernels_own_argument_order() -> None:
-    source = launch_source(ITEM)
+def test_the_launch_keeps_the_kernels_own_argument_order(tmp_path: Path) -> None:
+    source = exported(ITEM, tmp_path, "launch.cu")
     assert (
         "direct<<<dim3(4, 1, 1), dim3(36, 1, 1), 0, stream>>>(\n"
         "      static_cast<float*>(tensors[0]), static_cast<float*>(tensors[2]), "
@@ -106,9 +110,9 @@ def test_the_launch_keeps_the_kernels_own_argument_order() -> None:
     ) in source
 
 
-def test_the_header_has_every_parameter_and_tensor() -> None:
+def test_the_header_has_every_parameter_and_tensor(tmp_path: Path) -> None:
     grouped = Conv2d.of("tiny", 1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4)
-    header = workload_header(replace(ITEM, workload=grouped))
+    header = exported(replace(ITEM, workload=grouped), tmp_path, "workload.cuh")
     for name, value in grouped.shape.sizes.items():
         assert f"#define PARAMETER_{name} {value}\n" in header
     assert f'{{"data", Type::float32, {4 * 36}, false, 0, 0}}' in header
@@ -117,23 +121,25 @@ def test_the_header_has_every_parameter_and_tensor() -> None:
     assert f'{{"output", Type::float32, {4 * 36}, true, {bounds}}}' in header
 
 
-def test_large_dynamic_shared_memory_is_asked_for() -> None:
-    assert "cudaFuncSetAttribute" not in launch_source(with_launch(shared_bytes=48 << 10))
-    assert "MaxDynamicSharedMemorySize, 65536)" in launch_source(with_launch(shared_bytes=65536))
+def test_large_dynamic_shared_memory_is_asked_for(tmp_path: Path) -> None:
+    small, large = with_launch(shared_bytes=48 << 10), with_launch(shared_bytes=65536)
+    assert "cudaFuncSetAttribute" not in exported(small, tmp_path, "launch.cu")
+    source = exported(large, tmp_path, "launch.cu")
+    assert "MaxDynamicSharedMemorySize, 65536)" in source
 
 
-def test_a_workspace_is_allocated_and_passed() -> None:
+def test_a_workspace_is_allocated_and_passed(tmp_path: Path) -> None:
     space = Tensor("pack", (8, 4), "float32", "workspace")
     item = with_launch(arguments=("data", "pack"))
     item = replace(item, kernel=replace(item.kernel, workspaces=(space,)))
-    assert "WORKSPACE_BYTES[] = {128}" in workload_header(item)
+    assert "WORKSPACE_BYTES[] = {128}" in exported(item, tmp_path, "workload.cuh")
     arguments = "static_cast<float*>(tensors[0]), static_cast<float*>(workspaces[0]));"
-    assert arguments in launch_source(item)
+    assert arguments in exported(item, tmp_path, "launch.cu")
 
 
-def test_an_unknown_argument_is_refused() -> None:
+def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes 'bias', which is not a tensor of tiny"):
-        launch_source(with_launch(arguments=("data", "bias")))
+        exported(with_launch(arguments=("data", "bias")), tmp_path, "launch.cu")
 
 
 def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
@@ -145,11 +151,11 @@ def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workspace_of_an_unknown_type_is_refused() -> None:
+def test_a_workspace_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
     space = Tensor("pack", (8,), "int16", "workspace")
     item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
     with pytest.raises(InputError, match="the workspace pack of type int16"):
-        launch_source(item)
+        exported(item, tmp_path, "launch.cu")
 
 
 @pytest.mark.parametrize("name", ["../up", 'x";//', "two\nlines", "${ENV}", "a b", ""])
@@ -274,7 +280,7 @@ def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_pat
         "const CUtensorMap a_map = tensor_map(static_cast<nv_bfloat16*>(tensors[0]), "
         "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,\n"
         "      {64, 256}, {128}, {64, 64}, CU_TENSOR_MAP_SWIZZLE_128B);"
-    ) in launch_source(item)
+    ) in exported(item, tmp_path, "launch.cu")
 
 
 def test_other_kernels_are_exported_without_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from exported_programs import RUNTIME, build_exported, run_program
 
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.report import Figures, load_legacy, parse_figures
+from pytest_gpuenergy.report import LaunchFigures, load_legacy, parse_figures
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = [
@@ -173,9 +173,9 @@ def with_nvml(folder: Path, **changes: str) -> Path:
     return folder
 
 
-def figures_of(output: str) -> Figures:
+def figures_of(output: str) -> LaunchFigures:
     found = parse_figures(output)
-    assert isinstance(found, Figures), found
+    assert isinstance(found, LaunchFigures), found
     return found
 
 

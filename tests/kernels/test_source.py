@@ -283,14 +283,17 @@ def test_a_truncated_plan_is_refused(tmp_path: Path, kernel: Kernel) -> None:
         ({"launches": [{"entry": "saxpy"}]}, r"launches\[0\].grid is missing"),
         ({"language": "opencl"}, "language is 'opencl'"),
         (
-            {"workspaces": [{"name": "w", "shape": [0], "dtype": "float32"}]},
-            r"workspaces\[0\].shape\[0\] is less than 1",
+            {"workspaces": [{"name": "w", "shape": [0], "dtype": "float32", "role": "workspace"}]},
+            r"workspaces\[0\].shape has a size that is less than 1",
         ),
         (
-            {"workspaces": [{"name": "w", "shape": [1], "dtype": "float31"}]},
+            {"workspaces": [{"name": "w", "shape": [1], "dtype": "float31", "role": "workspace"}]},
             "unknown type 'float31'",
         ),
-        ({"workspaces": [{"name": "w", "shape": [1], "dtype": "f4,O"}]}, "unknown type 'f4,O'"),
+        (
+            {"workspaces": [{"name": "w", "shape": [1], "dtype": "f4,O", "role": "workspace"}]},
+            "unknown type 'f4,O'",
+        ),
         ({"origin": {"kind": 3, "details": {}}}, "origin.kind is an integer"),
         ({"origin": {"kind": "x", "details": {"a": []}}}, "a value of origin.details is a list"),
         (

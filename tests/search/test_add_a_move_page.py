@@ -37,6 +37,6 @@ def test_a_move_has_its_row(move: Move) -> None:
 )
 def test_a_file_that_is_named_exists(path: str) -> None:
     package = ROOT / "pytest_gpuenergy"
-    rooms = ("", "search", "search/moves", "search/source")
+    rooms = ("", "search", "search/moves", "search/analysis", "search/source")
     folders = (ROOT, *(package / room for room in rooms))
     assert any((folder / path).is_file() for folder in folders)

@@ -80,7 +80,7 @@ def write_records(raw: Path, folder: Path, objective: str) -> None:
     dump_records(
         RecordFile(
             workload=CASES["case7"],
-            form=METASCHEDULE,
+            tuner=METASCHEDULE.tuner,
             gpu="Test GPU",
             driver="580.0",
             toolchain={"tvm": "0.27.0.post1", "target": json.loads(best.text)[2]},

@@ -10,7 +10,7 @@ import first_trials
 import pytest
 
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.tuners import GEMM_FORM, rank_gemm_kernels
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, rank_kernels
 from pytest_gpuenergy.tuning import card_resources, recipe_of
 from pytest_gpuenergy.workloads import Gemm, to_parameters
 
@@ -49,32 +49,6 @@ def test_first_trials_that_all_fail_find_nothing(
 
 
 @pytest.mark.parametrize(
-    ("times_ms", "options", "said"),
-    [
-        ([None], [], "has no trial that was timed"),
-        ([1.0], ["--first", "0"], "--first 0 is no number of trials: give at least 1."),
-    ],
-)
-def test_what_cannot_be_answered_is_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    times_ms: list[float | None],
-    options: list[str],
-    said: str,
-) -> None:
-    write_search(tmp_path, "a", times_ms)
-    assert first_trials.main([str(tmp_path), *options]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_folder_without_searches_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert first_trials.main([str(tmp_path)]) == 2
-    assert f"{tmp_path} has no trials.jsonl" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("stored", "first", "share"),
     [
         (slice(None), 4, "100.0%"),
@@ -87,20 +61,12 @@ def test_a_search_made_again_takes_its_times_from_the_stored_trials(
 ) -> None:
     product = Gemm("g", 8, 8, 8, mode="tf32")
     with open_device("emulated:h100") as device:
-        chosen = rank_gemm_kernels(product, card_resources(device))[stored]
+        chosen = rank_kernels(product, card_resources(device))[stored]
     write_search(tmp_path, "g", [1.0] * len(chosen))
     raw = tmp_path / "g" / "raw-template"
     (raw / "search.json").write_text(json.dumps({"workload": to_parameters(product)}))
-    recipes = [GEMM_FORM.with_time(recipe_of(one), 1.0) for one in chosen]
-    (raw / GEMM_FORM.file_name).write_text("".join(recipe + "\n" for recipe in recipes))
+    recipes = [TEMPLATE_FORM.with_time(recipe_of(one), 1.0) for one in chosen]
+    (raw / TEMPLATE_FORM.file_name).write_text("".join(recipe + "\n" for recipe in recipes))
     options = ["--first", str(first), "--again", "emulated:h100"]
     assert first_trials.main([str(tmp_path), *options]) == 0
     assert f"least: {share}" in capsys.readouterr().out
-
-
-def test_a_search_of_something_else_cannot_be_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_search(tmp_path, "a", [1.0])
-    assert first_trials.main([str(tmp_path), "--again", "emulated:h100"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")

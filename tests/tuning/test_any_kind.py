@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from tuning_fakes import WORDS, FakeDevice, WordSpace, time_by_digest, word_kernel
+from tuning_fakes import FakeDevice, WordSpace, time_by_digest, word_kernel
 
 from pytest_gpuenergy.kernels import RankedKernel, export_kernels
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import operator_of
-from pytest_gpuenergy.tuning import Tuner, TuneSettings, find_records, load_records
+from pytest_gpuenergy.tuning import Tuner, TuneSettings, TuningGpus, find_records, read_records
 from pytest_gpuenergy.workloads import (
     KINDS,
     ErrorBound,
@@ -96,11 +96,10 @@ def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path: Path) -> Non
 def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
     device = FakeDevice(time_by_digest)
     tuner = Tuner(
-        device=device,
+        gpus=TuningGpus((device,), (lambda *_, **__: None,)),
         make_space=lambda workload: WordSpace(workload, [["lorem", "ipsum"], ["dolor"]]),
         folder=tmp_path,
         settings=TuneSettings(trials=3, keep=2, energy=False),
-        confirm=lambda *_: None,
         tell=lambda _: None,
         live=None,
         stop=Event(),
@@ -108,7 +107,7 @@ def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
     (result,) = tuner.tune([Blend("mine", 64)])
     assert result.path.name == "mine_blend_size_64.json"
     other = Blend("other", 64)
-    file = load_records(find_records(tmp_path, other), [WORDS])
+    file = read_records(find_records(tmp_path, other))
     assert (file.workload.name, len(file.records)) == ("mine", 2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import given, strategies as st
 from tuning_fakes import WORDS, recipe_of
 
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import METASCHEDULE
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning import (
     Record,
     RecordFile,
@@ -20,14 +19,13 @@ from pytest_gpuenergy.tuning import (
     file_name,
     find_records,
     gpu_folder,
-    load_records,
 )
 from pytest_gpuenergy.workloads import Conv2d
 
 TINY, SAME = (Conv2d.of(name, 1, 4, 4, 1, 1, 1, 1, 1, 0) for name in ("tiny", "same"))
 FILE = RecordFile(
     workload=TINY,
-    form=WORDS,
+    tuner="words",
     gpu="NVIDIA H200",
     driver="580.0",
     toolchain={"language": "English"},
@@ -46,24 +44,15 @@ def give(folder: Path, file: RecordFile = FILE) -> Path:
     return path
 
 
-def test_records_of_another_tuner_are_kept_the_same_way(tmp_path: Path) -> None:
-    path = give(tmp_path)
-    assert load_records(path, [METASCHEDULE, WORDS]) == FILE
-    assert load_records(path, [WORDS]).search_ms(2) == 0.5
-
-
 def test_a_file_of_a_tuner_that_is_not_known_here_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="tuner is 'words' instead of tvm-metaschedule"):
-        load_records(give(tmp_path), [METASCHEDULE])
+        load_records(give(tmp_path))
 
 
 def test_what_a_tuner_finds_wrong_is_told_with_its_place(tmp_path: Path) -> None:
-    path = give(tmp_path)
-    document = json.loads(path.read_text())
-    document["records"][1]["record"] = 7
-    path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match=r"in records\[1\] the record has no word"):
-        load_records(path, [WORDS])
+    file = replace(FILE, tuner="template", toolchain={"gpuenergy": "0.1"})
+    with pytest.raises(InputError, match=r"in records\[0\] the recipe"):
+        load_records(give(tmp_path, file))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ OUTPUT = Tensor("y", (1,), "float32", "output")
 
 def drawn(tensor: Tensor, seed: int, edges: Edges, **options: Any) -> Any:
     workload = Contract("w", (tensor, OUTPUT), dict, **options)
-    return workload.make_edge_inputs(seed, edges)["x"]
+    return workload.draw_inputs(seed, edges)["x"]
 
 
 @given(SHAPES, TYPES, st.integers(0, 2**32), EDGES)
@@ -84,5 +84,5 @@ def test_some_rows_and_columns_are_large_throughout() -> None:
 
 def test_integers_reach_the_ends_of_their_type() -> None:
     tensors = (Tensor("a", (4,), "bool", "input"), Tensor("x", (500,), "int32", "input"))
-    values = Contract("w", (*tensors, OUTPUT), dict).make_edge_inputs(0, Edges(1, 2.0, True))["x"]
+    values = Contract("w", (*tensors, OUTPUT), dict).draw_inputs(0, Edges(1, 2.0, True))["x"]
     assert {-(2**31), 2**31 - 1, 0, 1, -1} <= set(values.tolist())

@@ -15,10 +15,10 @@ import numpy as np
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.kernels import (
-    Constant,
     CudaProgram,
     Job,
     Kernel,
+    KernelConstant,
     LibraryCall,
     MapType,
     TensorMap,
@@ -152,7 +152,7 @@ def _triton_arguments(job: Job, kernel: TritonKernel, tensors: Mapping[str, Any]
     return [{**tensors, **scalars}[name] for name in kernel.arguments]
 
 
-def _triton_options(kernel: TritonKernel) -> dict[str, Constant]:
+def _triton_options(kernel: TritonKernel) -> dict[str, KernelConstant]:
     return {**kernel.constants, "num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
 
 

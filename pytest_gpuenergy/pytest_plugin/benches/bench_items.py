@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.pytest_plugin.benches.replays import Bound
     from pytest_gpuenergy.pytest_plugin.benches.searches import ReadyVariant
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
-    from pytest_gpuenergy.tuners import Bench
+    from pytest_gpuenergy.tuners import ContenderSetup
     from pytest_gpuenergy.workloads import Gemm
 
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def test_gemm(
     gemm_workload: Gemm,
     contender: str,
-    gemm_bench: Bench,
+    gemm_bench: ContenderSetup,
     made_kernels: MadeKernels,
     energy_benchmark: EnergyBenchmark,
 ) -> None:
@@ -38,7 +38,7 @@ def test_gemm(
     assert measurement.outcome == "correct"
 
 
-def _make_kernel(contender: str, gemm: Gemm, bench: Bench, made: MadeKernels) -> AnyKernel:
+def _make_kernel(contender: str, gemm: Gemm, bench: ContenderSetup, made: MadeKernels) -> AnyKernel:
     """Return the contender's kernel; skip the item if it has none here, fail it on errors.
 
     The kernel is made once for all power caps, unless candidates have failed under one of them.

@@ -19,11 +19,11 @@ from pytest_gpuenergy.control import cap_words, clock_words
 from pytest_gpuenergy.fleet import (
     GAVE_UP,
     RELAY,
-    SEAT,
+    SLOT,
     STATION,
     Fleet,
-    Muster,
-    muster,
+    FoundSlots,
+    find_slots,
     none_left,
     own_version,
     parse_fleet,
@@ -40,15 +40,15 @@ from pytest_gpuenergy.pytest_plugin.declared_options import (
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS
 from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
 
-_RESTARTS_PER_SEAT = 4
+_RESTARTS_PER_SLOT = 4
 """Limit of workers that replace lost ones; pytest-xdist has the same limit for ``-n``."""
 
-_SEAT_KEY = "gpuenergy_seat"
+_SLOT_KEY = "gpuenergy_slot"
 _NONE_LEFT = "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
 
 
 def prepare(config: pytest.Config, text: str) -> None:
-    """Muster the fleet that ``text`` names and set pytest-xdist up for it.
+    """Probe the fleet that ``text`` names and set pytest-xdist up for it.
 
     Raises:
         pytest.UsageError: the fleet is not understood or has no usable GPU, or other options
@@ -58,16 +58,22 @@ def prepare(config: pytest.Config, text: str) -> None:
         fleet = parse_fleet(text)
         _check_options(config)
         device = DEVICE.text(config) or "auto"
-        inside = _inside(config)
-        root = str(config.rootpath)
-        capping = _sets_limits(config, device)
-        found = muster(fleet, device, root, capping=capping)
-        if not found.seats:
+        root, here = str(config.rootpath), config.invocation_params.dir
+        caps, clocks = POWERCAP.text(config), SMCLOCK.text(config)
+        default = "current" if device == "auto" else "all"
+        words = [
+            *cap_words(default if caps is None else caps),
+            *clock_words("current" if clocks is None else clocks),
+        ]
+        measures = not (VERIFY_ONLY.value(config) or EXPORT.value(config))
+        capping = measures and any(word != "current" for word in words)
+        found = find_slots(fleet, device, root, capping=capping)
+        if not found.slots:
             raise none_left(fleet, found.left_out)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
     asked = {
-        "inside": inside,
+        "inside": str(here.relative_to(root)),
         "device": device,
         "capping": capping,
         "version": own_version(),
@@ -75,31 +81,28 @@ def prepare(config: pytest.Config, text: str) -> None:
     }
     # Naming the interpreter marks these workers as not plain, see `link.is_plain`.
     spec = tx_spec([sys.executable])
-    config.option.tx = [f"{spec}//{_SEAT_KEY}={number}" for number in range(len(found.seats))]
+    config.option.tx = [f"{spec}//{_SLOT_KEY}={number}" for number in range(len(found.slots))]
     if config.option.dist == "no":
         config.option.dist = "loadgroup"
     if config.option.maxworkerrestart is None:
-        config.option.maxworkerrestart = str(_RESTARTS_PER_SEAT * len(found.seats))
+        config.option.maxworkerrestart = str(_RESTARTS_PER_SLOT * len(found.slots))
     config.pluginmanager.register(FleetPlugin(fleet, found, root, asked), FleetPlugin.NAME)
 
 
 class FleetPlugin:
-    """The controller's part: sends each worker to its seat, and continues without those it loses.
+    """The controller's part: sends each worker to its slot, and continues without those it loses.
 
     Args:
-        fleet: the fleet that the option names.
-        found: the fleet's seats.
-        root: path of the project on this host.
         asked: the requirements that each worker checks when it begins, see `far.begin`.
 
     Attributes:
-        lost: sentences about seats that were given up during the run.
+        lost: sentences about slots that were given up during the run.
         stations: host, GPU UUID and GPU name of each worker that has started, by the worker's id.
     """
 
     NAME = "gpuenergy-fleet"
 
-    def __init__(self, fleet: Fleet, found: Muster, root: str, asked: dict[str, Any]) -> None:
+    def __init__(self, fleet: Fleet, found: FoundSlots, root: str, asked: dict[str, Any]) -> None:
         self.lost: list[str] = []
         self.stations: dict[str, dict[str, str]] = {}
         self._fleet = fleet
@@ -110,12 +113,12 @@ class FleetPlugin:
         self._running: set[Any] = set()
 
     def pytest_report_header(self) -> list[str]:
-        """Show the seats, and why hosts or GPUs were left out."""
-        seats = self._found.seats
-        hosts = Counter(seat.host for seat in seats)
+        """Show the slots, and why hosts or GPUs were left out."""
+        slots = self._found.slots
+        hosts = Counter(slot.host for slot in slots)
         named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
         lines = [
-            f"fleet: {self._fleet}: {len(seats)} worker{'' if len(seats) == 1 else 's'}: {named}"
+            f"fleet: {self._fleet}: {len(slots)} worker{'' if len(slots) == 1 else 's'}: {named}"
         ]
         lines += [f"fleet: left out: {sentence}" for sentence in self._found.left_out]
         return list(map(printable, lines))
@@ -128,17 +131,17 @@ class FleetPlugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a relay which worker to start on which host."""
-        seat = self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
+        slot = self._found.slots[int(getattr(node.gateway.spec, _SLOT_KEY))]
         self._starting.add(node)
-        node.workerinput[BOARDS] = len(self._found.seats)
-        node.workerinput[SEAT] = {
-            "spec": tx_spec(seat.command),
-            "host": seat.host,
-            "uuid": seat.uuid,
+        node.workerinput[BOARDS] = len(self._found.slots)
+        node.workerinput[SLOT] = {
+            "spec": tx_spec(slot.command),
+            "host": slot.host,
+            "uuid": slot.uuid,
             "root": self._root,
             "wait_s": self._fleet.wait_s,
             "silence_s": self._fleet.settings.silence_s,
-            "asked": {**self._asked, "directory": seat.directory},
+            "asked": {**self._asked, "directory": slot.directory},
         }
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -163,24 +166,18 @@ class FleetPlugin:
         if hasattr(session.sched, "numnodes") and error is None and not session.shuttingdown:
             if not self._starting and not self._running:
                 node.workeroutput["shouldstop"] = _NONE_LEFT
-            elif reason is not None:
-                _expect_one_less(session.sched)
+            elif reason is not None and not session.sched.collection_is_completed:
+                session.sched.numnodes -= 1  # or it would wait for this worker's collection
+                if session.sched.collection_is_completed:
+                    session.sched.schedule()
         if session.shuttingdown:
             for waiting in self._starting:
                 waiting.shutdown()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Repeat what was left out, because ``-q`` has no header, and name the lost seats."""
+        """Repeat what was left out, because ``-q`` has no header, and name the lost slots."""
         for sentence in dict.fromkeys([*self._found.left_out, *self.lost]):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
-
-
-def _expect_one_less(scheduler: Any) -> None:
-    """Tell a scheduler that waits for the collections of all workers to wait for one less."""
-    if not scheduler.collection_is_completed:
-        scheduler.numnodes -= 1
-        if scheduler.collection_is_completed:
-            scheduler.schedule()
 
 
 def _check_options(config: pytest.Config) -> None:
@@ -194,26 +191,7 @@ def _check_options(config: pytest.Config) -> None:
         )
     if config.getoption("usepdb"):
         raise InputError(f"{FLEET.name} has no terminal for --pdb: leave one of them out.")
-
-
-def _inside(config: pytest.Config) -> str:
-    """Return the folder in which pytest was called, relative to the project's root."""
-    here = config.invocation_params.dir
-    if not here.is_relative_to(config.rootpath):
+    if not config.invocation_params.dir.is_relative_to(config.rootpath):
         raise InputError(
             f"{FLEET.name} needs to be called inside the project: change to {config.rootpath}."
         )
-    return str(here.relative_to(config.rootpath))
-
-
-def _sets_limits(config: pytest.Config, device: str) -> bool:
-    """Whether the options ask for power limits or clocks other than the card's current ones."""
-    if VERIFY_ONLY.value(config) or EXPORT.value(config):
-        return False
-    default = "current" if device == "auto" else "all"
-    caps, clocks = POWERCAP.text(config), SMCLOCK.text(config)
-    words = [
-        *cap_words(default if caps is None else caps),
-        *clock_words("current" if clocks is None else clocks),
-    ]
-    return any(word != "current" for word in words)

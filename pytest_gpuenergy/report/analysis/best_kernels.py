@@ -18,10 +18,9 @@ from pytest_gpuenergy.record import (
     METRICS,
     OTHER_BOARD_SD,
     UNLOCKED,
-    Estimate,
     Measurement,
     Metric,
-    Sample,
+    SessionMean,
     clock_label,
     clocks,
     limit_label,
@@ -29,13 +28,13 @@ from pytest_gpuenergy.record import (
     limits,
     log_ratio,
     point_ratio,
-    sample,
+    session_mean,
     setpoints,
 )
 from pytest_gpuenergy.report.analysis.subjects import Subjects
 from pytest_gpuenergy.support import largest_of
 
-MISSED = 0.05
+MAX_MISSED = 0.05
 """Largest fraction of cases in which the truly best is not among those said to be as good."""
 
 KERNELS_NAMED = SETPOINTS_NAMED = 3
@@ -75,12 +74,12 @@ def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
 
     A row is left out when another one is certainly better: when the whole interval of the change
     between them lies on one side. Each of the k - 1 comparisons of a row with the others has an
-    error of at most `MISSED` / (k - 1), so by Bonferroni's inequality the truly best row is among
-    those returned in at least 95 % of cases, whatever the others are (subset selection: S. S.
+    error of at most `MAX_MISSED` / (k - 1), so by Bonferroni's inequality the truly best row is
+    among those returned in at least 95 % of cases, whatever the others are (subset selection: S. S.
     Gupta, "On Some Multiple Decision (Selection and Ranking) Rules", Technometrics 7(2), 1965; the
     same as a comparison with the best: J. C. Hsu, "Simultaneous Confidence Intervals for all
-    Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row without an interval is
-    taken as exact.
+    Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row without an interval is taken
+    as exact.
     """
     known = _Known.of(rows, (metric,))
     ranked = sorted(known, key=lambda one: one.row.figure(metric) or 0.0)
@@ -147,7 +146,10 @@ def cap_words(found: Tie, rows: Sequence[Measurement]) -> str:
         m.cap for m in rows if limit_label(m) in tied_limits and clock_label(m) in tied_clocks
     }
     if inside != set(found.caps):
-        return _listed(found.caps)
+        more = len(found.caps) - SETPOINTS_NAMED
+        if more <= 1:
+            return ", ".join(found.caps)
+        return f"{', '.join(found.caps[:SETPOINTS_NAMED])} and {more} more"
     sides = ((tied_limits, limits(rows), "cap"), (tied_clocks, clocks(rows), "clock"))
     return ", ".join(_range(*side) for side in sides if len(side[1]) > 1)
 
@@ -157,12 +159,14 @@ class _Known:
     """A row with its figures as samples, None where it has no interval."""
 
     row: Measurement
-    samples: Mapping[Metric, Sample | None]
+    samples: Mapping[Metric, SessionMean | None]
 
     @classmethod
     def of(cls, rows: Sequence[Measurement], metrics: Sequence[Metric]) -> list[_Known]:
         measured = (row for row in rows if row.measured)
-        return [cls(row, {metric: sample(row, metric) for metric in metrics}) for row in measured]
+        return [
+            cls(row, {metric: session_mean(row, metric) for metric in metrics}) for row in measured
+        ]
 
     def certainly_worse(self, other: _Known, metric: Metric, tail: float) -> bool:
         """Return whether this row's figure is larger than that of ``other`` beyond noise."""
@@ -177,12 +181,12 @@ class _Known:
         return log_ratio(two, one, session_sd=board_sd, tail=tail).low > 0
 
 
-def _exact(figure: float) -> Sample | None:
-    return Sample(figure, 0.0, math.inf) if figure > 0 else None
+def _exact(figure: float) -> SessionMean | None:
+    return SessionMean(figure, 0.0, math.inf) if figure > 0 else None
 
 
 def _tail(count: int) -> float:
-    return MISSED / max(1, count - 1)
+    return MAX_MISSED / max(1, count - 1)
 
 
 def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
@@ -196,13 +200,6 @@ def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
     if tied == measured[: len(tied)]:
         return f"any {noun} up to {_spaced(tied[-1])}"
     return ", ".join(tied)
-
-
-def _listed(labels: Sequence[str]) -> str:
-    if len(labels) <= SETPOINTS_NAMED + 1:
-        return ", ".join(labels)
-    named = ", ".join(labels[:SETPOINTS_NAMED])
-    return f"{named} and {len(labels) - SETPOINTS_NAMED} more"
 
 
 def _spaced(label: str) -> str:
@@ -231,11 +228,6 @@ class ClockSaving(Struct, frozen=True):
     cap_cap: str
     flagged: bool
 
-    @property
-    def certain(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
-
 
 def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | None:
     """Return the saving among ``rows``, of one workload; None unless both were measured.
@@ -251,34 +243,26 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
     change = point_ratio(without.best.figure(metric), locked.best.figure(metric))
     if not math.isfinite(change.low):
         return None
-    interval = _interval(without, locked, metric)
+    low = high = None
+    base, new = session_mean(without.best, metric), session_mean(locked.best, metric)
+    if base is not None and new is not None:
+        same_board = without.best.gpu_uuid == locked.best.gpu_uuid
+        board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
+        noisy = log_ratio(base, new, session_sd=board_sd, tail=MAX_MISSED / 2)
+        low = math.expm1(limited(noisy.low - _optimism(without, base)))
+        high = math.expm1(limited(noisy.high + _optimism(locked, new)))
     return ClockSaving(
         metric,
         math.expm1(change.value),
-        None if interval is None else math.expm1(interval.low),
-        None if interval is None else math.expm1(interval.high),
+        low,
+        high,
         *(locked.best.node_id, locked.best.kernel.label, locked.best.cap),
         *(without.best.node_id, without.best.kernel.label, without.best.cap),
         flagged=bool(without.best.validity or locked.best.validity),
     )
 
 
-def _interval(without: Tie, locked: Tie, metric: Metric) -> Estimate | None:
-    """Return ln(least locked / least without) with its interval; None without intervals."""
-    base, new = sample(without.best, metric), sample(locked.best, metric)
-    if base is None or new is None:
-        return None
-    same_board = without.best.gpu_uuid == locked.best.gpu_uuid
-    board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
-    change = log_ratio(base, new, session_sd=board_sd, tail=MISSED / 2)
-    return Estimate(
-        change.value,
-        limited(change.low - _optimism(without, base)),
-        limited(change.high + _optimism(locked, new)),
-    )
-
-
-def _optimism(found: Tie, best: Sample) -> float:
+def _optimism(found: Tie, best: SessionMean) -> float:
     """Return the most that the logarithm of the least figure is expected to be too low."""
     error = math.sqrt(best.relative_error**2 + best.session_variance(0.0))
     return largest_of(len(found.rows)) * error
@@ -326,21 +310,6 @@ class Best:
     savings: Mapping[Metric, ClockSaving]
 
     @property
-    def time(self) -> Measurement:
-        """The measurement with the least time."""
-        return self.ties[Metric.TIME].best
-
-    @property
-    def energy(self) -> Measurement:
-        """The measurement with the least energy."""
-        return self.ties[Metric.ENERGY].best
-
-    @property
-    def edp(self) -> Measurement:
-        """The measurement with the least EDP."""
-        return self.ties[Metric.EDP].best
-
-    @property
     def caps(self) -> str:
         """The setpoints at which the EDP is least, within noise, in words."""
         return cap_words(self.ties[Metric.EDP], self.rows)
@@ -355,6 +324,27 @@ class Best:
         """Return the kernels and setpoints that have the least figure within noise, in words."""
         found = self.ties[metric]
         return f"{kernel_words(found)} at {cap_words(found, self.rows)}"
+
+
+class Marks:
+    """Which measurements are on a Pareto front, within noise of it, or best by a metric.
+
+    All are by `id`, because measurements may be equal.
+
+    Args:
+        best: the best of each workload.
+    """
+
+    def __init__(self, best: Sequence[Best]) -> None:
+        self.front = {id(m) for one in best for m in one.front}
+        self.near = {id(m) for one in best for m in one.near}
+        self._tied = {
+            metric: {id(m) for one in best for m in one.ties[metric].rows} for metric in METRICS
+        }
+
+    def best_of(self, m: Measurement) -> list[str]:
+        """Return the metrics by which a measurement may be the best of its workload."""
+        return [str(metric) for metric, tied in self._tied.items() if id(m) in tied]
 
 
 def best_of_each(

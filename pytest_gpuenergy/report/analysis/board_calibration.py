@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pytest_gpuenergy.record import (
     BOARD_KERNEL_SD,
@@ -26,10 +25,10 @@ from pytest_gpuenergy.record import (
     Measurement,
     Metric,
     RunInfo,
-    Sample,
+    SessionMean,
     StationInfo,
     around,
-    sample,
+    session_mean,
     welch,
 )
 from pytest_gpuenergy.report.store import Report
@@ -47,7 +46,7 @@ Statistical Applications in Genetics and Molecular Biology 3, 2004.
 """
 
 _TAIL = 0.025
-_LARGEST_HALF = math.log(1e9)
+_MAX_HALF = math.log(1e9)
 """Wider intervals are clipped to this, so that their ends stay finite."""
 _ONLY_WIDE = frozenset({"interval_wide", "not_settled"})
 """The flags of figures whose intervals are wide but hold."""
@@ -87,7 +86,18 @@ class Boards:
             for gain in self._gains(place, boards)
         )
         self._known = {
-            (self._key(gain), gain.gpu_uuid): gain for gain in self.gains if gain.left_out is None
+            (
+                BoardPlace(
+                    gain.gpu_name,
+                    gain.cap,
+                    gain.enforced_power_limit_w,
+                    gain.sm_clock_mhz,
+                    gain.cache,
+                ),
+                gain.gpu_uuid,
+            ): gain
+            for gain in self.gains
+            if gain.left_out is None
         }
 
     @property
@@ -103,29 +113,35 @@ class Boards:
     def calibrated(self, measurement: Measurement) -> Calibrated:
         """Return the figures of a measurement divided by its board's gain."""
         gain = self.gain_of(measurement)
-        values: dict[str, float | Interval | None] = {}
-        for metric in METRICS if gain is not None else ():
-            found = _calibrated(measurement, metric, gain)
-            name = calibrated_name(metric)
-            values[name] = None if found is None else found.value
-            values[f"{name}_ci95"] = None if found is None else found.interval
+        if gain is None:
+            return Calibrated()
+        values: dict[str, float | Interval] = {}
+        for metric in METRICS:
+            ratio, value = gain.of(metric), measurement.figure(metric)
+            if ratio is None or value is None:
+                continue
+            raw = measurement.estimate(metric)
+            # Squares of half widths are added, as in `energy.estimate`.
+            half = math.hypot(
+                0.0 if raw is None else raw.relative_half_width,
+                math.log(ratio.high / ratio.low) / 2,
+                NORMAL * gain.kernel_sd[metric],
+            )
+            half = min(half, _MAX_HALF)
+            middle, name = value / ratio.value, calibrated_name(metric)
+            values[name] = middle
+            values[f"{name}_ci95"] = Interval(middle * math.exp(-half), middle * math.exp(half))
         return Calibrated(**values)  # type: ignore[arg-type]
 
     def _place(self, m: Measurement) -> BoardPlace:
-        model = self._model(m.gpu_uuid or self._run.gpu_uuid)
+        station = self._stations.get(m.gpu_uuid or self._run.gpu_uuid)
+        model = self._run.gpu_name if station is None else station.gpu_name
         return BoardPlace(model, m.cap, m.enforced_power_limit_w, m.sm_clock_mhz, m.cache)
-
-    def _key(self, gain: BoardGain) -> BoardPlace:
-        limit_w, clock_mhz = gain.enforced_power_limit_w, gain.sm_clock_mhz
-        return BoardPlace(gain.gpu_name, gain.cap, limit_w, clock_mhz, gain.cache)
-
-    def _model(self, uuid: str) -> str:
-        station = self._stations.get(uuid)
-        return self._run.gpu_name if station is None else station.gpu_name
 
     def _gains(
         self, place: BoardPlace, boards: Mapping[str, Sequence[Measurement]]
     ) -> Iterable[BoardGain]:
+        """Yield the gain of each board at one place, or why it has none."""
         kernels = dict.fromkeys(m.kernel.digest for checks in boards.values() for m in checks)
         # The last good measurement of each kernel, by its digest.
         rows = {
@@ -133,27 +149,29 @@ class Boards:
             for uuid, checks in boards.items()
         }
         whole = {uuid: row for uuid, row in rows.items() if set(kernels) <= set(row)}
-        found: dict[Metric, dict[str, _Gain]] = {}
-        if len(whole) > 1:
-            for metric in METRICS:
-                cells = {
-                    uuid: [_cell(row[digest], metric) for digest in kernels]
-                    for uuid, row in whole.items()
-                }
-                found[metric] = _estimated(cells, metric)
+        ratios: dict[Metric, dict[str, Estimate]] = {}
+        kernel_sd: dict[Metric, float] = {}
+        for metric in METRICS if len(whole) > 1 else ():
+            cells = {
+                uuid: [found for digest in kernels if (found := session_mean(row[digest], metric))]
+                for uuid, row in whole.items()
+            }
+            ratios[metric], kernel_sd[metric] = _estimated(cells, metric)
         for uuid, checks in boards.items():
             station: StationInfo | RunInfo = self._stations.get(uuid, self._run)
-            ours = {metric: one[uuid] for metric, one in found.items() if uuid in one}
             gain = BoardGain(uuid, host=station.host, boards=len(whole), **place._asdict())
-            if ours:
-                yield replace(
-                    gain,
-                    **{str(metric): one.ratio for metric, one in ours.items()},
-                    kernel_sd={metric: one.kernel_sd for metric, one in ours.items()},
-                )
-            else:
-                alone = "no other board of the model was measured completely"
-                yield replace(gain, left_out=alone if uuid in whole else _why(checks))
+            if ratios and uuid in whole:
+                ours = {str(metric): found[uuid] for metric, found in ratios.items()}
+                yield replace(gain, **ours, kernel_sd=kernel_sd)
+                continue
+            why = "it has not measured all kernels"
+            if uuid in whole:
+                why = "no other board of the model was measured completely"
+            elif bad := [m for m in checks if not _usable(m)]:
+                last = bad[-1]
+                reason = last.error or ", ".join(last.validity) or "it has no interval"
+                why = f"{last.kernel.label}: {reason}"
+            yield replace(gain, left_out=why)
 
 
 def calibrated_name(metric: Metric) -> str:
@@ -169,20 +187,36 @@ def calibrated_report(report: Report) -> Report:
     gate may read it: gates compare raw figures, board by board (`report.shift`).
     """
     boards = Boards(report)
-    return replace(report, measurements=tuple(_replaced(m, boards) for m in report.measurements))
+    measurements = []
+    for m in report.measurements:
+        found = boards.calibrated(m)
+        time_ms, energy_mj = found.time_calibrated_ms, found.energy_calibrated_mj
+        if not m.measured:
+            measurements.append(m)
+        elif time_ms is None or energy_mj is None:
+            measurements.append(m.flagged(UNCALIBRATED))
+        else:
+            gflops = m.workload.flops / time_ms / 1e6
+            calibrated = replace(
+                m,
+                time_ms=time_ms,
+                time_ms_ci95=found.time_calibrated_ms_ci95,
+                energy_mj=energy_mj,
+                energy_mj_ci95=found.energy_calibrated_mj_ci95,
+                edp_mj_ms=found.edp_calibrated_mj_ms,
+                edp_mj_ms_ci95=found.edp_calibrated_mj_ms_ci95,
+                power_w=energy_mj / time_ms,
+                gflops=gflops,
+                gflops_per_w=gflops * time_ms / energy_mj,
+            )
+            measurements.append(calibrated)
+    return replace(report, measurements=tuple(measurements))
 
 
 def calibrated_items(report: Report, boards: Boards) -> tuple[CalibratedItem, ...]:
     """Return the calibrated figures of all measurements whose board has a gain."""
     return tuple(
-        CalibratedItem(
-            node_id=m.node_id,
-            **{
-                name: getattr(found, name)
-                for found in [boards.calibrated(m)]
-                for name in found.__struct_fields__
-            },
-        )
+        CalibratedItem(node_id=m.node_id, **asdict(boards.calibrated(m)))
         for m in report.measurements
         if m.measured and boards.gain_of(m) is not None
     )
@@ -212,72 +246,14 @@ def board_spread(gains: Iterable[BoardGain], metric: Metric) -> float:
     return max(values) / min(values) - 1 if values else 0.0
 
 
-def _replaced(m: Measurement, boards: Boards) -> Measurement:
-    if not m.measured:
-        return m
-    found = boards.calibrated(m)
-    time_ms, energy_mj = found.time_calibrated_ms, found.energy_calibrated_mj
-    if time_ms is None or energy_mj is None:
-        return m.flagged(UNCALIBRATED)
-    gflops = m.workload.flops / time_ms / 1e6
-    return replace(
-        m,
-        time_ms=time_ms,
-        time_ms_ci95=found.time_calibrated_ms_ci95,
-        energy_mj=energy_mj,
-        energy_mj_ci95=found.energy_calibrated_mj_ci95,
-        edp_mj_ms=found.edp_calibrated_mj_ms,
-        edp_mj_ms_ci95=found.edp_calibrated_mj_ms_ci95,
-        power_w=energy_mj / time_ms,
-        gflops=gflops,
-        gflops_per_w=gflops * time_ms / energy_mj,
-    )
-
-
-def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estimate | None:
-    ratio = None if gain is None else gain.of(metric)
-    value = m.figure(metric)
-    if gain is None or ratio is None or value is None:
-        return None
-    raw = m.estimate(metric)
-    # Squares of half widths are added, as in `energy.estimate`.
-    half = math.hypot(
-        0.0 if raw is None else raw.relative_half_width,
-        math.log(ratio.high / ratio.low) / 2,
-        NORMAL * gain.kernel_sd[metric],
-    )
-    half = min(half, _LARGEST_HALF)
-    middle = value / ratio.value
-    return Estimate(middle, middle * math.exp(-half), middle * math.exp(half))
-
-
 def _usable(m: Measurement) -> bool:
-    return _ONLY_WIDE.issuperset(m.validity) and all(sample(m, metric) for metric in METRICS)
+    return _ONLY_WIDE.issuperset(m.validity) and all(session_mean(m, metric) for metric in METRICS)
 
 
-def _why(checks: Sequence[Measurement]) -> str:
-    bad = [m for m in checks if not _usable(m)]
-    if not bad:
-        return "it has not measured all kernels"
-    last = bad[-1]
-    reason = last.error or ", ".join(last.validity) or "it has no interval"
-    return f"{last.kernel.label}: {reason}"
-
-
-def _cell(m: Measurement, metric: Metric) -> Sample:
-    found = sample(m, metric)
-    assert found is not None
-    return found
-
-
-@dataclass(frozen=True)
-class _Gain:
-    ratio: Estimate
-    kernel_sd: float
-
-
-def _estimated(cells: Mapping[str, Sequence[Sample]], metric: Metric) -> dict[str, _Gain]:
-    """Return the gains of boards that have measured the same kernels, at least two boards.
+def _estimated(
+    cells: Mapping[str, Sequence[SessionMean]], metric: Metric
+) -> tuple[dict[str, Estimate], float]:
+    """Return the gains of two or more boards, and the deviation of a single kernel about them.
 
     The variance of a board's mean over the kernels has two parts. What all its measurements have in
     common, the state and the temperature of the card, does not become less with more kernels. The
@@ -299,7 +275,6 @@ def _estimated(cells: Mapping[str, Sequence[Sample]], metric: Metric) -> dict[st
     degrees = _PRIOR_DEGREES + (count - 1) * (kernels - 1)
     rest = (_PRIOR_DEGREES * prior + residuals) / degrees
     shared = {uuid: max(cell.shared_error for cell in row) ** 2 for uuid, row in cells.items()}
-    kernel_sd = math.sqrt(max(0.0, rest - own))
     found = {}
     for uuid in cells:
         weights = {other: (other == uuid) - 1 / count for other in cells}
@@ -307,6 +282,5 @@ def _estimated(cells: Mapping[str, Sequence[Sample]], metric: Metric) -> dict[st
         of_rest = math.fsum(weight**2 for weight in weights.values()) * rest / kernels
         variance = in_common + of_rest
         log = around(means[uuid] - grand, variance, welch([(of_rest, degrees)], variance), _TAIL)
-        ratio = Estimate(*map(math.exp, (log.value, log.low, log.high)))
-        found[uuid] = _Gain(ratio, kernel_sd)
-    return found
+        found[uuid] = Estimate(*map(math.exp, (log.value, log.low, log.high)))
+    return found, math.sqrt(max(0.0, rest - own))

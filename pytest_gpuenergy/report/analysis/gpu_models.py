@@ -7,40 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record import Identity, Measurement, RunInfo
+from pytest_gpuenergy.record import Identity, Measurement
 from pytest_gpuenergy.report.store import Report
-
-
-class Counterparts:
-    """The measurements of an earlier run, looked up by identity."""
-
-    def __init__(self, measurements: Iterable[Measurement]) -> None:
-        self._known: dict[Identity, list[Measurement]] = defaultdict(list)
-        self._items: dict[tuple[Identity, str], Measurement] = {}
-        for measurement in measurements:
-            self._known[measurement.identity].append(measurement)
-            self._items[measurement.identity, measurement.node_id] = measurement
-
-    def of(self, measurement: Measurement) -> Measurement | None:
-        """Return the measurement with the same identity; if several have it, that of the same item.
-
-        None when there is no match, or several and none of them of the same item.
-        """
-        identity = measurement.identity
-        same_item = self._items.get((identity, measurement.node_id))
-        if same_item is not None:
-            return same_item
-        known = self._known.get(identity, [])
-        return known[0] if len(known) == 1 else None
-
-    def several(self, measurement: Measurement) -> bool:
-        """Return whether several measurements of the earlier run have its identity."""
-        return len(self._known.get(measurement.identity, [])) > 1
-
-    def unused(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
-        """Yield the measurements of the earlier run that match none of ``measurements``."""
-        used = {id(self.of(measurement)) for measurement in measurements}
-        return (one for known in self._known.values() for one in known if id(one) not in used)
 
 
 class Models:
@@ -66,31 +34,43 @@ class Models:
         return self._run.gpu_name if station is None else station.gpu_name
 
 
-class AlikeCounterparts:
-    """As `Counterparts`, of the measurements that an earlier report has of the same GPU models.
+class Counterparts:
+    """The measurements of an earlier run, looked up by identity.
 
     Args:
-        report: the later one.
-        baseline: the earlier one.
+        measurements: the measurements.
+        models: the GPU models of the run, to keep them apart; None: all count as one.
     """
 
-    def __init__(self, report: Report, baseline: Report) -> None:
-        self._models = Models(report)
-        self._earlier = counterparts_by_model(baseline)
+    def __init__(self, measurements: Iterable[Measurement], models: Models | None = None) -> None:
+        self._known: dict[tuple[str, Identity], list[Measurement]] = defaultdict(list)
+        for measurement in measurements:
+            model = models.of(measurement) if models else ""
+            self._known[model, measurement.identity].append(measurement)
 
-    def of(self, measurement: Measurement) -> Measurement | None:
-        """Return the measurement on the same model that `Counterparts.of` finds."""
-        earlier = self._earlier.get(self._models.of(measurement))
-        return None if earlier is None else earlier.of(measurement)
+    def of(self, measurement: Measurement, model: str = "") -> Measurement | None:
+        """Return the measurement with the same identity; if several have it, that of the same item.
 
+        None when there is no match, or several and none of them of the same item.
 
-def counterparts_by_model(baseline: Report) -> dict[str, Counterparts]:
-    """Return the measurements of each GPU model of an earlier report."""
-    return {
-        name: Counterparts(part.measurements)
-        for part in by_model(baseline)
-        for name in Models(part).names
-    }
+        Args:
+            measurement: a measurement of a later run.
+            model: the GPU model to look at, where they are kept apart.
+        """
+        known = self._known.get((model, measurement.identity), [])
+        same_item = [one for one in known if one.node_id == measurement.node_id]
+        if same_item:
+            return same_item[-1]
+        return known[0] if len(known) == 1 else None
+
+    def several(self, measurement: Measurement) -> bool:
+        """Return whether several measurements of the earlier run have its identity."""
+        return len(self._known.get(("", measurement.identity), [])) > 1
+
+    def unused(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
+        """Yield the measurements of the earlier run that match none of ``measurements``."""
+        used = {id(self.of(measurement)) for measurement in measurements}
+        return (one for known in self._known.values() for one in known if id(one) not in used)
 
 
 def by_model(report: Report) -> list[Report]:
@@ -108,10 +88,22 @@ def by_model(report: Report) -> list[Report]:
     for name, measurements in found.items():
         stations = tuple(one for one in report.stations if one.gpu_name == name)
         uuids = {station.gpu_uuid for station in stations}
+        run = report.run
+        if stations and name != run.gpu_name:
+            run = replace(
+                run,
+                host=stations[0].host,
+                gpu_name=name,
+                gpu_uuid=stations[0].gpu_uuid,
+                architecture=stations[0].architecture,
+                power_limits_w=stations[0].power_limits_w,
+                software=stations[0].software,
+                cap_table_w=(),
+            )
         parts.append(
             replace(
                 report,
-                run=_run_on(report, name),
+                run=run,
                 measurements=tuple(measurements),
                 anchors=tuple(one for one in report.anchors if one.gpu_uuid in uuids),
                 stations=stations,
@@ -119,19 +111,3 @@ def by_model(report: Report) -> list[Report]:
             )
         )
     return parts
-
-
-def _run_on(report: Report, name: str) -> RunInfo:
-    first = next((one for one in report.stations if one.gpu_name == name), None)
-    if first is None or name == report.run.gpu_name:
-        return report.run
-    return replace(
-        report.run,
-        host=first.host,
-        gpu_name=name,
-        gpu_uuid=first.gpu_uuid,
-        architecture=first.architecture,
-        power_limits_w=first.power_limits_w,
-        software=first.software,
-        cap_table_w=(),
-    )

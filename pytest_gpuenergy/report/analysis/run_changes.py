@@ -21,26 +21,26 @@ from pytest_gpuenergy.record import (
     Interval,
     Measurement,
     Metric,
-    Sample,
+    SessionMean,
     around,
     normal_quantile,
-    sample,
+    session_mean,
     welch,
 )
-from pytest_gpuenergy.report.analysis.gpu_models import AlikeCounterparts
+from pytest_gpuenergy.report.analysis.gpu_models import Counterparts, Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support import ReportInputError
 
-LEAST = 2
-"""The least number of unchanged kernels for a common shift to be estimated: one has no scatter."""
+_MIN_UNCHANGED = 2
+"""The least number of unchanged kernels from which a shift is estimated: one has no scatter."""
 
-ENOUGH = 5
-"""Least number of unchanged kernels that is believed against the declared deviation.
+_MIN_CREDIBLE = 5
+"""The least number of unchanged kernels that is believed against the declared deviation.
 
 The median of fewer may be that of two that have truly become slower.
 """
 
-PRIOR_DEGREES = 3.0
+_PRIOR_DEGREES = 3.0
 """Degrees of freedom that the declared deviation is worth in the estimate of the scatter.
 
 As if three more kernels had lain just as far apart as it says (empirical Bayes; G. K. Smyth,
@@ -93,7 +93,7 @@ class ShiftPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A measurement with its counterpart in an earlier run, both with figures."""
+    """A measurement with its counterpart in an earlier run."""
 
     before: Measurement
     now: Measurement
@@ -113,7 +113,7 @@ class Pair:
             and energy_source(one) == energy_source(other)
             and not one.validity
             and not other.validity
-            and all(sample(side, metric) for side in (one, other) for metric in METRICS)
+            and all(session_mean(side, metric) for side in (one, other) for metric in METRICS)
         )
 
 
@@ -134,8 +134,8 @@ class CommonShift:
             scatter at all caps of the two boards and from the declared one itself.
         degrees: degrees of freedom of that estimate.
         typical: the variance of a change as that of these kernels, by that estimate.
-        contradicts: whether scatter or shift of at least `ENOUGH` kernels certainly exceed the
-            declared deviation.
+        contradicts: whether scatter or shift of at least `_MIN_CREDIBLE` kernels certainly exceed
+            the declared deviation.
     """
 
     metric: Metric
@@ -180,7 +180,7 @@ class CommonShift:
         typical = self.typical - (self.scale - most) * between
         return replace(self, scale=most, typical=typical, degrees=math.inf)
 
-    def relative(self, before: Sample, now: Sample, tail: float) -> Estimate:
+    def relative(self, before: SessionMean, now: SessionMean, tail: float) -> Estimate:
         """ln(now / before) of a kernel relative to the shift, with an interval.
 
         The variance is that of both figures' own trials, of what differs between the two runs from
@@ -206,36 +206,36 @@ def energy_source(measurement: Measurement) -> str:
 
 
 def pair(before: Measurement, now: Measurement, boards: tuple[str, str]) -> Pair:
-    """Pair two measurements with figures.
-
-    ``boards`` are those of their runs, for records that do not name their own.
-    """
+    """Pair two measurements; ``boards`` are those of their runs, for records that name none."""
     place = ShiftPlace(before.gpu_uuid or boards[0], now.gpu_uuid or boards[1], now.cap)
     return Pair(before, now, place)
 
 
-def pairs(report: Report, baseline: Report) -> list[Pair]:
-    """Pair the measurements of ``report`` with their counterparts; both have figures.
-
-    Both are on one GPU model.
-    """
-    earlier = AlikeCounterparts(report, baseline)
+def _matched(report: Report, baseline: Report) -> Iterator[Pair]:
+    """Yield the measurements of ``report`` with their counterparts on the same GPU model."""
+    models = Models(report)
+    earlier = Counterparts(baseline.measurements, Models(baseline))
     boards = (baseline.run.gpu_uuid, report.run.gpu_uuid)
-    return [
-        pair(before, now, boards)
-        for now in report.measurements
-        if now.measured and (before := earlier.of(now)) is not None and before.measured
-    ]
+    for now in report.measurements:
+        if (before := earlier.of(now, models.of(now))) is not None:
+            yield pair(before, now, boards)
+
+
+def pairs(report: Report, baseline: Report) -> list[Pair]:
+    """Pair the measurements with figures with their counterparts on the same GPU model."""
+    matched = _matched(report, baseline)
+    return [one for one in matched if one.now.measured and one.before.measured]
 
 
 def common_shifts(
     found: Iterable[Pair], session_sd: Mapping[Metric, float] = SAME_BOARD_SD
 ) -> Shifts:
-    """Return the shifts of each place with at least `LEAST` unchanged kernels, by metric.
+    """Return the shifts of each place with at least `_MIN_UNCHANGED` unchanged kernels, by metric.
 
-    A place has none if its kernels are fewer than `ENOUGH` and lie too far apart. ``session_sd`` is
-    the declared standard deviation between sessions on one board. How far the kernels scatter is
-    estimated from all caps of two boards together, since few kernels at each say little.
+    A place has none if its kernels are fewer than `_MIN_CREDIBLE` and lie too far apart.
+    ``session_sd`` is the declared standard deviation between sessions on one board. How far the
+    kernels scatter is estimated from all caps of two boards together, since few kernels at each say
+    little.
     """
     places: dict[ShiftPlace, list[Pair]] = defaultdict(list)
     for one in found:
@@ -244,7 +244,7 @@ def common_shifts(
     shifts: dict[ShiftPlace, dict[Metric, CommonShift]] = defaultdict(dict)
     boards: dict[tuple[str | None, str | None], dict[ShiftPlace, list[Pair]]] = defaultdict(dict)
     for place, unchanged in places.items():
-        if len(unchanged) >= LEAST:
+        if len(unchanged) >= _MIN_UNCHANGED:
             boards[place.before, place.now][place] = unchanged
     for metric in METRICS:
         sd = max(session_sd[metric], WANDER[metric])
@@ -252,7 +252,7 @@ def common_shifts(
             spreads = [_Spread.of(place, at_caps[place], metric, sd) for place in at_caps]
             pooled = _Pooled.of(spreads)
             for spread in spreads:
-                if pooled.scattered and spread.kernels < ENOUGH:
+                if pooled.scattered and spread.kernels < _MIN_CREDIBLE:
                     continue
                 scale, degrees = pooled.at(spread)
                 shifts[spread.place][metric] = spread.shift(
@@ -287,7 +287,9 @@ class _Spread:
     def of(
         cls, place: ShiftPlace, unchanged: Sequence[Pair], metric: Metric, session_sd: float
     ) -> _Spread:
-        sides = [(sample(one.before, metric), sample(one.now, metric)) for one in unchanged]
+        sides = [
+            (session_mean(one.before, metric), session_mean(one.now, metric)) for one in unchanged
+        ]
         known = [(a, b) for a, b in sides if a is not None and b is not None]
         ratios = [math.log(b.mean) - math.log(a.mean) for a, b in known]
         middle = median(ratios)
@@ -348,7 +350,7 @@ class _Spread:
             scale,
             degrees,
             typical,
-            self.kernels >= ENOUGH
+            self.kernels >= _MIN_CREDIBLE
             and (
                 scattered
                 or abs(self.middle) > usual
@@ -377,11 +379,11 @@ class _Pooled:
     @classmethod
     def of(cls, spreads: Sequence[_Spread]) -> _Pooled:
         degrees = sum(one.degrees for one in spreads)
-        scale = (PRIOR_DEGREES + max(0.0, math.fsum(one.excess for one in spreads))) / (
-            PRIOR_DEGREES + degrees
+        scale = (_PRIOR_DEGREES + max(0.0, math.fsum(one.excess for one in spreads))) / (
+            _PRIOR_DEGREES + degrees
         )
         if not degrees:
-            return cls(scale, PRIOR_DEGREES, False, _CAPS_WEIGHT)
+            return cls(scale, _PRIOR_DEGREES, False, _CAPS_WEIGHT)
         squares = math.fsum(one.degrees * one.part_of(1.0) for one in spreads)
         # How much the variances of the caps differ beyond chance, by the method of moments.
         parts = [(one.degrees, one.part_of(scale)) for one in spreads]
@@ -391,7 +393,7 @@ class _Pooled:
         weight = 2 * degrees / (differ - chance) if differ > chance else math.inf
         return cls(
             scale,
-            PRIOR_DEGREES + degrees,
+            _PRIOR_DEGREES + degrees,
             _is_unusual(squares, degrees),
             min(weight, _CAPS_WEIGHT),
         )
@@ -457,8 +459,11 @@ class Difference:
         return self.before.kernel.digest == self.now.kernel.digest
 
 
-def check_comparable(report: Report, baseline: Report) -> None:
-    """Check that the two reports can be shown side by side.
+def differences(report: Report, baseline: Report) -> Iterator[Difference]:
+    """Yield the figures present in both reports, metric by metric, in the order of ``report``.
+
+    Measurements are matched as by the gate: by workload, kernel label, cap and cache state, on the
+    same GPU model.
 
     Raises:
         ReportInputError: one is from an emulated GPU and the other from a real one.
@@ -471,26 +476,11 @@ def check_comparable(report: Report, baseline: Report) -> None:
             f"Run {report.run.run_id} is from {one}, but the baseline {baseline.run.run_id} is "
             f"from {other}: compare runs of the same kind."
         )
-
-
-def differences(report: Report, baseline: Report) -> Iterator[Difference]:
-    """Yield the figures present in both reports, metric by metric, in the order of ``report``.
-
-    Measurements are matched as by the gate: by workload, kernel label, cap and cache state, on the
-    same GPU model.
-
-    Raises:
-        ReportInputError: one is from an emulated GPU and the other from a real one.
-    """
-    check_comparable(report, baseline)
-    earlier = AlikeCounterparts(report, baseline)
     shifts = common_shifts(pairs(report, baseline))
-    boards = (baseline.run.gpu_uuid, report.run.gpu_uuid)
-    for measurement in report.measurements:
-        if (before := earlier.of(measurement)) is None:
-            continue
-        shift = shifts.get(pair(before, measurement, boards).place, {})
+    for matched in _matched(report, baseline):
+        shift = shifts.get(matched.place, {})
         for metric in Metric:
-            then, now = before.figure(metric), measurement.figure(metric)
+            then, now = matched.before.figure(metric), matched.now.figure(metric)
             if then is not None and now is not None:
-                yield Difference(metric, before, measurement, (then, now), shift.get(metric))
+                values = (then, now)
+                yield Difference(metric, matched.before, matched.now, values, shift.get(metric))

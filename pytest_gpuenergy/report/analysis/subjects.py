@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from pytest_gpuenergy.record import (
-    Measurement,
-    Order,
-    WorkloadInfo,
-    setpoint_order,
-)
+from pytest_gpuenergy.record import Measurement, Order, WorkloadInfo, setpoint_order
 
 
 class Subjects:

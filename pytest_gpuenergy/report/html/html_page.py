@@ -18,19 +18,14 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views.view_files import write_view
 from pytest_gpuenergy.support import emulated_mark
 
-_SCRIPTS = ("data", "text", "address", "table", "scales", "tips", "plot", "charts")
-_SECTIONS = (
-    "answers",
-    "verdicts",
-    "trend",
-    "heat",
-    "boards",
-    "lists",
-    "replay",
-    "searches",
-    "main",
+_SCRIPTS = (
+    *("data", "text", "address", "table", "scales", "tips", "plot", "charts"),
+    *("answers", "verdicts", "trend", "heat", "boards", "lists", "replay", "searches", "main"),
 )
-"""Parts of the page's script, in order."""
+"""The parts of the page's script, in order."""
+
+_DIGITS = 7
+"""Significant digits of the page's numbers."""
 
 
 def html_page(
@@ -52,14 +47,15 @@ def html_page(
         replay: what a replay of a model found beside its measurements.
         verdicts: what a gate says of the differences, see `gate.verdict_values`.
         trend: figures over several runs, see `gate.trend_values`.
-        searches: graphs of searches for better kernels, see `search.page.search_values`.
+        searches: graphs of searches for better kernels, see `search.search_values`.
 
     Raises:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     beside = {"replay": replay, "verdicts": verdicts, "trend": trend, "searches": searches}
     data = {**page_data(report, baseline), **beside}
-    script = _script()
+    parts = (_read(f"script/{name}.js") for name in _SCRIPTS)
+    script = "\n".join(('"use strict";', "(() => {", *parts, "})();", ""))
     label = emulated_mark(report.run.emulated)
     return Template(_read("page.html")).substitute(
         title=escape(f"{report.run.gpu_name}{label}, run {report.run.run_id}"),
@@ -89,17 +85,8 @@ def write_html(
 
 
 @functools.cache
-def _script() -> str:
-    parts = (_read(f"script/{name}.js") for name in (*_SCRIPTS, *_SECTIONS))
-    return "\n".join(('"use strict";', "(() => {", *parts, "})();", ""))
-
-
-@functools.cache
 def _read(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-_DIGITS = 7
 
 
 def compact(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,24 +94,22 @@ def compact(data: Mapping[str, Any]) -> dict[str, Any]:
     rows = data["rows"]
     names = list(rows[0]) if rows else []
     columns = {name: column([row[name] for row in rows]) for name in names}
-    axes = [{**one, "values": column(one["values"])} for one in data["axes"]]
+    axes = [{**axis, "values": column(axis["values"])} for axis in data["axes"]]
     return {**data, "rows": {"count": len(rows), "columns": columns}, "axes": axes}
 
 
 def column(values: Sequence[Any]) -> Any:
     """Return the values of a column: of texts, each once and the places where they are."""
-    if not values or not all(isinstance(one, str) for one in values):
-        return [_rounded(one) for one in values]
-    words = {word: place for place, word in enumerate(dict.fromkeys(values))}
-    return {"words": list(words), "at": [words[one] for one in values]}
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    if values and all(isinstance(value, str) for value in values):
+        words = {word: place for place, word in enumerate(dict.fromkeys(values))}
+        return {"words": list(words), "at": [words[value] for value in values]}
+    return [
+        float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value for value in values
+    ]
 
 
 def script_hash(script: str) -> str:
-    """As a content security policy names it."""
+    """Return the hash by which a content security policy allows a script."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_gpuenergy.record import (
+    VERIFIED,
     AnchorCheck,
     BoardGain,
+    Estimate,
     Interval,
     Measurement,
     Metric,
     RunInfo,
+    clock_label,
     clocks,
+    limit_label,
     limits,
     peaks_of,
     setpoints,
 )
 from pytest_gpuenergy.report.analysis.best_kernels import (
     Best,
+    Marks,
     Tie,
     best_of_each,
     cap_words,
     kernel_words,
 )
 from pytest_gpuenergy.report.analysis.board_calibration import Boards, calibrated_name
-from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS
 from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
-from pytest_gpuenergy.report.analysis.rooflines import arithmetic
+from pytest_gpuenergy.report.analysis.rooflines import arithmetic, roofline
 from pytest_gpuenergy.report.analysis.run_changes import (
     Difference,
     common_shifts,
     differences,
     pairs,
 )
-from pytest_gpuenergy.report.analysis.subjects import Subjects
-from pytest_gpuenergy.report.html.page_rows import RowMarks, axes, finite, row_values
+from pytest_gpuenergy.report.analysis.subjects import Subjects, with_cache
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.views.figure_words import figure
+from pytest_gpuenergy.report.views.figures import FIGURE_TABLE, figure_words
 from pytest_gpuenergy.report.views.terminal_summary import saving_words, short_uuid
+from pytest_gpuenergy.report.views.tidy_table import tidy_columns, tidy_rows
 from pytest_gpuenergy.support import emulated_mark
 
 Values = dict[str, Any]
 
-_METRICS_CHOSEN = (Metric.EDP, Metric.ENERGY, Metric.TIME)
 _CHOSEN_FIRST = ("edp_mj_ms", "energy_mj", "time_us")
-"""The figures of these metrics, which the page offers first."""
+"""The figures that the page offers first."""
+
+_CALIBRATED = {name: name.replace("_", "_calibrated_", 1) for name in _CHOSEN_FIRST}
+"""The names of calibrated figures on the page, by the names of the raw ones."""
 
 FLAGS = {
     "not_steady": "the power changed significantly, by more than 1 % per second, during the trials",
@@ -85,37 +92,135 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     run, measurements = report.run, report.measurements
     subjects = Subjects(measurements)
     best = [one for part in by_model(report) for one in best_of_each(part.measurements, subjects)]
-    standing = RowMarks.of(best)
-    boards, models = Boards(report), Models(report)
+    marks, boards, models = Marks(best), Boards(report), Models(report)
+    counts = Counter(flag for m in measurements for flag in dict.fromkeys(m.validity))
+    figures = {
+        name: {"title": FIGURE_TABLE[name].title, "better": FIGURE_TABLE[name].better}
+        for name in dict.fromkeys([*_CHOSEN_FIRST, *FIGURE_TABLE])
+    }
+    if boards.compared:
+        figures |= {
+            name: {
+                "title": f"{FIGURE_TABLE[raw].label}, calibrated ({FIGURE_TABLE[raw].unit})",
+                "better": FIGURE_TABLE[raw].better,
+            }
+            for raw, name in _CALIBRATED.items()
+        }
     rows = [
-        {**row_values(m, models.of(m), standing, subjects), **calibrated_values(m, boards)}
-        for m in measurements
+        {**_row(m, models.of(m), marks, subjects), **_calibrated(m, boards)} for m in measurements
     ]
-    return {
+    data = {
         "gpu": run.gpu_name,
         "emulated": run.emulated,
         "run": _identity(run),
         "caps": setpoints(measurements),
         "limits": limits(measurements),
         "clocks": clocks(measurements),
-        "figures": {
-            name: {"title": FIGURE_COLUMNS[name].title, "better": FIGURE_COLUMNS[name].better}
-            for name in dict.fromkeys([*_CHOSEN_FIRST, *FIGURE_COLUMNS])
-        }
-        | calibrated_figures(boards),
+        "figures": figures,
         "rows": rows,
         "axes": axes(report),
         "roofs": _roofs(measurements, run.gpu_name),
-        "best": [best_values(one) for one in best],
-        "flags": _flags(measurements),
+        "best": [_best(one) for one in best],
+        "flags": [
+            {"flag": flag, "count": count, "meaning": FLAGS.get(flag, "")}
+            for flag, count in counts.most_common()
+        ],
         "anchors": [_check(one) for one in report.anchors],
-        "boards": [gain_values(one) for one in boards.gains],
-        "baseline": None if baseline is None else _identity(baseline.run),
-        "shifts": [] if baseline is None else _shifts(report, baseline),
-        "differences": []
-        if baseline is None
-        else [_difference(one, subjects) for one in differences(report, baseline)],
+        "boards": [_gain(one) for one in boards.gains],
+        "baseline": None,
+        "shifts": [],
+        "differences": [],
     }
+    if baseline is not None:
+        data["baseline"] = _identity(baseline.run)
+        data["shifts"] = [*_shifts(report, baseline)]
+        data["differences"] = [_difference(one, subjects) for one in differences(report, baseline)]
+    return data
+
+
+def finite(value: float | None, scale: float = 1.0) -> float | None:
+    """``value`` times ``scale``; None if it is not a finite number."""
+    if value is None:
+        return None
+    scaled = value * scale
+    return scaled if math.isfinite(scaled) else None
+
+
+def _with_ends(
+    name: str, value_and_ends: Iterable[float | None], scale: float = 1.0
+) -> dict[str, float | None]:
+    """Return a value and the ends of its interval as ``name``, ``name_low`` and ``name_high``."""
+    values = zip(("", "_low", "_high"), value_and_ends, strict=True)
+    return {f"{name}{end}": finite(value, scale) for end, value in values}
+
+
+def _percents(name: str, ratio: Estimate | None) -> dict[str, float | None]:
+    """Return how far a ratio is from 1 in percent, with its ends."""
+    ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+    return _with_ends(name, (None if end is None else end - 1 for end in ends), 100.0)
+
+
+def _row(m: Measurement, gpu_name: str, marks: Marks, subjects: Subjects) -> Values:
+    """Return one measurement, on a card of this name; what is not a finite number is None."""
+    roof = roofline(m, gpu_name)
+    figures: Values = {}
+    for name, figure in FIGURE_TABLE.items():
+        value, interval = figure.value(m, roof), figure.interval(m, roof)
+        ends = (interval.low, interval.high) if interval else (value, value)
+        figures |= _with_ends(name, (value, *ends), figure.scale)
+    state = "flagged" if m.validity else "clean"
+    if not m.measured:
+        state = "verified" if m.verified_only else "failed"
+    # The mean over the trials; in older records, the reading after them.
+    temperature_c = finite(m.temperature_c)
+    if m.temperature_c is None and m.end is not None:
+        temperature_c = m.end.temperature_c
+    return {
+        "workload": subjects.of(m),
+        "known_as": with_cache(m.workload.name, m),
+        "kernel": m.kernel.label,
+        "band": str(m.kernel.details.get("band", m.kernel.origin)),
+        "cap": m.cap,
+        "limit": limit_label(m),
+        "clock": clock_label(m),
+        "lock_mhz": m.sm_clock_mhz,
+        "limit_w": finite(m.enforced_power_limit_w or m.power_limit_w),
+        **figures,
+        "roof": roof.roof,
+        "temperature_c": temperature_c,
+        "sm_clock_mhz": m.end.sm_clock_mhz if m.end else None,
+        "effective_sm_clock_mhz": finite(m.effective_sm_clock_mhz),
+        "clock_states": [f"{state.share:.0%} at {state.name}" for state in m.clock_states]
+        if len(m.clock_states) > 1
+        else [],
+        "binding": m.cap_binding,
+        "pareto": id(m) in marks.front,
+        "near_pareto": id(m) in marks.near,
+        "best_of": marks.best_of(m),
+        "flags": list(m.validity),
+        "state": state,
+        "outcome": m.outcome,
+        "error": VERIFIED if m.verified_only else m.error,
+        "digest": m.kernel.digest[:12],
+        "variant": str(m.kernel.details.get("state", "")),
+        "item": m.node_id,
+    }
+
+
+def _calibrated(m: Measurement, boards: Boards) -> Values:
+    """Return the calibrated figures of a row with their intervals; nothing without gains."""
+    if not boards.compared:
+        return {}
+    found = boards.calibrated(m)
+    values: Values = {}
+    for raw, name in _CALIBRATED.items():
+        figure = FIGURE_TABLE[raw]
+        assert figure.metric is not None
+        field = calibrated_name(figure.metric)
+        ends: Interval | None = getattr(found, f"{field}_ci95")
+        low, high = (None, None) if ends is None else (ends.low, ends.high)
+        values |= _with_ends(name, (getattr(found, field), low, high), figure.scale)
+    return values
 
 
 def _roofs(rows: Sequence[Measurement], gpu_name: str) -> Values | None:
@@ -132,15 +237,10 @@ def _roofs(rows: Sequence[Measurement], gpu_name: str) -> Values | None:
     }
 
 
-def _flags(rows: Sequence[Measurement]) -> list[Values]:
-    counts = Counter(flag for m in rows for flag in dict.fromkeys(m.validity))
-    return [
-        {"flag": flag, "count": count, "meaning": FLAGS.get(flag, "")}
-        for flag, count in counts.most_common()
-    ]
-
-
 def _check(check: AnchorCheck) -> Values:
+    changes: Values = {}
+    for metric in Metric:
+        changes |= _percents(metric, check.ratios.get(metric))
     return {
         "started": check.started,
         "workload": check.workload,
@@ -148,19 +248,26 @@ def _check(check: AnchorCheck) -> Values:
         "cap": check.cap,
         "temperature_c": check.temperature_c,
         "first_temperature_c": check.first_temperature_c,
-        **{key: end for metric in Metric for key, end in _changes(metric, check).items()},
+        **changes,
         "verdict": check.verdict,
         "why": check.error or ", ".join(check.validity),
         "items": len(check.items),
     }
 
 
-def _changes(metric: Metric, check: AnchorCheck) -> Values:
-    """Return the change of a metric in percent, with the ends of its interval."""
-    ratio = check.ratios.get(metric)
-    ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
-    percents = (None if end is None else finite(end - 1, 100.0) for end in ends)
-    return dict(zip((str(metric), f"{metric}_low", f"{metric}_high"), percents, strict=True))
+def _gain(gain: BoardGain) -> Values:
+    """Return a gain, in percent above or below the mean board."""
+    changes: Values = {}
+    for metric in Metric:
+        changes |= _percents(metric, gain.of(metric))
+    return {
+        "board": short_uuid(gain.gpu_uuid),
+        "host": gain.host,
+        "gpu": gain.gpu_name,
+        "cap": gain.setpoint,
+        **changes,
+        "why": gain.left_out or "",
+    }
 
 
 def _identity(run: RunInfo) -> list[tuple[str, str]]:
@@ -179,34 +286,28 @@ def _identity(run: RunInfo) -> list[tuple[str, str]]:
     ]
 
 
-def _shifts(report: Report, baseline: Report) -> list[Values]:
-    """Return what unchanged kernels have in common, in percent, by cap and metric."""
-    found = common_shifts(pairs(report, baseline))
-    return [
-        {
-            "cap": place.cap,
-            "same_board": shift.same_board,
-            "metric": str(metric),
-            "kernels": shift.kernels,
-            "apart": shift.apart,
-            **{
-                f"change_percent{end}": finite(math.expm1(value), 100.0)
-                for end, value in (
-                    ("", shift.change.value),
-                    ("_low", shift.change.low),
-                    ("_high", shift.change.high),
-                )
-            },
-            "scatter_percent": finite(shift.scatter, 100.0),
-        }
-        for place, metrics in found.items()
-        for metric, shift in metrics.items()
-    ]
+def _shifts(report: Report, baseline: Report) -> Iterator[Values]:
+    """Yield what unchanged kernels have in common, in percent, by cap and metric."""
+    for place, metrics in common_shifts(pairs(report, baseline)).items():
+        for metric, shift in metrics.items():
+            change = shift.change
+            ends = map(math.expm1, (change.value, change.low, change.high))
+            yield {
+                "cap": place.cap,
+                "same_board": shift.same_board,
+                "metric": str(metric),
+                "kernels": shift.kernels,
+                "apart": shift.apart,
+                **_with_ends("change_percent", ends, 100.0),
+                "scatter_percent": finite(shift.scatter, 100.0),
+            }
 
 
 def _difference(one: Difference, subjects: Subjects) -> Values:
-    (before, now), intervals = one.values, one.intervals
-    change, relative = one.change, one.relative_change
+    before, now = one.values
+    before_interval, now_interval = (
+        None if ends is None else (ends.low, ends.high) for ends in one.intervals
+    )
     return {
         "workload": subjects.of(one.now),
         "workload_name": one.now.workload.name,
@@ -217,20 +318,16 @@ def _difference(one: Difference, subjects: Subjects) -> Values:
         "figure": f"{one.metric.label} ({one.metric.unit})",
         "before": before,
         "now": now,
-        "before_interval": _ends(intervals[0]),
-        "now_interval": _ends(intervals[1]),
-        "change_percent": None if change is None else finite(change, 100.0),
-        "relative_percent": None if relative is None else finite(relative, 100.0),
+        "before_interval": before_interval,
+        "now_interval": now_interval,
+        "change_percent": finite(one.change, 100.0),
+        "relative_percent": finite(one.relative_change, 100.0),
         "same_kernel": one.same_kernel,
         "flags": sorted({*one.before.validity, *one.now.validity}),
     }
 
 
-def _ends(interval: Interval | None) -> tuple[float, float] | None:
-    return None if interval is None else (interval.low, interval.high)
-
-
-def best_values(best: Best) -> Values:
+def _best(best: Best) -> Values:
     """Return the best of a workload by each metric, with all that may be as good within noise."""
     return {
         "workload": best.workload,
@@ -248,81 +345,107 @@ def best_values(best: Best) -> Values:
 
 def _leader(found: Tie, rows: Sequence[Measurement]) -> Values:
     best, metric = found.best, found.metric
-    estimate = best.estimate(metric)
+    value, estimate = best.figure(metric), best.estimate(metric)
+    # How certain it is that the best is the best, in words.
+    tied = set(map(id, found.rows))
+    beyond = [m.figure(metric) or 0.0 for m in rows if id(m) not in tied]
+    sure = "beyond noise" if len(tied) == 1 else f"{len(tied)} of {len(rows)} within noise"
+    if len(rows) == 1:
+        sure = "the only one"
+    elif beyond and value:
+        percent = 100 * (min(beyond) / value - 1)
+        more = f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+        sure += f"{':' if len(tied) == 1 else ';'} the next is {more} more"
     return {
-        "figure": figure(best, metric),
+        "figure": figure_words(best, metric),
         "percent": None if estimate is None else 100 * estimate.relative_half_width,
-        "value": best.figure(metric),
+        "value": value,
         "kernels": kernel_words(found),
         "caps": cap_words(found, rows),
         "flagged": bool(best.validity),
-        "sure": _sure(found, rows),
+        "sure": sure,
     }
 
 
-def _sure(found: Tie, rows: Sequence[Measurement]) -> str:
-    """Return how certain it is that the best is the best, in words."""
-    best, tied = found.best.figure(found.metric) or 0.0, set(map(id, found.rows))
-    if len(rows) == 1:
-        return "the only one"
-    beyond = [m.figure(found.metric) or 0.0 for m in rows if id(m) not in tied]
-    lead = f"the next is {_more(min(beyond), best)} more" if beyond and best > 0 else ""
-    if len(tied) == 1:
-        return f"beyond noise: {lead}" if lead else "beyond noise"
-    words = f"{len(tied)} of {len(rows)} within noise"
-    return f"{words}; {lead}" if lead else words
+Axis = dict[str, Any]
+MAX_TEXTS = 100
+"""The largest number of distinct texts on an axis."""
+_SHOWN = frozenset(
+    (
+        *("node_id", "workload_name", "kernel_label", "kernel_digest", "kernel_origin", "cap"),
+        *("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w", "gb_s"),
+        *("flop_per_byte", "percent_of_peak", "error", "outcome", "validity", "started"),
+        *("parameters", "pareto", "best_of"),
+    )
+)
+"""The table's columns that a row has by another name, or that are of no use on an axis."""
+_UNITS = {
+    "ms": "ms",
+    "s": "s",
+    "us": "µs",
+    "mj": "mJ",
+    "j": "J",
+    "w": "W",
+    "mw": "mW",
+    "mhz": "MHz",
+    "c": "°C",
+    "mib": "MiB",
+    "bytes": "bytes",
+}
+"""The units on an axis, by the end of a column's name."""
 
 
-def _more(value: float, than: float) -> str:
-    percent = 100 * (value / than - 1)
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+def axes(report: Report) -> list[Axis]:
+    """Columns with a ``name``, a ``title``, and a value for each measurement.
+
+    Mappings, such as a workload's parameters, become a column for each of their names. Left out is
+    what has the same value in all measurements, and text with more than `MAX_TEXTS` values.
+    """
+    rows = list(tidy_rows(report))
+    found = []
+    for place, column in enumerate(tidy_columns(report.measurements)):
+        if column.name in _SHOWN or column.name.endswith(("_ci95_low", "_ci95_high")):
+            continue
+        cells = [row[place] for row in rows]
+        columns: dict[str, Sequence[Any]] = {column.name: cells}
+        mappings = [_mapping(cell) for cell in cells]
+        if any(mappings):
+            keys = dict.fromkeys(key for one in mappings for key in one)
+            columns = {f"{column.name}.{key}": [one.get(key) for one in mappings] for key in keys}
+        found += [axis for item in columns.items() if (axis := _axis(*item)) is not None]
+    return found
 
 
-_CALIBRATED = {name: name.replace("_", "_calibrated_", 1) for name in _CHOSEN_FIRST}
-"""The names of calibrated figures on the page, by the names of the raw ones."""
-
-
-def calibrated_figures(boards: Boards) -> dict[str, dict[str, str]]:
-    """Titles of the calibrated figures, like those of the raw ones; none without gains."""
-    if not boards.compared:
+def _mapping(cell: object) -> dict[str, Any]:
+    """Return the mapping that a cell has as JSON text; empty for any other cell."""
+    if not isinstance(cell, str) or not cell.startswith("{"):
         return {}
-    return {
-        name: {
-            "title": f"{FIGURE_COLUMNS[raw].label}, calibrated ({FIGURE_COLUMNS[raw].unit})",
-            "better": FIGURE_COLUMNS[raw].better,
-        }
-        for raw, name in _CALIBRATED.items()
-    }
-
-
-def calibrated_values(m: Measurement, boards: Boards) -> Values:
-    """Return the calibrated figures of a row with their intervals; nothing without gains."""
-    if not boards.compared:
+    try:
+        found = json.loads(cell)
+    except ValueError:
         return {}
-    found = boards.calibrated(m)
-    values: Values = {}
-    for metric, (raw, name) in zip(_METRICS_CHOSEN, _CALIBRATED.items(), strict=True):
-        value: float | None = getattr(found, calibrated_name(metric))
-        ends: Interval | None = getattr(found, f"{calibrated_name(metric)}_ci95")
-        low, high = (None, None) if ends is None else (ends.low, ends.high)
-        for key, end in ((name, value), (f"{name}_low", low), (f"{name}_high", high)):
-            values[key] = finite(end, FIGURE_COLUMNS[raw].scale)
-    return values
+    return found if isinstance(found, dict) else {}
 
 
-def gain_values(gain: BoardGain) -> Values:
-    """Return a gain, in percent above or below the mean board."""
-    ends: Values = {}
-    for metric in Metric:
-        ratio = gain.of(metric)
-        for name, end in (("", "value"), ("_low", "low"), ("_high", "high")):
-            change = None if ratio is None else getattr(ratio, end) - 1
-            ends[f"{metric}{name}"] = finite(change, 100.0)
-    return {
-        "board": short_uuid(gain.gpu_uuid),
-        "host": gain.host,
-        "gpu": gain.gpu_name,
-        "cap": gain.cap if gain.cache == "hot" else f"{gain.cap}, {gain.cache}",
-        **ends,
-        "why": gain.left_out or "",
-    }
+def _axis(name: str, values: Sequence[Any]) -> Axis | None:
+    """Return an axis of numbers, or else of texts; None where there is nothing to compare."""
+    known = [value for value in values if value is not None and value != ""]
+    numeric = all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
+    cells: list[float | str | None] = []
+    for value in values:
+        if value is None or value == "":
+            cells.append(None)
+        elif numeric:
+            cells.append(value if math.isfinite(value) else None)
+        elif isinstance(value, bool):
+            cells.append("yes" if value else "no")
+        elif isinstance(value, list | tuple):
+            cells.append(" x ".join(map(str, value)))
+        else:
+            cells.append(str(value))
+    distinct = set(cells) - {None}
+    if len(distinct) < 2 or (not numeric and len(distinct) > MAX_TEXTS):
+        return None
+    words, _, last = name.rpartition("_")
+    title = f"{words} ({_UNITS[last]})" if words and last in _UNITS else name
+    return {"name": name, "title": title.replace("_", " "), "values": cells}

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from pytest_gpuenergy.record import (
-    METRICS,
-    UNLOCKED,
-    Measurement,
-    Metric,
-    clocks,
-)
-from pytest_gpuenergy.report.analysis.best_kernels import Best, best_of_each, near_front, pareto
+from pytest_gpuenergy.record import METRICS, UNLOCKED, Metric, clocks
+from pytest_gpuenergy.report.analysis.best_kernels import best_of_each, near_front, pareto
 from pytest_gpuenergy.report.analysis.board_calibration import Boards
-from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS
 from pytest_gpuenergy.report.analysis.gpu_models import by_model
-from pytest_gpuenergy.report.analysis.rooflines import Roofline
 from pytest_gpuenergy.report.analysis.subjects import group
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.views.figure_words import figure, markdown_lines, markdown_text, spread
+from pytest_gpuenergy.report.views.figures import (
+    FIGURE_TABLE,
+    markdown_lines,
+    markdown_text,
+    percent_range,
+)
 from pytest_gpuenergy.report.views.terminal_summary import (
     CLOCK_OVER_CAP,
     anchor_lines,
     board_lines,
     calibration_lines,
-    gain_words,
-    saving_words,
+    least_words,
+    savings_rows,
     short_uuid,
 )
 from pytest_gpuenergy.support import emulated_mark
 
-_SHOWN = {
-    "time_us": ".2f",
-    "power_w": ".1f",
-    "energy_mj": ".4g",
-    "edp_mj_ms": ".4g",
-    "gflops_per_w": ".2f",
-}
-"""The figures in the tables, with their formats."""
-
-_METRICS = {"time_us": Metric.TIME, "energy_mj": Metric.ENERGY, "edp_mj_ms": Metric.EDP}
-"""The metrics of figures that are shown with half the width of their interval."""
+_SHOWN = [
+    FIGURE_TABLE[name] for name in ("time_us", "power_w", "energy_mj", "edp_mj_ms", "gflops_per_w")
+]
 
 
 def markdown(report: Report, *, calibrated: bool = False) -> str:
@@ -53,104 +42,71 @@ def markdown(report: Report, *, calibrated: bool = False) -> str:
         report: the report.
         calibrated: whether its figures are (`calibrated_report`), which the head then says.
     """
-    tables = (
-        line
-        for part in by_model(report)
-        for line in (
-            *_head(part, calibrated=calibrated),
-            *_best(part.measurements),
-            *_tables(part.measurements),
-        )
-    )
-    return "\n".join([*tables, *board_table(report)])
+    lines: list[str] = []
+    for part in by_model(report):
+        lines += _head(part, calibrated=calibrated)
+        lines += _best(part)
+        lines += _tables(part)
+    return "\n".join([*lines, *board_table(report)])
 
 
 def _head(report: Report, *, calibrated: bool) -> Iterator[str]:
     run, rows = report.run, report.measurements
     measured = [m for m in rows if m.measured]
     flagged = sum(bool(m.validity) for m in measured)
-    emulated = emulated_mark(run.emulated)
-    yield markdown_text(f"# {run.gpu_name}{emulated}, run {run.run_id}")
+    yield markdown_text(f"# {run.gpu_name}{emulated_mark(run.emulated)}, run {run.run_id}")
     yield ""
     yield (
         f"{len(measured)} of {len(rows)} items measured, {flagged} of them flagged. "
         f"Started {markdown_text(run.started or 'at an unknown time')} "
         f"on {markdown_text(run.host)}."
     )
-    for line in anchor_lines(rows, report.anchors, emulated=run.emulated):
-        yield f"{markdown_text(line)}  "
-    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
+    for line in (
+        *anchor_lines(rows, report.anchors, emulated=run.emulated),
+        *board_lines(report),
+        *(calibration_lines(report) if calibrated else ()),
+    ):
         yield f"{markdown_text(line)}  "
     yield ""
 
 
-def _best(rows: Sequence[Measurement]) -> Iterator[str]:
-    best = best_of_each(rows)
+def _best(report: Report) -> Iterator[str]:
+    best = best_of_each(report.measurements)
     if not best:
         yield from ("Nothing was measured.", "")
         return
-    setpoint = "best cap" if clocks(rows) == (UNLOCKED,) else "best setpoint"
-    yield from markdown_lines(
-        ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto front"),
-        (
-            (
-                one.workload,
-                *(_best_cell(one, metric) for metric in METRICS),
-                one.caps,
-                one.size_of_front,
-            )
-            for one in best
-        ),
-        figures={5},
-    )
+    setpoint = "best cap" if clocks(report.measurements) == (UNLOCKED,) else "best setpoint"
+    titles = ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto front")
+    rows = []
+    for one in best:
+        cells = []
+        for metric in METRICS:
+            flagged = ", flagged" if one.ties[metric].best.validity else ""
+            cells.append(f"{least_words(one, metric)} ({one.where(metric)}{flagged})")
+        rows.append((one.workload, *cells, one.caps, one.size_of_front))
+    yield from markdown_lines(titles, rows, figures={5})
     yield ""
-    yield from _savings([one for one in best if one.savings])
+    if savings := savings_rows(best):
+        names = (metric.label for metric in METRICS)
+        yield from markdown_lines((CLOCK_OVER_CAP, *names), savings)
+        yield ""
 
 
-def _savings(best: Sequence[Best]) -> Iterator[str]:
-    if not best:
-        return
-    yield from markdown_lines(
-        (CLOCK_OVER_CAP, *(metric.label for metric in METRICS)),
-        (
-            (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
-            for one in best
-        ),
-    )
-    yield ""
-
-
-def _tables(measurements: Sequence[Measurement]) -> Iterator[str]:
-    for (workload, cap), rows in group(measurements).items():
+def _tables(report: Report) -> Iterator[str]:
+    for (workload, cap), rows in group(report.measurements).items():
         marks = {id(m): "*" for m in near_front(rows)} | {id(m): "**" for m in pareto(rows)}
         yield f"<details><summary>{markdown_text(workload)}, {markdown_text(cap)}</summary>"
         yield ""
-        titles = ["kernel", *(FIGURE_COLUMNS[name].title for name in _SHOWN), "notes"]
+        titles = ["kernel", *(figure.title for figure in _SHOWN), "notes"]
         yield from markdown_lines(titles, (), figures={1, 2, 3, 4, 5})
         for m in rows:
             mark = marks.get(id(m), "")
-            yield f"| {mark}{markdown_text(m.kernel.label)}{mark} | {_cells(m)} |"
-        yield ""
-        yield "</details>"
-        yield ""
-
-
-def _best_cell(best: Best, metric: Metric) -> str:
-    found = best.ties[metric].best
-    flagged = ", flagged" if found.validity else ""
-    least = f"{figure(found, metric)}{spread(found.estimate(metric))}"
-    return f"{least} ({best.where(metric)}{flagged})"
-
-
-def _cells(m: Measurement) -> str:
-    if m.time_ms is None or m.energy_mj is None:
-        return f"| | | | | {markdown_text(m.why_no_figures)}"
-    cells = []
-    for name, form in _SHOWN.items():
-        column, metric = FIGURE_COLUMNS[name], _METRICS.get(name)
-        value = (column.value(m, Roofline()) or 0.0) * column.scale
-        cells.append(f"{value:{form}}{spread(m.estimate(metric)) if metric else ''}")
-    return f"{' | '.join(cells)} | {markdown_text(', '.join(m.validity))}"
+            cells = [figure.shown(m) if m.measured else "" for figure in _SHOWN]
+            notes = ", ".join(m.validity) if m.measured else m.why_no_figures
+            line = f"| {mark}{markdown_text(m.kernel.label)}{mark} "
+            line += "".join(f"| {cell} " if cell else "| " for cell in cells)
+            yield f"{line}| {markdown_text(notes)} |"
+        yield from ("", "</details>", "")
 
 
 def board_table(report: Report) -> Iterator[str]:
@@ -161,18 +117,14 @@ def board_table(report: Report) -> Iterator[str]:
     yield "<details><summary>boards, relative to the mean of their model</summary>"
     yield ""
     order = (Metric.ENERGY, Metric.TIME, Metric.EDP)
-    yield from markdown_lines(
-        ("board", "host", "GPU", "cap", *(f"{metric.label} (%)" for metric in order), "notes"),
+    titles = ("board", "host", "GPU", "cap", *(f"{metric.label} (%)" for metric in order), "notes")
+    rows = [
         (
-            (
-                *(short_uuid(gain.gpu_uuid), gain.host, gain.gpu_name, gain.cap),
-                *(gain_words(gain.of(metric)) for metric in order),
-                gain.left_out or "",
-            )
-            for gain in gains
-        ),
-        figures={4, 5, 6},
-    )
-    yield ""
-    yield "</details>"
-    yield ""
+            *(short_uuid(gain.gpu_uuid), gain.host, gain.gpu_name, gain.cap),
+            *(percent_range(gain.of(metric)) for metric in order),
+            gain.left_out or "",
+        )
+        for gain in gains
+    ]
+    yield from markdown_lines(titles, rows, figures={4, 5, 6})
+    yield from ("", "</details>", "")

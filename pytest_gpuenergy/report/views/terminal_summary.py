@@ -13,7 +13,6 @@ from pytest_gpuenergy.record import (
     PHASES,
     AnchorCheck,
     BoardGain,
-    Estimate,
     Measurement,
     Metric,
     clocks,
@@ -28,34 +27,28 @@ from pytest_gpuenergy.report.analysis.best_kernels import (
     pareto,
 )
 from pytest_gpuenergy.report.analysis.board_calibration import UNCALIBRATED, Boards, board_spread
-from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS, LESS
 from pytest_gpuenergy.report.analysis.rooflines import Roofline, roofline
 from pytest_gpuenergy.report.analysis.subjects import group
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.views.figure_words import (
-    energy,
-    figure,
+from pytest_gpuenergy.report.views.figures import (
+    FIGURE_TABLE,
+    figure_words,
     figures,
+    percent_range,
     signed_percent,
     spread,
-    time,
     title_label,
 )
 from pytest_gpuenergy.support import InputError, emulated_mark, fitted, shortened, span, wrapped
 
-_USUAL_LABEL, _SHORT_LABEL, _LEAST_LABEL = 10, 16, 4
+_USUAL_LABEL, _SHORT_LABEL, _MIN_LABEL = 10, 16, 4
+"""Widths of kernels' labels: where there is room, where columns would leave, and at the least."""
 _NOTE_INDENT = 4
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of figures.
-
-    Attributes:
-        title: the heading.
-        width: the width where there is room.
-        leaves: the higher, the earlier it is left out where there is none.
-    """
+    """A column of figures, with its width where there is room; the highest ``leaves`` first."""
 
     title: str
     width: int
@@ -63,14 +56,10 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A kernel.
+class KernelRow:
+    """A kernel in a table, with one character before its label and a note, such as flags, after it.
 
-    Attributes:
-        mark: one character before its label.
-        label: the name of the kernel.
-        cells: the figures, one for each column; none if the kernel has no figures.
-        note: a note after the figures, such as flags, or in their place.
+    ``cells`` has a figure for each column, or none if the kernel has no figures.
     """
 
     mark: str
@@ -80,17 +69,30 @@ class Row:
 
 
 def figure_table(
-    columns: Sequence[Column], rows: Sequence[Row], width: int | None
+    columns: Sequence[Column], rows: Sequence[KernelRow], width: int | None
 ) -> Iterator[str]:
     """Yield lines of at most ``width`` characters: a heading and the rows.
 
     Where there is too little room, columns are as narrow as their cells, then those that leave
     first are left out, and at last labels lose their middles. A line names what is left out.
     """
+
+    def line_width(label: int) -> int:
+        return 2 + label + sum(1 + space for space in shown.values())
+
     label = max(_USUAL_LABEL, *(len(row.label) for row in rows))
     shown = {column.title: column.width for column in columns}
-    if width is not None and _width_of(label, shown) > width:
-        label, shown = _narrowed(columns, rows, width)
+    if width is not None and line_width(label) > width:
+        cells = [row.cells for row in rows if row.cells]
+        shown = {
+            column.title: max(len(column.title), 0, *(len(row[place]) for row in cells))
+            for place, column in enumerate(columns)
+        }
+        longest = max(len("kernel"), *(len(row.label) for row in rows))
+        for column in sorted(columns, key=lambda column: -column.leaves)[:-1]:
+            if line_width(min(longest, _SHORT_LABEL)) > width:
+                del shown[column.title]
+        label = max(_MIN_LABEL, min(longest, width - line_width(0)))
     titles = [title.rjust(space) for title, space in shown.items()]
     yield f"  {'kernel':<{label}} {' '.join(titles)}"
     for row in rows:
@@ -98,47 +100,22 @@ def figure_table(
         for column, cell in zip(columns, row.cells, strict=False):
             if column.title in shown:
                 line += f" {cell:>{shown[column.title]}}"
-        yield from _with_note(line, row.note, "  " if row.cells else " ", width)
+        whole = f"{line}{'  ' if row.cells else ' '}{row.note}" if row.note else line
+        if not row.note or width is None or len(whole) <= width:
+            yield whole
+        else:
+            yield line.rstrip()
+            yield from wrapped(f"{' ' * _NOTE_INDENT}{row.note}", width, 0)
     if absent := [column.title for column in columns if column.title not in shown]:
         yield from wrapped(f"  no room for {', '.join(absent)}", width)
 
 
-def _width_of(label: int, shown: Mapping[str, int]) -> int:
-    return 2 + label + sum(1 + space for space in shown.values())
-
-
-def _narrowed(
-    columns: Sequence[Column], rows: Sequence[Row], width: int
-) -> tuple[int, dict[str, int]]:
-    """Return the widths of the labels and, by title, of the columns for which there is room."""
-    shown = {
-        column.title: max(len(column.title), *(len(row.cells[i]) for row in rows if row.cells), 0)
-        for i, column in enumerate(columns)
-    }
-    longest = max(len("kernel"), *(len(row.label) for row in rows))
-    for column in sorted(columns, key=lambda column: -column.leaves)[:-1]:
-        if _width_of(min(longest, _SHORT_LABEL), shown) > width:
-            del shown[column.title]
-    room = width - _width_of(0, shown)
-    return max(_LEAST_LABEL, min(longest, room)), shown
-
-
-def _with_note(line: str, note: str, gap: str, width: int | None) -> Iterator[str]:
-    if not note:
-        yield line
-    elif width is None or len(line) + len(gap) + len(note) <= width:
-        yield f"{line}{gap}{note}"
-    else:
-        yield line.rstrip()
-        yield from wrapped(f"{' ' * _NOTE_INDENT}{note}", width, 0)
-
-
 def _sort_key(name: str) -> Callable[[Measurement], float]:
-    column, no_roof = FIGURE_COLUMNS[name], Roofline()
+    figure, no_roof = FIGURE_TABLE[name], Roofline()
 
     def key(m: Measurement) -> float:
-        value = column.value(m, no_roof)
-        return inf if value is None else value if column.better == LESS else -value
+        value = figure.value(m, no_roof)
+        return inf if value is None else value if figure.better == "less" else -value
 
     return key
 
@@ -174,17 +151,17 @@ def check_sort(text: str, option: str) -> str:
     return name
 
 
-_SHOWN: Mapping[str, tuple[Column, Callable[[float], str]]] = {
-    "time_us": (Column("time", 9, 1), time),
-    "energy_mj": (Column("energy", 9, 0), energy),
-    "edp_mj_ms": (Column("EDP mJ·ms", 10, 2), figures),
-    "power_w": (Column("power W", 8, 4), "{:.1f}".format),
-    "gflops": (Column("GFLOP/s", 9, 3), "{:.0f}".format),
-    "percent_of_peak": (Column("% peak", 6, 6), figures),
-    "gb_s": (Column("GB/s", 7, 7), figures),
-    "gflops_per_w": (Column("GFLOP/s/W", 9, 5), "{:.2f}".format),
+_SHOWN: Mapping[str, Column] = {
+    "time_us": Column("time", 9, 1),
+    "energy_mj": Column("energy", 9, 0),
+    "edp_mj_ms": Column("EDP mJ·ms", 10, 2),
+    "power_w": Column("power W", 8, 4),
+    "gflops": Column("GFLOP/s", 9, 3),
+    "percent_of_peak": Column("% peak", 6, 6),
+    "gb_s": Column("GB/s", 7, 7),
+    "gflops_per_w": Column("GFLOP/s/W", 9, 5),
 }
-"""The figures in the terminal's tables, with their columns and formats."""
+"""The columns of the terminal's tables, by the name of their figure in `FIGURE_TABLE`."""
 
 ROWS_SHOWN = 30
 """The most measurements that are all listed; of more, only those near the Pareto front are."""
@@ -216,7 +193,14 @@ def summary(
     label = title_label(emulated=emulated, calibrated=calibrated)
     groups = group(measurements)
     many = len(measurements) > ROWS_SHOWN
-    listed = _among_best(measurements) if many and len(clocks(measurements)) > 1 else groups
+    listed = set(groups)
+    if many and len(clocks(measurements)) > 1:
+        listed = {
+            (best.name, row.cap)
+            for best in best_of_each(measurements)
+            for tied in best.ties.values()
+            for row in tied.rows
+        }
     for (workload, cap), rows in groups.items():
         if (workload, cap) not in listed:
             continue
@@ -226,21 +210,22 @@ def summary(
         shown = near if many else rows
         table = []
         for m in arranged(shown, sort):
-            if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-                table.append(Row(" ", m.kernel.label, note=m.why_no_figures))
+            if not m.measured:
+                table.append(KernelRow(" ", m.kernel.label, note=m.why_no_figures))
                 continue
             roof = roofline(m, gpu_name)
-            values = {name: FIGURE_COLUMNS[name].value(m, roof) for name in _SHOWN}
+            values = {name: FIGURE_TABLE[name].value(m, roof) for name in _SHOWN}
             cells = tuple(
-                "" if value is None else _SHOWN[name][1](value) for name, value in values.items()
+                "" if value is None else FIGURE_TABLE[name].words(value)
+                for name, value in values.items()
             )
-            table.append(Row(marks.get(id(m), " "), m.kernel.label, cells, ", ".join(m.validity)))
+            mark = marks.get(id(m), " ")
+            table.append(KernelRow(mark, m.kernel.label, cells, ", ".join(m.validity)))
         intensity = roofline(shown[0], gpu_name).flop_per_byte if shown else None
         per_byte = "" if intensity is None else f", {figures(intensity)} FLOP/byte"
         yield from wrapped(f"{workload} at {cap}{label}{per_byte}", width)
-        yield from figure_table([column for column, _ in _SHOWN.values()], table, width)
-        left_out = len(rows) - len(shown)
-        if left_out:
+        yield from figure_table([*_SHOWN.values()], table, width)
+        if left_out := len(rows) - len(shown):
             words = f"  {left_out} kernels off the Pareto front are only in the report"
             yield from wrapped(words, width)
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
@@ -250,16 +235,6 @@ def summary(
     if hidden := len(groups) - len(listed):
         words = f"{hidden} tables of setpoints that are not among the best are only in the report"
         yield from wrapped(words, width)
-
-
-def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
-    """Return the workloads and setpoints that may be the best by a metric."""
-    return {
-        (best.name, row.cap)
-        for best in best_of_each(measurements)
-        for tied in best.ties.values()
-        for row in tied.rows
-    }
 
 
 CLOCK_OVER_CAP = "best locked clock over best cap without one"
@@ -280,30 +255,42 @@ def best_lines(
     if not best:
         return
     label = title_label(emulated=emulated, calibrated=calibrated)
-    savings = [one for one in best if one.savings]
-    setpoint = (
-        "best setpoint"
-        if savings or any(m.sm_clock_mhz is not None for one in best for m in one.rows)
-        else "best cap"
-    )
+    savings = savings_rows(best)
+    locked = savings or any(m.sm_clock_mhz is not None for one in best for m in one.rows)
+    setpoint = "best setpoint" if locked else "best cap"
+    rows: list[tuple[str, ...]] = [
+        ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto")
+    ]
+    for one in best:
+        cells = []
+        for metric in METRICS:
+            flagged = " !" if one.ties[metric].best.validity else ""
+            cells.append(f"{least_words(one, metric)} {one.where(metric)}{flagged}")
+        rows.append((one.workload, *cells, one.caps, f"{one.size_of_front} of {len(one.rows)}"))
+    room = None if width is None else width - 2
     yield from wrapped(f"best of each workload{label}", width)
-    yield from _table(
-        [
-            ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto"),
-            *map(_best_row, best),
-        ],
-        width,
-    )
+    yield from (f"  {line}" for line in fitted(rows, room))
     if savings:
         yield from wrapped(f"{CLOCK_OVER_CAP}{label}", width)
-        titles = ("workload", *(metric.label for metric in METRICS))
-        rows = [
-            (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
-            for one in savings
-        ]
-        yield from _table([titles, *rows], width)
-    if any(m.validity for one in best for m in (one.time, one.energy, one.edp)):
+        rows = [("workload", *(metric.label for metric in METRICS)), *savings]
+        yield from (f"  {line}" for line in fitted(rows, room))
+    if any(tied.best.validity for one in best for tied in one.ties.values()):
         yield "  ! flagged (see validity)"
+
+
+def least_words(best: Best, metric: Metric) -> str:
+    """``76.4 µs ±0.3 %``: the least figure of a workload."""
+    found = best.ties[metric].best
+    return f"{figure_words(found, metric)}{spread(found.estimate(metric))}"
+
+
+def savings_rows(best: Iterable[Best]) -> list[tuple[str, ...]]:
+    """Return what the best locked clocks save, by metric, of each workload that has savings."""
+    return [
+        (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
+        for one in best
+        if one.savings
+    ]
 
 
 def saving_words(saving: ClockSaving | None) -> str:
@@ -317,26 +304,6 @@ def saving_words(saving: ClockSaving | None) -> str:
     words += f": {saving.clock_kernel} at {saving.clock_cap}, "
     words += f"not {saving.cap_kernel} at {saving.cap_cap}"
     return f"{words}{' !' if saving.flagged else ''}"
-
-
-def _table(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    yield from (f"  {line}" for line in fitted(rows, None if width is None else width - 2))
-
-
-def _best_row(best: Best) -> tuple[str, ...]:
-    return (
-        best.workload,
-        *(_best_cell(best, metric) for metric in METRICS),
-        best.caps,
-        f"{best.size_of_front} of {len(best.rows)}",
-    )
-
-
-def _best_cell(best: Best, metric: Metric) -> str:
-    """``76.4 µs ±0.3 % k01, k03 within noise at 700W``; ``!`` when the figure is flagged."""
-    found = best.ties[metric].best
-    least = f"{figure(found, metric)}{spread(found.estimate(metric))}"
-    return f"{least} {best.where(metric)}{' !' if found.validity else ''}"
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
@@ -366,7 +333,11 @@ def anchor_lines(
         key=lambda found: distance(found[0]),
         default=None,
     )
-    most = "" if widest is None else f", largest change: {_words(*widest)}"
+    most = ""
+    if widest is not None:
+        ratio, metric, check = widest
+        where = f"{check.kernel} of {check.workload} at {check.cap}"
+        most = f", largest change: {metric.label} {percent_range(ratio, ' %')} ({where})"
     label = emulated_mark(emulated)
     yield f"anchor kernels{label} were measured again {times}{most}"
     if drifted:
@@ -375,14 +346,6 @@ def anchor_lines(
     if unsure:
         why = unsure[0].error or ", ".join(unsure[0].validity)
         yield f"{len(unsure)} of these checks could not be judged: {why}"
-
-
-def _words(ratio: Estimate, metric: Metric, check: AnchorCheck) -> str:
-    percent, low, high = (100 * (end - 1) for end in (ratio.value, ratio.low, ratio.high))
-    return (
-        f"{metric.label} {percent:+.1f} % [{low:+.1f}, {high:+.1f}] "
-        f"({check.kernel} of {check.workload} at {check.cap})"
-    )
 
 
 SLOWEST = 5
@@ -410,25 +373,34 @@ def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
 
 
 _NAMED = 4
-"""Boards named in the summary; of more, only those that take most and least energy."""
+"""The most boards that the summary names; of more, those that take most and least energy."""
 
-
-_DIGITS = 12  # of a UUID
+_UUID_SHOWN = 12
+"""The number of characters of a UUID that a view shows."""
 
 
 def board_lines(report: Report) -> Iterator[str]:
     """Yield the summary's sentences about the boards of a run; none without several of a model."""
     boards = Boards(report)
     label = emulated_mark(report.run.emulated)
-    for model, gains in _by_model(boards.compared).items():
-        caps = _by_cap(gains)
+    models: dict[str, dict[str, list[BoardGain]]] = defaultdict(lambda: defaultdict(list))
+    for gain in boards.compared:
+        models[gain.gpu_name][gain.setpoint].append(gain)
+    for model, caps in models.items():
         cap, widest = max(caps.items(), key=lambda entry: board_spread(entry[1], Metric.ENERGY))
         others = "" if len(caps) == 1 else f", the widest of {len(caps)} caps"
-        yield (
-            f"boards{label}: {len(widest)} of {model}, spread {_percent(widest, Metric.ENERGY)} in "
-            f"energy, {_percent(widest, Metric.TIME)} in time at {cap}{others}"
+        energy, time = (
+            f"{100 * board_spread(widest, metric):.1f} %" for metric in (Metric.ENERGY, Metric.TIME)
         )
-        yield f"energy of each board, to their mean: {', '.join(map(_named, _shown(widest)))}"
+        yield (
+            f"boards{label}: {len(widest)} of {model}, spread {energy} in energy, {time} in time "
+            f"at {cap}{others}"
+        )
+        ordered = sorted(widest, key=lambda gain: gain.energy.value if gain.energy else 0.0)
+        if len(ordered) > _NAMED:
+            ordered = [ordered[0], ordered[-1]]
+        named = (f"{short_uuid(one.gpu_uuid)} {percent_range(one.energy)} %" for one in ordered)
+        yield f"energy of each board, to their mean: {', '.join(named)}"
     if left_out := [gain for gain in boards.gains if gain.left_out is not None]:
         one = left_out[0]
         words = f"{len({gain.gpu_uuid for gain in left_out})} boards were not compared"
@@ -436,11 +408,7 @@ def board_lines(report: Report) -> Iterator[str]:
 
 
 def calibration_lines(report: Report) -> Iterator[str]:
-    """Yield what a view of calibrated figures says of them.
-
-    Args:
-        report: the calibrated one.
-    """
+    """Yield what a view of calibrated figures says of them, from the calibrated report."""
     measured = [m for m in report.measurements if m.measured]
     without = sum(UNCALIBRATED in m.validity for m in measured)
     yield (
@@ -456,45 +424,4 @@ def calibration_lines(report: Report) -> Iterator[str]:
 
 def short_uuid(uuid: str) -> str:
     """Return the beginning of a UUID, by which ``--gpu-device`` finds the GPU."""
-    return uuid[:_DIGITS]
-
-
-def _by_model(gains: Sequence[BoardGain]) -> dict[str, list[BoardGain]]:
-    found: dict[str, list[BoardGain]] = defaultdict(list)
-    for gain in gains:
-        found[gain.gpu_name].append(gain)
-    return found
-
-
-def _by_cap(gains: Sequence[BoardGain]) -> dict[str, list[BoardGain]]:
-    found: dict[str, list[BoardGain]] = defaultdict(list)
-    for gain in gains:
-        found[gain.cap if gain.cache == "hot" else f"{gain.cap}, {gain.cache}"].append(gain)
-    return found
-
-
-def _shown(gains: Sequence[BoardGain]) -> list[BoardGain]:
-    ordered = sorted(gains, key=lambda gain: _energy(gain).value)
-    return ordered if len(ordered) <= _NAMED else [ordered[0], ordered[-1]]
-
-
-def _energy(gain: BoardGain) -> Estimate:
-    found = gain.energy
-    assert found is not None
-    return found
-
-
-def _named(gain: BoardGain) -> str:
-    return f"{short_uuid(gain.gpu_uuid)} {gain_words(gain.energy)} %"
-
-
-def _percent(gains: Sequence[BoardGain], metric: Metric) -> str:
-    return f"{100 * board_spread(gains, metric):.1f} %"
-
-
-def gain_words(ratio: Estimate | None) -> str:
-    """``+1.2 [+0.9, +1.5]``: how far a ratio and its interval are from 1, in percent."""
-    if ratio is None:
-        return ""
-    value, low, high = (100 * (end - 1) for end in (ratio.value, ratio.low, ratio.high))
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return uuid[:_UUID_SHOWN]

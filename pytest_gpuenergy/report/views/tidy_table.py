@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record import Calibrated, LaunchInfo, Measurement, RunInfo
-from pytest_gpuenergy.report.analysis.best_kernels import best_of_each
+from pytest_gpuenergy.record import Calibrated, Measurement, RunInfo
+from pytest_gpuenergy.report.analysis.best_kernels import Marks, best_of_each
 from pytest_gpuenergy.report.analysis.board_calibration import Boards
 from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
 from pytest_gpuenergy.report.analysis.rooflines import Roofline, roofline
@@ -40,11 +39,16 @@ def axis_values(m: Measurement) -> dict[str, Value]:
     ``parameter_`` and a name are pytest's parameters of the item, ``workload_`` and a name those of
     the workload.
     """
-    return {
-        **_launch(max(m.kernel.launches, key=lambda one: one.blocks * one.threads, default=None)),
-        **{f"{PARAMETER}{name}": value for name, value in m.parameters.items()},
-        **{f"{WORKLOAD}{name}": value for name, value in m.workload.parameters.items()},
-    }
+    values: dict[str, Value] = {}
+    if m.kernel.launches:
+        launch = max(m.kernel.launches, key=lambda one: one.blocks * one.threads)
+        sizes = (*launch.grid, launch.blocks, *launch.block, launch.threads)
+        values |= zip(LAUNCH_AXES, sizes, strict=False)
+        if launch.shared_bytes is not None and launch.static_shared_bytes is not None:
+            values["shared_bytes"] = launch.shared_bytes + launch.static_shared_bytes
+    values |= {f"{PARAMETER}{name}": value for name, value in m.parameters.items()}
+    values |= {f"{WORKLOAD}{name}": value for name, value in m.workload.parameters.items()}
+    return values
 
 
 def parameter_kinds(measurements: Iterable[Measurement]) -> dict[str, type]:
@@ -62,16 +66,6 @@ def parameter_kinds(measurements: Iterable[Measurement]) -> dict[str, type]:
     }
 
 
-def _launch(launch: LaunchInfo | None) -> dict[str, Value]:
-    if launch is None:
-        return {}
-    known = (launch.shared_bytes, launch.static_shared_bytes)
-    shared = {} if None in known else {"shared_bytes": sum(size or 0 for size in known)}
-    sizes = (*launch.grid, launch.blocks, *launch.block, launch.threads)
-    return {**dict(zip(LAUNCH_AXES, sizes, strict=False)), **shared}
-
-
-_STANDING = ("best_of", "pareto")
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
@@ -130,7 +124,7 @@ def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[TidyColumn]:
         *_columns(Measurement, ("measurement",)),
         *_columns(Roofline, ("roofline",)),
         *_columns(Calibrated, ("calibrated",)),
-        *(TidyColumn(name, str, ()) for name in _STANDING),
+        *(TidyColumn(name, str, ()) for name in ("best_of", "pareto")),
         *(TidyColumn(name, int, ()) for name in LAUNCH_AXES),
         *(TidyColumn(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
     ]
@@ -142,28 +136,15 @@ def tidy_rows(report: Report) -> Iterator[list[Cell]]:
     ``gpu_name`` is the model on which it was made, also in a run on several.
     """
     columns = tidy_columns(report.measurements)
-    standing, models, boards = _standings(report), Models(report), Boards(report)
+    marks = Marks([one for part in by_model(report) for one in best_of_each(part.measurements)])
+    models, boards = Models(report), Boards(report)
     for m in report.measurements:
-        derived: dict[str, Any] = {**standing[id(m)], **axis_values(m)}
+        near = "within noise" if id(m) in marks.near else ""
+        pareto = "front" if id(m) in marks.front else near
+        derived = {"best_of": " ".join(marks.best_of(m)), "pareto": pareto, **axis_values(m)}
         run = replace(report.run, gpu_name=models.of(m))
         row = TidyRow(run, m, roofline(m, run.gpu_name), boards.calibrated(m), derived)
         yield [column.cell(row) for column in columns]
-
-
-def _standings(report: Report) -> dict[int, dict[str, str]]:
-    """Where each measurement stands, by its id, because measurements may be equal."""
-    best_of: dict[int, list[str]] = defaultdict(list)
-    places: dict[int, str] = {}
-    for best in (one for part in by_model(report) for one in best_of_each(part.measurements)):
-        for metric, found in best.ties.items():
-            for row in found.rows:
-                best_of[id(row)].append(metric)
-        places |= {id(row): "within noise" for row in best.near}
-        places |= {id(row): "front" for row in best.front}
-    return {
-        id(m): dict(zip(_STANDING, (" ".join(best_of[id(m)]), places.get(id(m), "")), strict=True))
-        for m in report.measurements
-    }
 
 
 def tidy_csv(report: Report) -> str:
@@ -216,28 +197,19 @@ def write_parquet(report: Report, path: Path) -> None:
     write_view(path, sink.getvalue().to_pybytes())
 
 
-def _columns(kind: type, path: tuple[str, ...]) -> Iterator[TidyColumn]:
-    hints = typing.get_type_hints(kind)
-    for field, hint in hints.items():
-        name, inner = (*path, field), _without_none(hint)
-        if _is_record(inner):
-            yield from _columns(inner, name)
-        else:
-            yield TidyColumn("_".join(name[1:]), _cell_type(inner), name)
-
-
-def _without_none(hint: Any) -> Any:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
-    return hint
-
-
-def _cell_type(hint: Any) -> type:
-    if hint in (str, int, float, bool):
-        return typing.cast(type, hint)
-    if typing.get_origin(hint) is tuple and _is_record(typing.get_args(hint)[0]):
-        return int
-    return str
+def _columns(record: type, path: tuple[str, ...]) -> Iterator[TidyColumn]:
+    """Yield the columns of a record's fields, and of the fields of the records in it."""
+    for field, hint in typing.get_type_hints(record).items():
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):
+            (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+        name = (*path, field)
+        if _is_record(hint):
+            yield from _columns(hint, name)
+            continue
+        kind = hint if hint in (str, int, float, bool) else str
+        if typing.get_origin(hint) is tuple and _is_record(typing.get_args(hint)[0]):
+            kind = int  # how many there are
+        yield TidyColumn("_".join(name[1:]), kind, name)
 
 
 def _is_record(hint: Any) -> typing.TypeGuard[type[Struct]]:

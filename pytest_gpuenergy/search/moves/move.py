@@ -8,8 +8,10 @@ from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.triton_function import TritonFunction
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.text_checks import understood
+from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
+from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
 Region = Literal["compute", "gmem", "sfu", "atomics", "smem", "overlap"]
@@ -68,6 +70,17 @@ class TextChange:
     source: str
     launch: LaunchPlan
 
+    @classmethod
+    def of(
+        cls,
+        kernel: CudaKernel | TritonFunction,
+        what: str,
+        edits: Iterable[Edit],
+        launch: LaunchPlan | None = None,
+    ) -> TextChange:
+        """Return the change by edits of a kernel's text, and perhaps to another launch plan."""
+        return cls(what, edited(kernel.text.source, edits), launch or kernel.launch)
+
 
 class SourceMove:
     """A `Move` that understands a kernel's text before it changes it.
@@ -85,18 +98,14 @@ class SourceMove:
         Raises:
             UnavailableError: tree-sitter is needed and not installed.
         """
-        if state.language not in self.languages:
+        kernel = understood(state, spec) if state.language in self.languages else None
+        if kernel is None:
             return
-        changes: Iterable[TextChange] = ()
-        if state.language == "cuda" and (cuda := CudaKernel.of(state, spec)) is not None:
-            changes = self.on_cuda(cuda)
-        elif state.language == "triton" and (triton := TritonFunction.of(state, spec)) is not None:
-            changes = self.on_triton(triton)
-        kind = CudaKernel if state.language == "cuda" else TritonFunction
         seen = {state.id}
+        changes = self.on_cuda(kernel) if isinstance(kernel, CudaKernel) else self.on_triton(kernel)
         for change in changes:
             result = State(state.language, change.source, change.launch)
-            if result.id not in seen and kind.of(result, spec) is not None:
+            if result.id not in seen and understood(result, spec) is not None:
                 seen.add(result.id)
                 yield Application(self.name, change.what, result)
 

@@ -7,20 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import meets_others
 from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.moves.vector_parts import (
-    HINTS,
+    VectorRow,
     element_edits,
-    loaded,
-    stored,
+    offset_of,
     vector_of,
 )
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import BYTES
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit
 from pytest_gpuenergy.search.source.polynomials import Polynomial
-from pytest_gpuenergy.search.source.sharing import meets_others
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -49,29 +47,16 @@ class _Neighbours:
     """Accesses to all of a few neighbouring elements, which a block of statements always makes.
 
     Attributes:
-        accesses: the accesses in the order of the text.
+        row: the array for the elements, with the accesses in the order of the text.
         places: the number of the element that each access means.
         first: the statement with the first access.
         last: the statement with the last access.
-        name: the name of an array for the elements.
     """
 
-    accesses: tuple[Access, ...]
+    row: VectorRow
     places: tuple[int, ...]
     first: Node
     last: Node
-    name: str
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the elements are stored; otherwise they are loaded."""
-        return self.accesses[0].use == "store"
-
-    @property
-    def address(self) -> str:
-        """The expression of the first element's address."""
-        access = self.accesses[self.places.index(0)]
-        return text_of(access.place) if access.function else f"&{text_of(access.place)}"
 
 
 def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[TextChange]:
@@ -80,19 +65,18 @@ def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[TextChange]:
     What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
     """
     found = list(_Finder(kernel, width).all())
-    if not any(not group.is_stored for group in found):
+    if not any(group.row.loaded for group in found):
         return
-    edits = [edit for group in found for edit in _edits(kernel, group, width)]
+    edits = [edit for group in found for edit in _edits(kernel, group)]
     lone = {group.first.id: group.first for group in found if _is_lone(group.first)}
     for statement in lone.values():
         by = indentation(statement, kernel.text.source)
-        edits.append(Edit(statement.start_byte, statement.start_byte, f"{_OPENED}{by}  "))
-        edits.append(Edit(statement.end_byte, statement.end_byte, f"\n{by}}}"))
-    names = ", ".join(dict.fromkeys(group.accesses[0].root.name for group in found))
+        edits.append(Edit.before(statement, f"{_OPENED}{by}  "))
+        edits.append(Edit.after(statement, f"\n{by}}}"))
+    names = ", ".join(dict.fromkeys(group.row.accesses[0].root.name for group in found))
     # An opening brace comes before what is inserted at its place; a closing one is the last anyway.
     edits.sort(key=lambda edit: (edit.begin, not edit.text.startswith(_OPENED)))
-    source = edited(kernel.text.source, edits)
-    yield TextChange(f"neighbours of {names} by {width}", source, kernel.launch)
+    yield TextChange.of(kernel, f"neighbours of {names} by {width}", edits)
 
 
 class _Finder:
@@ -106,60 +90,51 @@ class _Finder:
         """Yield the neighbours in the order of the parameters."""
         read_only = self._accesses.read_only()
         for parameter in self._kernel.text.parameters:
-            kind, own = parameter.type, self._accesses.of(parameter)
-            if vector_of(kind, self._width) is None:
+            own = self._accesses.of(parameter)
+            if vector_of(parameter.type, self._width) is None:
                 continue
             if parameter in read_only:
                 yield from self._among(own)
-            elif self._is_only_stored(own):
+            elif (
+                parameter.key in self._kernel.tensors
+                and parameter.key not in self._accesses.unclear
+                and all(a.use == "store" and _is_whole_statement(a) for a in own)
+            ):
                 found = list(self._among(own))
-                if sum(len(group.accesses) for group in found) == len(own):
+                if sum(len(group.places) for group in found) == len(own):
                     yield from found
-
-    def _is_only_stored(self, own: tuple[Access, ...]) -> bool:
-        return bool(own) and all(
-            access.use == "store"
-            and access.root.key in self._kernel.tensors
-            and access.root.key not in self._accesses.unclear
-            and _is_whole_statement(access)
-            for access in own
-        )
 
     def _among(self, own: tuple[Access, ...]) -> Iterator[_Neighbours]:
         groups: defaultdict[tuple[Polynomial, str, int], list[tuple[int, Access, Node]]]
         groups = defaultdict(list)
         for access in own:
-            offset, statement = access.address.offset, _statement_of(access)
-            if offset is None or access.address.width or statement is None:
-                continue
-            if access.function not in HINTS:
+            offset, statement = offset_of(access), _statement_of(access)
+            if offset is None or statement is None:
                 continue
             constant = dict(offset.terms).get((), 0)
-            base = offset - Polynomial.constant(constant)
-            block = statement.parent
+            base, block = offset - constant, statement.parent
             block = statement if _is_lone(statement) or block is None else block
             if self._kernel.is_multiple(base, self._width):
                 groups[base, access.function, block.id].append((constant, access, statement))
-        for some in groups.values():
+        for (base, *_), some in groups.items():
             rows = sorted({constant // self._width for constant, _, _ in some})
             for row in rows:
                 first = row * self._width
                 members = [member for member in some if first <= member[0] < first + self._width]
                 if len({constant for constant, _, _ in members}) == self._width:
-                    found = self._together(members, first)
+                    found = self._together(members, base, first)
                     if found is not None:
-                        self._taken.add(found.name)
+                        self._taken.add(found.row.name)
                         yield found
 
-    def _together(self, members: list[tuple[int, Access, Node]], least: int) -> _Neighbours | None:
+    def _together(
+        self, members: list[tuple[int, Access, Node]], base: Polynomial, least: int
+    ) -> _Neighbours | None:
+        """Return the neighbours; None if something between their statements matters."""
         first, last = members[0][2], members[-1][2]
-        found = _Neighbours(
-            tuple(access for _, access, _ in members),
-            tuple(constant - least for constant, _, _ in members),
-            first,
-            last,
-            self._kernel.fresh(f"{members[0][1].root.name}_pair", besides=self._taken),
-        )
+        accesses = tuple(access for _, access, _ in members)
+        places = tuple(constant - least for constant, _, _ in members)
+        is_stored = accesses[0].use == "store"
         between = [first]
         if not _is_lone(first) and first.parent is not None:
             between = [
@@ -169,10 +144,21 @@ class _Finder:
             ]
         if any(any(nodes(statement, *_STOPS)) for statement in between):
             return None
-        if found.is_stored and any(meets_others(self._kernel, statement) for statement in between):
+        if is_stored and any(meets_others(self._kernel, statement) for statement in between):
             return None
-        place = found.accesses[found.places.index(0)].place
-        return found if self._is_known_at(place, first, between) else None
+        place = accesses[places.index(0)].place
+        if not self._is_known_at(place, first, between):
+            return None
+        row = VectorRow(
+            accesses,
+            self._kernel.fresh(f"{accesses[0].root.name}_pair", besides=self._taken),
+            text_of(place) if accesses[0].function else f"&{text_of(place)}",
+            self._width,
+            base,
+            loaded=not is_stored,
+            stored=is_stored,
+        )
+        return _Neighbours(row, places, first, last)
 
     def _is_known_at(self, place: Node, first: Node, between: list[Node]) -> bool:
         """Return whether an address means the same before the first statement as in its place."""
@@ -220,23 +206,12 @@ def _is_whole_statement(access: Access) -> bool:
     )
 
 
-def _edits(kernel: CudaKernel, found: _Neighbours, width: int) -> Iterator[Edit]:
-    access = found.accesses[0]
-    kind, function = access.root.type, access.function
-    vector = vector_of(kind, width)
-    lines = [f"alignas({BYTES[kind] * width}) {kind} {found.name}[{width}];"]
-    own = f"*reinterpret_cast<{vector}*>({found.name})"
-    if not found.is_stored:
-        pointer = f"reinterpret_cast<const {vector}*>({found.address})"
-        lines.append(f"{own} = {loaded(pointer, function)};")
+def _edits(kernel: CudaKernel, found: _Neighbours) -> Iterator[Edit]:
+    row = found.row
     by = indentation(found.first, kernel.text.source)
     joint = f"\n{by}  " if _is_lone(found.first) else f"\n{by}"
-    yield Edit(
-        found.first.start_byte, found.first.start_byte, "".join(f"{line}{joint}" for line in lines)
-    )
-    for member, place in zip(found.accesses, found.places, strict=True):
-        yield from element_edits(member, f"{found.name}[{place}]")
-    if found.is_stored:
-        pointer = f"reinterpret_cast<{vector}*>({found.address})"
-        line = stored(pointer, own, function)
-        yield Edit(found.last.end_byte, found.last.end_byte, f"{joint}{line}")
+    yield Edit.before(found.first, "".join(f"{line}{joint}" for line in row.declared()))
+    for access, place in zip(row.accesses, found.places, strict=True):
+        yield from element_edits(access, f"{row.name}[{place}]")
+    if row.stored:
+        yield Edit.after(found.last, f"{joint}{row.store()}")

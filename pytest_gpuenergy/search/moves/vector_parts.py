@@ -1,28 +1,23 @@
-"""Loads and stores of several elements at once, for a loop over consecutive elements."""
+"""Vectors for consecutive elements that a statement works on one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.accesses import (
+from pytest_gpuenergy.search.analysis.accesses import (
     HINTED_LOADS,
     HINTED_STORES,
     Access,
     Accesses,
 )
-from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.sharing import meets_others
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
-from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.sharing import meets_others
-from pytest_gpuenergy.search.source.tree import (
-    arguments_of,
-    inside,
-    is_always,
-    nodes,
-)
+from pytest_gpuenergy.search.source.edits import Edit, block_of, inner_lines, text_with
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import arguments_of, inside, is_always, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -33,158 +28,247 @@ _VECTORS = {
     "double": {16: "double2"},
 }
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
-HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
+_HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
 """How elements that can be moved by vectors are loaded and stored."""
 _STOPS = ("break_statement", "continue_statement", "return_statement")
 
 
+def vector_of(type_name: str, width: int) -> str | None:
+    """Return the vector type of ``width`` elements; None if there is none."""
+    return _VECTORS.get(type_name, _OTHERS).get(BYTES.get(type_name, 0) * width)
+
+
 @dataclass(frozen=True)
-class VectorPart:
+class VectorRow:
     """Consecutive elements of a tensor that are held in an array of their own.
 
     Attributes:
-        accesses: the accesses that the part stands for.
+        accesses: the accesses that the array stands for.
         name: the name of the array.
+        address: the expression of the first element's address.
+        width: the number of elements.
+        base: the place of the row, without the number of the first element.
         loaded: whether the array is filled from the tensor.
         stored: whether the array is written to the tensor.
-        checked: whether the part is aligned for some sizes only, so that the kernel has to check.
     """
 
     accesses: tuple[Access, ...]
     name: str
+    address: str
+    width: int
+    base: Polynomial
     loaded: bool
     stored: bool
-    checked: bool
 
     @property
-    def type(self) -> str:
-        """The type of an element."""
-        return self.accesses[0].root.type
+    def bytes(self) -> int:
+        """The size of the row."""
+        return BYTES[self.accesses[0].root.type] * self.width
 
-    @property
-    def constant(self) -> str:
-        """The qualifier of what its pointer points to."""
-        return "" if self.stored else "const "
+    def declared(self) -> list[str]:
+        """Return the lines that declare the array, and fill it if it is loaded."""
+        kind, function = self.accesses[0].root.type, self.accesses[0].function
+        lines = [f"alignas({self.bytes}) {kind} {self.name}[{self.width}];"]
+        if self.loaded:
+            constant = "" if self.stored else "const "
+            pointer = self._as_vector(self.address, constant)
+            hinted = bool(function) and not self.stored
+            value = f"{function}({pointer})" if hinted else f"*{pointer}"
+            lines.append(f"*{self._as_vector(self.name)} = {value};")
+        return lines
 
-    @property
-    def function(self) -> str:
-        """The function that loads or stores with a cache hint; empty without one."""
-        return self.accesses[0].function
+    def store(self) -> str:
+        """Return the statement that writes the array to the tensor."""
+        pointer, value = self._as_vector(self.address), f"*{self._as_vector(self.name)}"
+        function = self.accesses[0].function
+        return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
+
+    def alignment(self) -> str:
+        """Return the condition under which the row is aligned."""
+        return f"reinterpret_cast<size_t>({self.address}) % {self.bytes} == 0"
+
+    def _as_vector(self, pointer: str, constant: str = "") -> str:
+        vector = vector_of(self.accesses[0].root.type, self.width)
+        return f"reinterpret_cast<{constant}{vector}*>({pointer})"
 
 
-class Span:
-    """A statement that works on one element after the other, in a loop or in a thread each.
+@dataclass(frozen=True)
+class VectorWork:
+    """What a thread does for several consecutive elements at once.
 
     Attributes:
+        first: the name of the first element's number.
+        checks: the conditions under which vectors can be used.
+        lines: the statements that use vectors.
+        tail: the statements that do not.
+    """
+
+    first: str
+    checks: list[str]
+    lines: list[str]
+    tail: list[str]
+
+    def either(self, *checks: str) -> list[str]:
+        """Return the statements with a choice between both, if there are conditions."""
+        checks = (*checks, *self.checks)
+        if not checks:
+            return self.lines
+        return [
+            *block_of(f"if ({' && '.join(checks)})", self.lines),
+            *block_of("else", self.tail),
+        ]
+
+
+def element_number(kernel: CudaKernel, variable: Variable) -> Polynomial:
+    """Return the value of an element's number, in terms of the thread where it depends on it."""
+    return kernel.polynomial(variable.node) or variable.number
+
+
+def offset_of(access: Access) -> Polynomial | None:
+    """Return the offset of an access; None if it is unknown, or if no vector can replace it."""
+    plain = not access.address.width and access.function in _HINTS
+    return access.address.offset if plain else None
+
+
+def base_of(access: Access, variable: Variable, number: Polynomial) -> Polynomial | None:
+    """Return the place of an access without the element's number; None if there is none.
+
+    Args:
+        access: the access.
+        variable: the variable that numbers the elements.
+        number: the value of that variable.
+    """
+    offset = offset_of(access)
+    base = None if offset is None else offset - number
+    if base is None or number.atoms & base.atoms or variable.key in base.variables:
+        return None
+    return base
+
+
+def work_by_parts(
+    kernel: CudaKernel,
+    accesses: Accesses,
+    variable: Variable,
+    body: Node,
+    outside: Node,
+    bound: str,
+    width: int,
+) -> VectorWork | None:
+    """Return the work on elements one after the other; None if no vector can be loaded.
+
+    Args:
         kernel: the kernel.
         accesses: the accesses of the kernel.
         variable: the variable that numbers the elements.
-        element: the value of that variable, in terms of the thread where it is computed from it.
-        body: the statement.
+        body: the statement for an element.
         outside: the loop around the statement, or the statement itself if it is guarded.
+        bound: the expression of the number of elements.
+        width: the number of elements in a vector.
     """
+    if any(nodes(body, *_STOPS)) or meets_others(kernel, body):
+        return None
+    name, kind = variable.name, variable.type
+    first, lane = kernel.fresh(f"{name}_first"), kernel.fresh(f"{name}_lane")
+    rows = _rows(kernel, accesses, variable, (body, outside), first, width)
+    if rows is None or not any(row.loaded for row in rows):
+        return None
+    edits = [
+        edit
+        for row in rows
+        for access in row.accesses
+        for edit in element_edits(access, f"{row.name}[{lane}]")
+    ]
+    is_named = any(
+        inside(use, body)
+        and not any(e.begin <= use.start_byte and use.end_byte <= e.end for e in edits)
+        for use in kernel.text.uses[variable.key]
+    )
+    inner = [f"const {kind} {name} = {first} + {lane};"] if is_named else []
+    inner += inner_lines(text_with(kernel.text.source, body, edits))
+    lines = [
+        *(line for row in rows for line in row.declared()),
+        "#pragma unroll",
+        *block_of(f"for (int {lane} = 0; {lane} < {width}; ++{lane})", inner),
+        *(row.store() for row in rows if row.stored),
+    ]
+    checks = [row.alignment() for row in rows if not kernel.is_multiple(row.base, width)]
+    limit = width if checks else None
+    return VectorWork(first, checks, lines, tail_of(variable, body, bound, first, limit))
 
-    def __init__(
-        self,
-        kernel: CudaKernel,
-        accesses: Accesses,
-        variable: Variable,
-        body: Node,
-        outside: Node,
-    ) -> None:
-        atom = Polynomial.atom(Atom(variable.name, frozenset([variable.key])))
-        self.element = kernel.polynomial(variable.node) or atom
-        self.kernel = kernel
-        self.accesses = accesses
-        self.variable = variable
-        self.body = body
-        self.outside = outside
 
-    def can_be_split(self) -> bool:
-        """Return whether any thread can do the work of an element, between that of others."""
-        if any(nodes(self.body, *_STOPS)):
-            return False
-        return not meets_others(self.kernel, self.body)
-
-    def parts(self, width: int) -> list[VectorPart]:
-        """Return the parts that vectors of ``width`` elements can move."""
-        found: list[VectorPart] = []
-        for parameter in self.kernel.text.parameters:
-            own = [a for a in self.accesses.within(self.body) if a.root == parameter]
-            if not own or parameter.key in self.accesses.unclear:
-                continue
-            if parameter.key not in self.kernel.tensors or vector_of(parameter.type, width) is None:
-                continue
-            found += self._parts_of(own, width)
-        return found
-
-    def _parts_of(self, own: list[Access], width: int) -> Iterator[VectorPart]:
-        """Yield a part for each place in a row; none if a write could meet another place."""
+def _rows(
+    kernel: CudaKernel,
+    accesses: Accesses,
+    variable: Variable,
+    around: tuple[Node, Node],
+    first: str,
+    width: int,
+) -> list[VectorRow] | None:
+    """Return the rows that vectors can move; None if one cannot be named outside the body."""
+    body, outside = around
+    rows: list[VectorRow] = []
+    for parameter in kernel.text.parameters:
+        own = [a for a in accesses.within(body) if a.root == parameter]
+        if not own or parameter.key in accesses.unclear or parameter.key not in kernel.tensors:
+            continue
         written = any(access.use != "load" for access in own)
-        by_place: dict[Polynomial | None, list[Access]] = {}
+        by_base: dict[Polynomial | None, list[Access]] = {}
         for access in own:
-            by_place.setdefault(self._base(access), []).append(access)
-        if written and len(by_place) > 1:
-            return
+            base = _fixed_base(kernel, access, variable, body, outside)
+            by_base.setdefault(base, []).append(access)
+        if vector_of(parameter.type, width) is None or (written and len(by_base) > 1):
+            continue  # a write could meet another place
         number = 0
-        for base, some in by_place.items():
-            if base is None or not self.kernel.is_measured_multiple(base, width):
+        for base, some in by_base.items():
+            always = [is_always(access.node, body) for access in some]
+            if (
+                base is None
+                or not kernel.is_measured_multiple(base, width)
+                or any(access.use == "atomic" for access in some)
+                or not (all(always) if written else any(always))
+                or len({access.function for access in some}) > 1
+            ):
                 continue
-            if any(access.use == "atomic" for access in some):
-                continue
-            if not any(is_always(access.node, self.body) for access in some):
-                continue
-            if written and not all(is_always(access.node, self.body) for access in some):
-                continue
-            if len({access.function for access in some}) > 1:
-                continue
-            name = f"{some[0].root.name}_part{number or ''}"
-            loaded = any(access.use != "store" for access in some)
-            number += 1
-            checked = not self.kernel.is_multiple(base, width)
-            yield VectorPart(tuple(some), self.kernel.fresh(name), loaded, written, checked)
-
-    def _base(self, access: Access) -> Polynomial | None:
-        """Return the place of element 0 of a row; None if there is none, or it changes."""
-        if access.address.offset is None or access.address.width:
-            return None
-        if access.function not in HINTS:
-            return None
-        base = access.address.offset - self.element
-        if self.element.atoms & base.atoms or self.variable.key in base.variables:
-            return None
-        if self.element.depends_on("threadIdx") and base.depends_on("threadIdx"):
-            return None
-        for variable in self.kernel.text.variables:
-            if variable.key not in base.variables:
-                continue
-            changed = self.kernel.text.changes(variable, self.outside)
-            if changed or inside(variable.node, self.body):
+            place = outside_of(kernel, body, some[0].place, {variable.key: first})
+            if place is None:
                 return None
-        return base
+            rows.append(
+                VectorRow(
+                    tuple(some),
+                    kernel.fresh(f"{parameter.name}_part{number or ''}"),
+                    place if some[0].function else f"&{place}",
+                    width,
+                    base,
+                    loaded=any(access.use != "store" for access in some),
+                    stored=written,
+                )
+            )
+            number += 1
+    return rows
 
-    def place(self, part: VectorPart, first: str) -> str | None:
-        """Return the address of the first element; None if it cannot be named outside the body."""
-        access = part.accesses[0]
-        place = outside_of(self.kernel, self.body, access.place, {self.variable.key: first})
-        return place if place is None or access.function else f"&{place}"
 
-    def element_text(self, parts: list[VectorPart], lane: str) -> tuple[str, bool]:
-        """Return the body with the parts' elements, and whether it still names the element."""
-        edits = [
-            edit
-            for part in parts
-            for access in part.accesses
-            for edit in element_edits(access, f"{part.name}[{lane}]")
-        ]
-        text = edited(self.kernel.text.source, edits, self.body.start_byte, self.body.end_byte)
-        left = [
-            node
-            for node in self.kernel.text.uses[self.variable.key]
-            if inside(node, self.body)
-            and not any(e.begin <= node.start_byte and node.end_byte <= e.end for e in edits)
-        ]
-        return text, bool(left)
+def _fixed_base(
+    kernel: CudaKernel, access: Access, variable: Variable, body: Node, outside: Node
+) -> Polynomial | None:
+    """Return the place of element 0 of a row; None if there is none, or it changes."""
+    number = element_number(kernel, variable)
+    base = base_of(access, variable, number)
+    if base is None or (number.depends_on("threadIdx") and base.depends_on("threadIdx")):
+        return None
+    for other in kernel.text.variables:
+        if other.key in base.variables and (
+            kernel.text.changes(other, outside) or inside(other.node, body)
+        ):
+            return None
+    return base
+
+
+def tail_of(variable: Variable, body: Node, bound: str, first: str, width: int | None) -> list[str]:
+    """Return a loop over elements one after the other, at most ``width`` of them if given."""
+    name = variable.name
+    limit = "" if width is None else f"{name} < {first} + {width} && "
+    head = f"for ({variable.type} {name} = {first}; {limit}{name} < {bound}; ++{name})"
+    return block_of(head, inner_lines(text_of(body)))
 
 
 def outside_of(
@@ -219,69 +303,17 @@ def outside_of(
                 return None
             text = f"({text})"
         if text is not None:
-            edits.append(Edit(inner.start_byte, inner.end_byte, text))
-    return edited(kernel.text.source, edits, node.start_byte, node.end_byte)
+            edits.append(Edit.of(inner, text))
+    return text_with(kernel.text.source, node, edits)
 
 
 def element_edits(access: Access, element: str) -> list[Edit]:
     """Return the edits by which ``element`` takes the place of an access."""
     node = access.node
     if access.use != "store" or not access.function:
-        return [Edit(node.start_byte, node.end_byte, element)]
+        return [Edit.of(node, element)]
     value = arguments_of(node)[1]
     return [
         Edit(node.start_byte, value.start_byte, f"{element} = "),
         Edit(value.end_byte, node.end_byte, ""),
-    ]
-
-
-def loaded(pointer: str, function: str) -> str:
-    """Return the expression that loads from a pointer, with a cache hint if one is given."""
-    return f"{function}({pointer})" if function else f"*{pointer}"
-
-
-def stored(pointer: str, value: str, function: str) -> str:
-    """Return a statement that stores a value."""
-    return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
-
-
-def vector_of(type_name: str, width: int) -> str | None:
-    """Return the vector type of ``width`` elements; None if there is none."""
-    return _VECTORS.get(type_name, _OTHERS).get(BYTES.get(type_name, 0) * width)
-
-
-def part_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
-    """Return lines that declare the parts and fill those that are loaded."""
-    lines = []
-    for part in parts:
-        place, vector = span.place(part, first), vector_of(part.type, width)
-        if place is None:
-            return None
-        size = BYTES[part.type] * width
-        lines.append(f"alignas({size}) {part.type} {part.name}[{width}];")
-        if part.loaded:
-            pointer = f"reinterpret_cast<{part.constant}{vector}*>({place})"
-            value = loaded(pointer, "" if part.stored else part.function)
-            lines.append(f"*reinterpret_cast<{vector}*>({part.name}) = {value};")
-    return lines
-
-
-def store_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
-    """Return lines that write the parts that are stored."""
-    lines = []
-    for part in parts:
-        if part.stored:
-            vector = vector_of(part.type, width)
-            pointer = f"reinterpret_cast<{vector}*>({span.place(part, first)})"
-            value = f"*reinterpret_cast<{vector}*>({part.name})"
-            lines.append(stored(pointer, value, part.function))
-    return lines
-
-
-def alignment_checks(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
-    """Return the conditions under which vectors of the parts are aligned."""
-    return [
-        f"reinterpret_cast<size_t>({span.place(part, first)}) % {BYTES[part.type] * width} == 0"
-        for part in parts
-        if part.checked
     ]

@@ -11,13 +11,12 @@ from typing import Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine import Team
-from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.engine import CardScales, GpuWorker, Team
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
+from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
-from pytest_gpuenergy.search.trust.result import Limit, Result
-from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.search.validation.result import PowerCutoff, Result
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -25,7 +24,7 @@ class Evaluator(Protocol):
     """Evaluates states of one spec, for one objective."""
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SearchBench:
         """The bench of a GPU in this process, for everything except the evaluation of states."""
         ...
 
@@ -40,12 +39,12 @@ class Evaluator(Protocol):
         ...
 
     def start(
-        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: PowerCutoff | None = None
     ) -> Future[Result]:
         """Start to evaluate a state.
 
         The future has the result, or the error with which the search must end; see
-        `Bench.evaluate`.
+        `SearchBench.evaluate`.
 
         Args:
             turn: the number of the evaluation; the GPUs take turns.
@@ -83,7 +82,7 @@ class OwnProcess:
         bench: the bench of this GPU.
     """
 
-    bench: Bench
+    bench: SearchBench
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -100,7 +99,7 @@ class OwnProcess:
         turn: int,  # noqa: ARG002 -- there is one GPU
         state: State,
         ahead: Sequence[State] = (),
-        limit: Limit | None = None,
+        limit: PowerCutoff | None = None,
     ) -> Future[Result]:
         """Evaluate a state and raise its errors before returning."""
         self.bench.prepare([state, *ahead])
@@ -127,11 +126,11 @@ class TeamEvaluator:
     """
 
     team: Team
-    benches: tuple[Bench, ...]
+    benches: tuple[SearchBench, ...]
     _prepared: set[str] = field(default_factory=set)
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SearchBench:
         """The bench of the first GPU that is used."""
         return self.benches[self.team.members.index(self.team.first)]
 
@@ -146,14 +145,14 @@ class TeamEvaluator:
         return self.team.working
 
     def start(
-        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: PowerCutoff | None = None
     ) -> Future[Result]:
         """Hand a state to the team; only one process compiles each state ahead."""
         new = tuple(state for state in ahead if state.id not in self._prepared)
         self._prepared.update(one.id for one in (state, *new))
         bench = self.benches[0]
         emulated = bench.device.emulated
-        task = Task(bench.spec, bench.objective, bench.seed, state, new, limit, emulated)
+        task = EvaluationTask(bench.spec, bench.objective, bench.seed, state, new, limit, emulated)
         return self.team.start(turn, task)
 
     def alone(self) -> AbstractContextManager[None]:
@@ -162,12 +161,10 @@ class TeamEvaluator:
 
     def leave(self, gpu: str, why: str) -> None:
         """Stop using a GPU."""
-        [member] = [member for member in self.team.members if member.uuid == gpu]
-        name = self.benches[0].device.name
-        self.team.leave(member, DeviceError(f"{name} ({gpu}) cannot be used, because {why}."))
+        self.team.leave(gpu, why)
 
 
-class Task(Struct, frozen=True):
+class EvaluationTask(Struct, frozen=True):
     """The evaluation of a state, as it is sent to the process of a GPU.
 
     Attributes:
@@ -185,16 +182,23 @@ class Task(Struct, frozen=True):
     seed: int
     state: State
     ahead: tuple[State, ...] = ()
-    limit: Limit | None = None
+    limit: PowerCutoff | None = None
     emulated: bool = False
 
     @property
     def title(self) -> str:
-        """See `Errand`."""
+        """See `GpuTask`."""
         return f"{self.spec.name}: {self.state.id}"
 
+    def run(self, gpu: GpuWorker) -> Result:
+        """Evaluate the state, see `SearchBench.evaluate`."""
+        bench = SearchBench(self.spec, gpu.device, self.objective, self.seed)
+        bench = gpu.keep(bench, lambda _: bench)  # which has drawn and verified the unlisted sizes
+        bench.prepare([self.state, *self.ahead])
+        return bench.evaluate(self.state, self.limit)
+
     def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> Result:
-        """See `Errand`."""
+        """See `GpuTask`."""
         return Result(
             id=self.state.id,
             outcome=outcome,
@@ -205,44 +209,8 @@ class Task(Struct, frozen=True):
         )
 
 
-class SearchGpuProcess:
-    """The process of one GPU of several, which the parent process has claimed.
-
-    Args:
-        gpu: the GPU, as ``--gpu-device`` takes it.
-        index: the index of an emulated GPU, see `open_device`.
-    """
-
-    def __init__(self, gpu: str, index: int) -> None:
-        self._device = open_device(gpu, index=index)
-        self._bench: Bench | None = None
-
-    def is_ready(self) -> bool:
-        """Return True; if the GPU cannot be opened, the process does not get this far."""
-        return True
-
-    def evaluate(self, task: Task) -> Result:
-        """Evaluate a state, see `Bench.evaluate`."""
-        bench = Bench(task.spec, self._device, task.objective, task.seed)
-        if bench != self._bench:  # an equal bench may have drawn and verified the unlisted sizes
-            self._bench = bench
-        self._bench.prepare([task.state, *task.ahead])
-        return self._bench.evaluate(task.state, task.limit)
-
-    def rest(self) -> None:
-        """Leave the GPU to another process, because its mode may allow only one context."""
-        self._device.renew()
-
-    def close(self) -> None:
-        """Close the device and end its processes."""
-        self._device.close()
-
-
-class Scales:
-    """The scale between the figures of each GPU and those of the GPU where the search began.
-
-    Cards of one model differ by some percent in time and power. The cost of a variant is therefore
-    divided by the baseline's cost on the same card and multiplied by its cost on the first card.
+class BaselineScales:
+    """Scales the costs of variants by those of the baseline on the same GPU, see `CardScales`.
 
     Args:
         evaluator: the evaluator of the search.
@@ -252,7 +220,9 @@ class Scales:
     def __init__(self, evaluator: Evaluator, folder: KernelFolder) -> None:
         self._evaluator = evaluator
         self._folder = folder
-        self._scales: dict[str, float] = {}
+        self._scales = CardScales[Result](
+            evaluator, "baseline", lambda result: (result.cost,) if result.cost else ()
+        )
 
     def measure(self, first: Result | None) -> Result:
         """Evaluate the baseline on all GPUs that have no result of it, at the same time.
@@ -284,16 +254,10 @@ class Scales:
         for result in found:
             if result.cost is not None:
                 self._folder.keep_baseline(result)
-            elif result.gpu in evaluator.working:
-                why = f"the baseline fails there ({result.outcome}): {result.message}"
-                evaluator.leave(result.gpu, why.removesuffix("."))
-        self._scales = {
-            result.gpu: first.cost / result.cost
-            for result in [*earlier.values(), *found]
-            if result.cost
-        } | {first.gpu: 1.0}
+        self._scales.compare([*earlier.values(), *found, first], first)
         return first
 
     def scaled(self, result: Result) -> Result:
         """Return a result with the scale of its GPU."""
-        return replace(result, scale=self._scales.get(result.gpu, 1.0))
+        (scale,) = self._scales.of(result.gpu) or (1.0,)
+        return replace(result, scale=scale)

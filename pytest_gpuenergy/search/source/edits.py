@@ -19,6 +19,21 @@ class Edit(NamedTuple):
     end: int
     text: str
 
+    @classmethod
+    def of(cls, node: Node, text: str) -> Edit:
+        """Return the edit that replaces a node."""
+        return cls(node.start_byte, node.end_byte, text)
+
+    @classmethod
+    def before(cls, node: Node, text: str) -> Edit:
+        """Return the edit that inserts a text before a node."""
+        return cls(node.start_byte, node.start_byte, text)
+
+    @classmethod
+    def after(cls, node: Node, text: str) -> Edit:
+        """Return the edit that inserts a text after a node."""
+        return cls(node.end_byte, node.end_byte, text)
+
 
 def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None = None) -> str:
     """Return the bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them.
@@ -83,6 +98,11 @@ def fresh_name(name: str, taken: Container[str]) -> str:
     while found in taken:
         found, number = f"{name}{number}", number + 1
     return found
+
+
+def text_with(source: bytes, node: Node, edits: Iterable[Edit]) -> str:
+    """Return the text of a node with the edits that lie within it."""
+    return edited(source, edits, node.start_byte, node.end_byte)
 
 
 def inclusion(root: Node, header: str) -> list[Edit]:

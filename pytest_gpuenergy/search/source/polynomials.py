@@ -1,14 +1,10 @@
-"""Integer expressions of a kernel as sums of products, and the numbers that a spec gives it."""
+"""Integer expressions of a kernel as sums of products."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan
-from pytest_gpuenergy.search.spec.sizes import evaluate
-from pytest_gpuenergy.support import InputError
 
 Interval = tuple[int, int]
 
@@ -55,22 +51,22 @@ class Polynomial:
         """Return the polynomial of one atom."""
         return cls.of({(atom,): 1})
 
-    def __add__(self, other: Polynomial) -> Polynomial:
+    def __add__(self, other: Polynomial | int) -> Polynomial:
         terms = dict(self.terms)
-        for product, factor in other.terms:
+        for product, factor in _polynomial(other).terms:
             terms[product] = terms.get(product, 0) + factor
         return Polynomial.of(terms)
 
     def __neg__(self) -> Polynomial:
         return Polynomial(tuple((product, -factor) for product, factor in self.terms))
 
-    def __sub__(self, other: Polynomial) -> Polynomial:
+    def __sub__(self, other: Polynomial | int) -> Polynomial:
         return self + -other
 
-    def __mul__(self, other: Polynomial) -> Polynomial:
+    def __mul__(self, other: Polynomial | int) -> Polynomial:
         terms: dict[Product, int] = {}
         for ours, our_factor in self.terms:
-            for theirs, their_factor in other.terms:
+            for theirs, their_factor in _polynomial(other).terms:
                 product = tuple(sorted(ours + theirs, key=lambda atom: atom.text))
                 terms[product] = terms.get(product, 0) + our_factor * their_factor
         return Polynomial.of(terms)
@@ -138,24 +134,8 @@ class Polynomial:
         return low, high
 
 
-def quotient_range(left: Interval | None, sign: str, right: Interval | None) -> Interval | None:
-    """Return the range of a quotient or, for ``%``, a remainder; None if it is not known.
-
-    It is not known of negative numbers, for which C and Python round differently.
-    """
-    if left is None or right is None or left[0] < 0 or right[0] < 1:
-        return None
-    if sign == "%":
-        return left if left[1] < right[0] else (0, min(left[1], right[1] - 1))
-    return left[0] // right[1], left[1] // right[0]
-
-
-def loop_range(start: Interval, stop: Interval, step: Interval) -> Interval:
-    """Return the range of the variable of a loop, from the ranges of its parts."""
-    low, last = start[0], stop[1] - 1
-    if low == start[1] and 0 < step[0] == step[1] and stop[1] > low:
-        last = low + (stop[1] - 1 - low) // step[0] * step[0]
-    return low, max(last, low)
+def _polynomial(number: Polynomial | int) -> Polynomial:
+    return Polynomial.constant(number) if isinstance(number, int) else number
 
 
 def _mentions(atom: Atom, text: str) -> bool:
@@ -163,45 +143,3 @@ def _mentions(atom: Atom, text: str) -> bool:
         return True
     parts = (part for part in (atom.left, atom.right) if part is not None)
     return any(_mentions(inner, text) for part in parts for inner in part.atoms)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The numbers in a launch plan and a spec; tuples have one for each set of sizes.
-
-    Attributes:
-        cases: the number of sets of sizes.
-        scalars: the values of integer scalars, by name.
-        grid: the sizes of the grid in x, y and z.
-        shapes: the dimensions of tensors, by name.
-    """
-
-    cases: int
-    scalars: dict[str, tuple[int, ...]]
-    grid: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    shapes: dict[str, tuple[tuple[int, ...], ...]]
-
-    @classmethod
-    def of(cls, launch: LaunchPlan, spec: KernelSpec) -> Facts | None:
-        """Return the facts; None if an expression of the launch or the spec has no value."""
-        threads = (*launch.block, 1, 1, 1)
-        block = {f"block_{axis}": threads[place] for place, axis in enumerate("xyz")}
-        around = {**launch.constants, **block}
-        named = [{**around, **sizes} for sizes in spec.sizes]
-        grid = (*launch.grid, 1, 1, 1)[:3]
-        try:
-            x, y, z = (tuple(evaluate(size, names) for names in named) for size in grid)
-            scalars = {
-                scalar.name: tuple(evaluate(scalar.value, names) for names in named)
-                for scalar in spec.scalars
-                if not isinstance(scalar.value, float) and "int" in scalar.dtype
-            }
-            shapes = {
-                tensor.name: tuple(
-                    tuple(evaluate(size, names) for size in tensor.shape) for names in named
-                )
-                for tensor in spec.tensors
-            }
-            return cls(len(named), scalars, (x, y, z), shapes)
-        except InputError:
-            return None

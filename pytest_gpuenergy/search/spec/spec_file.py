@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from pytest_gpuenergy.report import DIALECT
-from pytest_gpuenergy.search.source.source_files import with_source
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.source_files import with_source
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.support import (
     FormError,

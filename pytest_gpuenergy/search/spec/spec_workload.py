@@ -20,6 +20,7 @@ from pytest_gpuenergy.workloads import (
     Scalar,
     Tensor,
     is_floating,
+    repeated,
 )
 
 _LONGEST_NAME = 100
@@ -50,10 +51,8 @@ class SpecWorkload(Contract):
         return super().bytes_moved if self.moved_bytes is None else self.moved_bytes
 
     def make_inputs(self, seed: int) -> dict[str, Array]:
-        return self._whole(self.draw_inputs(seed))
-
-    def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
-        return self._whole(self.draw_inputs(seed, edges))
+        beginnings = self.draw_inputs(seed)
+        return {one.name: repeated(beginnings[one.name], one.shape) for one in self.inputs}
 
     def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
         return {**self._beginnings(seed, edges), **self.fixed}
@@ -95,7 +94,9 @@ def workload_of(
         values=scalars,
         reduction_length=length,
         init={
-            tensor.name: _range(tensor)
+            tensor.name: (tensor.low, tensor.high)
+            if is_floating(tensor.dtype)
+            else (int(tensor.low), int(tensor.high))
             for tensor in spec.tensors
             if tensor.init in ("uniform", "randint") and tensor.is_read and tensor.data is None
         },
@@ -135,12 +136,6 @@ def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     if isinstance(value, float) and value.is_integer() and "int" in scalar.dtype:
         value = int(value)  # JSON has one type of numbers
     return Scalar(scalar.name, scalar.dtype, value)
-
-
-def _range(tensor: TensorSpec) -> tuple[float, float]:
-    if is_floating(tensor.dtype):
-        return tensor.low, tensor.high
-    return int(tensor.low), int(tensor.high)
 
 
 def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | None:

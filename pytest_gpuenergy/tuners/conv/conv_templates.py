@@ -1,4 +1,4 @@
-"""The template for convolutions in groups, see cuda/conv/grouped.cu."""
+"""The templates for convolutions, see cuda/conv/depthwise.cu and cuda/conv/grouped.cu."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.conv.tile import (
+    WIDEST_LOAD,
     ThreadWork,
     Tile,
-    cycles_of,
+    conv_cycles,
     plane_bytes,
     store_work,
     tiles_tried,
     window_work,
 )
-from pytest_gpuenergy.tuning import CardResources, ParameterSpace, TemplateForm, card_resources
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 _MOST_DEPTHWISE_NUMBERS = 160
@@ -82,7 +82,7 @@ class DepthwiseParameters(Tile):
             block_bytes=self.threads_z * (read_bytes + written_bytes),
         )
         single = self.rows * self.columns == 1
-        return cycles_of(conv, self, card, work) + (
+        return conv_cycles(conv, self, card, work) + (
             0 if single or self.read_first else _WAIT_CYCLES
         )
 
@@ -103,15 +103,13 @@ class DepthwiseParameters(Tile):
             "MULTIPLIER": conv.shape.CO // conv.shape.CI,
             "READ_FIRST": int(self.read_first),
         }
-        return self.text(conv, constants, ("data", "weight", "output"))
+        return self.text(conv, constants)
 
 
 def _planes(conv: Conv2d) -> int:
     return conv.shape.N * conv.shape.CO
 
 
-_WIDEST = 4
-"""Elements of the widest load, 16 bytes."""
 _STATIC_BYTES = 48 << 10
 """The shared memory that a kernel can have without asking for more."""
 _CHANNELS = (1, 2, 4, 8, 16)
@@ -176,7 +174,8 @@ class GroupedParameters(Tile):
 
     def channel_blocks(self, conv: Conv2d) -> int:
         """Return the number of blocks along parts of the output channels, in all images."""
-        return conv.shape.N * math.ceil(self._parts(conv) / self.threads_z)
+        parts = conv.shape.groups * math.ceil(_group(conv)[1] / self.channels)
+        return conv.shape.N * math.ceil(parts / self.threads_z)
 
     def kept(self, conv: Conv2d) -> int:
         """Return how many numbers a thread keeps: two windows, the weights of a tap, and sums."""
@@ -199,7 +198,7 @@ class GroupedParameters(Tile):
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
         read_bytes, written_bytes = plane_bytes(conv, self)
-        weights = taps * self.channels / math.gcd(_WIDEST, self.channels)
+        weights = taps * self.channels / math.gcd(WIDEST_LOAD, self.channels)
         copied = planes * taps * self.channels * self.threads_z / self.threads
         of_plane = reads + weights + self.channels * self.products(conv) + _PLANE_INSTRUCTIONS
         groups = max(1, math.floor(self.threads_z * self.channels / _group(conv)[1]))
@@ -213,7 +212,7 @@ class GroupedParameters(Tile):
             ),
         )
         steps = math.ceil(planes / self.depth)
-        return cycles_of(conv, self, card, work) + steps * _BARRIER_CYCLES
+        return conv_cycles(conv, self, card, work) + steps * _BARRIER_CYCLES
 
     def kernel(self, conv: Conv2d) -> Kernel:
         """Return the kernel for a convolution.
@@ -234,75 +233,12 @@ class GroupedParameters(Tile):
             "GROUP_OUT": of_output,
             "CHANNELS": self.channels,
             "DEPTH": self.depth,
-            "WEIGHT_WIDTH": math.gcd(_WIDEST, self.channels),
+            "WEIGHT_WIDTH": math.gcd(WIDEST_LOAD, self.channels),
         }
-        return self.text(conv, constants, ("data", "weight", "output"))
-
-    def _parts(self, conv: Conv2d) -> int:
-        return conv.shape.groups * math.ceil(_group(conv)[1] / self.channels)
+        return self.text(conv, constants)
 
 
 def _group(conv: Conv2d) -> tuple[int, int]:
     """Return the channels of the input and of the output in a group."""
     s = conv.shape
     return s.CI // s.groups, s.CO // s.groups
-
-
-ConvParameters = DepthwiseParameters | GroupedParameters
-CONV_TEMPLATES: Mapping[str, type[ConvParameters]] = {
-    kind.template: kind for kind in (DepthwiseParameters, GroupedParameters)
-}
-"""The templates by name."""
-
-_MOST = 5000
-"""The most parameters in a search: more would only make it slower."""
-
-
-def rank_conv_kernels(conv: Conv2d, card: CardResources) -> list[ConvParameters]:
-    """Return the parameters that fit the card, the most promising first.
-
-    Raises:
-        InputError: no parameters fit.
-    """
-    kinds = [kind for kind in CONV_TEMPLATES.values() if kind.computes(conv)]
-    found = [parameters for kind in kinds for parameters in kind.fitting(conv, card)]
-    if not found:
-        raise InputError(
-            f"{conv.name} has a window of {conv.shape.KH} x {conv.shape.KW}, which does not fit "
-            "the registers in which the templates keep it: search TVM's schedules with --tuner tvm."
-        )
-    return sorted(found, key=lambda parameters: parameters.cycles(conv, card))[:_MOST]
-
-
-CONV_FORM: TemplateForm[ConvParameters] = TemplateForm(CONV_TEMPLATES)
-_AT_ONCE = 16
-"""The candidates of an early batch: they compile in tenths of a second, on several cores at
-once."""
-_EFFECT_SD = 0.1
-"""See `TemplateProposer`. It is small because the launch is the greater part of most times."""
-
-
-class ConvSpace(ParameterSpace[Conv2d]):
-    """The kernels of our templates for one convolution on one device.
-
-    Args:
-        workload: the convolution that they compute.
-        device: compiles and runs the kernels.
-
-    Raises:
-        InputError: no parameters fit.
-        UnavailableError: the device is not known.
-    """
-
-    def __init__(self, workload: Conv2d, device: Device) -> None:
-        card = card_resources(device)
-        offered = rank_conv_kernels(workload, card)
-        super().__init__(
-            workload,
-            device,
-            card,
-            CONV_FORM,
-            offered,
-            at_once=_AT_ONCE,
-            effect_sd=_EFFECT_SD,
-        )

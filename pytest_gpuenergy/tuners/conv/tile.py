@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from pytest_gpuenergy.tuning import (
 )
 from pytest_gpuenergy.workloads import Conv2d
 
-_WIDEST = 4
+WIDEST_LOAD = 4
 """The elements of the widest load, 16 bytes."""
 _MOST_THREADS = 1024
 _MOST_THREADS_Z = 64
@@ -118,11 +118,11 @@ class Tile(TemplateParameters[Conv2d]):
 
     def in_width(self, conv: Conv2d) -> int:
         """Return how many elements of an input row can be read at once."""
-        return math.gcd(_WIDEST, conv.shape.W, self.columns * conv.shape.strides)
+        return math.gcd(WIDEST_LOAD, conv.shape.W, self.columns * conv.shape.strides)
 
     def out_width(self, conv: Conv2d) -> int:
         """Return how many elements of an output row can be written at once."""
-        return math.gcd(_WIDEST, conv.shape.OW, self.columns)
+        return math.gcd(WIDEST_LOAD, conv.shape.OW, self.columns)
 
     def pieces(self, conv: Conv2d) -> int:
         """Return the number of loads of a row of the window."""
@@ -150,21 +150,9 @@ class Tile(TemplateParameters[Conv2d]):
         return self.kept(conv) + _OTHER_REGISTERS
 
     def shared_bytes(self, conv: Conv2d) -> int:
-        """Return the bytes of shared memory of a block."""
+        """Return 0: no shared memory is needed by default."""
         del conv
         return 0
-
-    def resident(self, conv: Conv2d, card: CardResources) -> int:
-        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
-        registers, shared_bytes = self.registers(conv), self.shared_bytes(conv)
-        if registers > card.most_registers:
-            return 0
-        return min(
-            card.threads // (self.warps * WARP_LANES),
-            card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
-            card.registers // (registers * self.warps * WARP_LANES),
-            card.most_blocks,
-        )
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
         """Return the choices that made the parameters; each may have an effect on the cost."""
@@ -175,15 +163,12 @@ class Tile(TemplateParameters[Conv2d]):
             "warps of all blocks": round(math.log2(self.warps * self.blocks(conv))),
         }
 
-    def text(
-        self, conv: Conv2d, constants: Mapping[str, Constant], arguments: Sequence[str]
-    ) -> Kernel:
+    def text(self, conv: Conv2d, constants: Mapping[str, Constant]) -> Kernel:
         """Return the kernel of the template.
 
         Args:
             conv: the convolution.
             constants: the constants of the template's text, besides those of ``window.cu``.
-            arguments: the tensors that the kernel takes.
 
         Raises:
             InputError: these parameters have no kernel.
@@ -218,7 +203,7 @@ class Tile(TemplateParameters[Conv2d]):
         block = (self.threads_x, self.threads_y, self.threads_z)
         return Kernel(
             template_text("conv", every, ("window", self.template)),
-            (Launch(self.template, grid, block, tuple(arguments)),),
+            (Launch(self.template, grid, block, ("data", "weight", "output")),),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
 
@@ -321,7 +306,7 @@ def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     return 4.0 * height * width, 4.0 * of_output
 
 
-def cycles_of(conv: Conv2d, tile: Tile, card: CardResources, work: ThreadWork) -> float:
+def conv_cycles(conv: Conv2d, tile: Tile, card: CardResources, work: ThreadWork) -> float:
     """Return the clock cycles that a convolution is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold, each of which waits for memory

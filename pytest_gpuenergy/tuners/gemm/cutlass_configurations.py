@@ -190,13 +190,17 @@ class Cutlass3:
     def source(self, gemm: Gemm, capability: int) -> str:  # noqa: ARG002 -- there is one
         """Return the text of its program for the product's types and layout."""
         word = self.schedule.removeprefix("_").capitalize()
+        epilogue = "NoSmemWarpSpecialized"
+        if self.stores_by_tma:
+            shared = "Cooperative" if self.schedule == "_cooperative" else ""
+            epilogue = f"TmaWarpSpecialized{shared}"
         types = {
             "Element": _TYPES[gemm.dtype],
             # The layout of A', the transposed A.
             "LayoutB": _LAYOUTS["nt" if gemm.layout == "nn" else "nn"],
             "Schedule": f"cutlass::gemm::KernelTmaWarpSpecialized{word}",
             "ElementC": _TYPES[gemm.dtype] if self.could_add else "void",
-            "EpilogueSchedule": f"cutlass::epilogue::{self._epilogue}",
+            "EpilogueSchedule": f"cutlass::epilogue::{epilogue}",
             "Scheduler": f"cutlass::gemm::{'StreamK' if self.stream_k else 'Persistent'}Scheduler",
         }
         m, n, k = self.tile
@@ -216,13 +220,6 @@ class Cutlass3:
             "cutlass/gemm/kernel/tile_scheduler.hpp",
         ]
         return _program(headers, types, sizes, "gemm3.cu")
-
-    @property
-    def _epilogue(self) -> str:
-        if not self.stores_by_tma:
-            return "NoSmemWarpSpecialized"
-        shared = "Cooperative" if self.schedule == "_cooperative" else ""
-        return f"TmaWarpSpecialized{shared}"
 
 
 Configuration = Cutlass2 | Cutlass3

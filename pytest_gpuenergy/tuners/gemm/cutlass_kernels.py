@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,7 +43,11 @@ def find_headers(given: Path | None) -> Headers:
         InputError: there are none in the given folder, or they are too old.
         UnavailableError: no package has them.
     """
-    folders = _installed() if given is None else iter([given, given / "include"])
+    folders = [] if given is None else [given, given / "include"]
+    for package, inside in _PACKAGES.items() if given is None else ():
+        spec = find_spec(package)
+        locations = (spec and spec.submodule_search_locations) or ()
+        folders += [Path(location) / inside for location in locations]
     for folder in folders:
         if is_file(folder / _VERSION_FILE):
             return _headers(folder.resolve())
@@ -62,13 +66,6 @@ def has_builders(headers: Headers) -> bool:
     """Return whether the headers are complete enough for the kernels of CUTLASS 3.x."""
     builders = Path(headers.folder, "cutlass", "gemm", "collective", "builders")
     return is_file(builders / "sm90_gmma_builder.inl")
-
-
-def _installed() -> Iterator[Path]:
-    for package, inside in _PACKAGES.items():
-        spec = find_spec(package)
-        for location in (spec and spec.submodule_search_locations) or ():
-            yield Path(location) / inside
 
 
 @functools.cache
@@ -91,13 +88,8 @@ def _headers(folder: Path) -> Headers:
     return Headers(f"CUTLASS {version}", digest.hexdigest(), str(folder))
 
 
-_LEAST_CAPABILITY: Mapping[Mode, int] = {
-    "float32": 70,
-    "3xtf32": 80,
-    "tf32": 80,
-    "float16": 80,
-    "bfloat16": 80,
-}
+_FIRST_WITH_SIMT, _FIRST_WITH_TENSOR_CORES = 70, 80
+"""The first capabilities for float32 and for the other modes."""
 _HOPPER = 90
 _LARGE = 128 * 128
 """The least elements of a tile for which, on Hopper, kernels of CUTLASS 3.x replace those of
@@ -108,15 +100,12 @@ _SHORT_SUMS = (2048, 512)
 """The lengths of sums in 3xtf32 that are tried: tensor cores cut off bits, and the errors add
 up."""
 
-_SIMT = (
-    Cutlass2((256, 128, 8), 5),
-    Cutlass2((128, 256, 8), 5),
-    Cutlass2((128, 128, 8), 5),
-    Cutlass2((128, 64, 8), 5),
-    Cutlass2((64, 128, 8), 5),
-    Cutlass2((64, 64, 8), 5),
-    Cutlass2((128, 32, 8), 5),
-    Cutlass2((32, 128, 8), 5),
+_SIMT = tuple(
+    Cutlass2((*tile, 8), 5)
+    for tile in (
+        *((256, 128), (128, 256), (128, 128), (128, 64)),
+        *((64, 128), (64, 64), (128, 32), (32, 128)),
+    )
 )
 _SPLIT = (
     Cutlass2((128, 128, 32), 3),
@@ -168,8 +157,6 @@ def _for_hopper(depth: int) -> tuple[Cutlass3, ...]:
 
 
 _FOR_HOPPER: Mapping[Mode, Sequence[Cutlass3]] = {
-    "float32": (),
-    "3xtf32": (),
     "tf32": _for_hopper(32),
     "float16": _for_hopper(64),
     "bfloat16": _for_hopper(64),
@@ -184,14 +171,14 @@ def configurations(gemm: Gemm, capability: int, headers: Headers) -> list[Config
     Raises:
         UnavailableError: the GPU is too old for the product's mode.
     """
-    least = _LEAST_CAPABILITY[gemm.mode]
+    least = _FIRST_WITH_SIMT if gemm.mode == "float32" else _FIRST_WITH_TENSOR_CORES
     if capability < least:
         raise UnavailableError(
             f"CUTLASS in mode {gemm.mode} takes a GPU of sm_{least} or later here, and this one is "
             f"of sm_{capability}."
         )
     classic = _FOR_ALL[gemm.mode]
-    modern = _FOR_HOPPER[gemm.mode]
+    modern = _FOR_HOPPER.get(gemm.mode, ())
     alignment = Alignments.of(gemm)
     vectors = min(alignment.a, alignment.b, alignment.c) * gemm.element_bytes == 16
     if not (modern and vectors and _has_3x(capability, headers)):

@@ -99,7 +99,11 @@ def fastest_verified(table: str, gemm: Gemm) -> str:
         UnavailableError: the table has no verified kernel.
     """
     times: dict[str, float] = {}
-    for row in _rows(table):
+    try:
+        rows = [*csv.DictReader(io.StringIO(table))]
+    except csv.Error:
+        rows = []
+    for row in rows:
         try:
             name, time_ms = row[_NAME], float(row[_RUNTIME])
         except (KeyError, TypeError, ValueError):
@@ -112,13 +116,6 @@ def fastest_verified(table: str, gemm: Gemm) -> str:
             "with kernels of these types and layouts, and with cuBLAS, which verifies them."
         )
     return min(times, key=times.__getitem__)
-
-
-def _rows(table: str) -> list[dict[str, str]]:
-    try:
-        return [*csv.DictReader(io.StringIO(table))]
-    except csv.Error:
-        return []
 
 
 def _profile(profiler: Path, options: list[str], gpu: str) -> str:

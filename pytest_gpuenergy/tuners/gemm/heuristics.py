@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -58,34 +57,26 @@ _PRECISIONS: Mapping[Mode, str] = {
 Tile = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class TileAdvice:
-    """The package's advice for one product.
-
-    Attributes:
-        tiles: the rows and columns of tiles, the most promising first; none without the package.
-        problem: why the package gave none although it is installed; empty otherwise.
-    """
-
-    tiles: tuple[Tile, ...] = ()
-    problem: str = ""
-
-
-def advise_tiles(gemm: Gemm, gpu_name: str, capability: int) -> TileAdvice:
-    """Ask for tiles, if the package is installed.
+def advise_tiles(gemm: Gemm, gpu_name: str, capability: int) -> tuple[tuple[Tile, ...], str]:
+    """Return the rows and columns of promising tiles, if the package is installed.
 
     Args:
         gemm: the product.
         gpu_name: the card's name in NVML.
         capability: the card's compute capability, such as 90.
+
+    Returns:
+        The tiles, the most promising first, and why the package gave none although it is installed;
+        empty otherwise.
     """
     if find_spec(_MODULE) is None:
-        return TileAdvice()
-    gpu = _gpu(gpu_name)
+        return (), ""
+    words = set(re.split(r"[\s-]+", gpu_name.upper()))
+    gpu = next((gpu for known, gpu in _GPUS.items() if words.issuperset(known)), None)
     if gpu is None:
-        return TileAdvice(problem=f"{PACKAGE} does not know {gpu_name}")
+        return (), f"{PACKAGE} does not know {gpu_name}"
     wgmma = gemm.mode != "float32" and capability >= _HOPPER
-    asked = (
+    question = (
         gpu,
         "CUTLASS3" if wgmma else "CUTLASS",
         _PRECISIONS[gemm.mode],
@@ -94,12 +85,12 @@ def advise_tiles(gemm: Gemm, gpu_name: str, capability: int) -> TileAdvice:
     )
     worker = Worker(f"{__name__}:MatmulHeuristics", environment=WITHOUT_GPU)
     try:
-        found = worker.call("tiles", *asked, timeout_s=_TIMEOUT_S)
+        tiles = worker.call("tiles", *question, timeout_s=_TIMEOUT_S)
     except DeviceError as error:
-        return TileAdvice(problem=f"{PACKAGE} failed: {error}")
+        return (), f"{PACKAGE} failed: {error}"
     finally:
         worker.close()
-    return TileAdvice(tuple(dict.fromkeys(found)))
+    return tuple(dict.fromkeys(tiles)), ""
 
 
 class MatmulHeuristics:
@@ -136,8 +127,3 @@ class MatmulHeuristics:
         except Exception as error:
             # Another version of the package may do anything; the search does not need its advice.
             raise DeviceError(f"{type(error).__name__}: {error}") from error
-
-
-def _gpu(name: str) -> str | None:
-    words = set(re.split(r"[\s-]+", name.upper()))
-    return next((gpu for known, gpu in _GPUS.items() if words.issuperset(known)), None)

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, cycles_of, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, product_cycles, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -27,11 +27,6 @@ ROW_BYTES = 16
 def can_be_mapped(gemm: Gemm, row: int) -> bool:
     """Return whether a tensor map can describe a matrix whose rows are ``row`` elements apart."""
     return row * gemm.element_bytes % ROW_BYTES == 0
-
-
-def can_copy_boxes(gemm: Gemm) -> bool:
-    """Return whether A and B can be copied in boxes."""
-    return all(can_be_mapped(gemm, row) for row in (gemm.lda, gemm.ldb))
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
@@ -167,7 +162,7 @@ class HopperTiling(Tiling):
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what the template needs that a product lacks; None if it can compute it."""
-        if can_copy_boxes(gemm):
+        if can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb):
             return None
         return (
             f"needs rows of A and B that are a multiple of {ROW_BYTES} bytes apart, which those of "
@@ -176,7 +171,6 @@ class HopperTiling(Tiling):
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[Self]:
-        """Yield the parameters worth trying for a product that fit the card's resources."""
         if cls.refusal(gemm):
             return
         tried = set()
@@ -218,7 +212,6 @@ class HopperTiling(Tiling):
 
     @property
     def cluster(self) -> tuple[int, int]:
-        """The blocks of a cluster along M and N."""
         return self.cluster_m, self.cluster_n
 
     def most_steps(self, gemm: Gemm) -> int:
@@ -236,7 +229,6 @@ class HopperTiling(Tiling):
         return tiles if self.whole_tiles else max(0, tiles // blocks - 1) * blocks
 
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Return whether a tile is computed by several blocks."""
         return not self.whole_tiles and super().shares_tiles(gemm)
 
     def blocks_of(self, gemm: Gemm) -> int:
@@ -246,7 +238,6 @@ class HopperTiling(Tiling):
 
     @property
     def threads(self) -> int:
-        """The number of threads of a block."""
         return WARPGROUP * (self.consumers + 1)
 
     def registers(self, gemm: Gemm) -> int:
@@ -259,44 +250,32 @@ class HopperTiling(Tiling):
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
     def cycles(self, gemm: Gemm, card: CardResources) -> float:
-        """Return the clock cycles that the product is expected to take."""
+        # The rows of A and the columns of B whose elements a block copies for its tile.
+        copied_lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
         step = BlockStep(
             busy_cycles=self.busy_cycles(gemm),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=gemm.element_bytes * self.tile_k * self._copied_lines,
+            loaded_bytes=gemm.element_bytes * self.tile_k * copied_lines,
         )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
-
-    @property
-    def _copied_lines(self) -> int:
-        """The rows of A and the columns of B whose elements a block copies for its tile."""
-        return self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+        return product_cycles(gemm, self, card, step)
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        """Return the kernel for a product.
-
-        Raises:
-            InputError: the template does not compute in the product's mode, or its `refusal`.
-        """
         self.check_mode(gemm)
         if reason := self.refusal(gemm):
             raise InputError(f"The template {self.template} {reason}.")
-        constants = {**self._role_constants(), **self.instruction_constants(gemm)}
-        texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
-        return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
-
-    def _role_constants(self) -> dict[str, Constant]:
-        """Return the constants that describe the warpgroups, and the sums in PTX."""
         _, others, consumers = _REGISTERS[self.consumers]
-        sums = range(self.instruction_sums)
-        return {
+        sums = range(self.instruction_sums)  # in PTX
+        constants = {
             "CLUSTERED": self.cluster_blocks > 1,
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in sums)}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
+            **self.instruction_constants(gemm),
         }
+        texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
+        return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""

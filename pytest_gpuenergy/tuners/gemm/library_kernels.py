@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_gpuenergy.kernels import LibraryCall, Origin, TritonKernel
+from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
 from pytest_gpuenergy.support import UnavailableError, cuda_dir
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
@@ -100,7 +100,7 @@ _MMA_16 = (
 )
 """The configurations on tensor cores, for elements of two bytes."""
 _MMA_32 = tuple(chosen._replace(tile_k=chosen.tile_k // 2) for chosen in _MMA_16)
-TRITON_CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
+_CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
     "float32": _FMA,
     "3xtf32": _MMA_32,
     "tf32": _MMA_32,
@@ -124,20 +124,10 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
         )
     # Not a .py file: in an editable installation, pytest would take that for the whole plugin.
     source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
-    return [_kernel(gemm, card, source, chosen) for chosen in TRITON_CONFIGURATIONS[gemm.mode]]
-
-
-def _kernel(
-    gemm: Gemm, card: CardResources, source: str, chosen: TritonConfiguration
-) -> TritonKernel:
-    tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
-    tile = {"tile_m": chosen.tile_m, "tile_n": chosen.tile_n, "tile_k": chosen.tile_k}
-    return TritonKernel(
-        source,
-        "matmul",
-        (min(tiles, chosen.programs * card.multiprocessors), 1, 1),
-        ("A", "B", "C"),
-        {
+    kernels = []
+    for chosen in _CONFIGURATIONS[gemm.mode]:
+        tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
+        constants: dict[str, KernelConstant] = {
             "m": gemm.M,
             "n": gemm.N,
             "k": gemm.K,
@@ -145,11 +135,22 @@ def _kernel(
             "ldb": gemm.ldb,
             "a_transposed": gemm.layout == "nt",
             "precision": _PRECISIONS.get(gemm.mode, "tf32"),
-            **tile,
+            "tile_m": chosen.tile_m,
+            "tile_n": chosen.tile_n,
+            "tile_k": chosen.tile_k,
             "group": _GROUP,
             "apart": gemm.mode == "3xtf32",
-        },
-        chosen.num_warps,
-        chosen.num_stages,
-        origin=Origin("triton", None, chosen._asdict()),
-    )
+        }
+        kernels.append(
+            TritonKernel(
+                source,
+                "matmul",
+                (min(tiles, chosen.programs * card.multiprocessors), 1, 1),
+                ("A", "B", "C"),
+                constants,
+                chosen.num_warps,
+                chosen.num_stages,
+                origin=Origin("triton", None, chosen._asdict()),
+            )
+        )
+    return kernels

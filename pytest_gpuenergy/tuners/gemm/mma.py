@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, cycles_of
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, product_cycles
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -66,7 +66,6 @@ class MmaParameters(Tiling):
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[MmaParameters]:
-        """Yield the parameters worth trying for a product that fit the card's resources."""
         depths = [row // gemm.element_bytes for row in _ROW_BYTES]
         for tile_m, tile_n, tile_k, warp_m, warp_n, stages in itertools.product(
             _TILES, _TILES, depths, _WARPS, _WARPS, _STAGES
@@ -85,7 +84,6 @@ class MmaParameters(Tiling):
 
     @property
     def threads(self) -> int:
-        """The number of threads of a block."""
         return WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
 
     def registers(self, gemm: Gemm) -> int:
@@ -96,7 +94,6 @@ class MmaParameters(Tiling):
         return sums + operands + parts + 40
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        """Return the bytes of shared memory of a block."""
         if gemm.layout == "nt":
             of_a = self.tile_k * (self.tile_m + 8)
         else:
@@ -118,14 +115,9 @@ class MmaParameters(Tiling):
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
         )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return product_cycles(gemm, self, card, step)
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        """Return the kernel for a product.
-
-        Raises:
-            InputError: the template does not compute in the product's mode.
-        """
         self.check_mode(gemm)
         constants = {
             "WARP_M": self.warp_m,

@@ -15,7 +15,7 @@ from pytest_gpuenergy.tuners.gemm.tiling import (
     BlockStep,
     Tiling,
     copied_kernel,
-    cycles_of,
+    product_cycles,
 )
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
@@ -140,7 +140,6 @@ class SimtParameters(Tiling):
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SimtParameters]:
-        """Yield the parameters worth trying for a product that fit the card's resources."""
         asynchronous = card.capability >= FIRST_ASYNCHRONOUS
         for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
             _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
@@ -170,7 +169,6 @@ class SimtParameters(Tiling):
 
     @property
     def threads(self) -> int:
-        """The number of threads of a block."""
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n) * self.slices
 
     @property
@@ -261,7 +259,7 @@ class SimtParameters(Tiling):
             energy_cycles=energy_pj / _PJ_PER_CYCLE,
             issuing_warps=warps,
         )
-        return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+        return product_cycles(gemm, self, card, step)
 
     def _copies_whole(self, along: int) -> bool:
         """Return whether four rows or more are copied at once, and slices have whole copies."""
@@ -270,11 +268,6 @@ class SimtParameters(Tiling):
         return not self.tile_k // self.slices % along and not self.threads // _WIDEST % along
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        """Return the kernel for a product.
-
-        Raises:
-            InputError: the product is not in float32.
-        """
         self.check_mode(gemm)
         constants = {
             "THREAD_M": self.thread_m,

@@ -7,7 +7,6 @@ blocks. It chooses where a search begins; nothing that is reported depends on it
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -15,7 +14,7 @@ from typing import ClassVar, Self
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import (
-    LARGEST,
+    MAX_PARAMETER,
     TEMPLATE,
     CardResources,
     Constant,
@@ -50,8 +49,6 @@ class Tiling(TemplateParameters[Gemm]):
     """
 
     modes: ClassVar[tuple[Mode, ...]]
-    least_capability: ClassVar[int]
-    most_capability: ClassVar[int] = 1 << 20
     least: ClassVar[Mapping[str, int]] = {
         "tile_m": 1,
         "tile_n": 1,
@@ -127,40 +124,6 @@ class Tiling(TemplateParameters[Gemm]):
         tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
         return (blocks - math.gcd(tiles, blocks)) * self.steps(gemm) >= blocks
 
-    @classmethod
-    def suits(cls, card: CardResources) -> bool:
-        """Return whether the template's instructions exist on a card."""
-        return cls.least_capability <= card.capability <= cls.most_capability
-
-    def runs_on(self, card: CardResources) -> bool:
-        """Return whether the instructions of this kernel exist on a card."""
-        return self.suits(card)
-
-    @property
-    @abstractmethod
-    def threads(self) -> int:
-        """The number of threads of a block."""
-
-    @abstractmethod
-    def registers(self, gemm: Gemm) -> int:
-        """Return about how many registers a thread needs."""
-
-    @abstractmethod
-    def shared_bytes(self, gemm: Gemm) -> int:
-        """Return the bytes of shared memory of a block."""
-
-    def resident(self, gemm: Gemm, card: CardResources) -> int:
-        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
-        registers, shared_bytes = self.registers(gemm), self.shared_bytes(gemm)
-        if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
-            return 0
-        return min(
-            card.threads // self.threads,
-            card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
-            card.registers // (registers * self.threads),
-            card.most_blocks,
-        )
-
     def at_once(self, gemm: Gemm, card: CardResources) -> int:
         """Return how many blocks or clusters a card holds at once."""
         return self.resident(gemm, card) * card.multiprocessors // self.cluster_blocks
@@ -174,11 +137,10 @@ class Tiling(TemplateParameters[Gemm]):
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
-                if blocks <= min(every, LARGEST):
+                if blocks <= min(every, MAX_PARAMETER):
                     yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:
-        """Return the choices that made the parameters; each may have an effect on the cost."""
         shared = round(self.blocks_of(gemm) / self.tiles(gemm), 2)
         tile = (self.tile_m, self.tile_n)
         return {**self.numbers, "blocks": self.blocks and shared, "tile": tile}
@@ -261,9 +223,7 @@ class BlockStep:
         return max(busy, self.alone_cycles, loading, waiting) + _LOADING_SHARE * loading
 
 
-def cycles_of(
-    gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockStep, resident: int
-) -> float:
+def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockStep) -> float:
     """Return the clock cycles that a product is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold. The blocks of a multiprocessor
@@ -274,8 +234,8 @@ def cycles_of(
         tiling: how the product is divided.
         card: the resources of the card.
         step: the work of a block in one step.
-        resident: the number of blocks that a multiprocessor holds.
     """
+    resident = tiling.resident(gemm, card)
     blocks = tiling.blocks_of(gemm) * tiling.cluster_blocks
     steps = tiling.most_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)

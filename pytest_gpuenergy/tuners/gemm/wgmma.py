@@ -72,25 +72,17 @@ class WgmmaParameters(HopperTiling):
 
     @classmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
-        """Yield parameters that may be worth trying, the same for all products."""
-        for tile_m, tile_n, consumers, cluster in itertools.product(
+        for tile_m, tile_n, consumers, (along_m, along_n) in itertools.product(
             _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS
         ):
-            yield {
-                "tile_m": tile_m,
-                "tile_n": tile_n,
-                "consumers": consumers,
-                "cluster_m": cluster[0],
-                "cluster_n": cluster[1],
-            }
+            tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers}
+            yield {**tile, "cluster_m": along_m, "cluster_n": along_n}
 
     @property
     def instruction_sums(self) -> int:
-        """The number of sums that a thread has in one instruction."""
         return self.tile_n // 2
 
     def consumer_registers(self, gemm: Gemm) -> int:
-        """Return about how many registers a consumer's thread needs."""
         del gemm  # the same for all
         sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         return sums + OTHER_REGISTERS
@@ -112,7 +104,6 @@ class WgmmaParameters(HopperTiling):
         return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """Return the constants that describe the instruction that multiplies."""
         kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
         shape = f"m64n{self.tile_n}k16.f32.{kind}.{kind}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)

@@ -85,22 +85,14 @@ class WgmmaTf32Parameters(HopperTiling):
 
     @classmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
-        """Yield parameters that may be worth trying, the same for all products."""
-        for in_turn, tile_m, consumers, cluster in itertools.product(
+        for in_turn, tile_m, consumers, (along_m, along_n) in itertools.product(
             (False, True), _TILES_M, (1, 2, 3), CLUSTERS
         ):
-            yield {
-                "tile_m": tile_m,
-                "tile_n": WARPGROUP_ROWS * consumers,
-                "consumers": consumers,
-                "in_turn": in_turn,
-                "cluster_m": cluster[0],
-                "cluster_n": cluster[1],
-            }
+            tile = {"tile_m": tile_m, "tile_n": WARPGROUP_ROWS * consumers, "consumers": consumers}
+            yield {**tile, "in_turn": in_turn, "cluster_m": along_m, "cluster_n": along_n}
 
     @property
     def instruction_sums(self) -> int:
-        """The number of sums that a thread has in one instruction."""
         return self.tile_m // 2
 
     def consumer_registers(self, gemm: Gemm) -> int:
@@ -112,7 +104,6 @@ class WgmmaTf32Parameters(HopperTiling):
         return 2 * self.instruction_sums + rows + _OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Return the dynamic shared memory of a block: its stages, and room to align them."""
         copies_of_a = 1 + (gemm.layout == "nt") + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
@@ -130,7 +121,6 @@ class WgmmaTf32Parameters(HopperTiling):
         return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """Return the constants that describe the instruction that multiplies."""
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
         shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
         return {

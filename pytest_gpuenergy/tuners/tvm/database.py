@@ -126,7 +126,9 @@ def load_database(path: Path) -> Database:
     stored = None if named is None else beside(named)
     workloads: tuple[str, ...] = ()
     if stored is not None:
-        workloads = tuple(_lines(stored, _workload))
+        workloads = tuple(
+            _lines(stored, lambda _, text: compact(decode(text, tuple[str, str], "the line")))
+        )
     refuted = _refuted(path)
     records = _lines(path, lambda line, text: _record(line, text, len(workloads)))
     known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
@@ -171,10 +173,6 @@ def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
                 "line if a search was interrupted there, otherwise name a database written by "
                 "MetaSchedule."
             ) from None
-
-
-def _workload(_: int, text: bytes) -> str:
-    return compact(decode(text, tuple[str, str], "the line"))
 
 
 def _record(line: int, text: bytes, workloads: int) -> DatabaseRecord:

@@ -137,7 +137,12 @@ def check_emitted(source: str, headers: Iterable[str], entries: Collection[str])
         position = match.end()
     defined = set()
     for name, parameters, body in _kernels(source, position):
-        known = {_parameter(text) for text in parameters.split(",")}
+        known = set()
+        for text in parameters.split(","):
+            parameter = _PARAMETER.fullmatch(text.strip())
+            if parameter is None:
+                raise FormError(f"it has the parameter {shown(text)}")
+            known.add(parameter[1])
         if body is not None:
             defined.add(name)
             _check_body(body, known, helpers)
@@ -168,13 +173,6 @@ def _braced(source: str, position: int) -> str:
         if not depth:
             return source[position : brace.end()]
     raise FormError("it has a kernel without an end")
-
-
-def _parameter(text: str) -> str:
-    match = _PARAMETER.fullmatch(text.strip())
-    if match is None:
-        raise FormError(f"it has the parameter {shown(text)}")
-    return match[1]
 
 
 def _check_body(body: str, known: set[str], helpers: Collection[str]) -> None:

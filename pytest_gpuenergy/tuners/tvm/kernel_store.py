@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import (
     WITHOUT_GPU,
     FormError,
@@ -29,7 +28,6 @@ from pytest_gpuenergy.support import (
     encode,
     keep_for_later,
 )
-from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, Database, DatabaseRecord
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import RecordFile
 from pytest_gpuenergy.workloads import Tensor, Workload
@@ -52,9 +50,17 @@ class KernelCache:
 
     def get(self, *parts: str) -> Kernel | None:
         """Return the kernel lowered from ``parts``; None if there is no valid entry."""
-        for path in self._paths(_key(parts)):
+        key = _key(parts)
+        if self._tvm is not None:
+            paths = [self._path(key, self._tvm)]
+        else:
+            paths = sorted(self._folder.glob(f"{key}-*.json"), reverse=True)
+        for path in paths:
             try:
-                return _decode(path.read_bytes())
+                entry = decode(path.read_bytes(), _Entry)
+                kernel = Kernel(entry.source, entry.launches, workspaces=entry.workspaces)
+                if kernel.digest == entry.digest:
+                    return kernel
             except (OSError, FormError, InputError):
                 continue  # a missing or damaged entry is made again
         return None
@@ -65,12 +71,6 @@ class KernelCache:
             return
         entry = _Entry(kernel.source, kernel.launches, kernel.workspaces, kernel.digest)
         keep_for_later(self._path(_key(parts), self._tvm), encode(entry))
-
-    def _paths(self, key: str) -> Iterator[Path]:
-        if self._tvm is not None:
-            yield self._path(key, self._tvm)
-        else:
-            yield from sorted(self._folder.glob(f"{key}-*.json"), reverse=True)
 
     def _path(self, key: str, tvm: str) -> Path:
         return self._folder / f"{key}-{tvm}.json"
@@ -87,14 +87,6 @@ class _Entry(Struct, frozen=True):
     digest: str
 
 
-def _decode(content: bytes) -> Kernel:
-    entry = decode(content, _Entry)
-    kernel = Kernel(entry.source, entry.launches, workspaces=entry.workspaces)
-    if kernel.digest != entry.digest:
-        raise FormError("it is damaged")
-    return kernel
-
-
 _TIMEOUT_S = 120.0
 
 
@@ -103,7 +95,7 @@ class TvmCrashError(InputError):
 
 
 class KernelStore:
-    """Makes the kernels of record files and databases; a context manager.
+    """Makes the kernels of record files and of searches; a context manager.
 
     A kernel that was lowered before is read from disk and needs neither TVM nor a process. The
     store may be used from several threads.
@@ -147,49 +139,14 @@ class KernelStore:
         The future holds the kernel, or a KernelFault if the record cannot be lowered or crashes
         TVM.
         """
-        return self._threads.submit(self._lower_proposed, workload, record)
 
-    def _lower_proposed(self, workload: Workload, record: str) -> Kernel:
-        try:
-            return self._lower("The schedule", "lower", workload, record)
-        except TvmCrashError as error:
-            raise KernelFault("compile", str(error)) from None
+        def lower() -> Kernel:
+            try:
+                return self._lower("The schedule", "lower", workload, record)
+            except TvmCrashError as error:
+                raise KernelFault("compile", str(error)) from None
 
-    def database_kernel(
-        self, database: Database, record: DatabaseRecord, workload: Workload | None = None
-    ) -> Kernel:
-        """Return the kernel of a raw database's record, lowered from the workload stored beside it.
-
-        Args:
-            database: the database that contains the record.
-            record: a record that did not fail.
-            workload: a workload after whose tensors the arguments are named, by position. None
-                keeps the names of the stored workload's buffers.
-
-        Raises:
-            InputError: the trial failed; the database has no workloads; TVM is missing or crashes.
-            KernelFault: the stored workload has other tensors, or the record cannot be lowered.
-        """
-        name = f"line {record.line} of {database.path}"
-        if record.failed:
-            raise InputError(f"The trial in {name} failed and has no kernel: choose another one.")
-        if record.workload_index >= len(database.workloads):
-            raise InputError(
-                f"The workload of {name} is missing: put database_workload.json beside it."
-            )
-        stored = database.workloads[record.workload_index]
-        tensors = None if workload is None else workload.tensors
-        signature = [(t.name, t.shape, t.dtype) for t in tensors or ()]
-        parts = ("stored", stored, record.text, json.dumps(signature))
-        kernel = self._cache.get(*parts)
-        if kernel is None:
-            kernel = self._lower(name, "lower_stored", stored, record.text, tensors)
-            self._cache.put(kernel, *parts)
-        details: dict[str, str | int | float] = {
-            "database": str(database.path),
-            "line": record.line,
-        }
-        return replace(kernel, origin=Origin(METASCHEDULE.tuner, None, details))
+        return self._threads.submit(lower)
 
     def close(self) -> None:
         """End the child processes. Idempotent."""

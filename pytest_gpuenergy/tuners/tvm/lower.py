@@ -6,7 +6,6 @@ through `Lowerer`, except for records from this process's own search.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from pytest_gpuenergy.support import FormError, InputError, KernelFault, parse
 from pytest_gpuenergy.tuners.tvm.emitted import check_emitted, cuda_headers
 from pytest_gpuenergy.tuners.tvm.operators import operator_of
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
-from pytest_gpuenergy.tuners.tvm.tvm_graph import check_stored_workload
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
 
@@ -145,7 +143,12 @@ def _launch(
     split = len(arguments) - len(keys)
     extents = {key: int(e) for key, e in zip(keys, arguments[split:], strict=True)}
     known = {**renamed, **{space.name: space.name for space in workspaces}}
-    names = [_name_of(argument) for argument in arguments[1:split]]
+    names = []  # of buffers or variables
+    for argument in arguments[1:split]:
+        is_data = isinstance(argument, import_tvm().ir.Call)
+        is_data = is_data and argument.op.name == "tirx.buffer_data"
+        buffer = argument.args[0] if is_data else argument
+        names.append(str(getattr(buffer, "name", getattr(buffer, "name_hint", buffer))))
     if unknown := [name for name in names if name not in known]:
         raise KernelFault(
             "compile", f"{entry} takes {unknown[0]}, which is not a buffer of fixed size."
@@ -160,13 +163,6 @@ def _launch(
         tuple(known[name] for name in names),
         extents.get(_DYNAMIC_SHARED, 0),
     )
-
-
-def _name_of(argument: Any) -> str:
-    """Return the name of the buffer or variable that a kernel call passes."""
-    is_data = isinstance(argument, import_tvm().ir.Call) and argument.op.name == "tirx.buffer_data"
-    buffer = argument.args[0] if is_data else argument
-    return str(getattr(buffer, "name", getattr(buffer, "name_hint", buffer)))
 
 
 def _dim3(extents: dict[str, int], axis: str) -> Dim3:
@@ -254,10 +250,6 @@ class Lowerer:
         self._workload: Workload | None = None
         self._module: Any = None
 
-    def version(self) -> str:
-        """Return TVM's version."""
-        return str(import_tvm().__version__)
-
     def lower(self, workload: Workload, record: str) -> Kernel:
         """Return the kernel of a MetaSchedule record (JSON text) of ``workload``.
 
@@ -268,41 +260,6 @@ class Lowerer:
             self._module = operator_of(workload).module(workload)
             self._workload = workload
         return lower_record(self._module, record, workload)
-
-    def lower_stored(
-        self, stored: str, record: str, tensors: Sequence[Tensor] | None = None
-    ) -> Kernel:
-        """Return the kernel of a record whose module is ``stored`` in its database.
-
-        Args:
-            stored: the entry of ``database_workload.json``, as JSON text.
-            record: the MetaSchedule record, as JSON text.
-            tensors: tensors that name the parameters, by position; None keeps the module's names.
-
-        Raises:
-            KernelFault: the module has other parameters, or the record cannot be lowered.
-        """
-        content = _checked(record)
-        with refusing("The stored workload"):
-            check_stored_workload(parse(stored))
-        import_tvm()
-        from tvm.s_tir.meta_schedule.database import Workload as StoredWorkload
-
-        try:
-            module = StoredWorkload.from_json(json.loads(stored)).mod
-            parameters = parameters_of(module["main"])
-        except Exception as error:
-            raise KernelFault(
-                "compile", f"TVM cannot read the stored workload: {first_line(error)}"
-            ) from None
-        if tensors is None:
-            return _lower(module, content, None)
-        wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
-        if [(p.shape, p.dtype) for p in parameters] != wanted:
-            raise KernelFault(
-                "compile", "The stored workload has tensors of other shapes or types."
-            )
-        return _lower(module, content, [tensor.name for tensor in tensors])
 
 
 def _checked(record: str) -> list[Any]:

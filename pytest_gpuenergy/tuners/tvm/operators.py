@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.tvm.product_forms import (
@@ -24,6 +25,48 @@ from pytest_gpuenergy.tuners.tvm.product_forms import (
 )
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Conv2d, Gemm, Workload
+
+Rewrite = Callable[[Any], None]
+"""Rewrites a schedule of the computation into one of its forms, in place."""
+
+
+class TvmOperator(ABC):
+    """What TVM needs for one kind of workload.
+
+    Attributes:
+        formless: why a workload of this kind may have no forms.
+    """
+
+    formless: ClassVar[str]
+
+    @abstractmethod
+    def module(self, workload: Workload) -> Any:
+        """Return the computation: an IRModule whose ``main`` takes the workload's tensors.
+
+        Raises:
+            UnavailableError: TVM has no schedules of it.
+        """
+
+    @abstractmethod
+    def forms(self, workload: Workload) -> Sequence[Rewrite]:
+        """Return other ways to compute it, which respect the limits of a GPU.
+
+        Raises:
+            UnavailableError: TVM has no schedules of it.
+        """
+
+    @abstractmethod
+    def from_log_name(self, name: str) -> Workload | None:
+        """Return the workload whose sizes are in a log's file name; None if there are none."""
+
+    @abstractmethod
+    def from_log_key(self, key: Sequence[Any]) -> Workload | None:
+        """Return the workload in a workload key, a function's name and its arguments, if any."""
+
+    @abstractmethod
+    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+        """Return the FLOPs for tensors of these shapes; None for shapes of another kind."""
+
 
 LARGEST_SIZE = 10**9
 """The largest size of a convolution that is read; the FLOPs of such sizes fit into a float."""
@@ -40,16 +83,13 @@ _CONV2D_LABEL = re.compile(
 _CONV2D_FUNCTIONS = ("conv2d", "conv2d_layer")
 
 
-class Conv2dOperator:
+class Conv2dOperator(TvmOperator):
     """The operator of the kind ``conv2d``."""
 
     formless = "it is grouped or has one output position"
 
     def module(self, workload: Workload) -> Any:
-        """Return TOPI's convolution, so that records of other MetaSchedule searches apply.
-
-        Its function is ``main(data, weight, output)``.
-        """
+        """Return TOPI's ``main(data, weight, output)``, to which records of others apply too."""
         assert isinstance(workload, Conv2d)
         tvm = import_tvm()
         te, topi = tvm.te, tvm.topi
@@ -68,7 +108,6 @@ class Conv2dOperator:
         return [partial(as_gemm, shape=shape, form=form) for form in gemm_forms(shape)]
 
     def from_log_name(self, name: str) -> Conv2d | None:
-        """Read the sizes in a file's name; return None if it contains none."""
         match = _CONV2D_LABEL.search(name)
         if match is None:
             return None
@@ -78,14 +117,12 @@ class Conv2dOperator:
         return _conv2d([[int(n) for n in size.strip("()").split(",")] for size in sizes])
 
     def from_log_key(self, key: Sequence[Any]) -> Conv2d | None:
-        """Read a function's name and its nine arguments; return None for another function."""
         function, *arguments = key
         if function not in _CONV2D_FUNCTIONS or len(arguments) != 9:
             return None
         return _conv2d([part if type(part) is list else [part] for part in arguments])
 
     def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """Return the FLOPs for tensors in NCHW; stride and padding are not needed."""
         if [len(shape) for shape in shapes] != [4, 4, 4]:
             return None
         (n, ci, _, _), (co, group_ci, kh, kw), (out_n, out_co, oh, ow) = shapes
@@ -131,19 +168,13 @@ _GEMM_LABEL = re.compile(
 _GEMM_FUNCTIONS = {"matmul_auto_scheduler_test": (0, 1, 2), "matmul": (0, 2, 1)}
 
 
-class GemmOperator:
+class GemmOperator(TvmOperator):
     """The operator of the kind ``gemm``."""
 
     formless = "TVM has none"
 
     def module(self, workload: Workload) -> Any:
-        """Return the product in float32; products of half precision are accumulated in float32.
-
-        Its function is ``main(A, B, C)``.
-
-        Raises:
-            UnavailableError: the mode needs tensor cores.
-        """
+        """Return the product ``main(A, B, C)``, which is accumulated in float32."""
         gemm = _checked(workload)
         tvm = import_tvm()
         te = tvm.te
@@ -168,7 +199,6 @@ class GemmOperator:
         return [partial(apply_gemm_form, gemm=gemm, form=form) for form in forms_of(sizes)]
 
     def from_log_name(self, name: str) -> Gemm | None:
-        """Read the signature of a product in a file's name; return None if it has none."""
         match = _GEMM_LABEL.search(name)
         if match is None:
             return None
@@ -177,7 +207,6 @@ class GemmOperator:
         return _gemm(sizes[:3], layout=layout, mode=mode, lda=sizes[3], ldb=sizes[4])
 
     def from_log_key(self, key: Sequence[Any]) -> Gemm | None:
-        """Read a function's name and its arguments; return None for another function."""
         function, *arguments = key
         if arguments[3:] == ["float32"]:
             arguments = arguments[:3]
@@ -242,44 +271,6 @@ def _gemm(sizes: Sequence[object], **rest: Any) -> Gemm | None:
         return Gemm("gemm", *sizes, **rest)  # type: ignore[arg-type]  # it checks them all
     except InputError:
         return None
-
-
-Rewrite = Callable[[Any], None]
-"""Rewrites a schedule of the computation into one of its forms, in place."""
-
-
-class TvmOperator(Protocol):
-    """What TVM needs for one kind of workload.
-
-    Attributes:
-        formless: why a workload of this kind may have no forms.
-    """
-
-    @property
-    def formless(self) -> str: ...
-
-    def module(self, workload: Workload) -> Any:
-        """Return the computation: an IRModule whose ``main`` takes the workload's tensors.
-
-        Raises:
-            UnavailableError: TVM has no schedules of it.
-        """
-
-    def forms(self, workload: Workload) -> Sequence[Rewrite]:
-        """Return other ways to compute it, which respect the limits of a GPU.
-
-        Raises:
-            UnavailableError: TVM has no schedules of it.
-        """
-
-    def from_log_name(self, name: str) -> Workload | None:
-        """Return the workload whose sizes are in a log's file name; None if there are none."""
-
-    def from_log_key(self, key: Sequence[Any]) -> Workload | None:
-        """Return the workload whose sizes are in a workload key of TVM; None if there are none."""
-
-    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """Return the FLOPs for tensors of these shapes; None for shapes of another kind."""
 
 
 OPERATORS: Mapping[str, TvmOperator] = {"conv2d": Conv2dOperator(), "gemm": GemmOperator()}

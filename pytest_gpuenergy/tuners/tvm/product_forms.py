@@ -99,7 +99,14 @@ def forms_of(sizes: ProductSizes) -> tuple[GemmForm, ...]:
     add the least. Sums are split if there are fewer blocks than a large GPU runs at a time.
     """
     outputs = sizes.outputs
-    tiles = {(grid, each): _blocks(outputs, grid, each) for grid in _GRIDS for each in _OUTPUTS}
+    tiles = {
+        (grid, each): math.prod(
+            -(-size // (threads * own))
+            for size, threads, own in zip(outputs, grid, each, strict=True)
+        )
+        for grid in _GRIDS
+        for each in _OUTPUTS
+    }
     added = {
         key: blocks * math.prod((*key[0], *key[1])) / math.prod(outputs)
         for key, blocks in tiles.items()
@@ -112,11 +119,6 @@ def forms_of(sizes: ProductSizes) -> tuple[GemmForm, ...]:
         for parts in _parts(blocks * math.prod(grid), sizes.padded_depth)
         for pipelined in (False, True)
     )
-
-
-def _blocks(outputs: tuple[int, int], grid: tuple[int, int], each: tuple[int, int]) -> int:
-    sizes = zip(outputs, grid, each, strict=True)
-    return math.prod(-(-size // (threads * own)) for size, threads, own in sizes)
 
 
 def _parts(threads: int, depth: int) -> list[int]:
@@ -167,7 +169,7 @@ def apply_form(
 def index_map(ndim: int, to_indices: Callable[..., Sequence[Any]]) -> Any:
     """Return a map of indices for traces, which TVM names after the parameters of ``to_indices``.
 
-    Only the names of ``*axes`` are accepted in records (`tvm_graph.is_index_map`).
+    Only the names of ``*axes`` are accepted in records (`record_form.is_index_map`).
     """
     import tvm
 

@@ -7,14 +7,14 @@ CUDA and `product_forms` write; TVM never sees others.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.support import FormError, positive, shown, typed
-from pytest_gpuenergy.tuners.tvm.tvm_graph import is_index_map
+from pytest_gpuenergy.support import FormError, member, parse, positive, shown, typed
 
 FAILED_S = 1e9
 """A run time from which on a trial counts as failed (MetaSchedule writes 1e10)."""
@@ -89,79 +89,6 @@ def compact(value: object) -> str:
 _LARGEST = (1 << 31) - 1
 _MOST_KEYS = 16
 
-_Check = Callable[[Any], bool]
-
-
-def check_target(target: object) -> None:
-    """Check that ``target`` describes a CUDA GPU and contains nothing else.
-
-    Raises:
-        FormError: names what is wrong.
-    """
-    if isinstance(target, str):
-        if not _TAG(target):
-            raise FormError(f"the target is {shown(target)} instead of a GPU's, such as 'cuda'")
-        return
-    if type(target) is not dict:
-        raise FormError(f"the target is {shown(target)}")
-    _check_members({k: v for k, v in target.items() if k != "host"}, "the target", _GPU)
-    if "host" in target:
-        _check_members(target["host"], "the target's host", _HOST)
-
-
-def _check_members(value: object, what: str, known: dict[str, _Check]) -> None:
-    if type(value) is not dict:
-        raise FormError(f"{what} is {shown(value)}")
-    for key, part in value.items():
-        if key not in known:
-            raise FormError(f"{what} has {shown(key)}, which no search for CUDA writes")
-        if not known[key](part):
-            raise FormError(f"{what} has {shown(part)} as {key!r}")
-
-
-def _matching(pattern: str) -> _Check:
-    compiled = re.compile(pattern, re.ASCII)
-    return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 < value <= _LARGEST
-
-
-_TAG = _matching(r"cuda|nvidia/[a-z0-9-]{1,64}")
-_WORD = _matching(r"[\w.+-]{0,64}")
-
-
-def _are_words(value: object) -> bool:
-    return type(value) is list and len(value) <= _MOST_KEYS and all(map(_WORD, value))
-
-
-_HOST: dict[str, _Check] = {
-    "kind": _matching("llvm|c"),
-    "keys": _are_words,
-    "tag": _WORD,
-    "mtriple": _WORD,
-    "mcpu": _WORD,
-}
-_GPU: dict[str, _Check] = {
-    "kind": _matching("cuda"),
-    "arch": _matching(r"sm_\d{2,3}[af]?"),
-    "keys": _are_words,
-    "tag": _matching(r"(?:nvidia/[a-z0-9-]{1,64})?"),
-    **dict.fromkeys(
-        (
-            "l2_cache_size_bytes",
-            "max_num_threads",
-            "max_shared_memory_per_block",
-            "max_threads_per_block",
-            "registers_per_block",
-            "thread_warp_size",
-        ),
-        _is_size,
-    ),
-}
-
-
 THREAD_AXES = (
     *(f"{name}.{axis}" for name in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"),
     "vthread",
@@ -211,59 +138,43 @@ def check_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> None:
     if len(decisions) > len(instructions):
         raise FormError("the trace has more decisions than instructions")
     for decision in decisions:
-        _check_decision(decision, instructions)
+        if type(decision) is not list or len(decision) != 2 or type(decision[0]) is not int:
+            raise FormError(f"a decision of the trace is {shown(decision)}")
+        number, value = decision
+        if not 0 <= number < len(instructions):
+            raise FormError(f"the trace decides instruction {number} of {len(instructions)}")
+        name = instructions[number][0]
+        form = _KINDS[name].decision
+        if form is None or not form.fits(value):
+            wanted = "none" if form is None else form.what
+            raise FormError(
+                f"instruction {number} of the trace ({name}) has the decision {shown(value)} "
+                f"instead of {wanted}"
+            )
 
 
 def _check_instruction(name: object, inputs: object, attributes: object, outputs: object) -> None:
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise FormError(f"is of the kind {shown(name)}, which no search for CUDA writes")
-    if name == "Annotate":
-        kind = _annotation(attributes)
+    if name == "Annotate":  # its input depends on the annotation
+        key = attributes[0] if isinstance(attributes, list) and attributes else None
+        value = _ANNOTATIONS.get(key, _NUMBER) if isinstance(key, str) else _NUMBER
+        kind = _Kind((_PLACE, value), (_KEY,))
     for what, values, forms, rest in (
         ("input", inputs, kind.inputs, kind.rest),
         ("attribute", attributes, kind.attributes, None),
         ("output", outputs, (), _VARIABLE),
     ):
-        try:
-            _check_values(what, values, forms, rest)
-        except FormError as error:
-            raise FormError(f"({name}) has {error}") from None
-
-
-def _check_values(what: str, values: object, forms: tuple[_Form, ...], rest: _Form | None) -> None:
-    if type(values) is not list or len(values) > _MOST_ITEMS:
-        raise FormError(f"{shown(values)} as its {what}s")
-    if rest is not None:
-        forms += (rest,) * (len(values) - len(forms))
-    if len(values) != len(forms):
-        raise FormError(f"{len(values)} {what}s instead of {len(forms)}")
-    for value, form in zip(values, forms, strict=True):
-        if not form.fits(value):
-            raise FormError(f"the {what} {shown(value)} instead of {form.what}")
-
-
-def _annotation(attributes: object) -> _Kind:
-    """Return the forms of the operands of ``Annotate``, which depend on the annotation."""
-    key = attributes[0] if isinstance(attributes, list) and attributes else None
-    value = _ANNOTATIONS.get(key, _NUMBER) if isinstance(key, str) else _NUMBER
-    return _Kind((_PLACE, value), (_KEY,))
-
-
-def _check_decision(decision: object, instructions: Sequence[Any]) -> None:
-    if type(decision) is not list or len(decision) != 2 or type(decision[0]) is not int:
-        raise FormError(f"a decision of the trace is {shown(decision)}")
-    number, value = decision
-    if not 0 <= number < len(instructions):
-        raise FormError(f"the trace decides instruction {number} of {len(instructions)}")
-    name = instructions[number][0]
-    form = _KINDS[name].decision
-    if form is None or not form.fits(value):
-        wanted = "none" if form is None else form.what
-        raise FormError(
-            f"instruction {number} of the trace ({name}) has the decision {shown(value)} instead "
-            f"of {wanted}"
-        )
+        if type(values) is not list or len(values) > _MOST_ITEMS:
+            raise FormError(f"({name}) has {shown(values)} as its {what}s")
+        if rest is not None:
+            forms += (rest,) * (len(values) - len(forms))
+        if len(values) != len(forms):
+            raise FormError(f"({name}) has {len(values)} {what}s instead of {len(forms)}")
+        for value, form in zip(values, forms, strict=True):
+            if not form.fits(value):
+                raise FormError(f"({name}) has the {what} {shown(value)} instead of {form.what}")
 
 
 def _text(what: str, pattern: str) -> _Form:
@@ -284,10 +195,80 @@ def _either(what: str, *forms: _Form) -> _Form:
     return _Form(what, lambda v: any(form.fits(v) for form in forms))
 
 
-def _list_of(what: str, form: _Form) -> _Form:
-    return _Form(
-        what, lambda v: type(v) is list and len(v) <= _MOST_ITEMS and all(map(form.fits, v))
-    )
+def _list_of(what: str, form: _Form, most: int = _MOST_ITEMS) -> _Form:
+    return _Form(what, lambda v: type(v) is list and len(v) <= most and all(map(form.fits, v)))
+
+
+_LONGEST_MAP = 1 << 17
+"""The most characters of a map; searches write maps of 3,500."""
+_LARGEST_MAP = 1 << 12
+"""The most nodes of a map, each counted every time it is used."""
+_MAP_SCALARS: dict[str, Callable[[Any], bool]] = {
+    "None": lambda value: value is None,
+    "bool": lambda value: type(value) is bool,
+    "ffi.String": _text("an axis", r"axes_\d{1,2}").fits,
+    "int": lambda value: type(value) is int and -_LARGEST <= value <= _LARGEST,
+}
+_MAP_FIELDS = {
+    "ir.IntImm": "span ty value",
+    "ir.PrimType": "span dtype",
+    "ir.Var": "span ty name",
+    "tirx.IndexMap": "initial_indices final_indices inverse_index_map",
+    **{f"prim.{name}": "span ty a b" for name in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod")},
+}
+_DTYPE = _text("a type", r"(?:u?int|float)(?:8|16|32|64)|bfloat16|bool")
+_VERSION = _text("a version", r"[\w.+-]{1,64}")
+
+
+def _references(node: Any) -> list[Any] | None:
+    """Return the nodes to which one of an index map refers; None for any other node."""
+    if type(node) is not dict or not {"type"} <= set(node) <= {"type", "data"}:
+        return None
+    kind, data = node["type"], node.get("data")
+    if not isinstance(kind, str):
+        return None
+    if kind in _MAP_SCALARS:
+        return [] if _MAP_SCALARS[kind](data) else None
+    if kind in ("ffi.Array", "ffi.Map"):
+        return data if type(data) is list else None
+    fields = _MAP_FIELDS.get(kind, "").split()
+    if not fields or type(data) is not dict or set(data) != set(fields):
+        return None
+    if kind == "ir.PrimType" and not _DTYPE.fits(data["dtype"]):
+        return None
+    return [value for name, value in data.items() if name != "dtype"]
+
+
+@functools.lru_cache(maxsize=64)  # the traces of a search share theirs
+def is_index_map(text: str) -> bool:
+    """Return whether ``text`` is an index map as TVM writes it, with TVM's generic axis names.
+
+    TVM 0.27 writes an object as a list of nodes, each with a type, which refer to earlier nodes by
+    number. Reading them can create objects of any type that TVM has, under any name, and TVM copies
+    names into the CUDA text. Therefore only the types of index maps are accepted.
+    """
+    if len(text) > _LONGEST_MAP:
+        return False
+    try:
+        top = typed(parse(text), dict, "it")
+        nodes, metadata = member(top, "nodes", list), member(top, "metadata", dict)
+    except FormError:
+        return False
+    if set(top) != {"root_index", "nodes", "metadata"} or set(metadata) != {"tvm_version"}:
+        return False
+    if not _VERSION.fits(metadata["tvm_version"]):
+        return False
+    if type(top["root_index"]) is not int or top["root_index"] != len(nodes) - 1:
+        return False
+    sizes: list[int] = []  # of each node as a tree, in which shared nodes are repeated
+    for node in nodes:
+        references = _references(node)
+        if references is None:
+            return False
+        if any(type(n) is not int or not 0 <= n < len(sizes) for n in references):
+            return False
+        sizes.append(1 + sum(sizes[n] for n in references))
+    return bool(sizes) and sizes[-1] <= _LARGEST_MAP
 
 
 _BLOCK = _text("a block", r"b\d{1,6}")
@@ -333,7 +314,7 @@ _MOVE = _Kind((_BLOCK, _LOOP), (_FLAG, _POSITION))
 
 _KINDS = {
     "AddUnitLoop": _Kind((_PLACE,)),
-    "Annotate": _Kind(),  # see _annotation
+    "Annotate": _Kind(),  # see `_check_instruction`
     "Bind": _Kind((_LOOP,), (_AXIS,)),
     "CacheRead": _CACHE,
     "CacheWrite": _CACHE,
@@ -365,4 +346,55 @@ _KINDS = {
     "Unannotate": _Kind((_PLACE,), (_KEY,)),
     "Unroll": _OF_LOOP,
     "Vectorize": _OF_LOOP,
+}
+
+
+def check_target(target: object) -> None:
+    """Check that ``target`` describes a CUDA GPU and contains nothing else.
+
+    Raises:
+        FormError: names what is wrong.
+    """
+    if isinstance(target, str):
+        if not _TAG.fits(target):
+            raise FormError(f"the target is {shown(target)} instead of a GPU's, such as 'cuda'")
+        return
+    if type(target) is not dict:
+        raise FormError(f"the target is {shown(target)}")
+    gpu = {key: part for key, part in target.items() if key != "host"}
+    for what, value, known in (
+        ("the target", gpu, _GPU),
+        ("the target's host", target.get("host", {}), _HOST),
+    ):
+        if type(value) is not dict:
+            raise FormError(f"{what} is {shown(value)}")
+        for key, part in value.items():
+            if key not in known:
+                raise FormError(f"{what} has {shown(key)}, which no search for CUDA writes")
+            if not known[key].fits(part):
+                raise FormError(f"{what} has {shown(part)} as {key!r}")
+
+
+_TAG = _text("a tag", r"cuda|nvidia/[a-z0-9-]{1,64}")
+_WORD = _text("a word", r"[\w.+-]{0,64}")
+_WORDS = _list_of("a list of words", _WORD, _MOST_KEYS)
+_COUNT = _integer("a number", 1)
+_HOST = {
+    "kind": _text("a kind", "llvm|c"),
+    "keys": _WORDS,
+    "tag": _WORD,
+    "mtriple": _WORD,
+    "mcpu": _WORD,
+}
+_GPU = {
+    "kind": _text("a kind", "cuda"),
+    "arch": _text("an architecture", r"sm_\d{2,3}[af]?"),
+    "keys": _WORDS,
+    "tag": _text("a tag", r"(?:nvidia/[a-z0-9-]{1,64})?"),
+    "l2_cache_size_bytes": _COUNT,
+    "max_num_threads": _COUNT,
+    "max_shared_memory_per_block": _COUNT,
+    "max_threads_per_block": _COUNT,
+    "registers_per_block": _COUNT,
+    "thread_warp_size": _COUNT,
 }

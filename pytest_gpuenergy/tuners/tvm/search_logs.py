@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.tuners.tvm.database import (
     RECORD_FILE,
-    Database,
     beside,
     load_database,
     workload_path,
@@ -45,6 +45,7 @@ from pytest_gpuenergy.tuning import Band, Contender, representatives
 from pytest_gpuenergy.workloads import Workload
 
 _LARGEST_BYTES = 1 << 30
+_LARGEST_ANSOR_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,11 @@ def load_search(path: Path, shape: Workload | None = None) -> LoggedSearch:
         InputError: the file is damaged or something else, contains several workloads, contains no
             trial that ran, or is for another workload than ``shape``.
     """
-    if _is_ansor(path):
-        search = _from_ansor(path, load_ansor(path), shape)
-    else:
-        search = _from_database(load_database(path), shape)
+    is_ansor = False
+    if not is_folder(path):  # a trial of Ansor is an object, one of MetaSchedule a list
+        content = read_unpacked(path, "log", _LARGEST_BYTES)
+        is_ansor = next(_data_lines(content), (0, b""))[1].startswith(b"{")
+    search = _ansor_search(path, shape) if is_ansor else _database_search(path, shape)
     if not search.trials:
         raise InputError(
             f"None of the {search.total} trials of {path} ran, so none can be chosen: name another "
@@ -110,67 +112,84 @@ def sample(search: LoggedSearch, keep: int) -> list[Sampled]:
         InputError: a time is so short that the GFLOP/s are infinite.
     """
     return [
-        Sampled(
-            search.lines[pick.index],
-            pick.band,
-            search.trials[pick.index].time_ms,
-            _gflops(search, search.trials[pick.index].time_ms),
-        )
+        Sampled(search.lines[pick.index], pick.band, time_ms, _gflops(search, time_ms))
         for pick in representatives(search.trials, keep)
+        for time_ms in [search.trials[pick.index].time_ms]
     ]
 
 
-def _is_ansor(path: Path) -> bool:
-    if is_folder(path):
-        return False
-    # A trial of Ansor is an object, one of MetaSchedule a list.
-    content = read_unpacked(path, "log", _LARGEST_BYTES)
-    return next(data_lines(content), (0, b""))[1].startswith(b"{")
-
-
-def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None) -> LoggedSearch:
-    trials = tuple(trials)
-    keys = {trial.workload_key for trial in trials}
+def _ansor_search(path: Path, shape: Workload | None) -> LoggedSearch:
+    """Read a log of the auto-scheduler, which ranks trials by the mean of their times."""
+    total, keys, lines, trials = 0, set(), [], []
+    for line, text in _data_lines(read_unpacked(path, "log", _LARGEST_ANSOR_BYTES)):
+        try:
+            entry = decode(text, _AnsorLine, "the line")
+            (task, state), (costs_s, error_number, *_) = entry.i, entry.r
+            if not task or not isinstance(task[0], str):
+                raise FormError("its task has no workload key")
+            if not costs_s and not error_number:
+                raise FormError("it has no costs, although the trial did not fail")
+        except FormError as error:
+            raise InputError(
+                f"Line {line} of the log {path} cannot be used, because {error}: remove the line "
+                "if a search was interrupted there, otherwise name a log written by TVM's "
+                "auto-scheduler."
+            ) from None
+        total += 1
+        keys.add(task[0])
+        if not error_number and not is_failed(costs_s):
+            lines.append(line)
+            trials.append(Contender(1e3 * sum(costs_s) / len(costs_s), (compact(state),)))
     _require_one(path, len(keys))
     if shape is None:
-        found = {workload.signature: workload for workload in _of_log(path, keys)}
-        if len(found) > 1:
-            labels = " and ".join(sorted(found))
-            raise InputError(
-                f"The name of {path} and its workload key give different sizes ({labels}): give "
-                "the right ones with --shape."
-            )
-        shape = next(iter(found.values()), None)
-    ran = [trial for trial in trials if not trial.failed]
-    return LoggedSearch(
-        path=path,
-        tuner="ansor",
-        total=len(trials),
-        lines=tuple(trial.line for trial in ran),
-        trials=tuple(Contender(trial.time_ms, (trial.state,)) for trial in ran),
-        flops=None if shape is None else shape.flops,
-    )
+        shape = _logged_workload(path, keys)
+    flops = None if shape is None else shape.flops
+    return LoggedSearch(path, "ansor", total, tuple(lines), tuple(trials), flops)
 
 
-def _from_database(database: Database, shape: Workload | None) -> LoggedSearch:
-    path = database.path
-    _require_one(path, len({record.workload_index for record in database.records}))
-    ran = database.valid
-    flops = _flops_of(json.loads(ran[0].text)[3]) if ran else None
+def _logged_workload(path: Path, keys: Iterable[str]) -> Workload | None:
+    """Return the workload that operators recognize in a log's name and workload keys, if any."""
+    parts = []
+    for key in keys:
+        with suppress(FormError):  # some keys are hashes
+            parts.append(decode(key, list[Any]))
+    found: dict[str, Workload] = {}
+    for operator in OPERATORS.values():
+        names = [operator.from_log_name(path.name)]
+        for workload in [*names, *(operator.from_log_key(some) for some in parts if some)]:
+            if workload is not None:
+                found[workload.signature] = workload
+    if len(found) > 1:
+        raise InputError(
+            f"The name of {path} and its workload key give different sizes "
+            f"({' and '.join(sorted(found))}): give the right ones with --shape."
+        )
+    return next(iter(found.values()), None)
+
+
+def _database_search(path: Path, shape: Workload | None) -> LoggedSearch:
+    """Read a database of MetaSchedule."""
+    database = load_database(path)
+    _require_one(database.path, len({record.workload_index for record in database.records}))
+    ran, flops = database.valid, None
+    if ran:
+        shapes = [tensor_of(argument)[1] for argument in json.loads(ran[0].text)[3]]
+        known = (operator.flops_of(shapes) for operator in OPERATORS.values())
+        flops = next((number for number in known if number is not None), None)
     if shape is not None:
         if flops not in (None, shape.flops):
             raise InputError(
-                f"The tensors of {path} are not those of --shape: a launch takes {flops} FLOPs "
-                f"instead of {shape.flops}. Omit --shape."
+                f"The tensors of {database.path} are not those of --shape: a launch takes {flops} "
+                f"FLOPs instead of {shape.flops}. Omit --shape."
             )
         flops = shape.flops
     return LoggedSearch(
-        path=path,
-        tuner="metaschedule",
-        total=len(database.records),
-        lines=tuple(record.line for record in ran),
-        trials=tuple(Contender(record.time_ms, (record.trace_text,)) for record in ran),
-        flops=flops,
+        database.path,
+        "metaschedule",
+        len(database.records),
+        tuple(record.line for record in ran),
+        tuple(Contender(record.time_ms, (record.trace_text,)) for record in ran),
+        flops,
     )
 
 
@@ -180,21 +199,6 @@ def _require_one(path: Path, workloads: int) -> None:
             f"{path} contains trials of {workloads} workloads, whose times cannot be compared: "
             "split it into one file per workload."
         )
-
-
-def _of_log(path: Path, keys: Iterable[str]) -> list[Workload]:
-    """Return the workloads that operators recognize in a log's file name and workload keys."""
-    found = []
-    for operator in OPERATORS.values():
-        found.append(operator.from_log_name(path.name))
-        found += [operator.from_log_key(parts) for key in keys if (parts := key_parts(key))]
-    return [workload for workload in found if workload is not None]
-
-
-def _flops_of(args_info: list[Any]) -> int | None:
-    shapes = [tensor_of(argument)[1] for argument in args_info]
-    known = (operator.flops_of(shapes) for operator in OPERATORS.values())
-    return next((flops for flops in known if flops is not None), None)
 
 
 def _gflops(search: LoggedSearch, time_ms: float) -> float | None:
@@ -212,73 +216,21 @@ def _gflops(search: LoggedSearch, time_ms: float) -> float | None:
     return gflops
 
 
-_WHAT = "log"
-_LARGEST_ANSOR_BYTES = 256 << 20
-
-
-class _Ansor(Struct):
+class _AnyAnsorLine(Struct):
     """The members of every line."""
 
     i: Any
     r: Any
 
 
-class _Line(Struct):
+class _AnsorLine(Struct):
     """The members with their contents: the task, its workload key first, the state, and results."""
 
     i: tuple[list[Any], list[Any]]
     r: tuple[list[AboveZero], int, Any, Any]
 
 
-@dataclass(frozen=True)
-class AnsorTrial:
-    """One trial of a search.
-
-    Attributes:
-        line: its line in the log, from 1.
-        workload_key: the tuned function with its arguments, as JSON text, or a hash.
-        state: the stages and steps of the schedule as JSON text, the same for equal schedules.
-        costs_s: the measured times in seconds.
-        error_no: 0 if the trial compiled and ran.
-    """
-
-    line: int
-    workload_key: str
-    state: str
-    costs_s: tuple[float, ...]
-    error_no: int
-
-    @property
-    def failed(self) -> bool:
-        """Whether the trial failed; the auto-scheduler then also writes a cost of 1e10 s."""
-        return self.error_no != 0 or not self.costs_s or is_failed(self.costs_s)
-
-    @property
-    def time_ms(self) -> float:
-        """The mean of the measured times in ms, by which the auto-scheduler ranks trials."""
-        return 1e3 * sum(self.costs_s) / len(self.costs_s)
-
-
-def load_ansor(path: Path) -> tuple[AnsorTrial, ...]:
-    """Read the trials in a log of the auto-scheduler, which may be compressed (``.gz``, ``.xz``).
-
-    Raises:
-        InputError: the file is missing, damaged, or something else.
-    """
-    trials = []
-    for line, text in data_lines(read_unpacked(path, _WHAT, _LARGEST_ANSOR_BYTES)):
-        try:
-            trials.append(_trial(line, decode(text, _Line, "the line")))
-        except FormError as error:
-            raise InputError(
-                f"Line {line} of the {_WHAT} {path} cannot be used, because {error}: remove the "
-                "line if a search was interrupted there, otherwise name a log written by TVM's "
-                "auto-scheduler."
-            ) from None
-    return tuple(trials)
-
-
-def data_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+def _data_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that TVM reads, with their numbers from 1: no comments or empty lines."""
     for line, text in enumerate(io.BytesIO(content), start=1):
         if text.strip() and text[:1] not in (b"#", b" "):
@@ -292,8 +244,8 @@ def refuse_ansor(path: Path) -> None:
         InputError: ``path`` is one; its kernels cannot be rebuilt.
     """
     try:
-        content = read_bytes(path, _WHAT, _LARGEST_ANSOR_BYTES)
-        decode(next(data_lines(content), (0, b""))[1], _Ansor)
+        content = read_bytes(path, "log", _LARGEST_ANSOR_BYTES)
+        decode(next(_data_lines(content), (0, b""))[1], _AnyAnsorLine)
     except (InputError, FormError):
         return
     raise InputError(
@@ -301,24 +253,6 @@ def refuse_ansor(path: Path) -> None:
         "cannot be rebuilt: list its trials with 'gpuenergy kernels sample', or search again with "
         "'gpuenergy tune'."
     )
-
-
-def key_parts(workload_key: str) -> list[Any]:
-    """Return the function's name and its arguments; nothing if the key is a hash."""
-    try:
-        return decode(workload_key, list[Any])
-    except FormError:
-        return []
-
-
-def _trial(line: int, entry: _Line) -> AnsorTrial:
-    task, state = entry.i
-    costs_s, error_no, *_ = entry.r
-    if not task or not isinstance(task[0], str):
-        raise FormError("its task has no workload key")
-    if not costs_s and not error_no:
-        raise FormError("it has no costs, although the trial did not fail")
-    return AnsorTrial(line, task[0], compact(state), tuple(costs_s), error_no)
 
 
 _PACKED = (".gz", ".xz")
@@ -379,7 +313,7 @@ def write_filtered(
         InputError: a file cannot be written, or would replace the log.
     """
     place = folder / log.absolute().name if is_folder(log) else folder
-    lines = io.BytesIO(read_unpacked(search.path, "log", _LARGEST_BYTES)).read().split(b"\n")
+    lines = read_unpacked(search.path, "log", _LARGEST_BYTES).split(b"\n")
     texts = [lines[pick.line - 1].rstrip(b"\r") for pick in chosen]
     target = place / plain_name(search.path)
     _write(target, b"".join(text + b"\n" for text in texts), search.path)

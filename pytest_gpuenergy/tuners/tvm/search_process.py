@@ -160,6 +160,18 @@ class ScheduleSearch:
         learns its share of the trials and the fastest of the rest. It does not learn all, because
         rebuilding a schedule here takes as long as proposing one.
         """
+        settings, strategies = self._settings, self._ms.search_strategy
+        if settings.strategy == "replay-trace":
+            strategy = strategies.ReplayTrace()
+        else:
+            strategy = strategies.EvolutionarySearch(
+                population_size=settings.population,
+                init_min_unmeasured=min(settings.population, settings.batch),
+                # With a small population the search would otherwise end silently.
+                max_fail_count=50,
+                genetic_num_iters=settings.generations,
+            )
+        seed = settings.seed + len(known) + self._number * _SEEDS_APART
         with _in_one_sentence(), without_tensor_intrinsics():
             self._context = self._ms.TuneContext(
                 self._module,
@@ -167,8 +179,8 @@ class ScheduleSearch:
                 space_generator=space_generator(
                     self._workload, self._settings.space, self._number, self._processes
                 ),
-                search_strategy=self._strategy(),
-                rand_state=self._seed(len(known)),
+                search_strategy=strategy,
+                rand_state=seed % _LARGEST_SEED + 1,
                 num_threads=self._settings.threads,
                 logger=logging.getLogger("tvm.s_tir.meta_schedule"),
             )
@@ -181,7 +193,7 @@ class ScheduleSearch:
             )
         share = known[self._number :: self._processes]
         others = (t for i, t in enumerate(known) if i % self._processes != self._number)
-        rest = sorted(others, key=_cost_s)
+        rest = sorted(others, key=lambda t: math.inf if t.cost_s is None else t.cost_s)
         self._learn(share, commit=True)
         self._learn(rest[:_MOST_OF_OTHERS], commit=False)
 
@@ -238,30 +250,10 @@ class ScheduleSearch:
             if candidates:
                 self._model.update(self._context, candidates, results)
 
-    def _seed(self, length: int) -> int:
-        seed = self._settings.seed + length + self._number * _SEEDS_APART
-        return seed % _LARGEST_SEED + 1
-
     def _record(self, candidate: Any, cost_s: float) -> Any:
         return self._ms.database.TuningRecord(
             candidate.sch.trace, self._stored, [cost_s], self._target, candidate.args_info
         )
-
-    def _strategy(self) -> Any:
-        settings, strategies = self._settings, self._ms.search_strategy
-        if settings.strategy == "replay-trace":
-            return strategies.ReplayTrace()
-        return strategies.EvolutionarySearch(
-            population_size=settings.population,
-            init_min_unmeasured=min(settings.population, settings.batch),
-            # With a small population the search would otherwise end silently.
-            max_fail_count=50,
-            genetic_num_iters=settings.generations,
-        )
-
-
-def _cost_s(one: Feedback) -> float:
-    return math.inf if one.cost_s is None else one.cost_s
 
 
 def _json(value: Any) -> str:

@@ -191,7 +191,10 @@ class TvmProposer:
         first = next(future for future in self._making if future in done)
         del self._making[first]
         batch = first.result()
-        self._keep_workload()
+        # The database's records refer to the workload.
+        if self._stored is not None and not is_there(self._workload_path):
+            with writing(self._workload_path):
+                write_atomically(self._workload_path, self._stored + "\n")
         if len(batch) < wanted:
             self._request()
         return batch
@@ -219,12 +222,6 @@ class TvmProposer:
             if search not in busy:
                 self._making[search.submit(self._make, search)] = search
 
-    def _keep_workload(self) -> None:
-        """Write the workload that the database's records refer to, unless it is there already."""
-        if self._stored is not None and not is_there(self._workload_path):
-            with writing(self._workload_path):
-                write_atomically(self._workload_path, self._stored + "\n")
-
     def _make(self, search: _SearchProcess) -> list[Candidate]:
         records = search.propose()
         if self._stored is None:
@@ -233,9 +230,13 @@ class TvmProposer:
         candidates = []
         # In order: `as_completed` would wait forever for futures that `KernelStore.close` cancels.
         for record, future in zip(records, futures, strict=True):
-            candidates.append(Candidate(record, kernel := _kernel(future)))
-            if isinstance(kernel, Kernel):
-                self._prepare(kernel)
+            try:
+                kernel = future.result()
+            except KernelFault as fault:
+                candidates.append(Candidate(record, fault))
+                continue
+            candidates.append(Candidate(record, kernel))
+            self._prepare(kernel)
         return candidates
 
 
@@ -309,10 +310,3 @@ class _SearchProcess:
                         f"TVM's search of {self._name} keeps ending its process "
                         f"({str(error).rstrip('.')}); {crash_hint()}"
                     ) from None
-
-
-def _kernel(lowered: Future[Kernel]) -> Kernel | KernelFault:
-    try:
-        return lowered.result()
-    except KernelFault as fault:
-        return fault

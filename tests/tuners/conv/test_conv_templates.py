@@ -10,12 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import (
-    ConvParameters,
-    DepthwiseParameters,
-    GroupedParameters,
-    rank_conv_kernels,
-)
+from pytest_gpuenergy.tuners import DepthwiseParameters, GroupedParameters, rank_kernels
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Conv2d
 
@@ -94,12 +89,8 @@ def test_what_the_search_begins_with_is_right(
     device: EmulatedDevice, sizes: tuple[int, ...]
 ) -> None:
     conv = Conv2d.of("c", *sizes)
-    assert (
-        verify_on_device(
-            device, rank_conv_kernels(conv, H100)[0].kernel(conv), conv
-        ).max_relative_error
-        < 1e-5
-    )
+    kernel = rank_kernels(conv, H100)[0].kernel(conv)
+    assert verify_on_device(device, kernel, conv).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -111,7 +102,11 @@ def test_what_the_search_begins_with_is_right(
     ],
 )
 def test_a_missing_condition_is_found(
-    device: EmulatedDevice, chosen: ConvParameters, groups: int, right: str, wrong: str
+    device: EmulatedDevice,
+    chosen: DepthwiseParameters | GroupedParameters,
+    groups: int,
+    right: str,
+    wrong: str,
 ) -> None:
     conv = Conv2d.of("c", 1, 5, 5, 6, 9 if groups == 1 else groups, 3, 3, 1, 1, 1, groups)
     kernel = chosen.kernel(conv)
@@ -135,7 +130,7 @@ def test_the_search_begins_with_blocks_for_all_multiprocessors(
     height: int, width: int, channels: int, stride: int
 ) -> None:
     conv = Conv2d.of("c", 1, height, width, channels, channels, 3, 3, stride, 1, 1, channels)
-    offered = rank_conv_kernels(conv, H100)
+    offered = rank_kernels(conv, H100)
     assert all(one.resident(conv, H100) > 0 for one in offered)
     for one in offered[:16]:
         warps = one.blocks(conv) * one.warps
@@ -145,23 +140,23 @@ def test_the_search_begins_with_blocks_for_all_multiprocessors(
 
 def test_a_depthwise_convolution_gets_the_template_that_does_less() -> None:
     conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 64)
-    assert {type(one) for one in rank_conv_kernels(conv, H100)} == {DepthwiseParameters}
+    assert {type(one) for one in rank_kernels(conv, H100)} == {DepthwiseParameters}
     conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 16)
-    assert {type(one) for one in rank_conv_kernels(conv, H100)} == {GroupedParameters}
+    assert {type(one) for one in rank_kernels(conv, H100)} == {GroupedParameters}
 
 
 @given(convolutions(depthwise=False), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_every_convolution_has_parameters(conv: Conv2d, small: bool) -> None:
     card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
-    first = rank_conv_kernels(conv, card)[0]
+    first = rank_kernels(conv, card)[0]
     assert first.kernel(conv).launches[0].grid == first.grid(conv)
 
 
 def test_a_window_that_is_too_large_is_told() -> None:
     conv = Conv2d.of("c", 1, 40, 40, 4, 4, 31, 31, 1, 15, 1, 4)
     with pytest.raises(InputError, match=r"window of 31 x 31, .* with --tuner tvm"):
-        rank_conv_kernels(conv, H100)
+        rank_kernels(conv, H100)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import (
-    CONV_FORM,
     FORMS,
+    TEMPLATE_FORM,
     DepthwiseParameters,
     GroupedParameters,
     kernels_of,
@@ -79,7 +79,7 @@ def test_without_records_the_usual_tuner_is_named(tmp_path: Path) -> None:
 
 
 def stored(chosen: Any, **changed: Any) -> dict[str, Any]:
-    recipe = CONV_FORM.with_time(CONV_FORM.recipe(chosen), 0.5)
+    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(chosen), 0.5)
     content: dict[str, Any] = json.loads(recipe)
     return {**content, **changed}
 
@@ -88,8 +88,8 @@ def stored(chosen: Any, **changed: Any) -> dict[str, Any]:
 def test_what_is_stored_is_read_again(parameters: Any) -> None:
     form = FORMS[TEMPLATE]
     recipe = form.check(stored(parameters), DEPTHWISE)
-    assert CONV_FORM.parameters(recipe) == parameters
-    assert form.identity(recipe) == CONV_FORM.recipe(parameters)
+    assert TEMPLATE_FORM.parameters(recipe) == parameters
+    assert form.identity(recipe) == TEMPLATE_FORM.recipe(parameters)
 
 
 @pytest.mark.parametrize(

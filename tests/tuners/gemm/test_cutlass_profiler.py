@@ -17,7 +17,7 @@ from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners import (
     CONTENDERS,
     CUTLASS_PROFILER,
-    Bench,
+    ContenderSetup,
     fastest_verified,
     profiled_kernel,
     profiler_options,
@@ -101,7 +101,7 @@ def test_a_table_without_a_verified_kernel_is_not_remembered(profiler: Path) -> 
     assert (profiler.parent / "calls").read_text() == "GPU-1\n" * 2
 
 
-def bench_of(profiler: Path, **more: Any) -> Bench:
+def bench_of(profiler: Path, **more: Any) -> ContenderSetup:
     """As much of a bench on an H200 as is asked; its headers are those of 4.2."""
     gpu: Any = SimpleNamespace(
         **{"emulated": False, "uuid": "GPU-1", "architecture": "sm_90", "handle": None, **more},
@@ -111,7 +111,9 @@ def bench_of(profiler: Path, **more: Any) -> Bench:
     headers.mkdir(parents=True, exist_ok=True)
     (headers / "version.h").write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n")
     store = cast("Any", None)
-    return Bench(gpu, Path("none"), store, cutlass=headers.parent, cutlass_profiler=profiler)
+    return ContenderSetup(
+        gpu, Path("none"), store, cutlass=headers.parent, cutlass_profiler=profiler
+    )
 
 
 def test_its_best_kernel_is_built_from_its_name(profiler: Path) -> None:

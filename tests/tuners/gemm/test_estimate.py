@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import GemmParameters, SimtParameters, rank_gemm_kernels
+from pytest_gpuenergy.tuners import SimtParameters, rank_kernels
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -21,23 +21,23 @@ LARGE = Gemm("g", 4096, 4096, 4096)
 
 
 @pytest.fixture(scope="module")
-def offered() -> list[GemmParameters]:
+def offered() -> list[Any]:
     """What is offered for the large product."""
-    return rank_gemm_kernels(LARGE, H200)
+    return rank_kernels(LARGE, H200)
 
 
 @settings(max_examples=3)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
 def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: CardResources) -> None:
     gemm = Gemm("g", *sizes)
-    for chosen in rank_gemm_kernels(gemm, card)[:50]:
+    for chosen in rank_kernels(gemm, card)[:50]:
         assert chosen.shared_bytes(gemm) <= card.shared_bytes_of_block
         assert chosen.threads <= 1024
         assert chosen.registers(gemm) * chosen.threads <= 1 << 16
         assert chosen.asynchronous is (card.capability >= 80)
 
 
-def test_the_most_promising_come_first(offered: list[GemmParameters]) -> None:
+def test_the_most_promising_come_first(offered: list[Any]) -> None:
     cycles = [one.cycles(LARGE, H200) for one in offered]
     assert cycles == sorted(cycles)
     assert len(cycles) > 1000
@@ -45,27 +45,27 @@ def test_the_most_promising_come_first(offered: list[GemmParameters]) -> None:
 
 def test_more_blocks_than_a_parameter_can_be_are_not_offered() -> None:
     large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
-    assert max(one.blocks for one in rank_gemm_kernels(large, H200)) <= 1 << 20
+    assert max(one.blocks for one in rank_kernels(large, H200)) <= 1 << 20
 
 
-def test_no_estimate_is_below_the_peak(offered: list[GemmParameters]) -> None:
+def test_no_estimate_is_below_the_peak(offered: list[Any]) -> None:
     least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
     assert all(one.cycles(LARGE, H200) >= least for one in offered)
 
 
 def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
     small, deep = Gemm("g", 512, 256, 640), Gemm("g", 64, 64, 8192)
-    first = rank_gemm_kernels(small, H200)[0]
+    first = rank_kernels(small, H200)[0]
     assert isinstance(first, SimtParameters)
     assert first.slices > 1
-    assert rank_gemm_kernels(deep, H200)[0].shares_tiles(deep)
+    assert rank_kernels(deep, H200)[0].shares_tiles(deep)
 
 
 @pytest.mark.parametrize(
     "n", [2048, *(pytest.param(n, marks=pytest.mark.thorough) for n in (4096, 8192))]
 )
 def test_large_products_have_large_tiles(n: int) -> None:
-    first = rank_gemm_kernels(Gemm("g", n, n, n), H200)[0]
+    first = rank_kernels(Gemm("g", n, n, n), H200)[0]
     assert first.tile_m * first.tile_n >= 128 * 128
 
 
@@ -91,7 +91,7 @@ def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers
 
 
 def test_an_a_that_is_stored_by_columns_is_not_transposed() -> None:
-    offered = rank_gemm_kernels(Gemm("g", 512, 512, 512, "nt"), H200)
+    offered = rank_kernels(Gemm("g", 512, 512, 512, "nt"), H200)
     assert not any(isinstance(one, SimtParameters) and one.transpose_a for one in offered)
     stored = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     product = Gemm("g", 300, 200, 100, "nt")
@@ -118,7 +118,7 @@ def test_the_resources_of_emulated_cards_are_known(profile: Any) -> None:
 
 def test_a_card_that_is_too_small_is_told() -> None:
     with pytest.raises(InputError, match="No parameters of the template fit g on this GPU"):
-        rank_gemm_kernels(LARGE, replace(H200, shared_bytes_of_block=100))
+        rank_kernels(LARGE, replace(H200, shared_bytes_of_block=100))
 
 
 def test_an_unknown_architecture_is_told() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.tuners import GEMM_FORM, GemmSpace, TileAdvice, advise_tiles
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, advise_tiles, template_space
 from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
 GEMM = Gemm("g", 512, 384, 256)
@@ -69,12 +69,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def test_without_the_package_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
-    assert advise_tiles(GEMM, "NVIDIA H200", 90) == TileAdvice()
+    assert advise_tiles(GEMM, "NVIDIA H200", 90) == ((), "")
 
 
 def test_the_fastest_tiles_come_first_and_each_once(install: Install) -> None:
     install(TILES)
-    assert advise_tiles(GEMM, "NVIDIA H200", 90) == TileAdvice(((7, 7), (32, 64), (64, 64)))
+    assert advise_tiles(GEMM, "NVIDIA H200", 90) == (((7, 7), (32, 64), (64, 64)), "")
 
 
 @pytest.mark.parametrize(
@@ -92,26 +92,28 @@ def test_it_is_asked_for_the_product_on_the_card(
 ) -> None:
     install(SAY)
     product = Gemm("g", 512, 384, 256, layout, mode)
-    assert f"nvidia-matmul-heuristics failed: ValueError: {asked}" in (
-        advise_tiles(product, name, capability).problem
+    assert (
+        f"nvidia-matmul-heuristics failed: ValueError: {asked}"
+        in (advise_tiles(product, name, capability)[1])
     )
 
 
 def test_a_card_that_it_does_not_know_is_named(install: Install) -> None:
     install(TILES)
-    problem = advise_tiles(GEMM, "Tesla V100-SXM2-16GB", 70).problem
+    problem = advise_tiles(GEMM, "Tesla V100-SXM2-16GB", 70)[1]
     assert problem == "nvidia-matmul-heuristics does not know Tesla V100-SXM2-16GB"
 
 
 def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> None:
     install("os.abort()")
-    assert "nvidia-matmul-heuristics failed" in advise_tiles(GEMM, "NVIDIA H200", 90).problem
+    assert "nvidia-matmul-heuristics failed" in advise_tiles(GEMM, "NVIDIA H200", 90)[1]
 
 
 def test_another_version_of_it_gives_no_advice(install: Install) -> None:
     install('return [{"kernel": None, "runtime_s": 1.0}]')
-    assert advise_tiles(GEMM, "NVIDIA H200", 90) == TileAdvice(
-        problem="nvidia-matmul-heuristics failed: KeyError: 'runtime'"
+    assert advise_tiles(GEMM, "NVIDIA H200", 90) == (
+        (),
+        "nvidia-matmul-heuristics failed: KeyError: 'runtime'",
     )
 
 
@@ -119,9 +121,9 @@ def test_another_version_of_it_gives_no_advice(install: Install) -> None:
 def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> None:
     install(TILES)
     with open_device("emulated:h200") as device:
-        space = GemmSpace(GEMM, device)
+        space = template_space(GEMM, device)
         proposer = space.propose(tmp_path, lambda: ())
-        found = [GEMM_FORM.parameters(one.recipe) for one in proposer.take(16, Event())]
+        found = [TEMPLATE_FORM.parameters(one.recipe) for one in proposer.take(16, Event())]
     assert space.effort.endswith("; first 2 with the tiles of nvidia-matmul-heuristics")
     assert [(one.tile_m, one.tile_n) for one in found[:2]] == [(32, 64), (64, 64)]
     assert len(found) == 4
@@ -131,7 +133,7 @@ def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> Non
 def test_a_search_goes_on_without_its_tiles(install: Install, tmp_path: Path) -> None:
     install("os.abort()")
     with open_device("emulated:h200") as device:
-        space = GemmSpace(GEMM, device)
+        space = template_space(GEMM, device)
         found = space.propose(tmp_path, lambda: ()).take(4, Event())
     assert "; nvidia-matmul-heuristics failed: " in space.effort
     assert len(found) == 4

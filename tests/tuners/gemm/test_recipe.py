@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.support import FormError, InputError
-from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters
 from pytest_gpuenergy.workloads import CASES, Gemm
 
 GEMM = Gemm("g", 64, 64, 64)
@@ -23,11 +23,11 @@ def test_what_is_stored_is_read_again(
     thread_m: int, blocks: int, asynchronous: bool, time_ms: float
 ) -> None:
     chosen = SimtParameters(tile_m=128, thread_m=thread_m, blocks=blocks, asynchronous=asynchronous)
-    stored = GEMM_FORM.with_time(GEMM_FORM.recipe(chosen), time_ms)
-    assert GEMM_FORM.parameters(stored) == chosen
-    assert GEMM_FORM.time_ms(stored) == time_ms
-    assert GEMM_FORM.identity(stored) == GEMM_FORM.recipe(chosen)
-    assert GEMM_FORM.check(json.loads(stored), GEMM) == stored
+    stored = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(chosen), time_ms)
+    assert TEMPLATE_FORM.parameters(stored) == chosen
+    assert TEMPLATE_FORM.time_ms(stored) == time_ms
+    assert TEMPLATE_FORM.identity(stored) == TEMPLATE_FORM.recipe(chosen)
+    assert TEMPLATE_FORM.check(json.loads(stored), GEMM) == stored
 
 
 def changed(**parameters: Any) -> dict[str, Any]:
@@ -57,29 +57,29 @@ def without(name: str) -> dict[str, Any]:
 )
 def test_anything_else_is_refused(value: object, message: str) -> None:
     with pytest.raises(FormError, match=message):
-        GEMM_FORM.check(value, GEMM)
+        TEMPLATE_FORM.check(value, GEMM)
 
 
 @pytest.mark.parametrize("added", ["slices", "transpose_a"])
 def test_a_recipe_of_a_version_without_a_parameter_has_its_first_value(added: str) -> None:
-    assert GEMM_FORM.parameters(json.dumps(without(added))) == PARAMETERS
+    assert TEMPLATE_FORM.parameters(json.dumps(without(added))) == PARAMETERS
 
 
 @pytest.mark.parametrize("workload", [CASES["case1"], Gemm("h", 64, 64, 64, mode="float16")])
 def test_a_recipe_for_what_the_template_does_not_compute_is_refused(workload: Any) -> None:
     with pytest.raises(FormError, match=f"does not compute {workload.name}"):
-        GEMM_FORM.check(STORED, workload)
+        TEMPLATE_FORM.check(STORED, workload)
 
 
 def test_a_trial_that_ran_has_a_time() -> None:
-    failed = GEMM_FORM.recipe(PARAMETERS)
-    GEMM_FORM.check_stored(failed, ran=False)
+    failed = TEMPLATE_FORM.recipe(PARAMETERS)
+    TEMPLATE_FORM.check_stored(failed, ran=False)
     with pytest.raises(FormError, match="its time is missing"):
-        GEMM_FORM.check_stored(failed, ran=True)
+        TEMPLATE_FORM.check_stored(failed, ran=True)
 
 
 def test_a_damaged_line_is_told(tmp_path: Path) -> None:
-    path = tmp_path / GEMM_FORM.file_name
+    path = tmp_path / TEMPLATE_FORM.file_name
     path.write_text(json.dumps(STORED) + "\n{\n")
     with pytest.raises(InputError, match=r"Line 2 of .*parameters.jsonl cannot be used"):
-        GEMM_FORM.read(path)
+        TEMPLATE_FORM.read(path)

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
-from pytest_gpuenergy.tuners import Bench, contenders, template_kernel
+from pytest_gpuenergy.tuners import CONTENDERS, ContenderSetup, contenders
 from pytest_gpuenergy.workloads import Gemm
 
 RECORDS = Path(__file__).parents[3] / "bench" / "records" / "nvidia-h200"
 PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
 
 
-def bench(tmp_path: Path, architecture: str = "sm_90", **options: Any) -> Bench:
+def bench(tmp_path: Path, architecture: str = "sm_90", **options: Any) -> ContenderSetup:
     nvml = SimpleNamespace(nvmlDeviceGetNumGpuCores=lambda _: 132 * 128)
     gpu: Any = SimpleNamespace(
         architecture=architecture, name="NVIDIA H200", nvml=nvml, handle=None, emulated=False
     )
     store: Any = None
-    return Bench(gpu, tmp_path, store, **options)
+    return ContenderSetup(gpu, tmp_path, store, **options)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[AnyKernel]:
 def test_without_records_the_best_of_several_tiles_is_taken(
     tried: list[AnyKernel], tmp_path: Path
 ) -> None:
-    chosen = template_kernel(PRODUCT, bench(tmp_path))
+    chosen = CONTENDERS["template"](PRODUCT, bench(tmp_path))
     assert chosen == tried[-1]
     tiles = {
         tuple(one.origin.details[name] for name in ("template", "tile_m", "tile_n"))
@@ -55,7 +55,7 @@ def test_without_records_the_best_of_several_tiles_is_taken(
 def test_nothing_is_timed_on_a_gpu_that_nobody_has_claimed(
     tried: list[AnyKernel], tmp_path: Path
 ) -> None:
-    unclaimed = template_kernel(PRODUCT, bench(tmp_path, claimed=False))
+    unclaimed = CONTENDERS["template"](PRODUCT, bench(tmp_path, claimed=False))
     assert not tried
     assert unclaimed.origin.details["template"] == "wgmma"
 
@@ -66,8 +66,8 @@ def test_float16_takes_the_parameters_of_records_for_bfloat16(
     for path in RECORDS.glob("*_mode_bfloat16.template.json"):
         if "2048x2048x2048_nn" in path.name:
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    recorded = template_kernel(PRODUCT, bench(tmp_path))
-    kernel = template_kernel(replace(PRODUCT, mode="float16"), bench(tmp_path))
+    recorded = CONTENDERS["template"](PRODUCT, bench(tmp_path))
+    kernel = CONTENDERS["template"](replace(PRODUCT, mode="float16"), bench(tmp_path))
     assert not tried
     assert isinstance(kernel, Kernel)
     assert isinstance(recorded, Kernel)
@@ -86,8 +86,8 @@ def test_records_whose_instructions_a_card_lacks_are_not_used(
     for path in RECORDS.glob(f"gemm_2048x2048x2048_nn_*mode_{mode}.template.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     product = replace(PRODUCT, mode=mode)
-    assert template_kernel(product, bench(tmp_path)).origin.rank == 1
-    template_kernel(product, bench(tmp_path, card))
+    assert CONTENDERS["template"](product, bench(tmp_path)).origin.rank == 1
+    CONTENDERS["template"](product, bench(tmp_path, card))
     assert len(tried) == 8
     if mode == "float32":
         assert {one.origin.details["asynchronous"] for one in tried} == {0}

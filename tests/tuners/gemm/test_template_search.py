@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters, rank_gemm_kernels
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters, rank_kernels
 from pytest_gpuenergy.tuning import Candidate, CardResources, Feedback, TemplateProposer
 from pytest_gpuenergy.workloads import Gemm
 
@@ -24,7 +24,7 @@ Cost = Callable[[SimtParameters], float | None]
 
 @pytest.fixture(scope="module")
 def space() -> Space:
-    return rank_gemm_kernels(GEMM, H200)[:4000]  # type: ignore[return-value]
+    return rank_kernels(GEMM, H200)[:4000]  # type: ignore[return-value]
 
 
 def proposer(space: Space) -> TemplateProposer:
@@ -48,14 +48,14 @@ def searched(made: TemplateProposer, cost: Cost, trials: int) -> list[Candidate]
     tried: list[Candidate] = []
     while len(tried) < trials and (batch := made.take(trials - len(tried), Event())):
         tried += batch
-        parameters = [GEMM_FORM.parameters(one.recipe) for one in batch]
-        made.learn([Feedback(GEMM_FORM.recipe(one), cost(one)) for one in parameters])
+        parameters = [TEMPLATE_FORM.parameters(one.recipe) for one in batch]
+        made.learn([Feedback(TEMPLATE_FORM.recipe(one), cost(one)) for one in parameters])
     return tried
 
 
 def test_the_first_is_the_most_promising(space: Space) -> None:
     first = proposer(space).take(4, Event())[0]
-    chosen = GEMM_FORM.parameters(first.recipe)
+    chosen = TEMPLATE_FORM.parameters(first.recipe)
     assert chosen.cycles(GEMM, H200) == space[0].cycles(GEMM, H200)
 
 
@@ -64,9 +64,9 @@ def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space: 
     lost: dict[str, list[float]] = {"search": [], "estimate": []}
     for seed in range(6):
         cost = card_of_seed(seed)
-        costs = {GEMM_FORM.recipe(one): cost(one) or 0.0 for one in space}
+        costs = {TEMPLATE_FORM.recipe(one): cost(one) or 0.0 for one in space}
         tried = [one.recipe for one in searched(proposer(space), cost, 32)]
-        listed = [GEMM_FORM.recipe(one) for one in space[:32]]
+        listed = [TEMPLATE_FORM.recipe(one) for one in space[:32]]
         for name, recipes in (("search", tried), ("estimate", listed)):
             lost[name].append(min(map(costs.__getitem__, recipes)) / min(costs.values()) - 1)
     assert sum(lost["search"]) < 0.25 * sum(lost["estimate"])
@@ -75,19 +75,19 @@ def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space: 
 
 def test_everything_is_proposed_once(space: Space) -> None:
     recipes = [one.recipe for one in searched(proposer(space[:50]), card_of_seed(1), 1000)]
-    assert sorted(recipes) == sorted(map(GEMM_FORM.recipe, space[:50]))
+    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space[:50]))
 
 
 def test_what_is_known_already_is_not_proposed(space: Space) -> None:
     made = proposer(space[:50])
-    made.learn([Feedback(GEMM_FORM.recipe(one), 1e-4) for one in space[:40]])
+    made.learn([Feedback(TEMPLATE_FORM.recipe(one), 1e-4) for one in space[:40]])
     recipes = [one.recipe for one in searched(made, card_of_seed(1), 1000)]
-    assert sorted(recipes) == sorted(map(GEMM_FORM.recipe, space[40:50]))
+    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space[40:50]))
 
 
 def test_choices_that_fail_are_left(space: Space) -> None:
     tried = searched(proposer(space), lambda one: None if one.stages > 2 else 1e-5, 60)
-    stages = [GEMM_FORM.parameters(one.recipe).stages for one in tried]
+    stages = [TEMPLATE_FORM.parameters(one.recipe).stages for one in tried]
     assert set(stages[-8:]) == {2}
 
 

