@@ -55,24 +55,15 @@ def recorded(time_ms: float, power_w: float, gpu: str = H200.name, limit: float 
     return replace(kernel(), recorded=(figures,))
 
 
-def test_recorded_figures_win():
+def test_recorded_figures_of_this_gpu_under_the_highest_limit_win():
     demand = demand_of(recorded(0.0194, 419.0), WORK, None, H200)
     assert (demand.time_s, demand.power_w) == (pytest.approx(19.4e-6), 419.0)
     assert 0 < demand.memory_time < 1
-
-
-def test_of_several_recorded_figures_the_highest_limit_counts():
     low = recorded(0.03, 250.0, limit=300).recorded
     both = replace(kernel(), recorded=low + recorded(0.0194, 419.0).recorded)
     assert demand_of(both, WORK, None, H200).power_w == 419.0
-
-
-def test_figures_of_another_gpu_do_not_count():
     other = recorded(5.0, 419.0, gpu="NVIDIA A30")
     assert demand_of(other, WORK, [BUSY], H200) == demand_of(kernel(), WORK, [BUSY], H200)
-
-
-def test_without_figures_traffic_is_needed():
     with pytest.raises(ValueError, match="needs its traffic"):
         demand_of(kernel(), WORK, None, H200)
 
@@ -142,17 +133,11 @@ def test_one_block_more_than_a_wave_takes_longer():
     assert 1.3 < times[1] / times[0] < 2.0
 
 
-def test_few_resident_threads_are_slow():
-    work = Work(10**11, 0)
-    crowded = demand_of(kernel(13200, 256), work, [QUIET], H200)
-    lonely = demand_of(kernel(13200, 32, shared=200_000), work, [QUIET], H200)
-    assert lonely.time_s > 2 * crowded.time_s
-
-
-def test_a_part_of_a_warp_wastes_the_rest():
-    work = Work(10**11, 0)
-    times = [demand_of(kernel(13200, n), work, [QUIET], H200).time_s for n in (33, 64)]
-    assert times[0] > 1.5 * times[1]
+def test_few_resident_threads_and_parts_of_a_warp_are_slow():
+    kernels = kernel(13200, 256), kernel(13200, 32, shared=200_000), kernel(13200, 33)
+    times = [demand_of(k, Work(10**11, 0), [QUIET], H200).time_s for k in kernels]
+    assert times[1] > 2 * times[0]
+    assert times[2] > 1.5 * demand_of(kernel(13200, 64), Work(10**11, 0), [QUIET], H200).time_s
 
 
 @pytest.mark.parametrize(
@@ -276,22 +261,13 @@ def traffic_of(check_races):
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        "atomicAdd(&n[0], 1);",
-        "atomicAdd(&n[t & 1 ? 0 : 8], 1);",  # two sectors of one kilobyte
-        "atomicMax(&n[77], i);",
-        "atomicCAS(&n[5], 0, i + 1);",
-        'asm volatile("red.global.add.s32 [%0], 1;" :: "l"(n) : "memory");',
-    ],
-)
-def test_updates_of_one_place_by_all_threads_follow_one_another(traffic_of, body):
-    assert traffic_of(body, grid=100).contended_updates == pytest.approx(6400)
-
-
-@pytest.mark.parametrize(
     ("body", "updates"),
     [
+        ("atomicAdd(&n[0], 1);", 6400),
+        ("atomicAdd(&n[t & 1 ? 0 : 8], 1);", 6400),  # two sectors of one kilobyte
+        ("atomicMax(&n[77], i);", 6400),
+        ("atomicCAS(&n[5], 0, i + 1);", 6400),
+        ('asm volatile("red.global.add.s32 [%0], 1;" :: "l"(n) : "memory");', 6400),
         ("atomicAdd(&total, 1);", 6400),
         ("atomicAdd(&n[t], 1);", 800),  # 8 sectors, each by 100 blocks
         ("y[i % 16384] = x[0];", 0),
