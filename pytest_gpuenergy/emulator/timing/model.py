@@ -20,7 +20,7 @@ from pytest_gpuenergy.emulator.timing.block import (
     sm_rate,
 )
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
-from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures, cuda_tokens
 
 _LAUNCH_S = 1e-6  # the time between dependent launches of a CUDA graph
 # Guesses; fitted numbers are in `Coefficients`.
@@ -261,9 +261,6 @@ _CALLS = frozenset(
 )
 """The calls of the compared kernels and others that cost no more; the model knows no others."""
 
-_TEXT = re.compile(
-    r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#[^\n]*', re.DOTALL | re.MULTILINE
-)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[\w\s,*:&]*>\s*)?\(")
 _DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*\([^;{}]*\)\s*(?:const\s*)?\{")
 _OTHER = re.compile(r"\b(asm|double|__half2?|__nv_bfloat162?|bfloat16|wmma|volatile)\b")
@@ -296,7 +293,8 @@ def beyond_comparison(
         return "its inputs come from the device memory"
     if other := sorted(set(dtypes) - _TYPES):
         return f"it has tensors of {other[0]}"
-    text = _TEXT.sub("", kernel.source)
+    tokens = cuda_tokens(kernel.source)
+    text = " ".join(token.text for token in tokens if token.kind not in ("directive", "literal"))
     if used := _OTHER.search(text):
         return f"it uses {used[1]}"
     own = {launch.entry for launch in kernel.launches} | set(_DEFINED.findall(text))
