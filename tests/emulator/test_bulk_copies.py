@@ -176,10 +176,8 @@ BEFORE = texts.COMMON + texts.PIPELINE
 
 
 @pytest.mark.parametrize("body", PLAIN.values(), ids=PLAIN)
-def test_bytes_are_copied_in_bulk(run_orders, check_races, body):
-    check_races(BEGIN + body, before=BEFORE)
-    for result in run_orders(BEGIN + body, before=BEFORE):
-        np.testing.assert_array_equal(result["y"][:64], 64 - np.arange(64))
+def test_bytes_are_copied_in_bulk(right, small_kernel, body):
+    right(*small_kernel(BEGIN + body, before=BEFORE), "y", 64 - np.arange(64))
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,9 @@ RIGHT_BARRIERS = {
 
 
 @pytest.mark.parametrize("body", RIGHT_BARRIERS.values(), ids=RIGHT_BARRIERS)
-def test_barriers_order_what_comes_before_and_after(run_orders, check_races, body):
-    for result in run_orders(BEGIN + body, before=BARRIER_HEADERS):
-        np.testing.assert_array_equal(result["y"][:64], 64 - np.arange(64))
-    assert check_races(BEGIN + body, before=BARRIER_HEADERS)[0].blocks_run == 1
+def test_barriers_order_what_comes_before_and_after(right, small_kernel, body):
+    kernel, arenas = small_kernel(BEGIN + body, before=BARRIER_HEADERS)
+    assert right(kernel, arenas, "y", 64 - np.arange(64)) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,10 +232,8 @@ RIGHT_PIPELINES = {
 
 
 @pytest.mark.parametrize("body", RIGHT_PIPELINES.values(), ids=RIGHT_PIPELINES)
-def test_pipelines_bring_copies_in_time(run_orders, check_races, body):
-    for result in run_orders(body, before=PIPELINE_HEADERS):
-        np.testing.assert_array_equal(result["y"][:64], np.full(64, 4))
-    assert check_races(body, before=PIPELINE_HEADERS)[0].blocks_run == 1
+def test_pipelines_bring_copies_in_time(right, small_kernel, body):
+    assert right(*small_kernel(body, before=PIPELINE_HEADERS), "y", np.full(64, 4)) == 1
 
 
 @pytest.mark.parametrize(
@@ -294,12 +291,10 @@ def _exchange(declared: str, release: str, scope: str = "device") -> tuple[str, 
 
 
 @pytest.mark.parametrize("declared", DECLARED)
-def test_what_is_released_is_acquired(check_races, run_orders, declared):
+def test_what_is_released_is_acquired(right, small_kernel, declared):
     body, before = _exchange(declared, "release")
-    assert check_races(body, grid=8, before=before)[0].blocks_run == 8
-    for result in run_orders(body, grid=8, before=before):
-        expected = np.arange(512).reshape(8, 64)[::-1].ravel()
-        np.testing.assert_array_equal(result["n"][:512], expected)
+    expected = np.arange(512).reshape(8, 64)[::-1].ravel()
+    assert right(*small_kernel(body, grid=8, before=before), "n", expected) == 8
 
 
 @pytest.mark.parametrize(("release", "scope"), [("relaxed", "device"), ("release", "block")])
@@ -325,10 +320,8 @@ FUNCTIONS = """
             n[2] = a.fetch_max(5) + a.fetch_min(4) + a.exchange(1) + a; }"""
 
 
-def test_every_function_does_what_it_says(check_races, run_orders):
-    check_races(FUNCTIONS, before=INCLUDE)
-    for result in run_orders(FUNCTIONS, before=INCLUDE):
-        assert result["n"][:3].tolist() == [91, 63, 9 + 9 + 4 + 1]
+def test_every_function_does_what_it_says(right, small_kernel):
+    right(*small_kernel(FUNCTIONS, before=INCLUDE), "n", [91, 63, 9 + 9 + 4 + 1])
 
 
 def test_headers_of_cuda_std_are_those_of_the_host(run):

@@ -82,16 +82,13 @@ RIGHT_MBARRIERS = {
 }  # fmt: skip
 
 
-def test_threads_meet_at_an_mbarrier(run_orders, check_races):
+def test_threads_meet_at_an_mbarrier(right, small_kernel):
     body = "".join(
         f"{{ {BEGIN} {one} y[64 * {k} + t] = y[t]; __syncthreads(); }}"
         for k, one in enumerate(RIGHT_MBARRIERS.values())
     )
-    check_races(body, before=MBARRIER)
-    for result in run_orders(body, before=MBARRIER):
-        found = dict(zip(RIGHT_MBARRIERS, result["y"].reshape(-1, 64), strict=False))
-        for name in RIGHT_MBARRIERS:
-            np.testing.assert_array_equal(found[name], 64 - np.arange(64), err_msg=name)
+    expected = np.tile(64 - np.arange(64), len(RIGHT_MBARRIERS))
+    right(*small_kernel(body, before=MBARRIER), "y", expected)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +140,9 @@ RIGHT_NAMED = """__shared__ float s[128], v[128];
 """
 
 
-def test_some_warps_meet_and_others_only_arrive(run_orders, check_races):
-    check_races(RIGHT_NAMED, before=NAMED_BARRIER, block=128)
+def test_some_warps_meet_and_others_only_arrive(right, small_kernel):
     expected = np.concatenate([np.arange(64)[::-1], np.arange(64, 128)[::-1]])
-    for result in run_orders(RIGHT_NAMED, before=NAMED_BARRIER, block=128):
-        np.testing.assert_array_equal(result["y"][:128], expected)
+    right(*small_kernel(RIGHT_NAMED, before=NAMED_BARRIER, block=128), "y", expected)
 
 
 @pytest.mark.parametrize(

@@ -353,10 +353,9 @@ NEVER_CORRECTED = """
   if (t == 40) y[b] = sum;"""
 
 
-def test_an_atomic_may_correct_a_guess(check_races, run_orders):
-    assert check_races(SHARED + GUESSES, grid=3, before=BEFORE)[0].blocks_run == 3
-    for result in run_orders(SHARED + GUESSES, grid=3, before=BEFORE):
-        assert result["y"][:12].tolist() == 3 * [2048, 63, 0, 4]
+def test_an_atomic_may_correct_a_guess(right, small_kernel):
+    kernel, arenas = small_kernel(SHARED + GUESSES, grid=3, before=BEFORE)
+    assert right(kernel, arenas, "y", 3 * [2048, 63, 0, 4]) == 3
 
 
 @pytest.mark.parametrize("grid", [1, 2, 3, 4, 5])

@@ -136,15 +136,11 @@ BEGIN = """
 PRODUCT = "fence(); multiply((float (&)[4])d, in_a, in_b, 1); commit();"
 
 
-def test_groups_are_waited_for_one_after_another(run_orders, check_races):
+def test_groups_are_waited_for_one_after_another(right, small_kernel):
     body = f"""{BEGIN} float e[4] = {{}};
       {PRODUCT} multiply(e, in_a, in_b, 1); multiply(e, in_a, in_b, 1); commit();
       wait<1>(); y[t] = d[0]; y[t + 128] = e[0]; wait<0>(); y[t + 256] = e[0];"""
-    check_races(body, before=SMALL, block=128)
-    for result in run_orders(body, before=SMALL, block=128):
-        assert (result["y"][:128] == 16).all()
-        assert np.isnan(result["y"][128:256]).all()
-        assert (result["y"][256:384] == 32).all()
+    right(*small_kernel(body, before=SMALL, block=128), "y", np.repeat([16, np.nan, 32], 128))
 
 
 @pytest.mark.parametrize(
