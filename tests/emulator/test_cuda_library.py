@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from outcomes import raises
+from outcomes import each_of, one_after_another, raises
 
 from pytest_gpuenergy.support import KernelFault
 
@@ -35,8 +35,8 @@ RIGHT_BARRIERS = {
     " if (t < 32) { bar.wait(std::move(token)); y[t] = s[63 - t]; y[t + 32] = s[31 - t]; }",
     "several arrivals of one": "if (t < 32) { s[t] = t + 1; s[t + 32] = t + 33;"
     " auto k = bar.arrive(2); bar.wait(std::move(k)); y[t] = s[63 - t]; y[t + 32] = s[31 - t]; }",
-    "drop": "s[t] = t + 1; if (t >= 32) { bar.arrive_and_drop(); return; } bar.arrive_and_wait();"
-    " y[t] = s[63 - t]; y[t + 32] = s[31 - t]; bar.arrive_and_wait();",
+    "drop": "s[t] = t + 1; if (t >= 32) bar.arrive_and_drop(); else { bar.arrive_and_wait();"
+    " y[t] = s[63 - t]; y[t + 32] = s[31 - t]; bar.arrive_and_wait(); }",
     "copy": "cuda::memcpy_async(&s[t], &x[t], sizeof(float), bar); bar.arrive_and_wait();"
     " y[t] = s[63 - t] + 63 - t;",
     "copy of a group": "auto block = cg::this_thread_block();"
@@ -62,10 +62,10 @@ RIGHT_BARRIERS = {
 }
 
 
-@pytest.mark.parametrize("body", RIGHT_BARRIERS.values(), ids=RIGHT_BARRIERS)
-def test_barriers_order_what_comes_before_and_after(right, small_kernel, body):
-    kernel, arenas = small_kernel(BEGIN + body, before=BARRIER_HEADERS)
-    assert right(kernel, arenas, "y", 64 - np.arange(64)) == 1
+def test_barriers_order_what_comes_before_and_after(right, small_kernel):
+    body = one_after_another(BEGIN + body for body in RIGHT_BARRIERS.values())
+    kernel, arenas = small_kernel(body, before=BARRIER_HEADERS)
+    right(kernel, arenas, "y", each_of(64 - np.arange(64), len(RIGHT_BARRIERS)))
 
 
 @pytest.mark.parametrize(
@@ -213,27 +213,23 @@ def _filled(text, **changed):
     return text
 
 
-PRIOR = "if (k < 3) cuda::pipeline_consumer_wait_prior<1>(pipe);"
+PRIOR = """if (k < 3) cuda::pipeline_consumer_wait_prior<1>(pipe);
+  else cuda::pipeline_consumer_wait_prior<0>(pipe);"""
+UNTIL = "while (!pipe.consumer_wait_for(cuda::std::chrono::nanoseconds(5)));"
+RIGHT_PIPELINES = [
+    _filled(OF_ONE),
+    _filled(OF_ONE, WAIT=PRIOR),  # for all but the latest
+    _filled(UNIFIED),
+    _filled(PARTED),
+    _filled(PARTED, ROLE="32"),  # by a number of producers
+    _filled(PARTED, WAIT=UNTIL),
+]
 
 
-PRIOR += " else cuda::pipeline_consumer_wait_prior<0>(pipe);"
-
-
-RIGHT_PIPELINES = {
-    "of one thread": _filled(OF_ONE),
-    "but the latest": _filled(OF_ONE, WAIT=PRIOR),
-    "unified": _filled(UNIFIED),
-    "by roles": _filled(PARTED),
-    "by a number of producers": _filled(PARTED, ROLE="32"),
-    "waiting for a time": _filled(
-        PARTED, WAIT="while (!pipe.consumer_wait_for(cuda::std::chrono::nanoseconds(5)));"
-    ),
-}
-
-
-@pytest.mark.parametrize("body", RIGHT_PIPELINES.values(), ids=RIGHT_PIPELINES)
-def test_pipelines_bring_copies_in_time(right, small_kernel, body):
-    assert right(*small_kernel(body, before=PIPELINE_HEADERS), "y", np.full(64, 4)) == 1
+def test_pipelines_bring_copies_in_time(right, small_kernel):
+    body = one_after_another(RIGHT_PIPELINES)
+    expected = each_of([4] * 64, len(RIGHT_PIPELINES))
+    right(*small_kernel(body, before=PIPELINE_HEADERS), "y", expected)
 
 
 @pytest.mark.parametrize(

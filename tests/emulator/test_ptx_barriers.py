@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from outcomes import raises
+from outcomes import each_of, one_after_another, raises
 
 pytestmark = pytest.mark.slow
 MBARRIER = """
@@ -83,11 +83,8 @@ RIGHT_MBARRIERS = {
 
 
 def test_threads_meet_at_an_mbarrier(right, small_kernel):
-    body = "".join(
-        f"{{ {BEGIN} {one} y[64 * {k} + t] = y[t]; __syncthreads(); }}"
-        for k, one in enumerate(RIGHT_MBARRIERS.values())
-    )
-    expected = np.tile(64 - np.arange(64), len(RIGHT_MBARRIERS))
+    body = one_after_another(BEGIN + one for one in RIGHT_MBARRIERS.values())
+    expected = each_of(64 - np.arange(64), len(RIGHT_MBARRIERS))
     right(*small_kernel(body, before=MBARRIER), "y", expected)
 
 
