@@ -146,9 +146,9 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     )
     from pytest_gpuenergy.support import interrupt_once, is_folder, watched
 
-    found: list[tuple[KernelSpec, SearchState]] = []
+    searched: list[tuple[KernelSpec, SearchState]] = []
     with ExitStack() as stack:
-        stack.callback(_report, found, arguments)  # whatever ends the search
+        stack.callback(_report, searched, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
         stack.enter_context(watched())  # a variant whose reference does not end never ends
         llm = LlmSettings(
@@ -185,7 +185,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
             tell=tell,
             stop=stop,
         ):
-            found.append((spec, state))
+            searched.append((spec, state))
 
 
 def _run_worker(arguments: Namespace) -> int:
@@ -220,16 +220,16 @@ def _run_worker(arguments: Namespace) -> int:
     return 0 if result.cost is not None else 1
 
 
-def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
+def _report(searched: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
     from pytest_gpuenergy.search import summarize, summary_lines, write_summary
     from pytest_gpuenergy.support import plain
 
     if arguments.json:
-        print_json([{"kernel": spec.name, **plain(state)} for spec, state in found])
+        print_json([{"kernel": spec.name, **plain(state)} for spec, state in searched])
     else:
-        for spec, state in found:
+        for spec, state in searched:
             print_lines(_outcome(spec, state, arguments.outdir))
-    summary = summarize(found)
+    summary = summarize(searched)
     if summary is not None:
         path = write_summary(summary, arguments.outdir)
         if len(summary.kernels) > 1 and not arguments.json:
@@ -309,12 +309,12 @@ def _number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
 
     def parse(text: str) -> _N:
         try:
-            found = kind(text)
+            number = kind(text)
         except ValueError:
-            found = None
-        if found is None or not least <= found <= most:
+            number = None
+        if number is None or not least <= number <= most:
             raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return found
+        return number
 
     return parse
 

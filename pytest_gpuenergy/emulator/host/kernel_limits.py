@@ -12,11 +12,10 @@ from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     CLUSTER_DIMS,
     CudaExpressions,
-    function_name,
     read_expressions,
 )
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait
-from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels import Kernel, Launch, function_name
 from pytest_gpuenergy.support import KernelFault
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": 9.0.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.kernels import COMMENT, LITERAL, CudaToken, cuda_tokens
+from pytest_gpuenergy.kernels import COMMENT, LITERAL, CudaToken, cuda_tokens, function_name
 
 LAUNCH_BOUNDS, CLUSTER_DIMS = "__launch_bounds__", "__cluster_dims__"
 ATTRIBUTES = frozenset(
@@ -254,11 +254,6 @@ class Definition:
 
     parameters: str
     body: str
-
-
-def function_name(entry: str) -> str:
-    """Return the bare name of the function, without namespaces and template arguments."""
-    return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 def find_definition(source: str, entry: str) -> Definition:

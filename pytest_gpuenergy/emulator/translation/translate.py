@@ -6,12 +6,12 @@ import functools
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import function_name
 from pytest_gpuenergy.emulator.translation.marks import marked
 from pytest_gpuenergy.emulator.translation.outline import Outline, cluster_constant
 from pytest_gpuenergy.emulator.translation.ptx.assembler import with_keywords
 from pytest_gpuenergy.emulator.translation.spin_loops import with_turns
 from pytest_gpuenergy.emulator.translation.uninitialized import with_values
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.support import KernelFault
 
 # Functions of CUDA and C that a text may overload for its own types, which hides the originals.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.kernels import cuda_tokens
-from pytest_gpuenergy.search.analysis.accesses import Accesses, dims_of
+from pytest_gpuenergy.kernels import cuda_tokens, function_name
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
@@ -23,6 +23,7 @@ from pytest_gpuenergy.search.source.tree import (
     conjuncts,
     field,
     inside,
+    name_of,
     nodes,
     only,
     parse,
@@ -77,7 +78,7 @@ class ChangeBlockSizes:
         bound, least, most = "", 1, _MAX_THREADS
         free: Iterable[tuple[str, LaunchPlan]] = ()
         if state.language == "cuda":
-            bound = launch_bounds(state.source, spec.entry)
+            bound = _launch_bounds(state.source, spec.entry)
             if len([size for size in state.launch.block if size > 1]) == 1 and (
                 kernel := CudaKernel.of(state, spec)
             ):
@@ -315,13 +316,20 @@ def _room_for_threads(kernel: CudaKernel) -> int:
         if dims is None:
             return 0
         for access in accesses.of(array):
-            for subscript, size in zip(access.address.subscripts, dims, strict=False):
-                index = kernel.polynomial(subscript)
-                for atom in index.atoms if index is not None else ():
-                    if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
-                        most = min(most, size)
-                    elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
-                        most = min(most, size * (atom.right.value or 1))
+            most = min(most, _threads_for(kernel, access, dims))
+    return most
+
+
+def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
+    """Return the largest block for which the threads' own elements are in a shared array."""
+    most = _MAX_THREADS
+    for subscript, size in zip(access.address.subscripts, dims, strict=False):
+        index = kernel.polynomial(subscript)
+        for atom in index.atoms if index is not None else ():
+            if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
+                most = min(most, size)
+            elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
+                most = min(most, size * (atom.right.value or 1))
     return most
 
 
@@ -409,15 +417,14 @@ def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
     return False
 
 
-def launch_bounds(source: str, entry: str) -> str:
+def _launch_bounds(source: str, entry: str) -> str:
     """Return the first argument of ``__launch_bounds__`` as text; empty if there is none.
 
     Raises:
         UnavailableError: tree-sitter is not installed.
     """
     for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
-        declared = field(next(nodes(function, "function_declarator"), None), "declarator")
-        for bounds in function.children if text_of(declared) == entry.split("::")[-1] else ():
+        for bounds in function.children if name_of(function) == function_name(entry) else ():
             if bounds.type == "launch_bounds" and bounds.named_children:
                 return text_of(bounds.named_children[0])
     return ""

@@ -368,17 +368,17 @@ def replacements(item: FileItem, entry: str) -> dict[str, str]:
     Raises:
         FormError: the arguments do not fit.
     """
-    given = arguments_in(entry)
+    arguments = arguments_in(entry)
     listed = field(item.node, "parameters") if item.node.type == "template_declaration" else None
     parameters = [] if listed is None else _parameters(listed, entry)
-    if len(given) > len(parameters):
+    if len(arguments) > len(parameters):
         raise FormError(
-            f"its entry {entry} has {len(given)} template arguments, and the kernel "
+            f"its entry {entry} has {len(arguments)} template arguments, and the kernel "
             f"{len(parameters)} template parameters"
         )
     found: dict[str, str] = {}
     for number, (name, default) in enumerate(parameters):
-        value = given[number] if number < len(given) else found.get(default, default)
+        value = arguments[number] if number < len(arguments) else found.get(default, default)
         if not value:
             words = ", ".join(name for name, _ in parameters)
             raise FormError(

@@ -132,7 +132,7 @@ class RecordedSpace:
 
     def actions(self, state: str) -> list[Action]:
         """Return one action for each neighbour, parameter by parameter."""
-        found = []
+        actions = []
         configuration = self._configurations[state]
         for name in configuration:
             line = self._lines[_rest(configuration, name)]
@@ -141,8 +141,8 @@ class RecordedSpace:
             for other in near:
                 if other != state:
                     label = f"{name}={self._configurations[other][name]}"
-                    found.append(Action(label, other))
-        return found
+                    actions.append(Action(label, other))
+        return actions
 
     def _check_root(self, root: str) -> None:
         if self.costs.get(root) is None:
