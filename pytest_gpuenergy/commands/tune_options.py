@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import add_clock_options, tell
+from pytest_gpuenergy.commands.command_line import add_clock_options, number, tell
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.tuners import SPACES, STRATEGIES, SearchSettings
 from pytest_gpuenergy.tuning import TUNER_NAMES, TunerName
@@ -102,14 +102,14 @@ def add_search_options(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=_between(0, 2**30),
+        type=number(int, 0, 2**30),
         default=0,
         metavar="N",
         help="Seed of TVM's search (default: 0)",
     )
     group.add_argument(
         "--threads",
-        type=_between(1, 1024),
+        type=number(int, 1, 1024),
         metavar="N",
         help="CPU cores for the search (default: all)",
     )
@@ -154,7 +154,7 @@ def add_device_options(parser: ArgumentParser) -> None:
     add_clock_options(group, several=False)
     group.add_argument(
         "--keep",
-        type=_between(1, _MAX_KEPT),
+        type=number(int, 1, _MAX_KEPT),
         metavar="N",
         help=f"Kernels to keep for each workload (default: {_MAX_KEPT})",
     )
@@ -271,13 +271,4 @@ def _trials(text: str) -> int:
         raise ArgumentTypeError(
             "0 asks for no trials: give at least 1; with --resume, earlier trials count"
         )
-    return _between(1, MAX_TRIALS)(text)
-
-
-def _between(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return int(text)
-
-    return number
+    return int(number(int, 1, MAX_TRIALS)(text))

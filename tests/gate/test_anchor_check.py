@@ -142,7 +142,7 @@ def test_checks_are_kept_line_by_line_and_in_the_json(tmp_path, run_info, measur
     folder.append(measured(1))
     checks = (check(), check(verdict="drift", items=("a", "b")), check(time=None, error="lost"))
     for one in checks:
-        folder.append_check(one)
+        folder.append(one, "check")
     with (folder.path / "anchors.jsonl").open("a") as file:
         file.write('{"node_id": "cut sh')
     report = folder.load()

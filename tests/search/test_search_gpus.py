@@ -167,14 +167,6 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
 
 
 @pytest.mark.thorough
-def test_the_same_seed_and_number_of_gpus_give_the_same_search(
-    spec: Path, tmp_path: Path, whole: Any
-) -> None:
-    assert optimize(spec, tmp_path / "out", *GPUS) == 0
-    assert state_of(tmp_path / "out") == whole
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(("earlier", "later"), [(1, 2), MORE(2, 1)])
 def test_it_does_not_matter_which_result_comes_first(
     spec: Path, tmp_path: Path, whole: Any, instead: Instead, earlier: int, later: int

@@ -24,13 +24,12 @@ import pytest
 LINE = "gpuenergy_line"
 """Key of a worker's ``workerinput``: the channel."""
 
-# Messages of workers, each with its values.
+# Messages of workers, each with its values. A kind of `report.RECORD_TYPES` is one too, with a line
+# that was appended to the worker's run folder.
 GROUPS = "groups"
 """Names of the collected items' groups, and for each item the place of its group, -1 for none."""
 RUN = "run"
 """The identity of the run on this worker, as JSON: it has claimed its GPU."""
-MEASUREMENT, CHECK, BOARD_CHECK = "measurement", "check", "board check"
-"""A line that was appended to the worker's run folder."""
 UNUSABLE = "unusable"
 """Why this worker can measure nothing, as a sentence, and the name of its host."""
 BAD_OPTION = "bad option"

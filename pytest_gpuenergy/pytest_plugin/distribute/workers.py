@@ -19,7 +19,7 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import WorkerPlugin, is_plai
 from pytest_gpuenergy.pytest_plugin.distribute.scheduling import Crew, WorkloadScheduling
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import StationInfo
-from pytest_gpuenergy.report import durations_s, latest_run
+from pytest_gpuenergy.report import RECORD_TYPES, durations_s, latest_run
 from pytest_gpuenergy.support import GpuEnergyError, printable
 
 _DISTRIBUTIONS = ("load", "loadgroup")
@@ -419,7 +419,7 @@ class Workers(Crew, Judge):
     def _take(self, node: Any, message: tuple[Any, ...]) -> None:
         kind, *data = message
         worker = self._worker(node)
-        if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
+        if kind == link.RUN or kind in RECORD_TYPES:
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
                 worker.station, worker.host = station, worker.host or station.host

@@ -106,7 +106,12 @@ class Carried:
         before = -1
         while before < len(self._keys):
             before = len(self._keys)
-            self._keys |= {v.key for v in own if self._depends(v)}
+            self._keys |= {
+                v.key
+                for v in own
+                if (v.value is not None and self._is_in(v.value))
+                or any(self._shows(write) for write in self._text.writes(v))
+            }
 
     def is_stored(self) -> bool:
         """Return whether a store, or the condition of one, depends on these variables."""
@@ -122,11 +127,6 @@ class Carried:
             if call.parent is not None and call.parent.type == "expression_statement"
             for argument in arguments_of(call)
         )
-
-    def _depends(self, variable: Variable) -> bool:
-        if variable.value is not None and self._is_in(variable.value):
-            return True
-        return any(self._shows(write) for write in self._text.writes(variable))
 
     def _shows(self, node: Node) -> bool:
         """Return whether the statement around a node depends on these variables."""

@@ -31,7 +31,6 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import (
-    Constant,
     KernelSpec,
     Language,
     LaunchPlan,
@@ -84,11 +83,11 @@ class ChangeBlockSizes:
             ):
                 least, most = _threads_for_numbers(kernel), _room_for_threads(kernel) or most
                 free = _free_plans(kernel)
+        number = int(bound) if bound.isdecimal() else _MAX_THREADS
         for what, launch in [*launches(state, spec), *free]:
             # An array may depend on a constant that changes.
             threads = prod(launch.block)
             fits = launch.constants != state.launch.constants or threads <= most
-            number = int(bound) if bound.isdecimal() else _MAX_THREADS
             if fits and least <= threads <= launch.constants.get(bound, number):
                 yield Application(self.name, what, replace(state, launch=launch))
 
@@ -111,11 +110,12 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
         plans = _triton_plans(state, spec, fixed)
     else:
         plans = _plans(state, tied, fixed)
+    first = {name: v for name, v in baseline.constants.items() if name not in tied}
     for what, launch in plans:
         near = all(
-            _is_near(value, baseline.constants.get(constant))
-            for constant, value in launch.constants.items()
-            if constant not in tied
+            first[name] <= value * _REACH <= first[name] * _REACH**2
+            for name, value in launch.constants.items()
+            if name in first
         )
         if near and prod(launch.block) <= _MAX_THREADS:
             yield what, launch
@@ -195,11 +195,6 @@ def _others(value: int) -> list[int]:
 
 def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
     return (*launch.block[:axis], threads, *launch.block[axis + 1 :])
-
-
-def _is_near(value: Constant, first: Constant | None) -> bool:
-    """Return whether a constant is near the one of the baseline."""
-    return first is None or first <= value * _REACH <= first * _REACH**2
 
 
 def _only_shares(kernel: CudaKernel, group: str) -> bool:

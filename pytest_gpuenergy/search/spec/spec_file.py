@@ -23,6 +23,7 @@ from pytest_gpuenergy.support import (
     is_file,
     is_folder,
     read_bytes,
+    shown,
     write_atomically,
 )
 
