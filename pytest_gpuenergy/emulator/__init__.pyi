@@ -46,16 +46,26 @@ from .host.host_runner import HostRunner as HostRunner
 from .host.toolchain import Toolchain as Toolchain
 from .timing.block import (
     COEFFICIENTS as COEFFICIENTS,
+    L1_SECTORS_PER_CYCLE as L1_SECTORS_PER_CYCLE,
     L2_BYTES_PER_CYCLE as L2_BYTES_PER_CYCLE,
+    LOADS_IN_FLIGHT as LOADS_IN_FLIGHT,
+    REGISTERS_OWN as REGISTERS_OWN,
+    REGISTERS_PER_SM as REGISTERS_PER_SM,
+    REGISTERS_PER_WORD as REGISTERS_PER_WORD,
     SCHEDULERS as SCHEDULERS,
+    SECTOR_BYTES as SECTOR_BYTES,
     Coefficients as Coefficients,
     resident_blocks as resident_blocks,
 )
 from .timing.model import (
+    DRAM_SHARE as DRAM_SHARE,
+    LAUNCH_S as LAUNCH_S,
+    POWER_DRAM as POWER_DRAM,
     beyond_comparison as beyond_comparison,
     demand_of as demand_of,
     demand_of_figures as demand_of_figures,
     quantities as quantities,
+    unlimited_power_w as unlimited_power_w,
 )
 from .timing.traffic import (
     Traffic as Traffic,

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from move_checks import move_named
 from msgspec.structs import replace
 
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES, unlimited_power_w
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.search import (
@@ -122,7 +122,11 @@ def test_energy_goes_to_what_moves_and_computes() -> None:
 
 @given(st.floats(0, 100))
 def test_power_is_between_that_of_an_idle_card_and_its_limit(activity: float) -> None:
-    assert DEFAULT_PROFILE.idle_w <= CARD.power_w(activity) <= DEFAULT_PROFILE.default_limit_w
+    assert (
+        DEFAULT_PROFILE.idle_w
+        <= unlimited_power_w(activity, DEFAULT_PROFILE)
+        <= DEFAULT_PROFILE.default_limit_w
+    )
 
 
 @given(WORKS, st.floats(1e-7, 1), st.sampled_from(METRICS))

@@ -19,14 +19,14 @@ L2_BYTES_PER_CYCLE = 64
 """The bytes that a multiprocessor moves from or to the L2 per cycle; a guess."""
 
 _WARP = 32
-_L1_SECTORS_PER_CYCLE = 4  # 128 bytes (CUDA programming guide)
-_REGISTERS_PER_SM = 65536
+L1_SECTORS_PER_CYCLE = 4  # 128 bytes (CUDA programming guide)
+REGISTERS_PER_SM = 65536
 _REGISTERS_PER_THREAD = 255
 _REGISTERS_STEP = 8  # CUDA occupancy calculator: 256 to a warp
 # What NVRTC 13.5 allocates for sm_90.
-_REGISTERS_OWN = 40
-_REGISTERS_PER_WORD = 1.5  # of private arrays, with the operands that are loaded ahead
-_LOADS_IN_FLIGHT = 8  # of one thread; a guess
+REGISTERS_OWN = 40
+REGISTERS_PER_WORD = 1.5  # of private arrays, with the operands that are loaded ahead
+LOADS_IN_FLIGHT = 8  # of one thread; a guess
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def block_demand(
         KernelFault: no block fits on a multiprocessor.
     """
     warps = -(-launch.threads // _WARP)
-    share = _REGISTERS_PER_SM // (warps * _WARP) // _REGISTERS_STEP * _REGISTERS_STEP
+    share = REGISTERS_PER_SM // (warps * _WARP) // _REGISTERS_STEP * _REGISTERS_STEP
     most = min(_REGISTERS_PER_THREAD, share)
-    wanted = _REGISTERS_PER_WORD * traffic.private_words
-    registers = math.floor(min(_REGISTERS_OWN + wanted, most))
+    wanted = REGISTERS_PER_WORD * traffic.private_words
+    registers = math.floor(min(REGISTERS_OWN + wanted, most))
     # The share of the private arrays that registers do not hold.
-    spilled = min(1.0, max(0.0, _REGISTERS_OWN + wanted - most) / wanted) if wanted else 0.0
+    spilled = min(1.0, max(0.0, REGISTERS_OWN + wanted - most) / wanted) if wanted else 0.0
     fma = flops / 2 / launch.blocks / launch.threads * warps
     instructions = (
         fma * (c.instructions_per_fma + c.instructions_per_spill * spilled)
@@ -128,12 +128,12 @@ def block_demand(
     busy_cycles = max(
         instructions / SCHEDULERS,
         fma * 2 * _WARP * sm_rate(profile) / (profile.fp32_tflops * 1e12),
-        shared_cycles + traffic.global_sectors / _L1_SECTORS_PER_CYCLE,
+        shared_cycles + traffic.global_sectors / L1_SECTORS_PER_CYCLE,
         l2_bytes / L2_BYTES_PER_CYCLE,
     )
     # A warp's own instructions in sequence, and the latency of its loads; idle warps do neither.
     active = min(warps, max(1.0, traffic.active_warps or warps))
-    rounds = max(traffic.load_intervals, traffic.global_loads / active / _LOADS_IN_FLIGHT)
+    rounds = max(traffic.load_intervals, traffic.global_loads / active / LOADS_IN_FLIGHT)
     wait_cycles = (
         instructions / active
         + rounds * c.latency_cycles
@@ -170,7 +170,7 @@ def resident_blocks(
         blocks = min(blocks, profile.shared_per_sm // shared)
     if registers:
         allocated = -(-registers // _REGISTERS_STEP) * _REGISTERS_STEP
-        blocks = min(blocks, _REGISTERS_PER_SM // (allocated * threads))
+        blocks = min(blocks, REGISTERS_PER_SM // (allocated * threads))
     if blocks < 1:
         raise KernelFault(
             "constraints",

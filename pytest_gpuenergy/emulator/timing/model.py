@@ -22,13 +22,19 @@ from pytest_gpuenergy.emulator.timing.block import (
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures, cuda_tokens
 
-_LAUNCH_S = 1e-6  # the time between dependent launches of a CUDA graph
+LAUNCH_S = 1e-6  # the time between dependent launches of a CUDA graph
 # Guesses; fitted numbers are in `Coefficients`.
-_DRAM_SHARE = 0.9  # the share of the datasheet's bandwidth that a kernel reaches
+DRAM_SHARE = 0.9  # the share of the datasheet's bandwidth that a kernel reaches
 _FLOPS_PER_READ = 2 / 4  # one multiply-add for each 4 bytes read, if the workload gives none
 _SLOPE = 4.0  # the dynamic power saturates as 1 - exp(-_SLOPE activity)
-_POWER_DRAM = 0.3  # the activity of the device memory at its peak
+POWER_DRAM = 0.3  # the activity of the device memory at its peak
 _RECORDED_FP32 = 0.8  # the activity of arithmetic at its peak, to split a recorded power
+
+
+def unlimited_power_w(activity: float, profile: GpuProfile) -> float:
+    """Return the power that a card draws without a limit, by the activity of its units."""
+    dynamic_w = profile.default_limit_w - profile.idle_w
+    return profile.idle_w + dynamic_w * (1 - math.exp(-_SLOPE * activity))
 
 
 def demand_of(
@@ -85,10 +91,9 @@ def demand_of(
     time_s = sum(part.time_s for part in parts)
     activity = sum(part.activity_s for part in parts) / time_s
     dram_activity = sum(part.dram_activity_s for part in parts) / time_s
-    dynamic_w = (profile.default_limit_w - profile.idle_w) * (1 - math.exp(-_SLOPE * activity))
     return Demand(
         time_s=time_s,
-        power_w=profile.idle_w + dynamic_w,
+        power_w=unlimited_power_w(activity, profile),
         memory_time=sum(part.memory_s for part in parts) / time_s,
         memory_power=dram_activity / activity if activity else 0.0,
     )
@@ -138,10 +143,10 @@ def _launch(
     core_s = cycles / (profile.max_clock_mhz * 1e6)
     l2_bytes = launch.blocks * block.l2_bytes
     dram_peak_s = l2_bytes * dram_share / (profile.bandwidth_gb_s * 1e9)
-    dram_s = dram_peak_s / _DRAM_SHARE
-    time_s = max(core_s, dram_s) + _LAUNCH_S
+    dram_s = dram_peak_s / DRAM_SHARE
+    time_s = max(core_s, dram_s) + LAUNCH_S
     cycles_per_s = sm_rate(profile)
-    dram_activity_s = _POWER_DRAM * dram_peak_s
+    dram_activity_s = POWER_DRAM * dram_peak_s
     activity_s = (
         c.power_base * time_s
         + c.power_issue * launch.blocks * block.instructions / (cycles_per_s * SCHEDULERS)
@@ -150,7 +155,7 @@ def _launch(
         + dram_activity_s
     )
     # Where the memory binds, a lower clock costs nothing until the cores would bind.
-    memory_s = _LAUNCH_S + max(0.0, dram_s - core_s)
+    memory_s = LAUNCH_S + max(0.0, dram_s - core_s)
     return _LaunchCost(time_s, memory_s, activity_s, dram_activity_s)
 
 
@@ -160,11 +165,11 @@ def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) 
     dram_bytes = l2_bytes if cache == "cold" else max(0, l2_bytes - profile.l2_bytes)
     dram_peak_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
     l2_s = l2_bytes / (sm_rate(profile) * L2_BYTES_PER_CYCLE)
-    dram_s = dram_peak_s / _DRAM_SHARE
-    time_s = max(l2_s, dram_s) + _LAUNCH_S
-    activity_s = c.power_base * time_s + c.power_l2 * l2_s + _POWER_DRAM * dram_peak_s
+    dram_s = dram_peak_s / DRAM_SHARE
+    time_s = max(l2_s, dram_s) + LAUNCH_S
+    activity_s = c.power_base * time_s + c.power_l2 * l2_s + POWER_DRAM * dram_peak_s
     return _LaunchCost(
-        time_s, _LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, _POWER_DRAM * dram_peak_s
+        time_s, LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, POWER_DRAM * dram_peak_s
     )
 
 
@@ -229,10 +234,10 @@ def demand_of_figures(
     """
     time_s = time_ms / 1e3
     dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
-    memory_time = min(0.9, (launches * _LAUNCH_S + dram_s) / time_s)
+    memory_time = min(0.9, (launches * LAUNCH_S + dram_s) / time_s)
     core_s = max(0.0, time_s - dram_s) if flops is None else flops / (profile.fp32_tflops * 1e12)
     core = _RECORDED_FP32 * core_s
-    memory_power = _POWER_DRAM * dram_s / (core + _POWER_DRAM * dram_s) if dram_s else 0.0
+    memory_power = POWER_DRAM * dram_s / (core + POWER_DRAM * dram_s) if dram_s else 0.0
     return Demand(time_s, power_w, memory_time, min(0.9, memory_power))
 
 

@@ -12,11 +12,20 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.emulator import (
     COEFFICIENTS,
     DEFAULT_PROFILE,
+    DRAM_SHARE,
+    L1_SECTORS_PER_CYCLE,
     L2_BYTES_PER_CYCLE,
+    LAUNCH_S,
+    POWER_DRAM,
     PROFILES,
+    REGISTERS_OWN,
+    REGISTERS_PER_SM,
+    REGISTERS_PER_WORD,
     SCHEDULERS,
+    SECTOR_BYTES,
     GpuProfile,
     resident_blocks,
+    unlimited_power_w,
 )
 from pytest_gpuenergy.kernels import Launch
 from pytest_gpuenergy.record import Metric
@@ -29,8 +38,6 @@ from pytest_gpuenergy.search.priors.work import KernelWork
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
 
-_SECTORS_PER_CYCLE = 4.0
-"""Sectors that an L1 moves per cycle, 128 bytes (CUDA C++ Programming Guide)."""
 _FUNCTIONS_PER_CYCLE = 16.0
 """Special functions that a multiprocessor computes per cycle (CUDA C++ Programming Guide)."""
 _TENSOR_CORES = 8.0
@@ -38,14 +45,6 @@ _TENSOR_CORES = 8.0
 _UPDATES_PER_CYCLE = 1.0
 """Atomic updates per cycle: of a multiprocessor to different places, or of a card to one place; a
 guess."""
-_DRAM_SHARE, _DRAM_POWER = 0.9, 0.3
-"""Share of the memory's peak that a kernel reaches, and its share of the dynamic power there; both
-are guesses of the emulated GPU's timing model."""
-_SLOPE = 4.0
-"""Steepness of the power curve; a guess of the emulated GPU's timing model."""
-_LAUNCH_S = 1e-6
-"""Seconds that a launch takes by itself; a guess of the emulated GPU's timing model."""
-_SECTOR_BYTES = 32
 _DEPENDENT_CYCLES = 4.0
 """Cycles from an instruction of a warp to the next one, which usually depends on it; a guess."""
 _LATENCY_CYCLES = 270.0
@@ -53,9 +52,6 @@ _LATENCY_CYCLES = 270.0
 docs/notes/search-strategies.md."""
 _BARRIER_CYCLES = 60.0
 """Cycles that a barrier takes; chosen by the same searches."""
-_REGISTERS, _REGISTERS_PER_WORD, _REGISTER_FILE = 40, 1.5, 65536
-"""Registers of a thread without arrays, registers per word of its arrays, and registers of a
-multiprocessor; the first two are guesses."""
 Shares = Mapping[Region, float]
 _MAX_THREADS = 1024
 """Threads of a block that CUDA allows."""
@@ -159,8 +155,8 @@ class CardModel:
         """
         profile, rate = self.profile, self.cycles_per_s
         launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
-        needed = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
-        share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
+        needed = math.ceil(REGISTERS_OWN + REGISTERS_PER_WORD * work.private_words)
+        share = REGISTERS_PER_SM // (work.warps * 32) // 8 * 8
         try:
             resident = resident_blocks(launch, work.shared_bytes, profile, min(needed, share, 255))
         except KernelFault:
@@ -170,7 +166,7 @@ class CardModel:
         tensor_rate = _TENSOR_CORES * profile.fp32_tflops * 1e12 / (profile.sm_count * rate)
         cycles: dict[Region, float] = {
             "compute": max(work.instructions / SCHEDULERS, work.tensor_flops / tensor_rate),
-            "gmem": max(work.sectors / _SECTORS_PER_CYCLE, work.l2_bytes / L2_BYTES_PER_CYCLE),
+            "gmem": max(work.sectors / L1_SECTORS_PER_CYCLE, work.l2_bytes / L2_BYTES_PER_CYCLE),
             "sfu": work.functions / _FUNCTIONS_PER_CYCLE,
             "atomics": work.atomics / _UPDATES_PER_CYCLE,
             "smem": work.wavefronts,
@@ -178,29 +174,24 @@ class CardModel:
         busy_s = {region: blocks * unit_cycles / rate for region, unit_cycles in cycles.items()}
         dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
         in_turn = work.blocks * work.atomics / work.places / _UPDATES_PER_CYCLE / rate
-        busy_s["gmem"] = max(busy_s["gmem"], dram_s / _DRAM_SHARE)
+        busy_s["gmem"] = max(busy_s["gmem"], dram_s / DRAM_SHARE)
         busy_s["atomics"] = max(busy_s["atomics"], in_turn)
         wait_cycles = (
             work.serial * _DEPENDENT_CYCLES
             + work.rounds * _LATENCY_CYCLES
             + work.barriers * _BARRIER_CYCLES
         )
-        wait_s = waves * wait_cycles / rate + _LAUNCH_S
+        wait_s = waves * wait_cycles / rate + LAUNCH_S
         all_cycles = profile.sm_count * rate
         l2_s = work.blocks * work.l2_bytes / L2_BYTES_PER_CYCLE / all_cycles
-        updated_s = work.blocks * work.atomics * _SECTOR_BYTES / L2_BYTES_PER_CYCLE / all_cycles
+        updated_s = work.blocks * work.atomics * SECTOR_BYTES / L2_BYTES_PER_CYCLE / all_cycles
         issued_s = work.blocks * work.instructions / SCHEDULERS / all_cycles
         activity_s: dict[Region, float] = {
             "compute": COEFFICIENTS.power_issue * issued_s,
-            "gmem": COEFFICIENTS.power_l2 * l2_s + _DRAM_POWER * dram_s,
+            "gmem": COEFFICIENTS.power_l2 * l2_s + POWER_DRAM * dram_s,
             "atomics": COEFFICIENTS.power_l2 * updated_s,
         }
         return Costs(busy_s, wait_s, activity_s, work.blocks, work.guessed)
-
-    def power_w(self, activity: float) -> float:
-        """Return the power that the card draws without a limit, by its activity."""
-        dynamic_w = self.profile.default_limit_w - self.profile.idle_w
-        return self.profile.idle_w + dynamic_w * (1 - math.exp(-_SLOPE * activity))
 
     def situation(
         self,
@@ -224,7 +215,9 @@ class CardModel:
         busiest_s = max(busy_s.values())
         scale = min(1.0, time_s / busiest_s) if busiest_s else 1.0
         busy_s = {region: unit_s * scale for region, unit_s in busy_s.items()}
-        wanted_w = self.power_w(math.fsum(costs.activity_s.values()) / costs.time_s)
+        wanted_w = unlimited_power_w(
+            math.fsum(costs.activity_s.values()) / costs.time_s, self.profile
+        )
         drawn_w = wanted_w if measured_w is None else measured_w
         limit_w = math.inf if self.limit_w is None else self.limit_w
         idle_w = self.profile.idle_w

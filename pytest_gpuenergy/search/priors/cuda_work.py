@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpuenergy.emulator import COEFFICIENTS, LOADS_IN_FLIGHT, SECTOR_BYTES
 from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.priors.averages import LOOPS, Averages
@@ -16,7 +17,6 @@ from pytest_gpuenergy.search.priors.work import (
     CONVERSIONS,
     DIVISION,
     FUNCTIONS,
-    SECTOR_BYTES,
     WARP,
     KernelWork,
 )
@@ -39,8 +39,6 @@ from pytest_gpuenergy.workloads import stored_as
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_PER_TENSOR_ACCESS, _PER_SHARED_ACCESS = 2.0, 1.0
-"""Instructions of an access, including its address, as in the emulated GPU's timing model."""
 _OPERATIONS = frozenset(["+", "-", "*", "%", "<<", ">>", "&", "|", "^", "<", "<=", ">", ">="])
 _FLOATING = frozenset(BYTES) - {"int", "unsigned", "unsigned int"}
 _SUMS = frozenset(["+", "-", "+=", "-="])
@@ -58,8 +56,6 @@ _BANKS, _WORD_BYTES = 32, 4
 _UNIT_STEPS = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 _THREAD_NAMES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _BARRIERS = ("__syncthreads", "__syncwarp")
-_IN_FLIGHT = 8
-"""Loads of a thread at a time; a guess of the emulated GPU's timing model."""
 _ROUNDS_AHEAD = 4
 """Times that nvcc repeats the body of a loop with unknown ends, as in machine code for sm_90."""
 _Thread = tuple[int, int, int]
@@ -89,7 +85,9 @@ class _CudaCounting:
         updated = {access.root.key: self._elements(access.root) for access in updates}
         functions, instructions, serial = self._operations()
         for access in [*tensors, *shared]:
-            cost = _PER_SHARED_ACCESS if access.root.shared else _PER_TENSOR_ACCESS
+            cost = COEFFICIENTS.instructions_per_global
+            if access.root.shared:
+                cost = COEFFICIENTS.instructions_per_shared
             instructions += cost * self._times(access)
             most = self._averages.times(access.node).most
             serial += cost * most * (2 if access.use == "update" else 1)
@@ -408,8 +406,8 @@ class _Waiting:
             each = sum(self._averages.times(load).most for load in piece) / passes
             ahead = 1.0
             if loop is not None and branch is None and self._is_straight(loop):
-                ahead = min(_ROUNDS_AHEAD, max(1.0, _IN_FLIGHT / each))
-            total += max(min(1.0, passes), passes / ahead) * max(1.0, each / _IN_FLIGHT)
+                ahead = min(_ROUNDS_AHEAD, max(1.0, LOADS_IN_FLIGHT / each))
+            total += max(min(1.0, passes), passes / ahead) * max(1.0, each / LOADS_IN_FLIGHT)
         return total
 
     def _around(self, load: Node) -> tuple[Node | None, Node | None]:

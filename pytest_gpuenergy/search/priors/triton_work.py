@@ -11,11 +11,11 @@ import itertools
 import math
 from functools import cached_property
 
+from pytest_gpuenergy.emulator import COEFFICIENTS, SECTOR_BYTES
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.work import (
     DIVISION,
-    SECTOR_BYTES,
     TRITON_FUNCTIONS,
     WARP,
     KernelWork,
@@ -26,8 +26,6 @@ _SHARED_BYTES_PER_WAVEFRONT = 128
 _REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "reduce")
 _VECTOR_BYTES = 16
 """Bytes of a thread's widest access."""
-_OWN_INSTRUCTIONS = 2.0
-"""Instructions of an access, its address and its mask, as in the emulated GPU's timing model."""
 _OPERAND_BYTES = 2
 """Bytes of an element of an operand of ``dot``; a guess."""
 _ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_or", "atomic_and", "atomic_xchg")
@@ -55,7 +53,7 @@ class _TritonCounting:
         loads, stores = self._moved("load"), self._moved("store")
         accesses = (loads + stores) / _VECTOR_BYTES / WARP
         functions, instructions = self._operations()
-        instructions += _OWN_INSTRUCTIONS * accesses
+        instructions += COEFFICIENTS.instructions_per_global * accesses
         operands = products = 0.0
         largest = 0
         for call in text.calls("dot"):
