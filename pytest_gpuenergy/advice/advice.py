@@ -11,9 +11,9 @@ from pytest_gpuenergy.advice.plans import (
     ChosenPlan,
     Plan,
     PlanOption,
-    cost_of,
-    figure_of,
+    cost_figure,
     log_change,
+    plan_cost,
     rivals,
 )
 from pytest_gpuenergy.advice.solve import (
@@ -88,7 +88,7 @@ class Setting:
     @property
     def cost(self) -> Cost:
         """The sums of time in ms and energy in mJ."""
-        return cost_of(self.plan)
+        return plan_cost(self.plan)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
             too_slow.append(name)
         else:
             found.append(_setting(field, name, goal, solution))
-    best = min(found, key=lambda one: figure_of(one.cost, goal.metric))
+    best = min(found, key=lambda one: cost_figure(one.cost, goal.metric))
     tied = _tied(best, found, goal.metric)
     chosen = ChosenPlan(best.plan, best.candidate.rivals, len(tied))
     return Advice(
@@ -187,10 +187,10 @@ def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Pla
 
 def changes(base: ChosenPlan, new: ChosenPlan) -> dict[Metric, PlanChange]:
     """Return the change of each metric from one plan to another."""
-    costs = cost_of(base.plan), cost_of(new.plan)
+    costs = plan_cost(base.plan), plan_cost(new.plan)
     return {
         metric: PlanChange(
-            log(figure_of(costs[1], metric) / figure_of(costs[0], metric)),
+            log(cost_figure(costs[1], metric) / cost_figure(costs[0], metric)),
             log_change(base, new, metric),
         )
         for metric in METRICS
@@ -225,7 +225,7 @@ def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[s
             return True
         change = log_change(best.candidate, one.candidate, metric, tail)
         if change is None:
-            return figure_of(one.cost, metric) <= figure_of(best.cost, metric)
+            return cost_figure(one.cost, metric) <= cost_figure(best.cost, metric)
         return change.low <= 0
 
     return tuple(one.setpoint for one in settings if may_be_as_good(one))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-MOST_STATES = 4000
+MAX_STATES = 4000
 """Partial choices that the search for the least energy within a time keeps after each layer."""
 
 _ROUNDING = 1e-9
@@ -97,7 +97,7 @@ def least_energy(layers: Sequence[Layer], most_time: float = inf) -> Solution | 
 
     The choices of `sweep` before and after the limit give the best solution of the relaxed problem,
     in which a layer may be divided between two options: its energy is a lower bound. A branch and
-    bound search between the two is exact, unless it has to keep more than `MOST_STATES` partial
+    bound search between the two is exact, unless it has to keep more than `MAX_STATES` partial
     choices.
     """
     most_time *= 1 + _ROUNDING  # the same sum in another order is as fast
@@ -137,9 +137,9 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
                 if time + rest_time[number] <= most_time and price < most_priced:
                     found.append(_PartialChoice(Cost(time, energy), (*choice, place)))
         states = _undominated(found)
-        if len(states) > MOST_STATES:
+        if len(states) > MAX_STATES:
             states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
-            del states[MOST_STATES:]
+            del states[MAX_STATES:]
             exact = False
     best = min([best, *(state.choice for state in states)], key=lambda one: total(layers, one)[1])
     return Solution(best, exact, total(layers, best).energy if exact else bound)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.advice import Goal
     from pytest_gpuenergy.report import Report
 
-_MOST_TIMES = 1e9
+_MAX_TIMES = 1e9
 """The largest weight, to refuse typing errors."""
 
 
@@ -150,7 +150,7 @@ def _weights(texts: Sequence[str]) -> dict[str, float]:
             value = float(times)
         except ValueError:
             value = math.nan
-        if not name or not 0 < value <= _MOST_TIMES:
+        if not name or not 0 < value <= _MAX_TIMES:
             raise InputError(
                 f"--weights {word[:60]!r} is not understood: give a workload and how often it "
                 "runs, such as resnet03=3."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
 
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 
 
 def add_case(parser: ArgumentParser) -> None:
@@ -161,8 +161,8 @@ def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
 
 def _none(files: Sequence[RecordFile], word: str) -> InputError:
     names = [*dict.fromkeys(file.workload.name for file in files)]
-    if len(names) > _MOST_NAMES:
-        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+    if len(names) > _MAX_NAMES:
+        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
     only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
     return InputError(f"There are no records for {word[:80]!r}, only for {only}.{hint}")
 

@@ -42,12 +42,12 @@ from pytest_gpuenergy.workloads import FLOATS, Tensor, whole_sizes
 PLAN_VERSION = 1
 """``schema_version`` of the launch plans written and read here."""
 
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 _MACRO = re.compile(r"[A-Za-z_]\w*(?:\([\w, .]*\))?")
-_MOST_FILES = 100
+_MAX_FILES = 100
 """The most files that a kernel's file may include, directly or indirectly."""
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
@@ -200,7 +200,7 @@ def read_plan(path: Path) -> Kernel:
 
 def _read_text(path: Path, what: str) -> str:
     try:
-        content = read_bytes(path, what, _LARGEST_BYTES)
+        content = read_bytes(path, what, _MAX_BYTES)
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:  # comments in another encoding do not matter
         text = content.decode("latin-1")
@@ -223,7 +223,7 @@ def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
         wanted = [] if HOST_HEADER.fullmatch(found[1] or found[2]) else folders
         places = [path.parent, *wanted] if found[1] else wanted
         there = next((one for at in places if is_file(one := at / (found[1] or found[2]))), None)
-        if there is None or len(read) > _MOST_FILES:
+        if there is None or len(read) > _MAX_FILES:
             return found[0]
         if there.resolve() in read:
             return ""
@@ -321,7 +321,7 @@ def read_kernel(folder: Path) -> AnyKernel:
         InputError: it is missing or damaged.
     """
     path = folder / _PLAN
-    content = read_bytes(path, "kernel", _LARGEST_BYTES)
+    content = read_bytes(path, "kernel", _MAX_BYTES)
     try:
         stored = decode(content, _StoredKind)
         if stored.kind == "cuda":

@@ -16,7 +16,7 @@ from pytest_gpuenergy.workloads import whole, whole_sizes
 KernelConstant = bool | int | float | str
 """The value of a constant of a Triton kernel, or of an option of a library call."""
 _WARP = 32
-_MOST_WARPS = 32
+_MAX_WARPS = 32
 """The most warps of a block: 1024 threads."""
 
 
@@ -62,9 +62,9 @@ class TritonKernel(AnyKernel):
             raise InputError(
                 f"The grid of {self.function!r} must be three positive integers, not {self.grid!r}."
             )
-        if self.num_warps not in [1 << k for k in range(_MOST_WARPS.bit_length())]:
+        if self.num_warps not in [1 << k for k in range(_MAX_WARPS.bit_length())]:
             raise InputError(
-                f"num_warps of {self.function!r} must be a power of two up to {_MOST_WARPS}, not "
+                f"num_warps of {self.function!r} must be a power of two up to {_MAX_WARPS}, not "
                 f"{self.num_warps!r}."
             )
         if type(self.num_stages) is not int or self.num_stages < 1:

@@ -41,11 +41,11 @@ from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters
 from .registry import (
     FORMS as FORMS,
     Spaces as Spaces,
-    files_of_tuner as files_of_tuner,
     kernels_of as kernels_of,
     load_records as load_records,
     records_of as records_of,
     search_ms as search_ms,
+    tuner_files as tuner_files,
 )
 from .template_spaces import (
     TEMPLATE_FORM as TEMPLATE_FORM,
@@ -67,21 +67,21 @@ from .tvm.lower import (
     Lowerer as Lowerer,
     apply_trace as apply_trace,
     cuda_target as cuda_target,
-    parameters_of as parameters_of,
+    function_buffers as function_buffers,
     to_kernel as to_kernel,
 )
 from .tvm.operators import (
     Conv2dOperator as Conv2dOperator,
     GemmOperator as GemmOperator,
     apply_gemm_form as apply_gemm_form,
-    operator_of as operator_of,
-    sizes_of as sizes_of,
+    product_sizes as product_sizes,
+    tvm_operator as tvm_operator,
 )
 from .tvm.product_forms import (
     GemmForm as GemmForm,
     as_gemm as as_gemm,
-    forms_of as forms_of,
     gemm_forms as gemm_forms,
+    useful_forms as useful_forms,
 )
 from .tvm.record_form import check_record as check_record
 from .tvm.search_logs import (

@@ -33,7 +33,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 _TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
 """The element type in modes that name one; it is float32 in all others."""
-_MOST_ELEMENTS = (1 << 31) - 1
+_MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one matrix, because kernels use 32-bit indices."""
 _LARGEST_EXACT = 1 << 24
 _TF32_TRUNCATION = 2.0**-10
@@ -99,7 +99,7 @@ class Gemm(Workload):
             if not value:
                 object.__setattr__(self, size, least)
         largest = max(self.tensors, key=lambda one: math.prod(one.shape))
-        if math.prod(largest.shape) > _MOST_ELEMENTS:
+        if math.prod(largest.shape) > _MAX_ELEMENTS:
             count, row = largest.shape
             raise InputError(
                 f"gemm of M={self.M} N={self.N} K={self.K} has a matrix {largest.name} of {count} "
@@ -420,7 +420,7 @@ class GemmKind:
     def parse(self, text: str) -> Gemm | None:
         return parse_gemm(text)
 
-    def text_of(self, workload: Workload) -> str:
+    def format_sizes(self, workload: Workload) -> str:
         """``M=512 N=256 K=640 layout=nt``, with whatever else is not as usual."""
         given = {name: value for name, value in workload.parameters.items() if name != "kind"}
         if given["mode"] == MODES[0]:

@@ -31,7 +31,7 @@ from pytest_gpuenergy.workloads.number_types import (
     whole_sizes,
 )
 
-_MOST_FLOPS = 1 << 63
+_MAX_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -364,7 +364,7 @@ def whole_flops(flops: object, whose: str) -> int:
         InputError: it is not a whole number, or negative or absurdly large.
     """
     number: Any = flops if isinstance(flops, Real) and not isinstance(flops, bool) else math.nan
-    if 0 <= number < _MOST_FLOPS and number == int(number):
+    if 0 <= number < _MAX_FLOPS and number == int(number):
         return int(number)
     shown = f"{number:.3g}" if isinstance(flops, float) else type(flops).__name__
     raise InputError(

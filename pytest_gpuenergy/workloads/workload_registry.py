@@ -43,7 +43,7 @@ class WorkloadKind(Protocol):
             InputError: a size is out of range.
         """
 
-    def text_of(self, workload: Workload) -> str:
+    def format_sizes(self, workload: Workload) -> str:
         """Return the text from which `parse` makes such a workload, but for its name."""
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
@@ -125,7 +125,7 @@ PROJECT = "project"
 """The network of a project's own workloads."""
 
 _SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
-_MOST_NAMES = 7
+_MAX_NAMES = 7
 _TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
@@ -149,7 +149,7 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
         choices = []
         for group in filter(None, known.values()):
             names = [workload.name for workload in group]
-            several = len(names) > _MOST_NAMES
+            several = len(names) > _MAX_NAMES
             choices.append(f"{names[0]} ... {names[-1]}" if several else ", ".join(names))
         raise InputError(f"There is no workload {name!r}: choose one of {', '.join(choices)}.")
     return found

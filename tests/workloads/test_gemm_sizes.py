@@ -21,14 +21,14 @@ from pytest_gpuenergy.workloads import (
 SIZE = st.integers(1, 9999)
 
 
-def sizes_of(text: str) -> list[tuple[int, int, int]]:
+def product_sizes(text: str) -> list[tuple[int, int, int]]:
     return [(one.workload.M, one.workload.N, one.workload.K) for one in parse_requests(text)]
 
 
 @given(SIZE, SIZE, SIZE, st.permutations("MNK"))
 def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> None:
     values = {"M": m, "N": n, "K": k}
-    assert sizes_of(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
+    assert product_sizes(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> No
     ],
 )
 def test_equal_sizes_may_share_a_number(text: str, sizes: list[tuple[int, int, int]]) -> None:
-    assert sizes_of(text) == sizes
+    assert product_sizes(text) == sizes
 
 
 def test_trials_and_tuner_are_told_apart_from_sizes() -> None:

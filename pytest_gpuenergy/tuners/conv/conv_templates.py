@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuners.conv.tile import (
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
-_MOST_DEPTHWISE_NUMBERS = 160
+_MAX_DEPTHWISE_NUMBERS = 160
 """The most numbers in registers of a thread worth trying: with more, a block has few warps."""
 _WAIT_CYCLES = 150
 """The approximate wait for loads after the first product, while other warps work."""
@@ -57,7 +57,7 @@ class DepthwiseParameters(Tile):
             for read_first in (True, False):
                 one = cls(**numbers, read_first=read_first)
                 single = one.rows * one.columns == 1  # whose loads ptxas does not delay
-                small = single or one.kept(conv) <= _MOST_DEPTHWISE_NUMBERS
+                small = single or one.kept(conv) <= _MAX_DEPTHWISE_NUMBERS
                 if small and not (single and read_first) and one.resident(conv, card) > 0:
                     yield one
 
@@ -114,9 +114,9 @@ _STATIC_BYTES = 48 << 10
 """The shared memory that a kernel can have without asking for more."""
 _CHANNELS = (1, 2, 4, 8, 16)
 _DEPTHS = (4, 8, 16)
-_MOST_SUMS = 64
-_MOST_NUMBERS = 176
-_MOST_PRODUCTS = 2048
+_MAX_SUMS = 64
+_MAX_NUMBERS = 176
+_MAX_PRODUCTS = 2048
 """The most multiplications of a thread with one plane of the input worth trying: they are
 unrolled."""
 _PLANE_INSTRUCTIONS = 12
@@ -165,9 +165,9 @@ class GroupedParameters(Tile):
                 one = cls(**numbers, channels=channels, depth=depth)
                 few = channels * one.rows * one.columns == 1
                 small = (
-                    channels * one.rows * one.columns <= _MOST_SUMS
-                    and one.kept(conv) <= _MOST_NUMBERS
-                    and channels * one.products(conv) <= _MOST_PRODUCTS
+                    channels * one.rows * one.columns <= _MAX_SUMS
+                    and one.kept(conv) <= _MAX_NUMBERS
+                    and channels * one.products(conv) <= _MAX_PRODUCTS
                 )
                 if (few or small) and one.resident(conv, card) > 0:
                     yield one

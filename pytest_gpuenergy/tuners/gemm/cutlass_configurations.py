@@ -19,7 +19,7 @@ from pytest_gpuenergy.workloads import Gemm, Mode
 Schedule = Literal["", "_pingpong", "_cooperative"]
 
 _VECTOR_BYTES = 16
-_LEAST_COPY_BYTES = 4
+_MIN_COPY_BYTES = 4
 """The narrowest asynchronous copy."""
 _SYNCHRONOUS_STAGES = 2
 _TYPES: Mapping[str, str] = {
@@ -148,7 +148,7 @@ class Cutlass2:
     def _stages(self, gemm: Gemm, capability: int) -> int:
         alignment = self._alignments(gemm)
         least = min(alignment.a, alignment.b) * gemm.element_bytes
-        asynchronous = capability >= FIRST_ASYNCHRONOUS and least >= _LEAST_COPY_BYTES
+        asynchronous = capability >= FIRST_ASYNCHRONOUS and least >= _MIN_COPY_BYTES
         return self.stages if asynchronous else _SYNCHRONOUS_STAGES
 
     def _alignments(self, gemm: Gemm) -> Alignments:

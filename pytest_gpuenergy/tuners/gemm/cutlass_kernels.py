@@ -24,7 +24,7 @@ from pytest_gpuenergy.workloads import Gemm, Mode
 _PARTS = ("cutlass", "cute")
 _VERSION_FILE = Path("cutlass", "version.h")
 _VERSION = re.compile(r"#define CUTLASS_(MAJOR|MINOR|PATCH)\s+(\d+)")
-_LEAST_MAJOR = 3
+_MIN_MAJOR = 3
 # The folders of the headers in Python packages. TVM's package lacks the files of the builders.
 _PACKAGES = {
     "cutlass_library": Path("source", "include"),
@@ -73,9 +73,9 @@ def _headers(folder: Path) -> Headers:
     text = (folder / _VERSION_FILE).read_text(errors="replace")
     numbers = dict(_VERSION.findall(text))
     version = ".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
-    if int(numbers.get("MAJOR", 0)) < _LEAST_MAJOR:
+    if int(numbers.get("MAJOR", 0)) < _MIN_MAJOR:
         raise InputError(
-            f"{folder} has CUTLASS {version}, but {_LEAST_MAJOR}.0 or later is needed: give "
+            f"{folder} has CUTLASS {version}, but {_MIN_MAJOR}.0 or later is needed: give "
             "--cutlass a newer checkout."
         )
     digest = hashlib.sha256()

@@ -41,7 +41,7 @@ class MmaParameters(Tiling):
 
     template: ClassVar[str] = "mma"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32", "float16", "bfloat16")
-    least_capability: ClassVar[int] = 80
+    min_capability: ClassVar[int] = 80
 
     tile_k: int = 32
     warp_m: int = 32

@@ -32,7 +32,7 @@ from pytest_gpuenergy.tuners.tvm.record_form import (
     check_target,
     compact,
     is_failed,
-    tensor_of,
+    tensor_argument,
 )
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, read_trials
 from pytest_gpuenergy.workloads import Workload
@@ -40,7 +40,7 @@ from pytest_gpuenergy.workloads import Workload
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 
-_LARGEST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _LONGEST_LINE_BYTES = 4 << 20
 """The longest line that is read; the lines of a convolution's search have 52,000 bytes at most."""
 _SUFFIXES = ("", ".gz", ".xz")
@@ -159,7 +159,7 @@ def beside(path: Path) -> Path | None:
 
 def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
     """Yield the results of ``read`` for each line's number and text."""
-    content = read_unpacked(path, "database", _LARGEST_BYTES)
+    content = read_unpacked(path, "database", _MAX_BYTES)
     for line, text in enumerate(io.BytesIO(content), start=1):
         if not text.strip():
             continue
@@ -229,7 +229,7 @@ class MetaScheduleForm:
         content = check_record(value)
         if is_failed(content[1]):
             raise FormError("the record is of a failed trial")
-        shapes = [tensor_of(argument) for argument in content[3]]
+        shapes = [tensor_argument(argument) for argument in content[3]]
         if shapes != [(tensor.dtype, tensor.shape) for tensor in workload.tensors]:
             raise FormError(f"the record is of tensors other than those of {workload.name}")
         return compact(content)

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch
 from pytest_gpuenergy.support import FormError, InputError, KernelFault, parse
 from pytest_gpuenergy.tuners.tvm.emitted import check_emitted, cuda_headers
-from pytest_gpuenergy.tuners.tvm.operators import operator_of
+from pytest_gpuenergy.tuners.tvm.operators import tvm_operator
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
@@ -75,7 +75,7 @@ def _buffer(buffer: Any) -> Buffer:
     return Buffer(str(buffer.name), tuple(int(size) for size in buffer.shape), str(buffer.dtype))
 
 
-def parameters_of(function: Any) -> list[Buffer]:
+def function_buffers(function: Any) -> list[Buffer]:
     """Return the parameters of a function of TVM, in their order."""
     return [_buffer(parameter) for parameter in function.params]
 
@@ -85,7 +85,7 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
     from tvm import tirx
     from tvm.tirx.build import codegen_build, split_host_device_mods
 
-    parameters = [p.name for p in parameters_of(module["main"])]
+    parameters = [p.name for p in function_buffers(module["main"])]
     if len(set(parameters)) != len(parameters):
         raise KernelFault("compile", f"Buffers share a name: {', '.join(parameters)}.")
     if target.kind.name != "cuda":
@@ -257,7 +257,7 @@ class Lowerer:
             KernelFault: the record does not apply, or cannot be lowered.
         """
         if workload != self._workload:
-            self._module = operator_of(workload).module(workload)
+            self._module = tvm_operator(workload).module(workload)
             self._workload = workload
         return lower_record(self._module, record, workload)
 
