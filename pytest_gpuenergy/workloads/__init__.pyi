@@ -26,7 +26,6 @@ from .matrix_products import (
     Layout as Layout,
     Mode as Mode,
     measured_products as measured_products,
-    parse_gemm as parse_gemm,
     parse_requests as parse_requests,
     product_name as product_name,
     products_in as products_in,

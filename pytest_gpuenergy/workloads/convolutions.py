@@ -14,7 +14,12 @@ import numpy.typing as npt
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, whole
-from pytest_gpuenergy.workloads.workload import Tensor, Workload, check_parameter_names
+from pytest_gpuenergy.workloads.workload import (
+    Tensor,
+    Workload,
+    WorkloadKind,
+    check_parameter_names,
+)
 
 _SCRATCH_BYTES = 1 << 26
 _MAX_ELEMENTS = (1 << 31) - 1
@@ -243,8 +248,8 @@ _SIZES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){8,10}", re.ASCII)
 _FIXED = {"layout": "NCHW", "dtype": "float32"}
 
 
-class Conv2dKind:
-    """The kind ``conv2d``; see `registry.WorkloadKind`."""
+class Conv2dKind(WorkloadKind):
+    """The kind ``conv2d``."""
 
     name = Conv2d.kind
     grammar = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
@@ -274,7 +279,6 @@ class Conv2dKind:
         return workload.called(name)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
-        """From `Conv2d.parameters`; layout and dtype, which are always the same, may be missing."""
         given = dict(parameters)
         for key, only in _FIXED.items():
             if (value := given.pop(key, only)) != only:

@@ -23,7 +23,12 @@ from pytest_gpuenergy.workloads.inputs import (
     check_distribution,
 )
 from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff, whole
-from pytest_gpuenergy.workloads.workload import Tensor, Workload, check_parameter_names
+from pytest_gpuenergy.workloads.workload import (
+    Tensor,
+    Workload,
+    WorkloadKind,
+    check_parameter_names,
+)
 
 Layout = Literal["nn", "nt"]
 Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
@@ -280,20 +285,6 @@ def search_options_notice(text: str) -> str | None:
     return "t and O of the sizes have no effect here: they are for gpuenergy gemm tune."
 
 
-def parse_gemm(text: str) -> Gemm | None:
-    """Return the one matrix product that a text describes; None if it has another form.
-
-    Raises:
-        InputError: a size is missing, given twice or out of range.
-    """
-    if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
-        return None
-    request = _request(text)
-    if (request.trials, request.tuner) != (None, None):
-        raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
-    return request.workload
-
-
 def products_in(text: str) -> list[Gemm]:
     """Return the matrix products whose names are in a text such as the id of an item."""
     found: dict[str, Gemm] = {}
@@ -402,13 +393,13 @@ _BUNDLED_SIZES = (
 )
 
 
-class GemmKind:
-    """The kind ``gemm``; see `registry.WorkloadKind`."""
+class GemmKind(WorkloadKind):
+    """The kind ``gemm``."""
 
     name = Gemm.kind
     grammar = f"{GRAMMAR} [layout=nt] [mode=tf32]"
     example = "M=512 N=256 K=640 layout=nt"
-    networks: Mapping[str, tuple[Gemm, ...]] = {
+    networks: ClassVar = {
         "gemm": tuple(
             bare.called(product_name(bare))
             for sizes in _BUNDLED_SIZES
@@ -418,10 +409,14 @@ class GemmKind:
     }
 
     def parse(self, text: str) -> Gemm | None:
-        return parse_gemm(text)
+        if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
+            return None
+        request = _request(text)
+        if (request.trials, request.tuner) != (None, None):
+            raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
+        return request.workload
 
     def format_sizes(self, workload: Workload) -> str:
-        """``M=512 N=256 K=640 layout=nt``, with whatever else is not as usual."""
         given = {name: value for name, value in workload.parameters.items() if name != "kind"}
         if given["mode"] == MODES[0]:
             del given["mode"]
@@ -435,7 +430,6 @@ class GemmKind:
         return workload if name else workload.called(product_name(workload))
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
-        """From `Gemm.parameters`; all but the sizes may be missing."""
         known = [field for field in fields(Gemm) if field.name != "name"]
         check_parameter_names(self.name, known, parameters)
         return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all

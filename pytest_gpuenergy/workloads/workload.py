@@ -8,7 +8,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
@@ -355,6 +355,50 @@ def _draw(
     if isinstance(own, str):
         return draw_from(own, generator, dtype, shape)
     return rounded_to(generator.uniform(*own, shape), dtype)
+
+
+class WorkloadKind(ABC):
+    """A kind of workload.
+
+    Attributes:
+        name: the name of the kind, as in `Workload.kind`.
+        grammar: human-readable form of the text that `parse` accepts.
+        example: a text that `parse` accepts.
+        networks: bundled workloads, by the name of their network, which is unique across kinds.
+    """
+
+    name: ClassVar[str]
+    grammar: ClassVar[str]
+    example: ClassVar[str]
+    networks: ClassVar[Mapping[str, tuple[Workload, ...]]]
+
+    @abstractmethod
+    def parse(self, text: str) -> Workload | None:
+        """Return the workload with the sizes in ``text``, named after them; None for another form.
+
+        Raises:
+            InputError: a size is out of range.
+        """
+
+    @abstractmethod
+    def format_sizes(self, workload: Workload) -> str:
+        """Return the text from which `parse` makes such a workload, but for its name."""
+
+    @abstractmethod
+    def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
+        """Return the workload with a list of sizes, as in pyproject.toml; named, or after them.
+
+        Raises:
+            InputError: there are too few or too many, or one is out of range.
+        """
+
+    @abstractmethod
+    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Workload:
+        """Return the workload with `Workload.parameters` (without ``kind``), as read from a file.
+
+        Raises:
+            InputError: a parameter is missing, unknown or out of range.
+        """
 
 
 def whole_flops(flops: object, whose: str) -> int:

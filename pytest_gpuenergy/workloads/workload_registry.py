@@ -9,57 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_gpuenergy.support import InputError, project_table
 from pytest_gpuenergy.workloads.convolutions import Conv2dKind
 from pytest_gpuenergy.workloads.matrix_products import GemmKind
-from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
-
-
-class WorkloadKind(Protocol):
-    """A kind of workload.
-
-    Attributes:
-        name: the name of the kind, as in `Workload.kind`.
-        grammar: human-readable form of the text that `parse` accepts.
-        example: a text that `parse` accepts.
-        networks: bundled workloads, by the name of their network, which is unique across kinds.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def grammar(self) -> str: ...
-    @property
-    def example(self) -> str: ...
-    @property
-    def networks(self) -> Mapping[str, tuple[Workload, ...]]: ...
-
-    def parse(self, text: str) -> Workload | None:
-        """Return the workload with the sizes in ``text``, named after them; None for another form.
-
-        Raises:
-            InputError: a size is out of range.
-        """
-
-    def format_sizes(self, workload: Workload) -> str:
-        """Return the text from which `parse` makes such a workload, but for its name."""
-
-    def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
-        """Return the workload with a list of sizes, as in pyproject.toml.
-
-        Raises:
-            InputError: there are too few or too many, or one is out of range.
-        """
-
-    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Workload:
-        """Return the workload with `Workload.parameters` (without ``kind``), as read from a file.
-
-        Raises:
-            InputError: a parameter is missing, unknown or out of range.
-        """
-
+from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, is_plain_name
 
 CONV2D: WorkloadKind = Conv2dKind()
 """The default kind, also of files written before there were others."""
