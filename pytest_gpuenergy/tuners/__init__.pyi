@@ -54,7 +54,6 @@ from .template_spaces import (
     template_space as template_space,
 )
 from .tvm.database import (
-    METASCHEDULE as METASCHEDULE,
     RECORD_FILE as RECORD_FILE,
     WORKLOAD_FILE as WORKLOAD_FILE,
     Database as Database,
@@ -71,8 +70,6 @@ from .tvm.lower import (
     to_kernel as to_kernel,
 )
 from .tvm.operators import (
-    Conv2dOperator as Conv2dOperator,
-    GemmOperator as GemmOperator,
     apply_gemm_form as apply_gemm_form,
     product_sizes as product_sizes,
     tvm_operator as tvm_operator,
@@ -91,7 +88,6 @@ from .tvm.search_logs import (
     load_search as load_search,
     logs_in as logs_in,
     plain_name as plain_name,
-    refuse_ansor as refuse_ansor,
     sample as sample,
     write_filtered as write_filtered,
 )

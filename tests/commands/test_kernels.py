@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, load_kernel
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import METASCHEDULE, TEMPLATE_FORM, SimtParameters
+from pytest_gpuenergy.tuners import FORMS, TEMPLATE_FORM, SimtParameters
 from pytest_gpuenergy.tuning import (
     Measured,
     Record,
@@ -39,7 +39,7 @@ def write_records(folder: Path, workload: Conv2d, *, gpu: str = "NVIDIA H200") -
     )
     toolchain = {"tvm": "0.27.0", "target": {}}
     file = RecordFile(
-        workload, METASCHEDULE.tuner, gpu, "580.1", toolchain, "2026-01-01", 64, 32, records
+        workload, FORMS["tvm"].tuner, gpu, "580.1", toolchain, "2026-01-01", 64, 32, records
     )
     path = folder / file_name(workload)
     dump_records(file, path)

@@ -21,9 +21,9 @@ from pytest_gpuenergy.workloads import (
     ErrorBound,
     Tensor,
     Workload,
+    all_networks,
     from_parameters,
     parse_shape,
-    project_workloads,
     to_parameters,
 )
 
@@ -90,7 +90,7 @@ def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path: Path) -> Non
         parse_shape("blend:many")
     text = '[tool.gpuenergy.workloads]\nmine = {kind = "blend", size = 64}\n'
     (tmp_path / "pyproject.toml").write_text(text)
-    assert project_workloads(tmp_path) == (Blend("mine", 64),)
+    assert all_networks(tmp_path)["project"] == (Blend("mine", 64),)
 
 
 def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:

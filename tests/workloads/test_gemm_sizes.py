@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
+    KINDS,
     GemmRequest,
-    kind_named,
     measured_products,
     parse_requests,
     product_name,
@@ -126,13 +126,13 @@ def test_a_product_is_found_by_its_name_however_its_inputs_are_drawn(share: str)
 
 def test_a_workload_has_neither_trials_nor_tuner() -> None:
     with pytest.raises(InputError, match="t and O are no part of a workload"):
-        kind_named("gemm").parse("MNK=64 t=5")
+        KINDS["gemm"].parse("MNK=64 t=5")
 
 
 @pytest.mark.parametrize("sizes", [[], [1, 2], [1, 2, 3, 4]])
 def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
     with pytest.raises(InputError, match="gemm takes the three numbers M,N,K"):
-        kind_named("gemm").from_sizes("mine", sizes)
+        KINDS["gemm"].from_sizes("mine", sizes)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
 )
 def test_parameters_must_be_known(parameters: dict[str, object], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        kind_named("gemm").from_parameters("mine", parameters)
+        KINDS["gemm"].from_parameters("mine", parameters)

@@ -21,18 +21,18 @@ from pytest_gpuenergy.support import InputError, Worker
 from pytest_gpuenergy.tuners import (
     SPACES,
     GemmForm,
-    GemmOperator,
     KernelStore,
     load_database,
     load_records,
     product_sizes,
     require_space,
+    tvm_operator,
     useful_forms,
 )
 from pytest_gpuenergy.tuning import file_name, find_records
 from pytest_gpuenergy.workloads import Gemm
 
-OPERATOR = GemmOperator()
+OPERATOR = tvm_operator(Gemm("g", 8, 8, 8))
 MODES = ("float32", "float16", "bfloat16")
 SHARED_FLOATS = 48 * 1024 // 4
 

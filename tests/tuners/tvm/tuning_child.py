@@ -8,7 +8,6 @@ from typing import Any
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.tuners import (
-    Conv2dOperator,
     GemmForm,
     Lowerer,
     Space,
@@ -49,7 +48,7 @@ class Child:
 
     def lower_unchecked(self, workload: Conv2d, trace: Sequence[Any]) -> Kernel:
         """The kernel of a trace that nobody has looked at."""
-        module = apply_trace(Conv2dOperator().module(workload), trace)
+        module = apply_trace(tvm_operator(workload).module(workload), trace)
         return to_kernel(module, cuda_target("sm_90"), [t.name for t in workload.tensors])
 
     def lower_program(self, name: str, function: str | None) -> Kernel:
