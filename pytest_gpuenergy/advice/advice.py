@@ -156,6 +156,12 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
             found.append(_setting(field, name, goal, solution))
     best = min(found, key=lambda one: cost_figure(one.cost, goal.metric))
     tied = _tied(best, found, goal.metric)
+    rows, best_rows = ([field.row(name) for name in names] for names in (field.complete, tied))
+    edges = tuple(
+        f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
+        for labels, noun in ((limits, "power limit"), (clocks, "clock"))
+        if len(measured := labels(rows)) > 1 and labels(best_rows) == measured[:1]
+    )
     chosen = ChosenPlan(best.plan, best.candidate.rivals, len(tied))
     return Advice(
         tuple(field.workloads),
@@ -166,7 +172,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
         changes(base.candidate, chosen),
         tuple(found),
         tuple(too_slow),
-        _edges(field, tied),
+        edges,
     )
 
 
@@ -229,16 +235,6 @@ def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[s
         return change.low <= 0
 
     return tuple(one.setpoint for one in settings if may_be_as_good(one))
-
-
-def _edges(field: Field, tied: Sequence[str]) -> tuple[str, ...]:
-    """Return what is said where a lower limit or clock than any measured might be better still."""
-    rows, best = ([field.row(name) for name in names] for names in (field.complete, tied))
-    return tuple(
-        f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
-        for labels, noun in ((limits, "power limit"), (clocks, "clock"))
-        if len(measured := labels(rows)) > 1 and labels(best) == measured[:1]
-    )
 
 
 def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:

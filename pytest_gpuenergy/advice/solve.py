@@ -136,7 +136,10 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
                 price = energy + rate * time + rest_priced[number]
                 if time + rest_time[number] <= most_time and price < most_priced:
                     found.append(_PartialChoice(Cost(time, energy), (*choice, place)))
-        states = _undominated(found)
+        states = []
+        for state in sorted(found):
+            if not states or state.cost.energy < states[-1].cost.energy:
+                states.append(state)
         if len(states) > MAX_STATES:
             states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
             del states[MAX_STATES:]
@@ -165,14 +168,6 @@ def _filled(layers: Sequence[Layer], choice: Choice, most_time: float) -> Choice
 def _rests(values: Sequence[float]) -> list[float]:
     """Return the sums of the values after each place."""
     return [sum(values[place + 1 :]) for place in range(len(values))]
-
-
-def _undominated(states: list[_PartialChoice]) -> list[_PartialChoice]:
-    kept: list[_PartialChoice] = []
-    for state in sorted(states):
-        if not kept or state.cost.energy < kept[-1].cost.energy:
-            kept.append(state)
-    return kept
 
 
 def _front(layer: Layer) -> list[int]:

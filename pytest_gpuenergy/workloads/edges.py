@@ -127,7 +127,14 @@ def draw_edges(
             _plant(generator, values, _near(dtype, own, edges))
         _put_slices(generator, values, palette, edges, starts)
         rounded = rounded_to(values.astype(np.float64), dtype)
-        return rounded if own is None else _below(rounded, dtype, own[1])
+        if own is None:
+            return rounded
+        # Rounding may bring values to the end of their range, which is excluded.
+        beyond = numbers(rounded, dtype).astype(np.float64) >= own[1]
+        if not beyond.any():
+            return rounded
+        last = own[1] - max(abs(own[1]), 2.0 ** _TINY[0]) * 4 * unit_roundoff(dtype)
+        return np.where(beyond, rounded_to(np.array(last), dtype), rounded)
     kind = np.dtype(dtype)
     low, high = _whole_range(kind, own, edges)
     palette = _whole_palette(generator, kind, low, high)
@@ -294,15 +301,6 @@ def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None
     places = generator.random(values.shape) < 0.25
     drawn = chosen[generator.integers(chosen.size, size=int(places.sum()))]
     values[places] = drawn
-
-
-def _below(values: Array, dtype: str, end: float) -> Array:
-    """Return values that rounding has brought to the end of their range: that is excluded."""
-    found = numbers(values, dtype).astype(np.float64)
-    if not (found >= end).any():
-        return values
-    least = end - max(abs(end), 2.0 ** _TINY[0]) * 4 * unit_roundoff(dtype)
-    return np.where(found >= end, rounded_to(np.array(least), dtype), values)
 
 
 @dataclass(frozen=True)

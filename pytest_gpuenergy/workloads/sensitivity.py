@@ -282,19 +282,16 @@ def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str
         for name, value in wide.items()
     }
     draw = np.random.default_rng(0)
+
+    def signs(value: Values) -> Values:
+        """Draw -1 or 1 for each element, as bits, because there are many."""
+        drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
+        bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
+        return bits.reshape(value.shape).astype(np.float64) * 2 - 1
+
     while True:
         # A zero that stays one keeps its sign: -0.0 + 0.0 is 0.0.
         yield {
-            name: np.where(steps[name] > 0, value + steps[name] * _signs(draw, value), value)
+            name: np.where(steps[name] > 0, value + steps[name] * signs(value), value)
             for name, value in wide.items()
         }
-
-
-def _signs(draw: np.random.Generator, value: Values) -> Values:
-    """Return -1 or 1 for each element, in an array like ``value``.
-
-    They are drawn as bits, because there are many.
-    """
-    drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
-    bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
-    return bits.reshape(value.shape).astype(np.float64) * 2 - 1

@@ -193,22 +193,16 @@ class HopperTiling(Tiling):
         are better: they copy the next tile while they store one.
         """
         at_once = self.at_once(gemm, card)
+        # The height of a group, in tiles, that makes it roughly square minimizes traffic for A, B.
+        rows, columns = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
+        most = math.ceil(gemm.M / rows)
+        square = max(1, min(most, round(math.sqrt(at_once * columns / rows))))
         for tiling in super().divided(gemm, card):
             if tiling.blocks == 0 and self.tiles(gemm) > at_once:
-                for group in sorted({self.group, self._square_group(gemm, at_once)}):
+                for group in sorted({self.group, square}):
                     yield replace(tiling, blocks=at_once, whole_tiles=True, group=group)
             else:
                 yield tiling
-
-    def _square_group(self, gemm: Gemm, tiles: int) -> int:
-        """Return the group height, in tiles, that makes a group of ``tiles`` roughly square.
-
-        A square group minimizes the traffic for A and B.
-        """
-        along_m, along_n = self.cluster
-        ratio = along_n * self.tile_n / (along_m * self.tile_m)
-        rows = math.ceil(gemm.M / (along_m * self.tile_m))
-        return max(1, min(rows, round(math.sqrt(tiles * ratio))))
 
     @property
     def cluster(self) -> tuple[int, int]:

@@ -129,18 +129,22 @@ def load_database(path: Path) -> Database:
         workloads = tuple(
             _lines(stored, lambda _, text: compact(decode(text, tuple[str, str], "the line")))
         )
-    refuted = _refuted(path)
-    records = _lines(path, lambda line, text: _record(line, text, len(workloads)))
-    known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
-    return Database(path, workloads, tuple(known))
-
-
-def _refuted(path: Path) -> set[int]:
-    """Return the indices of the failed trials of a search of ours; of no other search."""
+    refuted: set[int] = set()
     trials_path = beside(path.with_name(TRIALS_FILE))
-    if trials_path is None or beside(path.with_name(IDENTITY_FILE)) is None:
-        return set()
-    return {trial.index for trial in read_trials(trials_path) if not trial.good}
+    if trials_path is not None and beside(path.with_name(IDENTITY_FILE)) is not None:
+        refuted = {trial.index for trial in read_trials(trials_path) if not trial.good}
+
+    def read_record(line: int, text: bytes) -> DatabaseRecord:
+        index, record = decode(text, tuple[_Index, list[Any]], "the line")
+        if workloads and index >= len(workloads):
+            raise FormError(f"it is of workload {shown(index)}, and there are {len(workloads)}")
+        content = check_form(record)
+        return DatabaseRecord(line, index, compact(content), tuple(map(float, content[1])))
+
+    records = (
+        replace(record, refuted=i in refuted) for i, record in enumerate(_lines(path, read_record))
+    )
+    return Database(path, workloads, tuple(records))
 
 
 def workload_path(path: Path) -> Path | None:
@@ -173,14 +177,6 @@ def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
                 "line if a search was interrupted there, otherwise name a database written by "
                 "MetaSchedule."
             ) from None
-
-
-def _record(line: int, text: bytes, workloads: int) -> DatabaseRecord:
-    index, record = decode(text, tuple[_Index, list[Any]], "the line")
-    if workloads and index >= workloads:
-        raise FormError(f"it is of workload {shown(index)}, and there are {workloads}")
-    content = check_form(record)
-    return DatabaseRecord(line, index, compact(content), tuple(map(float, content[1])))
 
 
 _WRITTEN_FAILED_S = 1e10

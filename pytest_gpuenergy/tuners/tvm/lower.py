@@ -213,25 +213,6 @@ def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
     return schedule.mod
 
 
-def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
-    """Return the kernel of a MetaSchedule record of a workload.
-
-    Args:
-        module: the workload's module.
-        record: the record, as JSON text.
-        workload: the workload.
-
-    Raises:
-        KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
-    """
-    content = _checked(record)
-    # TVM would silently apply tile sizes for other extents.
-    wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
-    if content[3] != wanted:
-        raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
-    return _lower(module, content, [tensor.name for tensor in workload.tensors])
-
-
 class Lowerer:
     """Takes records and returns kernels, in the child process.
 
@@ -254,26 +235,23 @@ class Lowerer:
         """Return the kernel of a MetaSchedule record (JSON text) of ``workload``.
 
         Raises:
-            KernelFault: the record does not apply, or cannot be lowered.
+            KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
         """
         if workload != self._workload:
             self._module = tvm_operator(workload).module(workload)
             self._workload = workload
-        return lower_record(self._module, record, workload)
-
-
-def _checked(record: str) -> list[Any]:
-    with refusing("The record"):
-        return check_record(parse(record))
-
-
-def _lower(module: Any, content: Sequence[Any], names: Sequence[str] | None) -> Kernel:
-    trace, _, target, _ = content
-    try:
-        target = _with_host(import_tvm().target.Target(target))
-    except Exception as error:
-        raise KernelFault("compile", f"TVM has no such target: {first_line(error)}") from None
-    return to_kernel(apply_trace(module, trace), target, names)
+        with refusing("The record"):
+            trace, _, target, arguments = check_record(parse(record))
+        # TVM would silently apply tile sizes for other extents.
+        wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
+        if arguments != wanted:
+            raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
+        try:
+            target = _with_host(import_tvm().target.Target(target))
+        except Exception as error:
+            raise KernelFault("compile", f"TVM has no such target: {first_line(error)}") from None
+        names = [tensor.name for tensor in workload.tensors]
+        return to_kernel(apply_trace(self._module, trace), target, names)
 
 
 def _with_host(target: Any) -> Any:

@@ -152,7 +152,10 @@ def apply_form(
     tiles = (*form.tile, sizes.step)
     if any(size % tile for size, tile in zip((*sizes.outputs, sizes.depth), tiles, strict=True)):
         schedule.pad_einsum(block, list(tiles))
-    output = _only_consumer(schedule, block)
+    (output,) = schedule.get_consumers(block)
+    while list(schedule.get_consumers(output)):  # blocks between, such as crops, are inlined
+        schedule.compute_inline(output)
+        (output,) = schedule.get_consumers(block)
     if form.parts == 1:
         schedule.set_scope(block, 0, "local")
         _tile(schedule, block, output, form, deep)
@@ -174,15 +177,6 @@ def index_map(ndim: int, to_indices: Callable[..., Sequence[Any]]) -> Any:
     import tvm
 
     return tvm.tirx.IndexMap.from_func(to_indices, ndim=ndim, index_dtype="int32")
-
-
-def _only_consumer(schedule: Any, block: Any) -> Any:
-    """Return the last block after ``block``; blocks between, such as crops, are inlined."""
-    (consumer,) = schedule.get_consumers(block)
-    while list(schedule.get_consumers(consumer)):
-        schedule.compute_inline(consumer)
-        (consumer,) = schedule.get_consumers(block)
-    return consumer
 
 
 def _add_up_at_output(schedule: Any, total: Any, output: Any, columns: int) -> None:
