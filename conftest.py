@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.plugin import load_run
-from pytest_gpuenergy.pytest_plugin import NETWORK, records_folder, sources_said
+from pytest_gpuenergy.pytest_plugin import NETWORK, records_folder, source_lines
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
 from pytest_gpuenergy.tuners import KernelStore, kernels_of, records_of
@@ -265,7 +265,7 @@ def _record_files(
                 sources[file.folder] = file.gpu
     if missing and not any(found):
         raise next(iter(missing.values()))
-    config.stash[SAID] = sources_said(sources, gpu)
+    config.stash[SAID] = source_lines(sources, gpu)
     if missing:
         config.stash[SAID].append(f"bench: left out, without records: {', '.join(missing)}")
     return found

@@ -14,11 +14,11 @@ from pytest_gpuenergy import __version__
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
+    error_message,
     printable_output,
     remove_leftovers,
     settle_places,
     still_running,
-    told,
 )
 
 COMMANDS = (
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
     except OSError as error:
         if error.filename is not None:
-            return _complain(told(error), _FAILURE)
+            return _complain(error_message(error), _FAILURE)
         _forget_output()
         return _complain(f"The output cannot be written: {error.strerror}.", _FAILURE)
     return code

@@ -23,7 +23,7 @@ from pytest_gpuenergy.devices import (
 from pytest_gpuenergy.support import DeviceError, InputError
 
 _EMULATED = re.compile(r"emulated(?::(?P<profile>[A-Za-z0-9_-]+?))?(?:x(?P<count>[0-9]{1,2}))?")
-_MOST_EMULATED = 16
+_MAX_EMULATED = 16
 _CHOICES = "auto, an index such as 0, a UUID such as GPU-..., or emulated[:PROFILE][xN]"
 
 
@@ -56,9 +56,9 @@ def check_spec(spec: str) -> EmulatedSpec | None:
     profile = match["profile"] or "h200"
     find_profile(profile)
     count = int(match["count"] or 1)
-    if not 1 <= count <= _MOST_EMULATED:
+    if not 1 <= count <= _MAX_EMULATED:
         raise InputError(
-            f"--gpu-device {spec!r} asks for {count} GPUs: choose 1 to {_MOST_EMULATED}."
+            f"--gpu-device {spec!r} asks for {count} GPUs: choose 1 to {_MAX_EMULATED}."
         )
     return EmulatedSpec(profile, count)
 
@@ -149,7 +149,12 @@ def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
         except DeviceError as error:
             if spec != "auto":
                 raise InputError(f"--gpu-device {spec} names an NVIDIA GPU: {error}") from None
-    uuids = [] if nvml is None else _visible_uuids(nvml)
+    uuids: Sequence[str] = ()
+    if nvml is not None:
+        try:
+            uuids = cuda_uuids()
+        except DeviceError:  # a power limit can be restored without CUDA
+            uuids = visible_gpus(os.environ, nvml_uuids(nvml)).uuids
     if nvml is not None and uuids:
         yield nvml_gpu(nvml, uuids[_place(spec, uuids)])
     else:
@@ -162,7 +167,7 @@ def open_emulated(uuid: str) -> Device | None:
     from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 
     for profile in PROFILES.values():
-        for index in range(_MOST_EMULATED):
+        for index in range(_MAX_EMULATED):
             if profile.uuid(index) == uuid:
                 return EmulatedDevice(profile, index)
     return None
@@ -190,13 +195,6 @@ def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
         return NvmlGpu(nvml, handle, gpu_name(nvml, handle), uuid, HostClock())
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
-
-
-def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
-    try:
-        return cuda_uuids()
-    except DeviceError:  # a power limit can be restored without CUDA
-        return visible_gpus(os.environ, nvml_uuids(nvml)).uuids
 
 
 def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:

@@ -102,7 +102,7 @@ def load_run(config: pytest.Config) -> RunPlugin:
             if collecting:
                 gc.enable()
 
-        loaded = RunPlugin.of(config)
+        loaded = RunPlugin(config)
         config.pluginmanager.register(loaded, RUN)
     return loaded
 

@@ -10,13 +10,14 @@ others need their place, and whoever needs it waits for their way to memory.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+
+from study_command import study_parser
 
 _FEATURES = (4096, 11008)
 _LAYERS = 40
@@ -87,9 +88,7 @@ def measure() -> list[dict[str, Any]]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print the times; exit code 2 without PyTorch or a GPU."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("--json", type=Path, metavar="PATH", help="Write the figures to this file")
     arguments = parser.parse_args(words)
     try:

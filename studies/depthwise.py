@@ -30,6 +30,7 @@ from typing import Any
 
 from depthwise_results import Results, load, table
 from depthwise_sides import Search, measured, missing_reason, tell, tuned
+from study_command import study_parser
 
 from pytest_gpuenergy.engine import Station, open_station
 from pytest_gpuenergy.support import GpuEnergyError, InputError, KernelFault, plain
@@ -153,9 +154,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command: exit code 1 if layers are left, 2 if it cannot run."""
     from pytest_gpuenergy.support import interrupt_once
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     add = parser.add_argument
     add("--json", type=Path, required=True, metavar="PATH", help="File of results")
     add("--out", type=Path, metavar="DIR", help="Record files (default: beside --json)")

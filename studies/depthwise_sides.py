@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,14 @@ from pytest_gpuenergy.engine import (
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.tuners import SearchSettings, Spaces, kernels_of, load_records
-from pytest_gpuenergy.tuning import TEMPLATE, StationConfirmer, Tuner, TuneSettings, find_records
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    StationConfirmer,
+    Tuner,
+    TuneSettings,
+    TuningGpus,
+    find_records,
+)
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads import Conv2d, Workload
@@ -65,13 +71,12 @@ def tuned(
     """
     with Spaces() as spaces:
         tuner = Tuner(
-            device=station.device,
+            gpus=TuningGpus((station.device,), (StationConfirmer(station, tell),)),
             make_space=spaces.of(TEMPLATE, station.device, SearchSettings(seed=0, threads=1)),
             folder=search.folder,
             settings=TuneSettings(
                 search.trials, keep=search.kernels, energy=False, resume=True, best_only=True
             ),
-            confirm=partial(StationConfirmer(station, tell).confirm, energy=False),
             tell=tell,
             live=None,
             stop=stop,

@@ -11,7 +11,6 @@ as means over kernels, and the mean difference with a 95 % bootstrap interval ov
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from predicted_gains import Pair, pairs_of, spearman
 from searched import read_searches
+from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.report import markdown_table
@@ -68,28 +68,22 @@ def rows(kernels: Sequence[Sequence[Pair]]) -> Iterator[list[str]]:
         yield [name, f"{alone.mean():.3f}", f"{with_move.mean():.3f}", difference]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if the searches cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("place", type=Path, help="A folder or a record of searches")
     parser.add_argument("--objective", type=Metric, choices=list(Metric), default=None)
     parser.add_argument("--kernels", default="", help="Names, with commas (default: all)")
     arguments = parser.parse_args(words)
-    try:
-        searches = read_searches(arguments.place)
-        names = arguments.kernels.split(",") if arguments.kernels else None
-        chosen = [one for one in searches if names is None or one.spec.name in names]
-        kernels = [pairs for one in chosen if (pairs := pairs_of(one, arguments.objective))]
-        if not kernels:
-            raise InputError(f"{arguments.place} has no such searches with variants.")
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
+    searches = read_searches(arguments.place)
+    names = arguments.kernels.split(",") if arguments.kernels else None
+    chosen = [one for one in searches if names is None or one.spec.name in names]
+    kernels = [pairs for one in chosen if (pairs := pairs_of(one, arguments.objective))]
+    if not kernels:
+        raise InputError(f"{arguments.place} has no such searches with variants.")
     head = ["", "of the action alone", "and of its move", "difference"]
     print(markdown_table(head, rows(kernels)))
-    return 0
 
 
 if __name__ == "__main__":

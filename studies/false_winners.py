@@ -23,7 +23,6 @@ see `Noise`.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from gate_simulation import TRIAL_SD_ENERGY, TRIAL_SD_TIME
+from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.record import (
     METRICS,
@@ -370,11 +370,10 @@ def _percent(share: float, runs: int) -> str:
     return f"{share:.1%} ±{1.96 * math.sqrt(centre * (1 - centre) / count):.1%}"
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if an option cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="Searches for each row")
     parser.add_argument("--candidates", default="10,50", help="Of a search")
     parser.add_argument("--gains", default="0,2,5", help="Of one candidate, percent")
@@ -391,27 +390,22 @@ def main(words: Sequence[str] | None = None) -> int:
         "--spent", action="store_true", help="Print rounds and gains lost by ending early instead"
     )
     arguments = parser.parse_args(words)
-    try:
-        if arguments.runs < 1 or arguments.rounds < 2:
-            raise InputError("A simulation needs --runs of at least 1 and --rounds of at least 2.")
-        candidates = [round(x) for x in _numbers("--candidates", arguments.candidates, 1)]
-        gains = [x / 100 for x in _numbers("--gains", arguments.gains, 0)]
-        found = partial(
-            smallest_table
-            if arguments.smallest
-            else partial(table, gains=gains, spent=arguments.spent),
-            arguments.seed,
-            candidates=candidates,
-            rounds=arguments.rounds,
-            drift=arguments.drift / 100,
-            runs=arguments.runs,
-            heavy_tails=arguments.heavy_tails,
-        )
-        print(found())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    if arguments.runs < 1 or arguments.rounds < 2:
+        raise InputError("A simulation needs --runs of at least 1 and --rounds of at least 2.")
+    candidates = [round(x) for x in _numbers("--candidates", arguments.candidates, 1)]
+    gains = [x / 100 for x in _numbers("--gains", arguments.gains, 0)]
+    found = partial(
+        smallest_table
+        if arguments.smallest
+        else partial(table, gains=gains, spent=arguments.spent),
+        arguments.seed,
+        candidates=candidates,
+        rounds=arguments.rounds,
+        drift=arguments.drift / 100,
+        runs=arguments.runs,
+        heavy_tails=arguments.heavy_tails,
+    )
+    print(found())
 
 
 def _numbers(option: str, text: str, least: float) -> list[float]:

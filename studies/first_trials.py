@@ -14,7 +14,6 @@ trials that find nothing. The device is one like that of the searches; nothing r
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -24,10 +23,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
+from study_command import in_one_sentence, study_parser
+
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.support import GpuEnergyError, InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import TEMPLATE_FORM, template_space
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed
 from pytest_gpuenergy.workloads import from_parameters
@@ -148,31 +149,25 @@ def _identity(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} does not say which workload was searched.") from None
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if there is no search."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("folder", type=Path, help="That of gpuenergy tune --out")
     parser.add_argument("--first", type=int, default=16, help="Trials (default: 16)")
     parser.add_argument("--again", metavar="DEVICE", help="Such as emulated:h100, see above")
     arguments = parser.parse_args(words)
-    try:
-        if arguments.first < 1:
-            raise InputError(f"--first {arguments.first} is no number of trials: give at least 1.")
-        found = searches(arguments.folder)
-        if arguments.again:
-            raws = [path.parent for path in sorted(arguments.folder.rglob(TRIALS_FILE))]
-            with open_device(arguments.again) as device:
-                found = [
-                    replace(one, again_ms=times_again_ms(raw, device, arguments.first))
-                    for one, raw in zip(found, raws, strict=True)
-                ]
-        print(table(found, arguments.first))
-    except GpuEnergyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    if arguments.first < 1:
+        raise InputError(f"--first {arguments.first} is no number of trials: give at least 1.")
+    found = searches(arguments.folder)
+    if arguments.again:
+        raws = [path.parent for path in sorted(arguments.folder.rglob(TRIALS_FILE))]
+        with open_device(arguments.again) as device:
+            found = [
+                replace(one, again_ms=times_again_ms(raw, device, arguments.first))
+                for one, raw in zip(found, raws, strict=True)
+            ]
+    print(table(found, arguments.first))
 
 
 if __name__ == "__main__":

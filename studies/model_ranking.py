@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from ranking import TOP, Row, agreement, close_pairs, regret, table
+from study_command import study_parser
 
 from pytest_gpuenergy.devices import Work
 from pytest_gpuenergy.emulator import (
@@ -262,17 +263,15 @@ class Counter:
     def traffic(self, kernel: Kernel, workload: Workload) -> tuple[Traffic, ...]:
         def count() -> tuple[Traffic, ...]:
             with arenas_for(workload, 0) as arenas:
-                profile = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
-            return profile.traffic
+                checked = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
+            return tuple(launch.traffic for launch in checked)
 
         return self.cache.traffic(kernel, count)
 
 
 def main() -> int:
     """Run the command; exit code 2 if the records cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], metavar="DIR")
     parser.add_argument("--cases", type=lambda text: text.split(","), metavar="LIST")
     parser.add_argument("--json", type=Path, metavar="PATH", help="Also write the figures here")

@@ -16,7 +16,6 @@ Searches are read from folders, or from a file that ``studies/searched.py`` has 
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 from searched import Searched, read_searches
+from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES
 from pytest_gpuenergy.record import Metric
@@ -141,11 +141,10 @@ def rows_of_moves(pairs: Sequence[Pair]) -> Iterator[list[str]]:
         yield [move, str(len(some)), *(f"{mean:+.2f}" for mean in means)]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if the folder cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("places", type=Path, nargs="+", help="Folders or records of searches")
     parser.add_argument("--good", type=float, default=0.02, help="A fraction (default: 0.02)")
     parser.add_argument(
@@ -157,27 +156,22 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", default="", help="Names, with commas (default: all)")
     parser.add_argument("--moves", action="store_true", help="A line for each move, not kernel")
     arguments = parser.parse_args(words)
-    try:
-        searches = [one for place in arguments.places for one in read_searches(place)]
-        found = [
-            (one.spec.name, pairs)
-            for one in searches
-            if not arguments.kernels or one.spec.name in arguments.kernels.split(",")
-            if len(pairs := pairs_of(one, arguments.objective)) >= _FEWEST
-        ]
-        if not found:
-            names = ", ".join(map(str, arguments.places))
-            raise InputError(f"{names} has no search with {_FEWEST} variants or more.")
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    searches = [one for place in arguments.places for one in read_searches(place)]
+    found = [
+        (one.spec.name, pairs)
+        for one in searches
+        if not arguments.kernels or one.spec.name in arguments.kernels.split(",")
+        if len(pairs := pairs_of(one, arguments.objective)) >= _FEWEST
+    ]
+    if not found:
+        names = ", ".join(map(str, arguments.places))
+        raise InputError(f"{names} has no search with {_FEWEST} variants or more.")
     if arguments.moves:
         every = [pair for _, pairs in found for pair in pairs]
         print(markdown_table(["move", "variants", "found", "predicted"], rows_of_moves(every)))
-        return 0
+        return
     head = ["kernel", "variants", "rank correlation", "deviation", "good ones left out"]
     print(markdown_table(head, [row(*one, arguments.good) for one in found]))
-    return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ The plot, SVG or PNG depending on the file name, requires ``pip install vl-conve
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections import Counter
@@ -22,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report import (
@@ -34,7 +35,7 @@ from pytest_gpuenergy.report import (
     merge,
     tie,
 )
-from pytest_gpuenergy.support import GpuEnergyError, InputError
+from pytest_gpuenergy.support import InputError
 
 PEER = "cublas"
 """What the others' times are compared with."""
@@ -303,11 +304,10 @@ def _with_ends(name: str, value: float, relative: float) -> dict[str, float]:
     }
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if a report cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("reports", type=Path, nargs="+", help="Files of --gpuenergy-json")
     parser.add_argument(
         "--all-figures",
@@ -316,20 +316,15 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
-    try:
-        report = merge([load_report(path) for path in arguments.reports])
-        rows = rows_of(report)
-        run = report.run
-        gpu = f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"
-        print(f"{gpu}, driver {run.software.get('driver', 'unknown')}\n")
-        for line in tables(rows, all_figures=arguments.all_figures):
-            print(line)
-        if arguments.plot is not None:
-            draw(plot(rows, gpu), arguments.plot)
-    except GpuEnergyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    report = merge([load_report(path) for path in arguments.reports])
+    rows = rows_of(report)
+    run = report.run
+    gpu = f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"
+    print(f"{gpu}, driver {run.software.get('driver', 'unknown')}\n")
+    for line in tables(rows, all_figures=arguments.all_figures):
+        print(line)
+    if arguments.plot is not None:
+        draw(plot(rows, gpu), arguments.plot)
 
 
 if __name__ == "__main__":

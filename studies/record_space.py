@@ -12,7 +12,6 @@ estimate: `studies/spaces` has what it was when strategies were compared.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import itertools
 import sys
@@ -21,8 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from study_command import in_one_sentence, study_parser
+
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
-from pytest_gpuenergy.support import GpuEnergyError, InputError, encode, write_atomically
+from pytest_gpuenergy.support import InputError, encode, write_atomically
 from pytest_gpuenergy.tuners import SimtParameters
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
@@ -113,20 +114,14 @@ def document() -> dict[str, Any]:
     }
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if the file cannot be written."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("path", type=Path, help="File to write; its name ends in .json.gz")
     arguments = parser.parse_args(words)
-    try:
-        content = encode(document())
-        write_atomically(arguments.path, gzip.compress(content, mtime=0))
-    except (GpuEnergyError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    content = encode(document())
+    write_atomically(arguments.path, gzip.compress(content, mtime=0))
 
 
 if __name__ == "__main__":

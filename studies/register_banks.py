@@ -20,9 +20,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from study_command import in_one_sentence
+
 from pytest_gpuenergy.devices import NvrtcCompiler, sass_listing
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters, load_records
 from pytest_gpuenergy.workloads import Gemm
 
@@ -170,7 +172,8 @@ def row(gemm: Gemm, one: SimtParameters, loop: Loop, speed: str) -> str:
     return f"| {size} | {tile} | {kept} | {loop.banks:.2f} | {loop.cycles:.2f} | {speed} |"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("records", type=Path, help="Folder of record files")
@@ -180,13 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     columns = ("M x N x K", "tile, of a thread", "A", "cycles by banks", "in all", "TFLOP/s")
     print(f"| {' | '.join(columns)} |")
     print("|---|---|---|---:|---:|---:|")
-    try:
-        for line in rows(options.records, options.layout, options.architecture):
-            print(line, flush=True)
-    except GpuEnergyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    for line in rows(options.records, options.layout, options.architecture):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

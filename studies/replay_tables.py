@@ -9,15 +9,16 @@ depending on the file name, requires ``pip install vl-convert-python``.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from study_command import in_one_sentence, study_parser
+
 from pytest_gpuenergy.replay import EXCHANGES, GRAPH, Account, ReplayReport
 from pytest_gpuenergy.report import draw, markdown_table
-from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, decode, read_bytes
+from pytest_gpuenergy.support import FormError, InputError, decode, read_bytes
 
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
 _ATTENTION = ("scaled_dot_product_attention", "softmax")
@@ -203,23 +204,17 @@ def _kind(operator: str) -> str:
     return "other calls"
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if a report cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("reports", type=Path, nargs="+", help="Files gpu_energy_report.json")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
-    try:
-        steps = [step for path in arguments.reports for step in steps_of(load(path))]
-        print(table(steps))
-        if arguments.plot is not None:
-            draw(plot(steps), arguments.plot)
-    except GpuEnergyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    steps = [step for path in arguments.reports for step in steps_of(load(path))]
+    print(table(steps))
+    if arguments.plot is not None:
+        draw(plot(steps), arguments.plot)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ or, for ``of others``, of another action of the same state, which says nothing.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import sys
@@ -31,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.search import (
@@ -42,7 +42,7 @@ from pytest_gpuenergy.search import (
     RandomSearch,
     RecordedSpace,
     SearchParameters,
-    Strategy,
+    SearchStrategy,
     improvement,
     read_t4,
 )
@@ -135,7 +135,7 @@ def block_sizes(space: RecordedSpace) -> list[str]:
     return space.with_values(**fixed)
 
 
-STRATEGIES: Mapping[str, Callable[[RecordedSpace, int], Strategy]] = {
+STRATEGIES: Mapping[str, Callable[[RecordedSpace, int], SearchStrategy]] = {
     "random": lambda space, seed: RandomSearch(space, seed=seed),
     "random expansion": lambda space, seed: RandomExpansion(space, seed=seed),
     "hill climbing, first": lambda space, seed: HillClimbing(space, seed=seed),
@@ -192,7 +192,7 @@ def compare(
     return Comparison(name, {key: np.array(found) for key, found in rows.items()})
 
 
-def _run(space: RecordedSpace, strategy: Strategy, budgets: Sequence[int]) -> list[float]:
+def _run(space: RecordedSpace, strategy: SearchStrategy, budgets: Sequence[int]) -> list[float]:
     found: list[float] = []
     used = 0
     for budget in budgets:
@@ -232,7 +232,7 @@ def _run_tree(
     return found
 
 
-def _share(space: RecordedSpace, strategy: Strategy) -> float:
+def _share(space: RecordedSpace, strategy: SearchStrategy) -> float:
     assert strategy.incumbent is not None  # the start did not fail
     return space.optimum / strategy.incumbent.cost
 
@@ -291,11 +291,10 @@ def _words(figures: tuple[float, float, float], sign: str = "") -> str:
     return f"{mean} ({low} to {high})"
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if a file or an option cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="T4 result files")
     parser.add_argument("--budgets", default="25,50,100,200", help="Evaluations")
     parser.add_argument("--seeds", type=int, default=20, help="How many, from 0 on (default: 20)")
@@ -310,30 +309,25 @@ def main(words: Sequence[str] | None = None) -> int:
         help="Also with predicted gains of these errors, such as 0.1,0.3",
     )
     arguments = parser.parse_args(words)
-    try:
-        budgets = _budgets(arguments.budgets)
-        errors = _errors(arguments.predicted)
-        if arguments.seeds < 2:
-            raise InputError(f"--seeds {arguments.seeds} gives no interval: give at least 2.")
-        parameters = SearchParameters.of(dict(_setting(text) for text in arguments.set))
-        comparisons = [
-            compare(
-                path.name.partition(".")[0],
-                RecordedSpace(read_t4(path), neighbours=arguments.neighbours),
-                budgets=budgets,
-                seeds=range(arguments.seeds),
-                parameters=parameters,
-                errors=errors,
-            )
-            for path in arguments.files
-        ]
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    budgets = _budgets(arguments.budgets)
+    errors = _errors(arguments.predicted)
+    if arguments.seeds < 2:
+        raise InputError(f"--seeds {arguments.seeds} gives no interval: give at least 2.")
+    parameters = SearchParameters.of(map(_setting, arguments.set))
+    comparisons = [
+        compare(
+            path.name.partition(".")[0],
+            RecordedSpace(read_t4(path), neighbours=arguments.neighbours),
+            budgets=budgets,
+            seeds=range(arguments.seeds),
+            parameters=parameters,
+            errors=errors,
+        )
+        for path in arguments.files
+    ]
     print(found_table(comparisons, budgets))
     print()
     print(difference_table(comparisons, budgets))
-    return 0
 
 
 def _budgets(text: str) -> list[int]:

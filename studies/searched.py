@@ -9,7 +9,6 @@ and the move of each variant. `read_searches` reads it, and folders of searches,
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.search import (
     BASELINE,
@@ -35,7 +35,6 @@ from pytest_gpuenergy.search import (
 )
 from pytest_gpuenergy.support import (
     FormError,
-    GpuEnergyError,
     InputError,
     decode,
     encode,
@@ -133,22 +132,16 @@ def _result(path: Path) -> Result:
     return replace(found, gpu="", correctness={}, steps_s={})
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if a folder cannot be read or the file cannot be written."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_parser(__doc__)
     parser.add_argument("outdirs", type=Path, nargs="+", help="As --outdir of gpuenergy optimize")
     parser.add_argument("path", type=Path, help="File to write; its name ends in .json.gz")
     arguments = parser.parse_args(words)
-    try:
-        found = [one for outdir in arguments.outdirs for one in read_searches(outdir)]
-        content = encode(msgspec.to_builtins(found))
-        write_atomically(arguments.path, gzip.compress(content, mtime=0))
-    except (GpuEnergyError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    found = [one for outdir in arguments.outdirs for one in read_searches(outdir)]
+    content = encode(msgspec.to_builtins(found))
+    write_atomically(arguments.path, gzip.compress(content, mtime=0))
 
 
 if __name__ == "__main__":

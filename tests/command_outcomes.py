@@ -29,3 +29,10 @@ def outcome_of(*words: object) -> Outcome:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([*map(str, words)])
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def ended(code: int, *words: object) -> Outcome:
+    """What is printed by ``gpuenergy`` with these words, which ends with this exit code."""
+    outcome = outcome_of(*words)
+    assert outcome.code == code, outcome
+    return outcome

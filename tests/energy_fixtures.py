@@ -12,21 +12,21 @@ from jobs import job_of
 from power_cards import PRIOR_MW, as_real, write
 
 from pytest_gpuenergy.devices import NvmlGpu, Repeater
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, Runner
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 
 TIME_MS, POWER_W = 0.0194, 419.0
 
 
 @pytest.fixture
-def runner() -> Runner:
+def runner() -> HostRunner:
     """Compiles and runs nothing."""
-    made: Runner = create_autospec(Runner, instance=True)
+    made: HostRunner = create_autospec(HostRunner, instance=True)
     return made
 
 
 @pytest.fixture
-def device(runner: Runner) -> Iterator[EmulatedDevice]:
+def device(runner: HostRunner) -> Iterator[EmulatedDevice]:
     """An emulated H200 that is idle."""
     with EmulatedDevice(DEFAULT_PROFILE, runner=runner) as found:
         assert isinstance(found, EmulatedDevice)

@@ -82,17 +82,13 @@ class Search:
             settings = Settings(powercap, "current", False)
             found = claim_fleet(stack, fleet, "emulated", settings, self.told.append, "--fleet")
             tuner = Tuner(
-                device=found.devices[0],
+                gpus=found,
                 make_space=space,
                 folder=self.folder,
                 settings=TuneSettings(4, 1, energy=False, resume=True),
-                confirm=found.confirm(energy=False),
                 tell=self.told.append,
                 live=None,
                 stop=self.stop,
-                team=found.team,
-                devices=found.devices,
-                remote=True,
             )
             assert len([*tuner.tune([ONE])]) == 1
 

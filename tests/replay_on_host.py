@@ -62,10 +62,10 @@ def host_stands_in(
     def planner(
         _device: object, folder: Path, cache: Any, export: str = "", ranks: Ranks = ALONE
     ) -> Any:
-        source = replay_run.source_of(read_profile(folder), export)
+        source = replay_run.replay_source(read_profile(folder), export)
         return live.live_planner("cpu", cache, source, ranks)
 
-    patch.setattr(replay_run, "planner_for", planner)
+    patch.setattr(replay_run, "choose_planner", planner)
     patch.setattr(graphs, "GraphRepeater", repeat)
     patch.setattr(Harness, "measure_callable", measure)
     patch.setattr(live, "launches", host_operators)

@@ -115,15 +115,7 @@ def compare_pairs(
 
 @dataclass
 class _Found:
-    """The items of two revisions, by what becomes of them.
-
-    Attributes:
-        pairs: The items to measure, the earlier one of each pair first.
-        unknown: The items that have no counterpart to compare with.
-        failed: The items that are wrong in the later revision.
-        unchanged: The items whose kernels are equal in both.
-        gone: The items that only the earlier revision has.
-    """
+    """The items of two revisions by what becomes of them; of a pair, the earlier one is first."""
 
     pairs: list[tuple[Exhibit, Exhibit]] = field(default_factory=list)
     unknown: list[Unmatched] = field(default_factory=list)

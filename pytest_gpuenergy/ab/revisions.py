@@ -23,12 +23,7 @@ _OK, _TESTS_FAILED, _USAGE_ERROR, _NOTHING_COLLECTED = 0, 1, 4, 5  # pytest.Exit
 
 @dataclass(frozen=True)
 class PytestRun:
-    """A completed run of pytest.
-
-    Attributes:
-        failed: Whether a test or the run as a whole failed.
-        end: The last lines of its output.
-    """
+    """A completed run of pytest: whether a test or the whole run failed, and its last lines."""
 
     failed: bool
     end: str

@@ -1,65 +1,32 @@
-"""``gpuenergy clean``: removes what this package generated, and nothing else.
-
-The first part is the command; the second decides which files and folders are ours.
-"""
+"""``gpuenergy clean``: removes what this package generated, and nothing else."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from argparse import Namespace
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, count
-from pytest_gpuenergy.support import GpuEnergyError, InputError, is_link, is_there
-
-_HOME = ".gpuenergy"
-_SIGN = "# Made by pytest-gpuenergy"
-"""First words of the ``.gitignore`` that this package writes into its folder."""
-_DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
-_RUN_FILES = re.compile(
-    r"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/([^/]+/)?EMULATED\.txt|"
-    rf"csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
-    rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
+from pytest_gpuenergy.support import (
+    CACHE_ENTRY,
+    CACHE_FOLDERS,
+    GpuEnergyError,
+    InputError,
+    is_link,
+    is_there,
 )
-"""The files that a run writes, by their path in its folder."""
-
-CACHE_FOLDERS = (
-    "charts",
-    "chosen",
-    "cubin",
-    "cutlass",
-    "emulated/host",
-    "emulated/traffic",
-    "lowered",
-    "programs",
-    "references",
-    "seeds",
-    "triton",
-    "verified",
-)
-"""Folders that this package creates in its cache."""
-
-_CACHE_ENTRY = re.compile(
-    r"(host-)?[0-9a-f]{12,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
-    r"\.(host|build)-[\w-]+"
-)
-"""Names in these folders: the hash of what an entry was made from, or an unfinished build.
-
-The user can choose the cache folder, so the name of a folder in it alone proves nothing.
-"""
-
 
 _MAKING_S = 3600.0
 """Age up to which an unfinished copy of a project may still be in the making."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class FoundFiles:
     """The contents of this package's folders.
 
@@ -71,63 +38,87 @@ class FoundFiles:
         used: folders that we created and that are in use.
     """
 
-    generated: tuple[Path, ...] = ()
-    folders: tuple[Path, ...] = ()
-    foreign: tuple[Path, ...] = ()
-    groups: tuple[Path, ...] = ()
-    used: tuple[Path, ...] = ()
+    generated: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    foreign: list[Path] = field(default_factory=list)
+    groups: list[Path] = field(default_factory=list)
+    used: list[Path] = field(default_factory=list)
 
-    def __add__(self, other: FoundFiles) -> FoundFiles:
-        return FoundFiles(
-            self.generated + other.generated,
-            self.folders + other.folders,
-            self.foreign + other.foreign,
-            self.groups + other.groups,
-            self.used + other.used,
-        )
+    @classmethod
+    def in_tree(cls, path: Path, is_ours: Callable[[Path], object]) -> FoundFiles:
+        """Return what is at ``path`` and below it; links are not followed."""
+        found = cls()
+        if not is_ours(path):
+            found.foreign.append(path)
+        elif _is_folder(path):
+            for entry in _entries(path):
+                found.add(cls.in_tree(entry, is_ours))
+            found.folders.append(path)
+        else:
+            found.generated.append(path)
+        return found
+
+    def add(self, other: FoundFiles) -> None:
+        """Add what was found elsewhere."""
+        self.generated += other.generated
+        self.folders += other.folders
+        self.foreign += other.foreign
+        self.groups += other.groups
+        self.used += other.used
+
+    def remove_last(self, sign: Path) -> None:
+        """Have a file that marks a folder as ours removed last, and only with all the rest.
+
+        An interrupted or incomplete clean can then be repeated.
+        """
+        if sign in self.generated:
+            self.generated.remove(sign)
+            self.generated += () if self.foreign else (sign,)
 
 
-def find_project_files(root: Path, *, keep: int = 0) -> FoundFiles:
-    """Return the runs under ``root/.gpuenergy``, except the last ``keep`` of them.
+def find_runs(root: Path, *, keep: int = 0) -> FoundFiles:
+    """Return the runs of a project, except the last ``keep`` of them.
 
     Raises:
-        InputError: there is a folder of that name that this package did not create.
+        InputError: its folder of runs was not created by this package.
     """
-    home = root / _HOME
+    from pytest_gpuenergy.report import HOME, IGNORE_SIGN
+
+    home = root / HOME
+    found = FoundFiles()
     if not is_link(home) and not is_there(home):
-        return FoundFiles()
-    sign = home / ".gitignore"
-    if is_link(home) or not _is_ours(sign):
+        return found
+    sign, runs, pointer = home / ".gitignore", home / "runs", home / "latest"
+    marked = not is_link(home) and _is_file(sign)
+    if not (marked and sign.read_text(errors="replace").startswith(IGNORE_SIGN)):
         raise InputError(
             f"{home} was not made by gpuenergy, or is a link, so nothing is removed there: "
             "inspect it and remove it by hand."
         )
-    runs, pointer = home / "runs", home / "latest"
-    entries = list(_entries(runs)) if _is_folder(runs) else []
+    entries = _entries(runs) if _is_folder(runs) else []
     ours = [path for path in entries if _is_folder(path) and _is_file(path / "run.json")]
-    kept = _last(ours, keep, pointer)
-    found = FoundFiles()
-    for folder in entries:
-        if folder in ours:
-            found += FoundFiles() if folder in kept else _of_run(folder)
-        else:
-            found += FoundFiles(foreign=(folder,))
-    others = [path for path in _entries(home) if path not in (sign, pointer, runs)]
-    if (is_link(runs) or is_there(runs)) and not _is_folder(runs):
-        others.append(runs)
-    # The sign is removed last, so an interrupted clean can be repeated.
-    generated = tuple(path for path in (pointer, sign) if _is_file(path) and not kept)
-    if found.foreign or others:
-        generated = tuple(path for path in generated if path != sign)
-    folders = (runs,) if _is_folder(runs) else ()
-    return found + FoundFiles(generated, (*folders, home), tuple(others))
-
-
-def _last(runs: list[Path], count: int, pointer: Path) -> set[Path]:
-    """Return the last ``count`` runs, by the time in their names; a resumed run is the last."""
+    # The names of runs begin with their time; one that was resumed is the latest.
     latest = pointer.read_text(errors="replace").strip() if _is_file(pointer) else ""
-    ordered = sorted(runs, key=lambda run: (run.name == latest, run.name))
-    return set(ordered[len(ordered) - count :] if count else [])
+    ordered = sorted(ours, key=lambda run: (run.name == latest, run.name))
+    kept = ordered[len(ordered) - keep :] if keep else []
+    for path in entries:
+        if path not in ours:
+            found.foreign.append(path)
+        elif path not in kept:
+            run = FoundFiles.in_tree(path, partial(_is_of_run, path))
+            run.remove_last(path / "run.json")
+            run.groups.append(path)
+            found.add(run)
+    for path in _entries(home):
+        if path == runs and _is_folder(runs):
+            found.folders.append(runs)
+        elif path not in (pointer, sign):
+            found.foreign.append(path)
+        elif _is_file(path) and not kept:
+            found.generated.append(path)
+    found.folders.append(home)
+    found.remove_last(sign)
+    return found
 
 
 def find_fleet_files(fleets: Path, *, keep: int = 0) -> FoundFiles:
@@ -143,48 +134,28 @@ def find_fleet_files(fleets: Path, *, keep: int = 0) -> FoundFiles:
         InputError: a folder of runs was not made by this package.
     """
     found = FoundFiles()
-    if not _is_folder(fleets):
-        return found
-    for project in _entries(fleets):
+    busy: set[Path] = set()  # the working directories of processes that this user may inspect
+    for process in Path("/proc").glob("[0-9]*/cwd") if _is_folder(fleets) else ():
+        with suppress(OSError):
+            folder = process.readlink()
+            busy.update((folder, *folder.parents))
+    for project in _entries(fleets) if _is_folder(fleets) else ():
         copies = project / "copies"
         if not _is_folder(project) or not _is_folder(copies):
-            found += FoundFiles(foreign=(project,))
+            found.foreign.append(project)
             continue
-        busy = _working_folders()
         for copy in _entries(copies):
+            age_s = time.time() - copy.lstat().st_mtime
             if not _is_folder(copy):
-                found += FoundFiles(foreign=(copy,))
-            elif _is_new(copy) or any(copy in (folder, *folder.parents) for folder in busy):
-                found += FoundFiles(used=(copy,))
+                found.foreign.append(copy)
+            elif copy in busy or (copy.name.startswith(".") and age_s < _MAKING_S):
+                found.used.append(copy)
             else:
-                found += _with_links(copy) + FoundFiles(groups=(copy,))
-        found += find_project_files(project, keep=keep)
-        found += FoundFiles(folders=(copies, project))
+                found.add(FoundFiles.in_tree(copy, lambda _: True))
+                found.groups.append(copy)
+        found.add(find_runs(project, keep=keep))
+        found.folders += (copies, project)
     return found
-
-
-def _with_links(path: Path) -> FoundFiles:
-    """Return a folder of ours and all that is in it; links are removed, not followed."""
-    if not _is_folder(path):
-        return FoundFiles(generated=(path,))
-    found = FoundFiles()
-    for entry in _entries(path):
-        found += _with_links(entry)
-    return found + FoundFiles(folders=(path,))
-
-
-def _is_new(copy: Path) -> bool:
-    """Whether an unfinished copy may still be in the making."""
-    return copy.name.startswith(".") and time.time() - copy.lstat().st_mtime < _MAKING_S
-
-
-def _working_folders() -> set[Path]:
-    """Return the working directories of the processes that this user may inspect."""
-    folders = set()
-    for process in Path("/proc").glob("[0-9]*/cwd"):
-        with suppress(OSError):
-            folders.add(process.readlink())
-    return folders
 
 
 def find_exports(root: Path) -> FoundFiles:
@@ -199,76 +170,41 @@ def find_exports(root: Path) -> FoundFiles:
     for folder in _entries(root):
         if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
             continue  # a folder that we cannot read is no export of ours
-        if (export := ExportedFolder.find(folder)) is None:
-            continue
-        ours = {*export.own, *export.folders, folder / SIGN}
-        foreign = tuple(path for path in _tops(folder, ours) if path not in ours)
-        # The sign is removed last, and only with the rest.
-        signs = () if export.changed or foreign else (folder / SIGN,)
-        own, folders = (*export.own, *signs), (*export.folders, folder)
-        found += FoundFiles(own, folders, foreign, (folder,))
+        if (export := ExportedFolder.find(folder)) is not None:
+            ours = {*export.own, *export.folders, folder, folder / SIGN}
+            inside = FoundFiles.in_tree(folder, ours.__contains__)
+            inside.remove_last(folder / SIGN)
+            inside.groups.append(folder)
+            found.add(inside)
     return found
-
-
-def _tops(folder: Path, ours: Container[Path]) -> Iterator[Path]:
-    """Return the contents of ``folder``, and of folders of ours below it."""
-    for path in _entries(folder):
-        yield path
-        if path in ours and _is_folder(path):
-            yield from _tops(path, ours)
 
 
 def find_cache_files(cache: Path) -> FoundFiles:
     """Return all that is named by a hash in this package's folders in ``cache``."""
     found = FoundFiles()
-    for name in CACHE_FOLDERS:
-        folder = cache / name
-        if not _is_folder(folder) or not _is_folder(folder.parent):
-            continue
-        for path in _entries(folder):
-            if not _CACHE_ENTRY.fullmatch(path.name):
-                found += FoundFiles(foreign=(path,))
-            else:
-                found += _everything(path)
-        found += FoundFiles(folders=(folder,), groups=(folder,))
+    for folder in map(cache.joinpath, CACHE_FOLDERS):
+        if _is_folder(folder) and _is_folder(folder.parent):
+            found.add(FoundFiles.in_tree(folder, partial(_is_cached, folder)))
+            found.groups.append(folder)
     return found
 
 
-def _everything(path: Path) -> FoundFiles:
-    if _is_file(path):
-        return FoundFiles(generated=(path,))
-    if not _is_folder(path):
-        return FoundFiles(foreign=(path,))
-    found = FoundFiles()
-    for entry in _entries(path):
-        found += _everything(entry)
-    return found + FoundFiles(folders=(path,))
+def _is_of_run(run: Path, path: Path) -> bool:
+    from pytest_gpuenergy.report import RUN_FILES
+
+    name = path.relative_to(run).as_posix()
+    if _is_folder(path):
+        return path == run or name.partition("/")[0] == "csv"
+    return _is_file(path) and RUN_FILES.fullmatch(name) is not None
 
 
-def _of_run(folder: Path) -> FoundFiles:
-    found = _views(folder, folder)
-    # This file marks the folder as a run, so it is removed last, and only with the rest.
-    sign = folder / "run.json"
-    generated = tuple(path for path in found.generated if path != sign)
-    generated = generated if found.foreign else (*generated, sign)
-    return FoundFiles(generated, found.folders, found.foreign, (folder,))
+def _is_cached(folder: Path, path: Path) -> bool:
+    named = path.parent != folder or CACHE_ENTRY.fullmatch(path.name)
+    return path == folder or bool(named and (_is_file(path) or _is_folder(path)))
 
 
-def _views(folder: Path, run: Path) -> FoundFiles:
-    found = FoundFiles()
-    for path in _entries(folder):
-        name = path.relative_to(run).as_posix()
-        if _is_folder(path) and name.split("/")[0] == "csv":
-            found += _views(path, run)
-        elif _is_file(path) and _RUN_FILES.fullmatch(name):
-            found += FoundFiles(generated=(path,))
-        else:
-            found += FoundFiles(foreign=(path,))
-    return found + FoundFiles(folders=(folder,))
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    return iter(sorted(folder.iterdir()))
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
 
 
 def _is_file(path: Path) -> bool:
@@ -277,10 +213,6 @@ def _is_file(path: Path) -> bool:
 
 def _is_folder(path: Path) -> bool:
     return is_there(path) and stat.S_ISDIR(path.lstat().st_mode)
-
-
-def _is_ours(sign: Path) -> bool:
-    return _is_file(sign) and sign.read_text(errors="replace").startswith(_SIGN)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -328,22 +260,22 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
 
     here = Path.cwd()
-    found = find_project_files(here, keep=arguments.keep or 0)
+    found = find_runs(here, keep=arguments.keep or 0)
     others: list[str] = []
     if arguments.exports:
-        found += find_exports(here)
+        found.add(find_exports(here))
     else:
         with suppress(GpuEnergyError, OSError):
             others += [f"kept without --exports: {line}" for line in _sums(find_exports(here))]
     if arguments.fleet:
-        found += find_fleet_files(state_dir() / "fleet", keep=arguments.keep or 0)
+        found.add(find_fleet_files(state_dir() / "fleet", keep=arguments.keep or 0))
     else:
         with suppress(GpuEnergyError, OSError):
             left = find_fleet_files(fleets := state_dir() / "fleet").generated
             others += [f"kept without --fleet: {fleets}: {_sum(left)}"] if left else []
     if arguments.cache:
         for cache in sorted({cache_dir(), compiled_dir()}):
-            found += find_cache_files(cache)
+            found.add(find_cache_files(cache))
     for path in found.foreign:
         print(f"kept, not made by gpuenergy: {path}")
     for path in found.used:

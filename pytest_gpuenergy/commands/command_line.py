@@ -15,13 +15,9 @@ from argparse import (
 )
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pytest_gpuenergy.support import aligned, printable, terminal_width
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """The type that `argparse.ArgumentParser.add_subparsers` returns."""
@@ -93,13 +89,9 @@ def write_outcome(
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.report import write_view
-
     for target, view in ((arguments.json, json_document), (arguments.md, markdown)):
-        if target == "-":
-            print(view(outcome), end="")
-        elif target is not None:
-            write_view(Path(target), view(outcome))
+        if target is not None:
+            write_text(view(outcome), target)
     if "-" not in (arguments.json, arguments.md):
         print_lines(terminal(outcome, stdout_width()))
 

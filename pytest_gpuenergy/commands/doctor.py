@@ -12,6 +12,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _CHILD_TIMEOUT_S = 120.0
 _PYTHONS = ((3, 11), (3, 14))
+_XGBOOST = ("xgboost-cpu", "xgboost")
 _PACKAGES = ("msgspec", "numpy", "nvidia-ml-py", "pytest")
 
 _CUPY_PROBE = """
@@ -73,70 +75,66 @@ def run(arguments: Namespace) -> int:
 
 def all_checks() -> Iterator[Check]:
     """Run every check; each depends on earlier ones only."""
-    yield _check_python()
-    yield from (_check_package(name) for name in _PACKAGES)
+    from pytest_gpuenergy.devices import find_nvcc, nvcc_version
+    from pytest_gpuenergy.emulator import find_compiler
+    from pytest_gpuenergy.support import GpuEnergyError
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    if _PYTHONS[0] <= sys.version_info[:2] < _PYTHONS[1]:
+        yield Check("Python", "ok", python)
+    else:
+        yield Check("Python", "broken", python, "use Python 3.11, 3.12 or 3.13")
+    for name in _PACKAGES:
+        if version := _version(name):
+            yield Check(name, "ok", version)
+        else:
+            yield Check(name, "broken", "not installed", f"pip install {name}")
     yield from (_check_folder(name) for name in ("cache", "state"))
-    yield _check_emulated()
+    try:
+        yield Check("emulated GPU", "ok", f"runs kernels with {find_compiler()}")
+    except GpuEnergyError as error:
+        yield Check("emulated GPU", "broken", str(error), "install g++, or set CXX to a compiler")
     yield from check_gpus()
     yield check_cupy()
     yield check_tvm()
-    yield _check_xgboost()
-    yield _check_nvcc()
+    found = [(name, version) for name in _XGBOOST if (version := _version(name))]
+    if found:
+        yield Check("xgboost", "ok", " ".join(found[0]))
+    else:
+        lacks = "not installed: tuning has no learned cost model"
+        yield Check("xgboost", "note", lacks, 'pip install "pytest-gpuenergy[tvm]"')
+    nvcc = find_nvcc()
+    if nvcc is None:
+        yield Check("nvcc", "note", "not on the PATH: only exports and CUTLASS need it")
+    elif version := nvcc_version(nvcc):
+        yield Check("nvcc", "ok", f"{version} ({nvcc})")
+    else:
+        yield Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
 
 
 def check_cupy() -> Check:
     """Check CuPy with NVRTC, which only real GPUs need."""
     if find_spec("cupy") is None:
-        return Check(
-            "CuPy",
-            "note",
-            "not installed: real GPUs cannot be used",
-            'pip install "pytest-gpuenergy[cuda13]" (or cuda12, as nvidia-smi says)',
-        )
+        advice = 'pip install "pytest-gpuenergy[cuda13]" (or cuda12, as nvidia-smi says)'
+        return Check("CuPy", "note", "not installed: real GPUs cannot be used", advice)
     answer, error = _probe(_CUPY_PROBE)
     if answer is None:
-        return Check(
-            "CuPy",
-            "broken",
-            f"installed, but it does not work: {error}",
-            "install one CuPy that fits the driver: cupy-cuda12x[ctk] or cupy-cuda13x[ctk]",
-        )
+        advice = "install one CuPy that fits the driver: cupy-cuda12x[ctk] or cupy-cuda13x[ctk]"
+        return Check("CuPy", "broken", f"installed, but it does not work: {error}", advice)
     return Check("CuPy", "ok", f"{answer[0]} with NVRTC {answer[1]}")
 
 
 def check_tvm() -> Check:
     """Check TVM together with tvm-ffi, which tuning and lowering records need."""
     if find_spec("tvm") is None:
-        return Check(
-            "TVM",
-            "note",
-            "not installed: records cannot be tuned or turned into kernels",
-            'pip install "pytest-gpuenergy[tvm]"',
-        )
+        lacks = "not installed: records cannot be tuned or turned into kernels"
+        return Check("TVM", "note", lacks, 'pip install "pytest-gpuenergy[tvm]"')
     ffi = _version("apache-tvm-ffi") or "unknown"
     answer, error = _probe(_TVM_PROBE)
     if answer is None:
-        return Check(
-            "TVM",
-            "broken",
-            f"it does not work with apache-tvm-ffi {ffi}: {error}",
-            'pip install "apache-tvm-ffi>=0.1.14.post0,<0.1.15"',
-        )
+        found = f"it does not work with apache-tvm-ffi {ffi}: {error}"
+        return Check("TVM", "broken", found, 'pip install "apache-tvm-ffi>=0.1.14.post0,<0.1.15"')
     return Check("TVM", "ok", f"{answer[0]} with apache-tvm-ffi {ffi}")
-
-
-def _check_python() -> Check:
-    version = ".".join(map(str, sys.version_info[:3]))
-    if _PYTHONS[0] <= sys.version_info[:2] < _PYTHONS[1]:
-        return Check("Python", "ok", version)
-    return Check("Python", "broken", version, "use Python 3.11, 3.12 or 3.13")
-
-
-def _check_package(name: str) -> Check:
-    version = _version(name)
-    if version is None:
-        return Check(name, "broken", "not installed", f"pip install {name}")
-    return Check(name, "ok", version)
 
 
 def _check_folder(kind: str) -> Check:
@@ -147,52 +145,13 @@ def _check_folder(kind: str) -> Check:
     try:
         folder = make()
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return Check(name, "ok", str(folder))
     except InputError as error:
         return Check(name, "broken", str(error))
     except OSError as error:
-        return Check(
-            name,
-            "broken",
-            f"{folder} cannot be written: {error.strerror}",
-            f"set GPUENERGY_{kind.upper()} to a folder that can be written",
-        )
-    return Check(name, "ok", str(folder))
-
-
-def _check_emulated() -> Check:
-    from pytest_gpuenergy.emulator import find_compiler
-    from pytest_gpuenergy.support import GpuEnergyError
-
-    try:
-        compiler = find_compiler()
-    except GpuEnergyError as error:
-        return Check("emulated GPU", "broken", str(error), "install g++, or set CXX to a compiler")
-    return Check("emulated GPU", "ok", f"runs kernels with {compiler}")
-
-
-def _check_xgboost() -> Check:
-    for name in ("xgboost-cpu", "xgboost"):
-        if version := _version(name):
-            return Check("xgboost", "ok", f"{name} {version}")
-    return Check(
-        "xgboost",
-        "note",
-        "not installed: tuning has no learned cost model",
-        'pip install "pytest-gpuenergy[tvm]"',
-    )
-
-
-def _check_nvcc() -> Check:
-    from pytest_gpuenergy.devices import find_nvcc, nvcc_version
-
-    nvcc = find_nvcc()
-    if nvcc is None:
-        return Check("nvcc", "note", "not on the PATH: only exports and CUTLASS need it")
-    version = nvcc_version(nvcc)
-    if not version:
-        return Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
-    return Check("nvcc", "ok", f"{version} ({nvcc})")
+        found = f"{folder} cannot be written: {error.strerror}"
+        advice = f"set GPUENERGY_{kind.upper()} to a folder that can be written"
+        return Check(name, "broken", found, advice)
 
 
 def _version(name: str) -> str | None:
@@ -289,21 +248,25 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
     yield _energy(gpu, label)
     yield _power_limits(gpu, label)
     yield _clocks(gpu, label)
-    try:
-        persistent = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
-        yield (
-            Check(f"{label} persistence", "ok", "on")
-            if persistent
-            else Check(
+    # What a card does not support needs no advice.
+    with suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetPersistenceMode(handle):
+            yield Check(f"{label} persistence", "ok", "on")
+        else:
+            yield Check(
                 f"{label} persistence",
                 "note",
                 "off: the driver may unload between runs, which resets the power limit",
                 "sudo nvidia-smi -pm 1",
             )
-        )
-    except nvml.NVMLError:
-        pass  # not supported here, so there is no advice to give
-    yield from _mig(nvml, handle, label)
+    with suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetMigMode(handle)[0]:
+            yield Check(
+                f"{label} MIG",
+                "broken",
+                "on: power is not measured per instance",
+                "use another GPU, or sudo nvidia-smi -mig 0",
+            )
     yield from _other_processes(nvml, handle, label)
     yield from check_leftover(label, uuid)
 
@@ -347,48 +310,34 @@ def _no_nvml(error: DeviceError) -> Check:
     # load_nvml explains NVML's own error, which stays available as the context.
     code = getattr(error.__context__, "value", None)
     if code == _LIBRARY_MISMATCH:
-        return Check(
-            "driver",
-            "broken",
-            "the loaded driver and its libraries have different versions",
-            "restart the machine, or reload the driver's kernel modules",
-        )
+        found = "the loaded driver and its libraries have different versions"
+        advice = "restart the machine, or reload the driver's kernel modules"
+        return Check("driver", "broken", found, advice)
     if code in _NO_DRIVER:
-        return Check(
-            "driver",
-            "note",
-            "no NVIDIA driver: only the emulated GPU can be used",
-            "on a machine with an NVIDIA GPU, install its driver",
-        )
+        found = "no NVIDIA driver: only the emulated GPU can be used"
+        return Check("driver", "note", found, "on a machine with an NVIDIA GPU, install its driver")
     return Check("driver", "broken", str(error))
 
 
 def _cuda_agrees(uuids: list[str]) -> Check:
     from pytest_gpuenergy.devices import VISIBLE, cuda_uuids, visible_gpus
 
+    name = "CUDA driver library"
     try:
         cuda = cuda_uuids()
     except DeviceError as error:
-        return Check("CUDA driver library", "broken", str(error))
+        return Check(name, "broken", str(error))
     if unknown := [uuid for uuid in cuda if uuid not in uuids]:
-        return Check(
-            "CUDA driver library",
-            "broken",
-            f"CUDA sees {unknown[0]}, but NVML does not",
-            "check that nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES",
-        )
+        advice = "check that nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES"
+        return Check(name, "broken", f"CUDA sees {unknown[0]}, but NVML does not", advice)
     if len(cuda) < len(uuids):
         visible = os.environ.get(VISIBLE)
         # The order of devices does not matter here, so their names may be equal.
         remark = visible_gpus(os.environ, [(uuid, "") for uuid in uuids]).remark
         why = remark or (f"{VISIBLE}={visible}" if visible is not None else "")
-        return Check(
-            "CUDA driver library",
-            "note",
-            f"CUDA sees {len(cuda)} of the {len(uuids)} GPUs of NVML" + (why and f" ({why})"),
-            "unset CUDA_VISIBLE_DEVICES to use the others",
-        )
-    return Check("CUDA driver library", "ok", "sees the same GPUs as NVML, by UUID")
+        found = f"CUDA sees {len(cuda)} of the {len(uuids)} GPUs of NVML" + (why and f" ({why})")
+        return Check(name, "note", found, "unset CUDA_VISIBLE_DEVICES to use the others")
+    return Check(name, "ok", "sees the same GPUs as NVML, by UUID")
 
 
 def _energy(gpu: Gpu, label: str) -> Check:
@@ -406,22 +355,20 @@ def _energy(gpu: Gpu, label: str) -> Check:
         return Check(name, "broken", found, "see nvidia-smi and dmesg")
     for power, read in (("instant", instant_power_mw), ("average", average_power_mw)):
         if read(gpu) is not None:
-            return Check(
-                name,
-                "note",
-                f"it has no energy counter ({reason}): energy is the integral of its {power} power",
-                "allow longer measurements, whose intervals are narrower",
+            found = (
+                f"it has no energy counter ({reason}): energy is the integral of its {power} power"
             )
-    return Check(
-        name,
-        "broken",
-        f"it has neither an energy counter nor a power reading ({reason}): nothing can be measured",
-        "use another GPU, or only verify kernels with --gpuenergy-verify-only",
+            advice = "allow longer measurements, whose intervals are narrower"
+            return Check(name, "note", found, advice)
+    found = (
+        f"it has neither an energy counter nor a power reading ({reason}): nothing can be measured"
     )
+    advice = "use another GPU, or only verify kernels with --gpuenergy-verify-only"
+    return Check(name, "broken", found, advice)
 
 
 def _power_limits(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, read_limits, sudoers_line
+    from pytest_gpuenergy.control import choose_writer, limit_rule, read_limits
 
     name = f"{label} power limit"
     try:
@@ -434,21 +381,16 @@ def _power_limits(gpu: Gpu, label: str) -> Check:
     try:
         writer = choose_writer(gpu)
     except WritesDeniedError:
-        return Check(
-            name,
-            "note",
-            f"{found}; GPUENERGY_CAP_WRITES forbids setting it",
-            "unset GPUENERGY_CAP_WRITES, or use --powercap current",
-        )
+        found += "; GPUENERGY_CAP_WRITES forbids setting it"
+        return Check(name, "note", found, "unset GPUENERGY_CAP_WRITES, or use --powercap current")
     except SetpointError as error:
-        return Check(
-            name, "note", f"{found}. {error}", _sudo_advice(lambda: sudoers_line(gpu.uuid, limits))
-        )
+        advice = _sudo_advice(lambda: limit_rule(gpu.uuid, limits))
+        return Check(name, "note", f"{found}. {error}", advice)
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
 def _clocks(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, clocks_line, supported_clocks
+    from pytest_gpuenergy.control import choose_writer, clock_rule, supported_clocks
 
     name = f"{label} SM clocks"
     try:
@@ -460,19 +402,11 @@ def _clocks(gpu: Gpu, label: str) -> Check:
         writer = choose_writer(gpu)
         writer.check_clock_lock(clocks[-1])
     except WritesDeniedError:
-        return Check(
-            name,
-            "note",
-            f"{found}; GPUENERGY_CAP_WRITES forbids locking them",
-            "unset GPUENERGY_CAP_WRITES, or use --smclock current",
-        )
+        found += "; GPUENERGY_CAP_WRITES forbids locking them"
+        return Check(name, "note", found, "unset GPUENERGY_CAP_WRITES, or use --smclock current")
     except SetpointError:
-        return Check(
-            name,
-            "note",
-            f"{found}; this user may not lock them",
-            _sudo_advice(lambda: clocks_line(gpu.uuid, clocks)),
-        )
+        advice = _sudo_advice(lambda: clock_rule(gpu.uuid, clocks))
+        return Check(name, "note", f"{found}; this user may not lock them", advice)
     return Check(name, "ok", f"{found}; this user may lock them through {writer.name}")
 
 
@@ -481,20 +415,6 @@ def _sudo_advice(rule: Callable[[], str]) -> str:
         return f"sudo visudo, and add: {rule()}"
     except SetpointError as error:
         return f"there is no safe sudo rule: {error}"
-
-
-def _mig(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
-    try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:
-        return  # a card without MIG
-    if current:
-        yield Check(
-            f"{label} MIG",
-            "broken",
-            "on: power is not measured per instance",
-            "use another GPU, or sudo nvidia-smi -mig 0",
-        )
 
 
 def _other_processes(nvml: Any, handle: Any, label: str) -> Iterator[Check]:

@@ -52,24 +52,21 @@ gpuenergy extract bloom/ --json
 def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
     from pytest_gpuenergy.replay import extract_kernels, json_document, terminal, write_results
+    from pytest_gpuenergy.support import is_folder
 
-    found = extract_kernels(arguments.source)
-    folder = arguments.out or _folder_for(arguments.source)
-    write_results(found, folder, arguments.source.name or folder.name, tell)
+    source: Path = arguments.source
+    found = extract_kernels(source)
+    folder = arguments.out
+    if folder is None and is_folder(source):
+        folder = source
+    elif folder is None:
+        name = Path(source.name)
+        while name.suffix in _SUFFIXES:
+            name = name.with_suffix("")
+        folder = Path(f"{name}-kernels")
+    write_results(found, folder, source.name or folder.name, tell)
     if arguments.json:
         print_json({**json_document(found), "folder": str(folder)})
     else:
         print_lines([*terminal(found), "", f"written to {folder}"])
     return 0
-
-
-def _folder_for(source: Path) -> Path:
-    """The folder of a run itself; for a trace, one in the current folder named after it."""
-    from pytest_gpuenergy.support import is_folder
-
-    if is_folder(source):
-        return source
-    name = Path(source.name)
-    while name.suffix in _SUFFIXES:
-        name = name.with_suffix("")
-    return Path(f"{name}-kernels")

@@ -17,7 +17,7 @@ from pytest_gpuenergy.commands.kernel_records import (
 )
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
-    MOST_TRIALS,
+    MAX_TRIALS,
     Wanted,
     add_device_options,
     add_search_options,
@@ -142,10 +142,10 @@ def _tune(arguments: Namespace) -> int:
 def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[Wanted]:
     asked: dict[Gemm, tuple[int | None, str | None]] = {}
     for request in requests:
-        if request.trials is not None and request.trials > MOST_TRIALS:
+        if request.trials is not None and request.trials > MAX_TRIALS:
             raise InputError(
                 f"t of {request.workload.name} asks for {request.trials} trials: give at most "
-                f"{MOST_TRIALS}."
+                f"{MAX_TRIALS}."
             )
         options = (
             ("t", request.trials, "trials", arguments.trials),

@@ -73,13 +73,13 @@ def run(arguments: Namespace) -> int:
     fleet = _fleet(arguments)
     project = str(Path.cwd())
     hosts = ask_hosts(fleet, arguments.gpu_device, project)
-    found = assign_slots(fleet, hosts, arguments.gpu_device, project, capping=False)
-    specs = [tx_spec(slot.command) for slot in found.slots]
+    offered = assign_slots(fleet, hosts, arguments.gpu_device, project, capping=False)
+    specs = [tx_spec(slot.command) for slot in offered.slots]
     if arguments.json:
         print_json({"hosts": [plain(host) for host in hosts], "tx": specs})
     else:
         _print(hosts, specs)
-    return 0 if found.slots else 1
+    return 0 if offered.slots else 1
 
 
 def _fleet(arguments: Namespace) -> Fleet | None:

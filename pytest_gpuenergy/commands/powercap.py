@@ -13,7 +13,6 @@ from pytest_gpuenergy.commands.command_line import Subparsers, add_command, prin
 from pytest_gpuenergy.support import DeviceError, InputError, SetpointError, emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control import Setpoint
     from pytest_gpuenergy.devices import Gpu
 
 _LOCK_WAIT_S = 2.0
@@ -38,11 +37,24 @@ gpuenergy powercap restore
 """,
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    for action, default in (
-        (_add_show(actions), "auto"),
-        (_add_set(actions), "auto"),
-        (_add_restore(actions), None),
-    ):
+    show = add_command(
+        actions,
+        "show",
+        _show,
+        summary="Print the constraints, the limit in force, the caps of this GPU's table, clocks",
+        example="gpuenergy powercap show --gpu-device emulated:a100",
+    )
+    change = _add_set(actions)
+    restore = add_command(
+        actions,
+        "restore",
+        _restore,
+        summary="Restore the limit that was in force before, and unlock clocks",
+        description="Undoes set, and what a killed run has left behind. A limit that somebody else "
+        "has set since is left alone; of clocks that cannot be known.",
+        example="gpuenergy powercap restore",
+    )
+    for action, default in ((show, "auto"), (change, "auto"), (restore, None)):
         action.add_argument(
             "--gpu-device",
             metavar="DEVICE",
@@ -50,16 +62,6 @@ gpuenergy powercap restore
             help=_DEVICE.format(default or "every GPU with something to restore"),
         )
         action.add_argument("--json", action="store_true", help="Print JSON")
-
-
-def _add_show(actions: Subparsers) -> ArgumentParser:
-    return add_command(
-        actions,
-        "show",
-        _show,
-        summary="Print the constraints, the limit in force, the caps of this GPU's table, clocks",
-        example="gpuenergy powercap show --gpu-device emulated:a100",
-    )
 
 
 def _add_set(actions: Subparsers) -> ArgumentParser:
@@ -88,18 +90,6 @@ def _add_set(actions: Subparsers) -> ArgumentParser:
     return parser
 
 
-def _add_restore(actions: Subparsers) -> ArgumentParser:
-    return add_command(
-        actions,
-        "restore",
-        _restore,
-        summary="Restore the limit that was in force before, and unlock clocks",
-        description="Undoes set, and what a killed run has left behind. A limit that somebody else "
-        "has set since is left alone; of clocks that cannot be known.",
-        example="gpuenergy powercap restore",
-    )
-
-
 def _show(arguments: Namespace) -> int:
     with _open(arguments.gpu_device) as gpu:
         state = _state(gpu)
@@ -115,7 +105,18 @@ def _show(arguments: Namespace) -> int:
         for cap in state["caps"]
     ]
     print_table(("cap", "limit", ""), rows)
-    print(_shown_clocks(state))
+    clocks, locked_mhz = state["sm_clocks_mhz"], state["locked_sm_clock_mhz"]
+    if not clocks:
+        print("SM clocks   unknown, and cannot be locked")
+    else:
+        print(
+            f"SM clocks   {clocks[0]} MHz to {clocks[-1]} MHz in {len(clocks)} steps; "
+            + (
+                "gpuenergy has not locked them, others cannot be known"
+                if locked_mhz is None
+                else f"locked to {locked_mhz} MHz; gpuenergy powercap restore unlocks them"
+            )
+        )
     if state["restore_to_w"] is not None:
         print(
             f"before it was set: {_show_watts(state['restore_to_w'])}; "
@@ -168,17 +169,16 @@ def _state(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _shown_clocks(state: dict[str, Any]) -> str:
-    clocks, locked_mhz = state["sm_clocks_mhz"], state["locked_sm_clock_mhz"]
-    if not clocks:
-        return "SM clocks   unknown, and cannot be locked"
-    shown = f"SM clocks   {clocks[0]} MHz to {clocks[-1]} MHz in {len(clocks)} steps"
-    if locked_mhz is None:
-        return f"{shown}; gpuenergy has not locked them, others cannot be known"
-    return f"{shown}; locked to {locked_mhz} MHz; gpuenergy powercap restore unlocks them"
-
-
 def _set(arguments: Namespace) -> int:
+    from pytest_gpuenergy.control import (
+        CURRENT,
+        cap_table,
+        project_tables,
+        read_limits,
+        resolve_cap,
+        resolve_clock,
+        supported_clocks,
+    )
     from pytest_gpuenergy.engine import Station
 
     if arguments.cap is None and arguments.smclock is None:
@@ -187,7 +187,14 @@ def _set(arguments: Namespace) -> int:
         _open(arguments.gpu_device, writes="set") as gpu,
         Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station,
     ):
-        cap, clock_mhz = _asked_cap(gpu, arguments), _asked_clock(gpu, arguments)
+        cap, clock_mhz = CURRENT, None
+        if arguments.cap is not None:
+            limits = read_limits(gpu)
+            table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
+            cap = resolve_cap(arguments.cap, table, limits, context="powercap set")
+        if arguments.smclock is not None:
+            supported = supported_clocks(gpu)
+            clock_mhz = resolve_clock(arguments.smclock, supported, context="--smclock")
         enforced = station.keep(replace(cap, sm_clock_mhz=clock_mhz))
         state = _state(gpu)
     if arguments.json:
@@ -206,30 +213,6 @@ def _set(arguments: Namespace) -> int:
             "them: what they were locked to before cannot be read"
         )
     return 0
-
-
-def _asked_cap(gpu: Gpu, arguments: Namespace) -> Setpoint:
-    from pytest_gpuenergy.control import (
-        CURRENT,
-        cap_table,
-        project_tables,
-        read_limits,
-        resolve_cap,
-    )
-
-    if arguments.cap is None:
-        return CURRENT
-    limits = read_limits(gpu)
-    table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-    return resolve_cap(arguments.cap, table, limits, context="powercap set")
-
-
-def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
-    from pytest_gpuenergy.control import resolve_clock, supported_clocks
-
-    if arguments.smclock is None:
-        return None
-    return resolve_clock(arguments.smclock, supported_clocks(gpu), context="--smclock")
 
 
 def _restore(arguments: Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
@@ -15,10 +14,7 @@ from pytest_gpuenergy.commands.command_line import (
     tell,
 )
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.replay import ProfileRun
-
-_MOST_SEED = 1 << 63
+_SEEDS = 1 << 63
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -107,7 +103,8 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 
 def run(arguments: Namespace) -> int:
     """Profile, extract, write, and print a summary; with ``--tp``, in several processes."""
-    from pytest_gpuenergy.replay import ProfileOptions, profile_model
+    from pytest_gpuenergy.replay import ProfileOptions, json_document, profile_model, terminal
+    from pytest_gpuenergy.support import plain
 
     options = ProfileOptions(
         arguments.model,
@@ -124,15 +121,8 @@ def run(arguments: Namespace) -> int:
         export=arguments.export,
     )
     code, found = profile_model(options, arguments.command_line, tell)
-    if found is not None:
-        _print(arguments, found)
-    return code
-
-
-def _print(arguments: Namespace, found: ProfileRun) -> None:
-    from pytest_gpuenergy.replay import json_document, terminal
-    from pytest_gpuenergy.support import plain
-
+    if found is None:
+        return code
     record, exported = found.record, found.exported
     if arguments.json:
         document = {
@@ -143,7 +133,7 @@ def _print(arguments: Namespace, found: ProfileRun) -> None:
         if exported is not None:
             document["export"] = plain(exported)
         print_json(document)
-        return
+        return code
     each = f" on each of {record.ranks} GPUs" if record.ranks > 1 else ""
     lines = [
         f"{record.model}: {record.parameters / 1e6:.0f} million parameters{each}, "
@@ -159,13 +149,14 @@ def _print(arguments: Namespace, found: ProfileRun) -> None:
             "operators are those of the model"
         )
     print_lines(lines)
+    return code
 
 
 def _seed(text: str) -> int:
     try:
         found = int(text)
     except ValueError:
-        found = _MOST_SEED
-    if not 0 <= found < _MOST_SEED:
+        found = _SEEDS
+    if not 0 <= found < _SEEDS:
         raise ArgumentTypeError(f"{text!r} is not a number from 0 to 2^63 - 1")
     return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
@@ -31,7 +31,6 @@ TEXTS = {
     "gha": "what github-action-benchmark's customSmallerIsBetter reads",
 }
 """Options that take a path, and the view that each writes there."""
-
 
 _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
 """Options whose views have no place for the mark of calibrated figures."""
@@ -131,11 +130,13 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 
 def run(arguments: Namespace) -> int:
     """Merge the runs, and write or print their views."""
-    from pytest_gpuenergy.report import check_sort, mean_of_runs, merge
+    from msgspec.structs import replace
 
-    asked = {name: getattr(arguments, name) for name in TEXTS}
+    from pytest_gpuenergy.commands.runs import select
+    from pytest_gpuenergy.report import check_gains, check_sort, mean_of_runs, merge
+
     for name in ("baseline", "trend"):
-        if getattr(arguments, name) is not None and asked["html"] is None:
+        if getattr(arguments, name) is not None and arguments.html is None:
             raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
     for name in _ONLY_RAW:
         if arguments.calibrated and getattr(arguments, name) is not None:
@@ -143,50 +144,40 @@ def run(arguments: Namespace) -> int:
                 f"--{name.replace('_', '-')} has raw figures only: give it without --calibrated."
             )
     sort = check_sort(arguments.sort, "--sort")
-    paths = {name: getattr(arguments, name) for name in (*TEXTS, "parquet", "schema")}
+    files = {name: getattr(arguments, name) for name in (*TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
     named, outdirs = _split_searches(arguments.runs)
-    read = [*named, arguments.baseline, *(arguments.trend or ())]
-    check_outputs(paths, read, folders, outdirs)
+    check_outputs(files, [*named, arguments.baseline, *(arguments.trend or ())], folders, outdirs)
     if arguments.schema is not None:
         from pytest_gpuenergy.report import schema_document
 
         write_text(schema_document(), arguments.schema)
-    written = [*asked.values(), *folders.values(), arguments.parquet]
-    if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
+    outputs = {**files, **folders, "schema": None}
+    written = any(path is not None for path in outputs.values())
+    if arguments.schema is not None and not arguments.runs and not written:
         return 0
     searches = _read_searches(outdirs)
     if searches and not named:
-        given = [name for name in _ONLY_RUNS if getattr(arguments, name)]
-        _show_searches_alone(searches, asked["html"], given, outdirs[0])
+        _show_searches_alone(searches, arguments, outdirs[0])
         return 0
-    if searches and asked["html"] is None and written.count(None) < len(written):
+    if searches and arguments.html is None and written:
         raise InputError(
             f"The searches in {outdirs[0]} are shown on the HTML page only: give --html too, or "
             "name the run alone."
         )
     runs = load_runs(find_runs(named), arguments.gpu)
-    report = _chosen(mean_of_runs(runs) if arguments.mean else merge(runs), arguments)
+    report = mean_of_runs(runs) if arguments.mean else merge(runs)
+    chosen = select(report.measurements, arguments.case, arguments.network, Path.cwd())
+    report = replace(report, measurements=chosen)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
-        from pytest_gpuenergy.report import check_gains
-
         check_gains(report)
     _write_views(report, runs, searches, arguments)
-    if arguments.schema is None and written.count(None) == len(written):
+    if arguments.schema is None and not written:
         _print_summary(report, sort, calibrated=arguments.calibrated)
         if searches:
             _print_searches(searches)
     return 0
-
-
-def _chosen(report: Report, arguments: Namespace) -> Report:
-    from msgspec.structs import replace
-
-    from pytest_gpuenergy.commands.runs import select
-
-    found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
-    return replace(report, measurements=found)
 
 
 def _refuse_useless(report: Report, arguments: Namespace) -> None:
@@ -231,48 +222,29 @@ def _write_views(
     Raises:
         ReportError: a view cannot be written.
     """
-    for name in TEXTS:
-        if (target := getattr(arguments, name)) is None:
-            continue
-        if name == "html":
-            text = _page(report, runs, searches, arguments)
-        else:
-            text = _text(name, report, calibrated=arguments.calibrated)
-        write_text(text, target)
-    if arguments.csv is not None:
-        from pytest_gpuenergy.report import write_classic_csv
+    from pytest_gpuenergy import report as views
 
-        write_classic_csv(report, arguments.csv)
-    if arguments.best_perf is not None:
-        from pytest_gpuenergy.report import write_best_perf
+    def markdown(report: Report) -> str:
+        shown = views.calibrated_report(report) if arguments.calibrated else report
+        return views.markdown(shown, calibrated=arguments.calibrated)
 
-        write_best_perf(report, arguments.best_perf)
-    if arguments.parquet is not None:
-        from pytest_gpuenergy.report import write_parquet
-
-        write_parquet(report, arguments.parquet)
-
-
-def _text(name: str, report: Report, *, calibrated: bool) -> str:
-    """Return the text of the view that the option ``name`` asks for, except the page."""
-    from pytest_gpuenergy.report import (
-        bencher_json,
-        calibrated_report,
-        github_action_json,
-        json_document,
-        markdown,
-        tidy_csv,
-    )
-
-    if name == "md":
-        return markdown(calibrated_report(report) if calibrated else report, calibrated=calibrated)
-    views = {
-        "json": json_document,
-        "tidy": tidy_csv,
-        "bencher": bencher_json,
-        "gha": github_action_json,
+    texts: dict[str, Callable[[Report], str]] = {
+        "json": views.json_document,
+        "tidy": views.tidy_csv,
+        "md": markdown,
+        "html": lambda report: _page(report, runs, searches, arguments),
+        "bencher": views.bencher_json,
+        "gha": views.github_action_json,
     }
-    return views[name](report)
+    for name, text in texts.items():
+        if (target := getattr(arguments, name)) is not None:
+            write_text(text(report), target)
+    if arguments.csv is not None:
+        views.write_classic_csv(report, arguments.csv)
+    if arguments.best_perf is not None:
+        views.write_best_perf(report, arguments.best_perf)
+    if arguments.parquet is not None:
+        views.write_parquet(report, arguments.parquet)
 
 
 def _page(
@@ -284,6 +256,7 @@ def _page(
     """Return the HTML page, with verdicts on a baseline and the trend over earlier runs."""
     from pytest_gpuenergy.gate import GateSettings, page_verdicts, trend_values
     from pytest_gpuenergy.report import html_page
+    from pytest_gpuenergy.search import search_values
 
     baseline = verdicts = trend = None
     if arguments.baseline is not None:
@@ -293,7 +266,7 @@ def _page(
         earlier = arguments.trend and load_runs(find_runs(arguments.trend))
         by_id = {run.run.run_id: run for run in [*(earlier or runs_of_project(Path.cwd())), *runs]}
         trend = trend_values(by_id.values())
-    graphs = _page_values(searches)
+    graphs = [search_values(one) for one in searches]
     return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
@@ -315,15 +288,16 @@ def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
         rows, run = part.measurements, part.run
         heading = f"{run.gpu_name}{emulated_mark(emulated)}, run {run.run_id}"
         print_lines(wrapped(heading, width))
-        tables = summary(
-            rows,
-            emulated=emulated,
-            width=width,
-            sort=sort,
-            gpu_name=run.gpu_name,
-            calibrated=calibrated,
+        print_lines(
+            summary(
+                rows,
+                emulated=emulated,
+                width=width,
+                sort=sort,
+                gpu_name=run.gpu_name,
+                calibrated=calibrated,
+            )
         )
-        print_lines(tables)
         print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
     for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
         print_lines(wrapped(line, width, whole_words=True))
@@ -357,47 +331,41 @@ def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
 
 
 def _show_searches_alone(
-    searches: Sequence[SearchRecord], html: str | None, others: Iterable[str], first: Path
+    searches: Sequence[SearchRecord], arguments: Namespace, first: Path
 ) -> None:
     """Write the page of searches without a run, or print what they have gained.
 
     Args:
         searches: at least one search.
-        html: where to write the page; None to print.
-        others: the given options that need a run, without their dashes.
+        arguments: the command's arguments.
         first: a folder of searches that was named, for the message.
 
     Raises:
         InputError: an option is given that needs a run.
         ReportError: the page cannot be written.
     """
-    from pytest_gpuenergy.commands.command_line import write_text
     from pytest_gpuenergy.report import Report, html_page
+    from pytest_gpuenergy.search import search_values
 
-    for name in others:
-        raise InputError(
-            f"--{name.replace('_', '-')} is of measurements, and {first} has searches only: omit "
-            f"it, or name a run, too, such as one of bench/test_search.py --search-out {first}."
-        )
-    if html is None:
+    for name in _ONLY_RUNS:
+        if getattr(arguments, name):
+            raise InputError(
+                f"--{name.replace('_', '-')} is of measurements, and {first} has searches only: "
+                "omit it, or name a run, too, such as one of bench/test_search.py --search-out "
+                f"{first}."
+            )
+    if arguments.html is None:
         _print_searches(searches)
         return
     latest = max(searches, key=lambda one: one.run.started)
-    write_text(html_page(Report(latest.run, ()), searches=_page_values(searches)), html)
-
-
-def _page_values(searches: Iterable[SearchRecord]) -> list[Mapping[str, Any]]:
-    """Return what the page shows of searches."""
-    from pytest_gpuenergy.search import search_values
-
-    return [search_values(one) for one in searches]
+    graphs = [search_values(one) for one in searches]
+    write_text(html_page(Report(latest.run, ()), searches=graphs), arguments.html)
 
 
 def _print_searches(searches: Sequence[SearchRecord]) -> None:
     """Print a table of what searches have gained, and the sums."""
-    from pytest_gpuenergy.search import summary_of, table_of, totals_of
-    from pytest_gpuenergy.support import aligned
+    from pytest_gpuenergy.search import summarize, summary_lines
 
-    summary = summary_of((one.spec, one.state) for one in searches)
+    summary = summarize((one.spec, one.state) for one in searches)
     assert summary is not None  # each has a baseline
-    print_lines([*aligned(table_of(summary)), *totals_of(summary)])
+    print_lines(summary_lines(summary))

@@ -95,7 +95,7 @@ def check_outputs(
         InputError: an output would overwrite something.
     """
     from pytest_gpuenergy.report import ViewTarget, check_targets, files_read, is_legacy, outputs_in
-    from pytest_gpuenergy.search import files_of
+    from pytest_gpuenergy.search import search_files
 
     targets = [
         ViewTarget(f"--{name}", Path(path))
@@ -112,10 +112,10 @@ def check_outputs(
     files = [
         file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
     ]
-    check_targets(targets, [*files, *(file for outdir in outdirs for file in files_of(outdir))])
+    check_targets(targets, [*files, *(file for outdir in outdirs for file in search_files(outdir))])
 
 
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 """Workloads that an error message lists; of more, it gives the number."""
 
 
@@ -174,8 +174,8 @@ def _indices(word: str, measurements: Sequence[Measurement], chosen: Iterable[bo
     found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
     if not found:
         names = [*dict.fromkeys(m.workload.name for m in measurements)]
-        if len(names) > _MOST_NAMES:
-            names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+        if len(names) > _MAX_NAMES:
+            names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
         listed = ", ".join(names) or "nothing"
         raise InputError(f"Nothing in this report is called {word[:80]!r}: it has {listed}.")
     return found

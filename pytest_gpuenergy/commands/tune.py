@@ -72,21 +72,16 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
         gpus = _claim(stack, arguments)
-        device = gpus.devices[0]
         for group in groups:
             tuner = Tuner(
-                device=device,
-                make_space=spaces.of(group.tuner, device, group.search),
+                gpus=gpus,
+                make_space=spaces.of(group.tuner, gpus.devices[0], group.search),
                 folder=arguments.out,
                 settings=group.settings,
-                confirm=gpus.confirm(energy=group.settings.energy),
                 tell=tell,
                 live=live_stream(),
                 stop=stop,
                 is_kept=is_kept,
-                team=gpus.team,
-                devices=gpus.devices,
-                remote=gpus.remote,
             )
             for result in tuner.tune(group.workloads):
                 results.append(result)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 OUT = Path("tuned")
 """Where record files are written unless told otherwise."""
 
-MOST_TRIALS = 30_000
+MAX_TRIALS = 30_000
 """Of one search: their database then has less than 1 GiB, the most that is read."""
-_MOST_KEPT = 25
+_MAX_KEPT = 25
 _TRIALS = 1000
 _QUICK_TRIALS = 100
 _QUICK_KEPT = 2
@@ -154,9 +154,9 @@ def add_device_options(parser: ArgumentParser) -> None:
     add_clock_options(group, several=False)
     group.add_argument(
         "--keep",
-        type=_between(1, _MOST_KEPT),
+        type=_between(1, _MAX_KEPT),
         metavar="N",
-        help=f"Kernels to keep for each workload (default: {_MOST_KEPT})",
+        help=f"Kernels to keep for each workload (default: {_MAX_KEPT})",
     )
     group.add_argument(
         "--no-energy",
@@ -198,12 +198,12 @@ def distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
     from pytest_gpuenergy.workloads import distinct_shapes
 
     by_tuner: dict[TunerName | None, dict[Workload, Wanted]] = {}
-    for one in wanted:
-        by_tuner.setdefault(one.tuner, {}).setdefault(one.workload, one)
+    for wish in wanted:
+        by_tuner.setdefault(wish.tuner, {}).setdefault(wish.workload, wish)
     chosen = []
-    for found in by_tuner.values():
-        for first, others in distinct_shapes(found).items():
-            chosen.append(found[first])
+    for by_workload in by_tuner.values():
+        for first, others in distinct_shapes(by_workload).items():
+            chosen.append(by_workload[first])
             for other in others:
                 tell(f"{other.name}: has the same shape as {first.name} and uses its records")
     return chosen
@@ -223,14 +223,14 @@ def settled(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
     """How each workload is tuned, in their order; neighbours that are tuned alike are together."""
     from pytest_gpuenergy.tuning import usual_tuner
 
-    def how(one: Wanted) -> tuple[TunerName, int]:
+    def how(wish: Wanted) -> tuple[TunerName, int]:
         quick = _QUICK_TRIALS if arguments.quick else _TRIALS
-        tuner = one.tuner or arguments.tuner or usual_tuner(one.workload)
-        return tuner, _given(one.trials, _given(arguments.trials, quick))
+        tuner = wish.tuner or arguments.tuner or usual_tuner(wish.workload)
+        return tuner, _given(wish.trials, _given(arguments.trials, quick))
 
     return [
         Group(
-            tuple(one.workload for one in alike),
+            tuple(wish.workload for wish in alike),
             tuner,
             _tune_settings(arguments, trials),
             _search_settings(arguments, trials),
@@ -245,7 +245,7 @@ def _tune_settings(arguments: Namespace, trials: int) -> TuneSettings:
 
     return TuneSettings(
         trials=trials,
-        keep=_given(arguments.keep, _QUICK_KEPT if arguments.quick else _MOST_KEPT),
+        keep=_given(arguments.keep, _QUICK_KEPT if arguments.quick else _MAX_KEPT),
         objective=Metric(arguments.objective),
         energy=not arguments.no_energy,
         resume=arguments.resume,
@@ -271,7 +271,7 @@ def _trials(text: str) -> int:
         raise ArgumentTypeError(
             "0 asks for no trials: give at least 1; with --resume, earlier trials count"
         )
-    return _between(1, MOST_TRIALS)(text)
+    return _between(1, MAX_TRIALS)(text)
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:

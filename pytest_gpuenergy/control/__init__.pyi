@@ -47,13 +47,11 @@ from .sm_clocks import (
 from .sudo import (
     SudoWriter as SudoWriter,
     clock_rule as clock_rule,
-    clocks_line as clocks_line,
     digit_patterns as digit_patterns,
     find_sudo as find_sudo,
     limit_rule as limit_rule,
     own_name as own_name,
     safe_program as safe_program,
-    sudoers_line as sudoers_line,
 )
 from .writers import (
     NvmlWriter as NvmlWriter,

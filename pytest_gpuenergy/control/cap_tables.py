@@ -32,7 +32,7 @@ STEPS = 5
 
 _WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", re.ASCII)
 _WORD = re.compile(rf"current|all|[0-9]+|{_WATTS.pattern}", re.ASCII)
-_DIGITS = 20  # Python refuses to convert numbers of thousands of digits
+_MAX_DIGITS = 20  # Python refuses to convert numbers of thousands of digits
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,28 @@ class NamedSetpoints:
             InputError: a word is not understood, or the project's tables are malformed.
             DeviceError: the card has no power management, or no choice of clocks.
         """
-        caps = cls._caps(gpu, text, root)
-        return caps if clock_words(smclock) == [CURRENT_CLOCKS] else caps._at_clocks(gpu, smclock)
+        caps = cls({text: [CURRENT]})
+        if text != "current":
+            limits = read_limits(gpu)
+            table = cap_table(gpu.name, limits, project_tables(root))
+            words = resolve_words(text, table, limits)
+            from_table = any(setpoint.index for group in words.values() for setpoint in group)
+            caps = cls(words, table if from_table else ())
+        if clock_words(smclock) == [CURRENT_CLOCKS]:
+            return caps
+        clocks = resolve_clocks(smclock, supported_clocks(gpu))
+        distinct_clocks = dict.fromkeys(mhz for group in clocks.values() for mhz in group)
+        by_cap = {
+            word: [replace(cap, sm_clock_mhz=mhz) for cap in group for mhz in distinct_clocks]
+            for word, group in caps.words.items()
+        }
+        by_clock = {
+            f"--smclock {word}": [
+                replace(cap, sm_clock_mhz=mhz) for cap in caps.setpoints for mhz in group
+            ]
+            for word, group in clocks.items()
+        }
+        return cls({**by_cap, **by_clock}, caps.table_w)
 
     def with_labels(
         self,
@@ -85,11 +105,14 @@ class NamedSetpoints:
             any_cap: whether to add power caps that are not among those of these setpoints.
             any_clock: whether to add clocks that are not among those of these setpoints.
         """
-        found = self
+        extended = self
         caps = {setpoint.power_limit_w for setpoint in self.setpoints}
         clocks = {setpoint.sm_clock_mhz for setpoint in self.setpoints}
         for label in labels:
-            cap, clock = _parts(label)
+            *before, last = label.split("-")
+            cap, clock = last, CURRENT_CLOCKS
+            if last.endswith("MHz"):
+                cap, clock = (before[0] if before else "current"), last
             try:
                 named = self.of(gpu, cap, root, clock)
             except (InputError, DeviceError):
@@ -98,35 +121,10 @@ class NamedSetpoints:
             fits = (any_cap or setpoint.power_limit_w in caps) and (
                 any_clock or setpoint.sm_clock_mhz in clocks
             )
-            if fits and not found.words_for(setpoint):
-                words = {**found.words, label: [setpoint]}
-                found = NamedSetpoints(words, found.table_w or named.table_w)
-        return found
-
-    @classmethod
-    def _caps(cls, gpu: Gpu, text: str, root: Path) -> NamedSetpoints:
-        if text == "current":
-            return cls({text: [CURRENT]})
-        limits = read_limits(gpu)
-        table = cap_table(gpu.name, limits, project_tables(root))
-        words = resolve_words(text, table, limits)
-        from_table = any(setpoint.index for group in words.values() for setpoint in group)
-        return cls(words, table if from_table else ())
-
-    def _at_clocks(self, gpu: Gpu, smclock: str) -> NamedSetpoints:
-        clocks = resolve_clocks(smclock, supported_clocks(gpu))
-        distinct_clocks = dict.fromkeys(mhz for group in clocks.values() for mhz in group)
-        by_cap = {
-            word: [replace(cap, sm_clock_mhz=mhz) for cap in group for mhz in distinct_clocks]
-            for word, group in self.words.items()
-        }
-        by_clock = {
-            f"--smclock {word}": [
-                replace(cap, sm_clock_mhz=mhz) for cap in self.setpoints for mhz in group
-            ]
-            for word, group in clocks.items()
-        }
-        return NamedSetpoints({**by_cap, **by_clock}, self.table_w)
+            if fits and not extended.words_for(setpoint):
+                words = {**extended.words, label: [setpoint]}
+                extended = NamedSetpoints(words, extended.table_w or named.table_w)
+        return extended
 
     @property
     def setpoints(self) -> list[Setpoint]:
@@ -156,10 +154,10 @@ def single_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoi
         InputError: the options name several setpoints, or are not understood.
         DeviceError: the card has no power management, or no choice of clocks.
     """
-    found = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
-    if len(found) == 1:
-        return found[0]
-    if len({setpoint.power_limit_w for setpoint in found}) > 1:
+    setpoints = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
+    if len(setpoints) == 1:
+        return setpoints[0]
+    if len({setpoint.power_limit_w for setpoint in setpoints}) > 1:
         raise InputError(
             f"--powercap {powercap}: a search runs under a single power limit; give one, or "
             "current."
@@ -219,7 +217,24 @@ def resolve_words(
     text: str, table: Sequence[float], limits: PowerLimits
 ) -> dict[str, list[Setpoint]]:
     """Return the setpoints that each word of ``--powercap`` names; see `resolve_setpoints`."""
-    return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
+    named: dict[str, list[Setpoint]] = {}
+    for word in cap_words(text):
+        match = _WATTS.fullmatch(word)
+        if word == "current":
+            named[word] = [CURRENT]
+        elif word == "all":
+            named[word] = [_from_table(index, table, limits) for index in range(1, len(table) + 1)]
+        elif match is not None:
+            named[word] = [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
+        elif len(word) < _MAX_DIGITS and 1 <= int(word) <= len(table):
+            named[word] = [_from_table(int(word), table, limits)]
+        else:
+            caps = ", ".join(f"{watts:g} W" for watts in table)
+            raise InputError(
+                f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} ({caps}); "
+                f"write {word}W for watts."
+            )
+    return named
 
 
 def resolve_cap(
@@ -255,35 +270,10 @@ def resolve_cap(
 
 def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
     """Return the setpoints of all words, each once, in the order given."""
-    found: dict[str, Setpoint] = {}
+    by_label: dict[str, Setpoint] = {}
     for setpoint in (setpoint for group in named.values() for setpoint in group):
-        found.setdefault(setpoint.label, setpoint)
-    return list(found.values())
-
-
-def _parts(label: str) -> tuple[str, str]:
-    """Return the words of ``--powercap`` and ``--smclock`` for a setpoint's label."""
-    *caps, last = label.split("-")
-    if last.endswith("MHz"):
-        return (caps[0] if caps else "current"), last
-    return last, CURRENT_CLOCKS
-
-
-def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
-    if word == "current":
-        return [CURRENT]
-    if word == "all":
-        return [_from_table(index, table, limits) for index in range(1, len(table) + 1)]
-    match = _WATTS.fullmatch(word)
-    if match is None:
-        if len(word) < _DIGITS and 1 <= int(word) <= len(table):
-            return [_from_table(int(word), table, limits)]
-        caps = ", ".join(f"{watts:g} W" for watts in table)
-        raise InputError(
-            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} ({caps}); write "
-            f"{word}W for watts."
-        )
-    return [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
+        by_label.setdefault(setpoint.label, setpoint)
+    return list(by_label.values())
 
 
 def _in_watts(context: str, watts: float, table: Sequence[float], limits: PowerLimits) -> Setpoint:

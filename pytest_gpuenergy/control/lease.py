@@ -62,7 +62,13 @@ class Lease:
         self._writer = writer
         self._refused: SetpointError | None = None
         self.restored = restore_leftover(gpu, writer)
-        ledger = Ledger(_initial_record(gpu, kept=kept))
+        record = LeaseRecord.of_this_process(gpu.uuid, kept=kept)
+        if kept and (earlier := kept_record(gpu.uuid)) is not None:
+            change = earlier.power_limit_mw
+            if change is not None and present_limit_mw(gpu) not in change.ours:
+                change = None  # somebody has set the limit since: it is now the prior limit
+            record = replace(record, power_limit_mw=change, sm_clock_mhz=earlier.sm_clock_mhz)
+        ledger = Ledger(record)
         self._power = PowerLease(gpu, ledger, self._chosen_writer, kept=kept)
         self._clocks = ClockLease(gpu, ledger, self._chosen_writer, before_lock, kept=kept)
 
@@ -149,18 +155,6 @@ def restore_leftover(gpu: Gpu, writer: SettingsWriter | None = None) -> str | No
 def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
     """Restore what ``gpuenergy powercap set`` changed on ``gpu``, like `restore_leftover`."""
     return _restore_record(gpu, kept_record(gpu.uuid), writer)
-
-
-def _initial_record(gpu: Gpu, *, kept: bool) -> LeaseRecord:
-    """Return the first record of a lease: that of the kept settings, if it continues them."""
-    own = LeaseRecord.of_this_process(gpu.uuid, kept=kept)
-    record = kept_record(gpu.uuid) if kept else None
-    if record is None:
-        return own
-    change = record.power_limit_mw
-    if change is not None and present_limit_mw(gpu) not in change.ours:
-        change = None  # somebody has set the limit since: it is now the prior limit
-    return replace(own, power_limit_mw=change, sm_clock_mhz=record.sm_clock_mhz)
 
 
 def _refuse_unavailable(setpoint: Setpoint) -> None:

@@ -27,7 +27,7 @@ from pytest_gpuenergy.support import (
     write_atomically,
 )
 
-_LARGEST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]
 """The values that NVML can report."""
 _UNREADABLE = (
@@ -220,7 +220,7 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
     if not is_there(path) and not is_link(path):
         return None
     try:
-        content = read_bytes(path, "record", _LARGEST_BYTES)
+        content = read_bytes(path, "record", _MAX_BYTES)
         names = decode(content, dict[str, msgspec.Raw])
         unknown = sorted(names.keys() - _MEMBERS)
         if not unknown:

@@ -119,7 +119,9 @@ class PowerLease:
             try:
                 writer.write_power_limit(limit_mw)
             except SetpointError:
-                self._take_back(present_mw, previous)
+                with contextlib.suppress(SetpointError):  # if the limit is known to be unchanged
+                    if present_limit_mw(gpu) == present_mw:
+                        self._ledger.note(power_limit_mw=previous)
                 raise
         got_mw = present_limit_mw(gpu)
         # The limit before this write is no longer ours: if it returns, somebody else has set it.
@@ -151,13 +153,6 @@ class PowerLease:
         for needed_mw in (prior_mw, limit_mw):
             writer.check_power_limit(needed_mw)
         return writer
-
-    def _take_back(self, before_mw: int, previous: Change | None) -> None:
-        """After a failed write, withdraw the record if the limit is known to be unchanged."""
-        with contextlib.suppress(SetpointError):
-            if present_limit_mw(self._gpu) != before_mw:
-                return
-            self._ledger.note(power_limit_mw=previous)
 
     def _settled(self, limit_mw: int) -> float | None:
         gpu = self._gpu

@@ -57,13 +57,13 @@ def supported_clocks(gpu: Gpu) -> tuple[int, ...]:
     nvml = gpu.nvml
     try:
         memory_mhz = max(nvml.nvmlDeviceGetSupportedMemoryClocks(gpu.handle), default=0)
-        found = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu.handle, memory_mhz)
+        reported = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu.handle, memory_mhz)
     except nvml.NVMLError as error:
         raise DeviceError(
             f"{gpu.name} does not report which SM clocks it supports ({error}): use --smclock "
             "current."
         ) from None
-    clocks = tuple(sorted({int(mhz) for mhz in found}))
+    clocks = tuple(sorted({int(mhz) for mhz in reported}))
     if not clocks:
         raise DeviceError(f"{gpu.name} supports no choice of SM clocks: use --smclock current.")
     return clocks
@@ -95,7 +95,15 @@ def resolve_clocks(text: str, clocks: Sequence[int]) -> dict[str, list[int | Non
     Raises:
         InputError: a word is not understood, or the card does not support a clock.
     """
-    return {word: _resolve_word(word, clocks) for word in clock_words(text)}
+    named: dict[str, list[int | None]] = {}
+    for word in clock_words(text):
+        if word == CURRENT_CLOCKS:
+            named[word] = [None]
+        elif word == "all":
+            named[word] = [*even_steps(clocks)]
+        else:
+            named[word] = [resolve_clock(word, clocks, context="--smclock")]
+    return named
 
 
 def resolve_clock(text: str, clocks: Sequence[int], *, context: str) -> int:
@@ -144,14 +152,6 @@ def refuse_unsupported(gpu: Gpu, clock_mhz: int) -> None:
         raise SetpointError(str(error)) from None
     if problem:
         raise SetpointError(f"The SM clocks of {gpu.name} cannot be locked: {problem}.")
-
-
-def _resolve_word(word: str, clocks: Sequence[int]) -> list[int | None]:
-    if word == CURRENT_CLOCKS:
-        return [None]
-    if word == "all":
-        return [*even_steps(clocks)]
-    return [resolve_clock(word, clocks, context="--smclock")]
 
 
 def _problem(clock_mhz: int, clocks: Sequence[int]) -> str:

@@ -150,50 +150,44 @@ _PLAIN_PATH = re.compile("/[A-Za-z0-9/._+-]+")
 _PLAIN_UUID = re.compile("[A-Za-z0-9-]+")
 
 
-def sudoers_line(uuid: str, limits: PowerLimits) -> str:
-    """Return the rule for ``visudo``: this user, this GPU, whole watts within its constraints.
-
-    Raises:
-        SetpointError: no such rule would be safe.
-    """
-    return limit_rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
-
-
-def clocks_line(uuid: str, clocks_mhz: Sequence[int]) -> str:
-    """Return the rule for ``visudo``: this user, this GPU, locking and unlocking its clocks.
+def limit_rule(
+    uuid: str, limits: PowerLimits, *, user: str | None = None, program: str | None = None
+) -> str:
+    """Return the sudo rule that lets a user set whole watts within the constraints of a GPU.
 
     Args:
         uuid: the UUID of the GPU.
-        clocks_mhz: the clocks that the GPU supports, ascending.
+        limits: its constraints.
+        user: the user; by default `own_name`.
+        program: the path of nvidia-smi; by default `safe_program`.
 
     Raises:
-        SetpointError: no such rule would be safe.
+        SetpointError: no such rule would be safe, or ``uuid`` is not a GPU's UUID.
     """
-    return clock_rule(own_name(), safe_program("nvidia-smi"), uuid, clocks_mhz)
-
-
-def limit_rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
-    """Return the rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
-
-    Raises:
-        SetpointError: ``uuid`` is not a GPU's UUID.
-    """
+    user, program = user or own_name(), program or safe_program("nvidia-smi")
     patterns = digit_patterns(-int(-limits.min_w // 1), int(limits.max_w))
     return _rule(user, uuid, [limit_command(program, uuid, pattern) for pattern in patterns])
 
 
-def clock_rule(user: str, program: str, uuid: str, clocks_mhz: Sequence[int]) -> str:
-    """Return the rule that lets ``user`` lock and unlock the SM clocks of the GPU ``uuid``.
+def clock_rule(
+    uuid: str,
+    clocks_mhz: Sequence[int],
+    *,
+    user: str | None = None,
+    program: str | None = None,
+) -> str:
+    """Return the sudo rule that lets a user lock and unlock the SM clocks of a GPU.
 
     Args:
-        user: the user.
-        program: the path of nvidia-smi.
         uuid: the UUID of the GPU.
         clocks_mhz: the clocks that the GPU supports, ascending; the rule allows their range.
+        user: see `limit_rule`.
+        program: see `limit_rule`.
 
     Raises:
-        SetpointError: ``uuid`` is not a GPU's UUID.
+        SetpointError: see `limit_rule`.
     """
+    user, program = user or own_name(), program or safe_program("nvidia-smi")
     patterns = digit_patterns(clocks_mhz[0], clocks_mhz[-1])
     locks = [lock_command(program, uuid, pattern) for pattern in patterns]
     return _rule(user, uuid, [*locks, unlock_command(program, uuid)])

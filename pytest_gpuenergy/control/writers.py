@@ -96,10 +96,10 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
     if may_change_settings():
         return NvmlWriter(gpu)
     reasons = []
-    for found in (find(gpu) for find in (find_zeusd, find_sudo)):
-        if not isinstance(found, str):
-            return found
-        reasons.append(found)
+    for writer in (find(gpu) for find in (find_zeusd, find_sudo)):
+        if not isinstance(writer, str):
+            return writer
+        reasons.append(writer)
     raise SetpointError(
         f"There is no permission to change the settings of {gpu.name} ({'; '.join(reasons)}): run "
         "as root (in a container: with the capability SYS_ADMIN), start zeusd, add the sudo rule "

@@ -36,8 +36,8 @@ SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")
 """The sockets on which zeusd listens by default, newest version first."""
 
 _TIMEOUT_S = 10.0
-_LARGEST_BYTES = 1 << 20
-_LONGEST_REASON = 200
+_MAX_BYTES = 1 << 20
+_MAX_REASON = 200
 _LATE = f"no complete answer within {_TIMEOUT_S:g} s"
 _CONTROL = "gpu-control"
 _OK, _FAILED = 200, 500
@@ -91,7 +91,15 @@ class ZeusdWriter:
         kind: type[SetpointError] = SettingRefusedError
         try:
             status, answer = _ask(self._path, "POST", f"/gpu/{route}?{query}")
-            problem = None if status == _OK else f"HTTP {status}: {_error_message(answer)}"
+            problem = None
+            if status != _OK:
+                try:
+                    errors = parse(answer)["errors"]
+                    answer = "; ".join(str(error) for error in errors.values())
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    pass  # the whole text is the message
+                reason = " ".join(answer.split())[:_MAX_REASON] or "without a reason"
+                problem = f"HTTP {status}: {reason}"
             if status >= _FAILED:  # NVML may have failed after it was called
                 kind = SetpointError
         except _NoAnswerError as error:
@@ -122,12 +130,12 @@ def find_zeusd(gpu: Gpu) -> ZeusdWriter | str:
 def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
     status, answer = _ask(path, "GET", "/discover")
     try:
-        found = parse(answer) if status == _OK else None
-        if not isinstance(found, dict):
+        offer = parse(answer) if status == _OK else None
+        if not isinstance(offer, dict):
             raise ValueError(answer)
-        groups = [str(group) for group in found["enabled_api_groups"]]
-        gpu_id = _id_of(gpu, found)
-        locked = bool(found.get("auth_required"))
+        groups = [str(group) for group in offer["enabled_api_groups"]]
+        gpu_id = _id_of(gpu, offer)
+        locked = bool(offer.get("auth_required"))
     except (ValueError, KeyError, TypeError, OverflowError):
         return f"zeusd at {path} does not report what it offers: version 0.3 or later is needed"
     if _CONTROL not in groups:
@@ -140,7 +148,7 @@ def _offered(gpu: Gpu, path: Path) -> ZeusdWriter | str:
 
 
 def pci_key(address: str) -> tuple[int, int, int]:
-    """Domain, bus and device of a PCI address, such as ``0000:18:00.0`` or ``00000000:18:00.0``.
+    """Return domain, bus and device of a PCI address, such as ``0000:18:00.0``.
 
     Raises:
         ValueError: the text is not a PCI address.
@@ -151,18 +159,18 @@ def pci_key(address: str) -> tuple[int, int, int]:
     return int(match[1], 16), int(match[2], 16), int(match[3], 16)
 
 
-def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
+def _id_of(gpu: Gpu, offer: dict[str, Any]) -> int | None:
     """Return the daemon's number of ``gpu``, or None if it cannot be determined."""
     nvml = gpu.nvml
     try:
-        if "gpus" in found:
+        if "gpus" in offer:
             here = pci_key(printable_text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
-            for entry in found["gpus"]:
+            for entry in offer["gpus"]:
                 if pci_key(entry["pci_address"]) == here:
                     return typed(entry["id"], int, "id")
             return None
         index = int(nvml.nvmlDeviceGetIndex(gpu.handle))
-        ids = [int(number) for number in found["gpu_ids"]]
+        ids = [int(number) for number in offer["gpu_ids"]]
         return index if ids == list(range(nvml.nvmlDeviceGetCount())) else None
     except nvml.NVMLError:
         return None
@@ -212,27 +220,17 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
-        content = answer.read(_LARGEST_BYTES + 1)
+        content = answer.read(_MAX_BYTES + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
         if late.is_set() or isinstance(error, TimeoutError):
             raise _NoAnswerError(_LATE) from None
         reason = " ".join((str(error) or type(error).__name__).split())
-        raise _NoAnswerError(reason[:_LONGEST_REASON]) from None
+        raise _NoAnswerError(reason[:_MAX_REASON]) from None
     finally:
         timer.cancel()
         connection.close()
     if late.is_set():
         raise _NoAnswerError(_LATE)
-    if len(content) > _LARGEST_BYTES:
-        raise _NoAnswerError(f"its answer is larger than {_LARGEST_BYTES >> 20} MiB")
+    if len(content) > _MAX_BYTES:
+        raise _NoAnswerError(f"its answer is larger than {_MAX_BYTES >> 20} MiB")
     return answer.status, content.decode(errors="replace")
-
-
-def _error_message(answer: str) -> str:
-    """Return the daemon's message: the ``errors`` of its JSON, or else the whole text."""
-    try:
-        errors = parse(answer)["errors"]
-        message = "; ".join(str(error) for error in errors.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message = answer
-    return " ".join(message.split())[:_LONGEST_REASON] or "without a reason"

@@ -9,6 +9,7 @@ the CUDA programming guide, "CUDA Environment Variables", and for what the guide
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import uuid
@@ -56,37 +57,27 @@ def visible_gpus(environment: Mapping[str, str], gpus: Sequence[tuple[str, str]]
         return VisibleGpus(
             (), f"{VISIBLE} names the MIG instance {words[0]}, which has no power sensor of its own"
         )
+    numbers: list[int | None]
     if words[0].startswith("GPU-"):
-        numbers = [_by_uuid(word, gpus) for word in words]
-        ordered: Sequence[str] = [uuid for uuid, _ in gpus]
+        ordered = tuple(uuid for uuid, _ in gpus)
+        numbers = []
+        for word in words:  # the beginning of one UUID
+            found = [k for k, uuid in enumerate(ordered) if uuid.startswith(word)]
+            numbers.append(found[0] if word.startswith("GPU-") and len(found) == 1 else None)
     else:
-        numbers = [_leading_number(word) for word in words]
         ordered = _in_cudas_order(environment, gpus)
+        # CUDA reads "1gpu" as 1, and "-1" as no GPU.
+        matches = [re.match(r"\+?([0-9]{1,9})", word) for word in words]
+        numbers = [int(match[1]) if match else None for match in matches]
     seen: list[int] = []
     for word, number in zip(words, numbers, strict=True):
         if number is None or number >= len(ordered):
-            uuids = tuple(ordered[k] for k in seen)
-            return VisibleGpus(
-                uuids,
-                f"{VISIBLE} has {word!r}, which is not a GPU here: CUDA stops reading there",
-            )
+            remark = f"{VISIBLE} has {word!r}, which is not a GPU here: CUDA stops reading there"
+            return VisibleGpus(tuple(ordered[k] for k in seen), remark)
         if number in seen:
             return VisibleGpus((), f"{VISIBLE} names a GPU twice, which hides every GPU")
         seen.append(number)
     return VisibleGpus(tuple(ordered[k] for k in seen))
-
-
-def _leading_number(word: str) -> int | None:
-    match = re.match(r"\+?([0-9]{1,9})", word)  # CUDA reads "1gpu" as 1, and "-1" as no GPU
-    return int(match[1]) if match else None
-
-
-def _by_uuid(word: str, gpus: Sequence[tuple[str, str]]) -> int | None:
-    """Return the position of the only GPU whose UUID starts with ``word``, or None."""
-    if not word.startswith("GPU-"):
-        return None
-    found = [index for index, (uuid, _) in enumerate(gpus) if uuid.startswith(word)]
-    return found[0] if len(found) == 1 else None
 
 
 def _in_cudas_order(
@@ -133,7 +124,16 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
             name = gpu_name(nvml, handle)
         except nvml.NVMLError as error:
-            raise DeviceError(_not_a_gpu(nvml, ordinal, gpu, error)) from None
+            message = (
+                f"CUDA sees {gpu} but NVML does not ({error}): check the driver with nvidia-smi."
+            )
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlDeviceGetHandleByUUID(gpu.replace("GPU-", "MIG-", 1).encode())
+                message = (
+                    f"CUDA device {ordinal} is a MIG instance, which has no power sensor of its "
+                    "own: name a whole GPU in CUDA_VISIBLE_DEVICES."
+                )
+            raise DeviceError(message) from None
         found.append(FoundGpu(ordinal, gpu, name, handle))
     return nvml, found
 
@@ -193,18 +193,6 @@ def has_context(ordinal: int) -> bool:
     _call(cuda, "cuDeviceGet", ctypes.byref(device), ordinal)
     _call(cuda, "cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active))
     return bool(active.value)
-
-
-def _not_a_gpu(nvml: GuardedNvml, ordinal: int, gpu: str, error: Exception) -> str:
-    """Return why NVML has no GPU with this UUID, which may be that of a MIG instance."""
-    try:
-        nvml.nvmlDeviceGetHandleByUUID(gpu.replace("GPU-", "MIG-", 1).encode())
-    except nvml.NVMLError:
-        return f"CUDA sees {gpu} but NVML does not ({error}): check the driver with nvidia-smi."
-    return (
-        f"CUDA device {ordinal} is a MIG instance, which has no power sensor of its own: "
-        "name a whole GPU in CUDA_VISIBLE_DEVICES."
-    )
 
 
 def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:

@@ -66,7 +66,10 @@ def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
                 descriptor = _opened(folder, name)
             stack.callback(os.close, descriptor)
             while not lock(descriptor, wait=False):
-                holder, holders_group = _holder(descriptor)
+                # The ID and group of the process that holds the lock, as written in its file.
+                text = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
+                number, _, holders_group = text.partition(" ")
+                holder = number if number.isascii() and number.isdecimal() else "?"
                 if group and holders_group == group:
                     deadline_s = time.monotonic() + patience_s
                 elif time.monotonic() >= deadline_s:
@@ -76,26 +79,11 @@ def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
                         "another GPU."
                     )
                 time.sleep(_POLL_S)
-            if _is_at(descriptor, folder, name):
-                stack.pop_all()
-                return descriptor
-
-
-def _holder(descriptor: int) -> tuple[str, str]:
-    """Return the ID and group of the process that holds the lock, as written in its file."""
-    text = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
-    number, _, group = text.partition(" ")
-    return number if number.isascii() and number.isdecimal() else "?", group
-
-
-def _is_at(descriptor: int, folder: int, name: str) -> bool:
-    """Return whether the open file is still called ``name``: later processes lock that name."""
-    try:
-        return os.path.samestat(
-            os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False)
-        )
-    except FileNotFoundError:
-        return False
+            with contextlib.suppress(FileNotFoundError):
+                named = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if os.path.samestat(os.fstat(descriptor), named):  # later processes lock that name
+                    stack.pop_all()
+                    return descriptor
 
 
 def _path(device: Gpu) -> Path:

@@ -71,12 +71,7 @@ class _Process2(_Process):
 
 @dataclass(frozen=True)
 class RunningProcess:
-    """A process with a CUDA context.
-
-    Attributes:
-        pid: the ID of the process.
-        usedGpuMemory: its memory on the GPU in bytes, or None if unknown.
-    """
+    """A process with a CUDA context, and its memory on the GPU in bytes, if known."""
 
     pid: int
     usedGpuMemory: int | None  # noqa: N815 -- NVML's name

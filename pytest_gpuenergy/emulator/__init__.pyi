@@ -32,12 +32,10 @@ from .card.profiles import (
 )
 from .emulated_device import (
     EmulatedDevice as EmulatedDevice,
-    Runner as Runner,
     VirtualRepeater as VirtualRepeater,
     emulated_devices as emulated_devices,
 )
 from .host.access_profile import (
-    AccessProfile as AccessProfile,
     LaunchProfile as LaunchProfile,
     TrafficCache as TrafficCache,
 )

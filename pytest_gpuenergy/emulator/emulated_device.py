@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from pytest_gpuenergy.devices import (
     Arena,
@@ -36,10 +35,10 @@ from pytest_gpuenergy.emulator.card.governor import Demand, on_board
 from pytest_gpuenergy.emulator.card.load import Load
 from pytest_gpuenergy.emulator.card.physics import EmulatedCard
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
-from pytest_gpuenergy.emulator.host.access_profile import AccessProfile, TrafficCache
+from pytest_gpuenergy.emulator.host.access_profile import TrafficCache
 from pytest_gpuenergy.emulator.host.compiler import compiler_version, find_compiler
 from pytest_gpuenergy.emulator.host.flags import build_version
-from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, HostProgram, is_divisible
+from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, is_divisible
 from pytest_gpuenergy.emulator.host.host_runner import HostRunner
 from pytest_gpuenergy.emulator.host.kernel_limits import check_geometry, check_memory
 from pytest_gpuenergy.emulator.timing.model import beyond_comparison, demand_of, recorded_on
@@ -52,7 +51,6 @@ from pytest_gpuenergy.support import (
     scratch_folder,
     sections,
 )
-from pytest_gpuenergy.workloads import Scalar
 
 _FIRST_LAUNCH_NS = 20_000  # what the first launch of a repeated kernel takes
 # A launch timed singly takes longer: on an H200 32.6 us for a kernel of 19.4 us.
@@ -184,31 +182,6 @@ _CARD_BYTES = 1 << 20  # the limit for the files of a card with a folder of its 
 _MARK = ".cuhost_tensor_cores"  # section of programs that multiply matrices, see matrices.h
 
 
-class Runner(Protocol):
-    """What runs kernels on the host, such as a `HostRunner`."""
-
-    def prepare(self, kernels: Sequence[Kernel]) -> None: ...
-    def compile(self, kernel: Kernel) -> Path: ...
-    def open(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-        inspecting: bool = False,
-    ) -> AbstractContextManager[HostProgram]: ...
-    def check_races(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> AccessProfile: ...
-    def close(self) -> None: ...
-
-
 class EmulatedDevice(Device):
     """One emulated GPU. All its times and energies are recorded or modelled.
 
@@ -217,7 +190,8 @@ class EmulatedDevice(Device):
     Args:
         profile: the model of GPU.
         index: the index of the card among those of this profile.
-        runner: what runs kernels on the host; it is closed with the device.
+        runner: what runs kernels on the host.
+        closes_runner: whether closing the device closes the runner, too.
         folder: the folder of the card's state, for a private card; by default the folder that
             processes share.
 
@@ -233,7 +207,8 @@ class EmulatedDevice(Device):
         profile: GpuProfile = DEFAULT_PROFILE,
         index: int = 0,
         *,
-        runner: Runner | None = None,
+        runner: HostRunner | None = None,
+        closes_runner: bool = True,
         folder: Path | None = None,
     ) -> None:
         self.profile = profile
@@ -244,9 +219,8 @@ class EmulatedDevice(Device):
         self.state = self._states[index]
         self.uuid = self.state.uuid
         self.clock = VirtualClock(self.state)
-        self._runner: Runner = runner or HostRunner(
-            compiled_dir("emulated", "host"), profile=profile
-        )
+        self._runner = runner or HostRunner(compiled_dir("emulated", "host"), profile=profile)
+        self._closes_runner = closes_runner
         self._traffic = TrafficCache()
         faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
         self._faults = [self.state.inject(fault) for fault in faults]
@@ -334,16 +308,12 @@ class EmulatedDevice(Device):
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
             traffic = self._profiled(job, arenas)
+        restored_bytes = sum(a.tensor.nbytes for a in arenas.values() if a.tensor.role == "inout")
         demand = demand_of(
-            kernel,
-            _work(job),
-            traffic,
-            self.profile,
+            *(kernel, _work(job), traffic, self.profile),
             footprint_bytes=footprint,
             cache=cache,
-            restored_bytes=sum(
-                arena.tensor.nbytes for arena in arenas.values() if arena.tensor.role == "inout"
-            ),
+            restored_bytes=restored_bytes,
         )
         demand = on_board(demand, self._index)
         with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
@@ -380,22 +350,22 @@ class EmulatedDevice(Device):
             repeater.abandon()
 
     def describe(self) -> dict[str, str]:
-        return {
-            "driver": "emulated",
-            "nvml": "emulated",
-            "cuda_driver": "emulated",
-            "host_compiler": _compiler_version(),
-            "host_build": build_version(),
-        }
+        try:
+            compiler = compiler_version(find_compiler())
+        except DeviceError as error:
+            compiler = f"none ({error})"
+        names = dict.fromkeys(("driver", "nvml", "cuda_driver"), "emulated")
+        return {**names, "host_compiler": compiler, "host_build": build_version()}
 
     @contextlib.contextmanager
     def twin(self) -> Iterator[Device]:
         """Open a private card with the same settings that has just been switched on."""
         with self.state.change() as card:
             limit_mw, lock_mhz = card.limit_mw, card.lock_mhz
-        runner = _Lent(self._runner)
         with scratch_folder(_CARD_BYTES) as folder:
-            twin = EmulatedDevice(self.profile, self._index, runner=runner, folder=folder)
+            twin = EmulatedDevice(
+                self.profile, self._index, runner=self._runner, closes_runner=False, folder=folder
+            )
             with twin:
                 with twin.state.change() as card:
                     card.set_limit(limit_mw)
@@ -403,7 +373,8 @@ class EmulatedDevice(Device):
                 yield twin
 
     def close(self) -> None:
-        self._runner.close()
+        if self._closes_runner:
+            self._runner.close()
         if self._faults:
             self.state.withdraw(*self._faults)
             self._faults.clear()
@@ -417,29 +388,13 @@ class EmulatedDevice(Device):
 
     def _profiled(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
         kernel = self._text(job.kernel)
+
         # A kernel that races leaves no profile, so it is checked, and fails, every time.
-        return self._traffic.traffic(
-            kernel,
-            lambda: (
-                self._runner.check_races(
-                    kernel, arenas, job.scalars, timeout_s=job.timeout_s
-                ).traffic
-            ),
-            job,
-        )
+        def count() -> tuple[Traffic, ...]:
+            checked = self._runner.check_races(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
+            return tuple(launch.traffic for launch in checked)
 
-
-class _Lent:
-    """A runner that is not closed by the device that borrows it."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.prepare = runner.prepare
-        self.compile = runner.compile
-        self.open = runner.open
-        self.check_races = runner.check_races
-
-    def close(self) -> None:
-        """Do nothing: the owner closes the runner."""
+        return self._traffic.traffic(kernel, count, job)
 
 
 def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:
@@ -451,10 +406,3 @@ def _work(job: Job) -> Work | None:
     if not job.io.flops and not job.io.bytes_moved:
         return None
     return Work(job.io.flops, job.io.bytes_moved)
-
-
-def _compiler_version() -> str:
-    try:
-        return compiler_version(find_compiler())
-    except DeviceError as error:
-        return f"none ({error})"

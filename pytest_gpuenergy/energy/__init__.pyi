@@ -1,5 +1,5 @@
 from .clock_states import (
-    LEAST_STEP as LEAST_STEP,
+    MIN_STEP as MIN_STEP,
     clock_states as clock_states,
     has_clock_step as has_clock_step,
     mean_clock_mhz as mean_clock_mhz,
@@ -8,7 +8,7 @@ from .clock_states import (
 from .counter import EnergyCounter as EnergyCounter, regular_times_s as regular_times_s
 from .energy_source import CounterError as CounterError, Edge as Edge, EnergySource as EnergySource
 from .meter import (
-    LEAST_PAUSE_S as LEAST_PAUSE_S,
+    MIN_PAUSE_S as MIN_PAUSE_S,
     Announce as Announce,
     EnergyMeter as EnergyMeter,
     Preheat as Preheat,
@@ -57,8 +57,8 @@ from .steadiness import (
 )
 from .thermal import (
     Leakage as Leakage,
-    Sample as Sample,
     Settling as Settling,
     ThermalModel as ThermalModel,
+    ThermalSample as ThermalSample,
     step_error as step_error,
 )

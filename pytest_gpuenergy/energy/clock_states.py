@@ -17,18 +17,18 @@ import numpy.typing as npt
 from pytest_gpuenergy.devices import ClockSamples
 from pytest_gpuenergy.record import ClockState
 
-LEAST_STEP = 4e-4
+MIN_STEP = 4e-4
 """The smallest relative change of the clock that is a step."""
 
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """The smallest share of the trials for which a state counts; below it, a state changes their means
 by less than 0.1 %."""
 
-_LEAST_COVERED = 0.5
+_MIN_COVERED = 0.5
 """The smallest share of a time that samples must cover for a mean clock."""
 _TRANSIENT_S = 0.3
 """The time in which the clock rises from that of an idle card."""
-_LEAST_SAMPLES = 6
+_MIN_SAMPLES = 6
 _SIDE = 3
 """The number of samples on either side of a step that are compared."""
 _SIGNIFICANT = 5.0
@@ -49,7 +49,7 @@ def mean_clock_mhz(samples: ClockSamples | None, begin_s: float, end_s: float) -
     if samples is None:
         return None
     covered_s = _overlaps_s(samples, begin_s, end_s)
-    if covered_s.sum() < _LEAST_COVERED * (end_s - begin_s):
+    if covered_s.sum() < _MIN_COVERED * (end_s - begin_s):
         return None
     return float(np.average(samples.mhz, weights=covered_s))
 
@@ -75,7 +75,7 @@ def clock_states(
     chosen &= samples.mhz > 0
     logs = np.log(samples.mhz[chosen])
     weights_s = _overlaps_s(samples, begin_s, end_s)[chosen]
-    if len(logs) < _LEAST_SAMPLES or not weights_s.sum():
+    if len(logs) < _MIN_SAMPLES or not weights_s.sum():
         return ()
     cuts = step_indices(logs)
     found: dict[float, float] = {}
@@ -84,7 +84,7 @@ def clock_states(
         if _spread(level) <= _STEADY:
             # The card may have been in this state before.
             same = next(
-                (earlier for earlier in found if abs(earlier - middle) < LEAST_STEP / 2), middle
+                (earlier for earlier in found if abs(earlier - middle) < MIN_STEP / 2), middle
             )
             found[same] = found.get(same, 0.0) + time_s
         elif time_s:
@@ -98,28 +98,28 @@ def clock_states(
 
 def has_clock_step(states: Sequence[ClockState]) -> bool:
     """Return whether the card changed its state during the trials, for more than a moment."""
-    return sum(state.share >= LEAST_SHARE for state in states) > 1
+    return sum(state.share >= MIN_SHARE for state in states) > 1
 
 
 def step_indices(logs: _Floats) -> list[int]:
     """Return the indices at which a new level begins.
 
     The medians of three samples on either side are compared, after the common drift has been
-    subtracted. A change is a step if it exceeds `LEAST_STEP` and five robust standard deviations of
+    subtracted. A change is a step if it exceeds `MIN_STEP` and five robust standard deviations of
     all such changes, is the largest nearby, and separates levels by more than they scatter. Noise,
     outliers, steady drifts and random walks thus have no steps.
 
     Args:
         logs: the natural logarithms of successive clocks.
     """
-    if len(logs) < _LEAST_SAMPLES:
+    if len(logs) < _MIN_SAMPLES:
         return []
     sides = np.median(
         np.lib.stride_tricks.sliding_window_view(np.pad(logs, 1, mode="edge"), _SIDE), axis=1
     )
     changes = sides[_SIDE:] - sides[:-_SIDE]  # the first change is at index 2
     changes = np.abs(changes - np.median(changes))
-    least = max(LEAST_STEP, _SIGNIFICANT * float(np.median(changes)) / 0.6745)
+    least = max(MIN_STEP, _SIGNIFICANT * float(np.median(changes)) / 0.6745)
     cuts: list[int] = []
     for at in np.argsort(-changes, kind="stable"):
         if changes[at] < least:
@@ -135,7 +135,7 @@ def _distinct(logs: _Floats, cuts: list[int]) -> list[int]:
         levels = np.split(logs, cuts)
         apart = [
             abs(float(np.median(after) - np.median(before)))
-            - max(LEAST_STEP, _DISTINCT * max(_spread(before), _spread(after)))
+            - max(MIN_STEP, _DISTINCT * max(_spread(before), _spread(after)))
             for before, after in pairwise(levels)
         ]
         worst = int(np.argmin(apart))

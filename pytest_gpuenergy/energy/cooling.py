@@ -27,7 +27,7 @@ _CONSTANTS_S = np.array([5.0, 8.0, 13.0, 22.0, 36.0, 60.0, 100.0])
 """The time constants of the heat sink that are considered."""
 
 
-class _Kind(NamedTuple):
+class _SinkKind(NamedTuple):
     """A kind of heat sink, with the parameters that are assumed at first.
 
     Attributes:
@@ -48,9 +48,9 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(25.0, 0.8, 2.0, 2.0, 0.0, 1.0),
-    _Kind(14.0, 0.5, 13.0, 5.0, 0.0, 2.0),
-    _Kind(14.0, 0.5, 13.0, 5.0, 7.0, 4.0),
+    _SinkKind(25.0, 0.8, 2.0, 2.0, 0.0, 1.0),
+    _SinkKind(14.0, 0.5, 13.0, 5.0, 0.0, 2.0),
+    _SinkKind(14.0, 0.5, 13.0, 5.0, 7.0, 4.0),
 )
 """The kinds, which are equally likely: cooled like the H200s of docs/notes/temperature.md; like the
 H100s there, after a rest; and like these H100s, still warm from another process's load."""
@@ -67,14 +67,11 @@ SINK_S = np.tile(_CONSTANTS_S, len(_KINDS))
 _PARAMETERS = 4
 
 
-def _prior(kind: _Kind) -> _Floats:
-    """Return the probabilities of the time constants."""
-    weights = np.exp(-0.5 * (np.log(_CONSTANTS_S / kind.usual_s) / kind.spread) ** 2)
-    found: _Floats = weights / weights.sum()
-    return found
-
-
-_LOG_PRIOR = np.log(np.concatenate([_prior(kind) for kind in _KINDS]))
+_KIND_WEIGHTS = np.exp(
+    [-0.5 * (np.log(_CONSTANTS_S / kind.usual_s) / kind.spread) ** 2 for kind in _KINDS]
+)
+_LOG_PRIOR = np.log(_KIND_WEIGHTS / _KIND_WEIGHTS.sum(axis=1, keepdims=True)).ravel()
+"""The logarithm of the probability assumed at first for each model, within its kind."""
 
 
 @dataclass(frozen=True)
@@ -153,13 +150,18 @@ class Evidence:
         )
 
     def posterior(self, start_w: float, peak_w: float) -> Posterior:
-        """Return the distribution of the parameters.
-
-        Args:
-            start_w: the power before the first sample.
-            peak_w: the greatest power seen.
-        """
-        usual, spread = _assumed(start_w, peak_w)
+        """Return the distribution of the parameters."""
+        kinds = [
+            [
+                _AIR_K * (start_w / peak_w),
+                _DIE_K / peak_w,
+                np.array([kind.rise_k, kind.rise_spread_k]) / peak_w,
+                np.array([kind.start_k, kind.start_spread_k]),
+            ]
+            for kind in _KINDS
+        ]
+        # The means and standard deviations of the parameters assumed at first, each (models, 4).
+        usual, spread = np.moveaxis(np.repeat(np.array(kinds), len(_CONSTANTS_S), axis=0), -1, 0)
         precision = self.squares + np.einsum("ij,jk->ijk", spread**-2.0, np.eye(_PARAMETERS))
         right = self.products + usual / spread**2
         covariances = np.linalg.inv(precision)
@@ -173,18 +175,3 @@ class Evidence:
         )
         weights = np.exp(log_weights - log_weights.max())
         return Posterior(weights / weights.sum(), means, covariances)
-
-
-def _assumed(start_w: float, peak_w: float) -> tuple[_Floats, _Floats]:
-    """Return the prior means and standard deviations of the parameters, each (models, 4)."""
-    kinds = [
-        [
-            _AIR_K * (start_w / peak_w),
-            _DIE_K / peak_w,
-            np.array([kind.rise_k, kind.rise_spread_k]) / peak_w,
-            np.array([kind.start_k, kind.start_spread_k]),
-        ]
-        for kind in _KINDS
-    ]
-    assumed = np.repeat(np.array(kinds), len(_CONSTANTS_S), axis=0)
-    return assumed[..., 0], assumed[..., 1]

@@ -22,13 +22,13 @@ _MARGIN_READS = 1.5
 _PROBE_S = 0.2
 """The least time from which the period is determined."""
 
-_LEAST_SEEN = 10
-_LEAST_SEEN_S = 1.2
+_MIN_SEEN = 10
+_MIN_SEEN_S = 1.2
 """The least number and the least time span of seen steps from which a schedule is inferred."""
-_MOST_SEEN = 64
+_MAX_SEEN = 64
 _WIDEST = 1 / 5
 """The widest bracket around a step, as a fraction of a period, with which a schedule is used."""
-_MOST_DOUBT = 2 / 5
+_MAX_DOUBT = 2 / 5
 """The largest uncertainty of a step's time, as a fraction of a period: a step that is less certain
 may be confused with its neighbour."""
 _TRIES = 5
@@ -51,7 +51,7 @@ class EnergyCounter:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._clock = device.clock
-        self._seen: deque[Edge] = deque(maxlen=_MOST_SEEN)
+        self._seen: deque[Edge] = deque(maxlen=_MAX_SEEN)
         self._schedule: Schedule | None = None
         self._number = 0
         self._last: Edge | None = None
@@ -101,9 +101,9 @@ class EnergyCounter:
 
     def _learned(self) -> Schedule | None:
         """Return the schedule of the seen steps, or None if it is not certain enough for reads."""
-        if len(self._seen) < _LEAST_SEEN:
+        if len(self._seen) < _MIN_SEEN:
             return None
-        if self._seen[-1].time_s - self._seen[0].time_s < _LEAST_SEEN_S:
+        if self._seen[-1].time_s - self._seen[0].time_s < _MIN_SEEN_S:
             return None
         usual_s = median(edge.before_s - edge.after_s for edge in self._seen)
         if usual_s > _WIDEST * self.period_s:
@@ -116,7 +116,7 @@ class EnergyCounter:
         """Await a step; return None if it does not come when the ``schedule`` predicts."""
         number = schedule.number_at(self._clock.now_s()) + 1
         doubt_s = 3 * schedule.moment_error_s(number)
-        if doubt_s > _MOST_DOUBT * schedule.period_s:
+        if doubt_s > _MAX_DOUBT * schedule.period_s:
             return None  # the schedule is too old
         self._last = None
         edge = self._await_step(schedule.moment_s(number) - doubt_s)

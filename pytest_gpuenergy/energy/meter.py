@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -20,14 +21,14 @@ from pytest_gpuenergy.energy.sensors import (
     read_temperature,
 )
 from pytest_gpuenergy.energy.steadiness import MeterSettings, PowerHistory, Steadiness
-from pytest_gpuenergy.energy.thermal import Sample, Settling, ThermalModel
+from pytest_gpuenergy.energy.thermal import Settling, ThermalModel, ThermalSample
 
 _PRESENT_S = 0.3
 """The time in a heat-up over which the present temperature is averaged."""
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
-LEAST_PAUSE_S = 5.0
+MIN_PAUSE_S = 5.0
 """The shortest pause after which a card has cooled down."""
 SETTLED = 0.003
 """The root mean square of the change of power still possible, as a fraction, at which the
@@ -84,20 +85,18 @@ class EnergyMeter:
             DeviceError: NVML does not answer.
         """
         settings = self._settings
-        reading = evaluate(self._observe(repeater, settings), self.source, settings)
-        while (launches := sum(trial.launches for trial in reading.trials)) < settings.min_launches:
-            launch_s = sum(trial.seconds for trial in reading.trials) / launches
-            settings = self._longer(settings, launch_s)
+        while True:
             reading = evaluate(self._observe(repeater, settings), self.source, settings)
-        return reading
-
-    def _longer(self, settings: MeterSettings, launch_s: float) -> MeterSettings:
-        """Return settings for the least number of launches, even if the card gets a bit faster."""
-        needed_s = _SPARE * settings.min_launches * launch_s + 2 * self.source.period_s
-        least_s = max(needed_s, _SPARE * settings.min_measure_s)
-        return replace(
-            settings, min_measure_s=least_s, max_measure_s=max(least_s, settings.max_measure_s)
-        )
+            launches = sum(trial.launches for trial in reading.trials)
+            if launches >= settings.min_launches:
+                return reading
+            # Measure again for long enough, even if the card gets a bit faster.
+            launch_s = sum(trial.seconds for trial in reading.trials) / launches
+            needed_s = _SPARE * settings.min_launches * launch_s + 2 * self.source.period_s
+            least_s = max(needed_s, _SPARE * settings.min_measure_s)
+            settings = replace(
+                settings, min_measure_s=least_s, max_measure_s=max(least_s, settings.max_measure_s)
+            )
 
     def _observe(self, repeater: Repeater, settings: MeterSettings) -> Observation:
         began_s = perf_counter()
@@ -108,25 +107,22 @@ class EnergyMeter:
         repeater.start()
         start_s = self._device.clock.now_s()
         steadiness = Steadiness(source, settings, start_s)
-        stopped = False
         try:
             warm, steadiness = self._warm_up(steadiness, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
-            edges, meanwhile = self._run_trials(steadiness, settings, warm)
+            edges, meanwhile = self._run_trials(steadiness, warm)
             samples_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
-            stopped = True
-            timeline = repeater.stop()
-            self._history.note()
-            self._ended_s = self._device.clock.now_s()
-        finally:
-            if not stopped:
-                repeater.stop()
+        except BaseException:
+            repeater.stop()
+            raise
+        timeline = repeater.stop()
+        self._history.note()
+        self._ended_s = self._device.clock.now_s()
         times_s, _ = source.times_s([*warm[:-1], *edges], len(warm) - 1)
-        settling = None
-        if settings.corrected:
-            settling = self._warmth.settling(len(edges) - 1, times_s)
+        trials = len(edges) - 1
+        settling = self._warmth.settling(trials, times_s) if settings.corrected else None
         self._warmth.finish(times_s)
         return Observation(
             start_s=start_s,
@@ -138,7 +134,7 @@ class EnergyMeter:
             samples_w=samples_w,
             settling=settling,
             meanwhile=meanwhile,
-            temperatures_c=self._warmth.readings_c(len(edges) - 1),
+            temperatures_c=self._warmth.readings_c[-trials:],
             start=start,
             begin=begin,
             end=end,
@@ -173,9 +169,9 @@ class EnergyMeter:
         return edges, steadiness
 
     def _run_trials(
-        self, steadiness: Steadiness, settings: MeterSettings, warm: Sequence[Edge]
+        self, steadiness: Steadiness, warm: Sequence[Edge]
     ) -> tuple[list[Edge], frozenset[Restraint]]:
-        source = steadiness.source
+        source, settings = steadiness.source, steadiness.settings
         earlier = [warm[index] for index in steadiness.like_trials(warm)]
         edges, meanwhile = [warm[-1]], set()
         while (
@@ -186,22 +182,17 @@ class EnergyMeter:
             self._warmth.note(edges[-1])
             meanwhile.add(read_restraint(self._device))
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
-            if len(edges) > settings.min_trials and measured_s >= settings.min_measure_s:
-                precise = self._precise(source, earlier, edges)
-                if precise and not steadiness.drifts([*warm[:-1], *edges]):
-                    break
+            if len(edges) <= settings.min_trials or measured_s < settings.min_measure_s:
+                continue
+            times, _ = source.times_s([*earlier, *edges])
+            energies_mj = [edge.energy_mj for edge in (*earlier, *edges)]
+            powers = (np.diff(energies_mj) / np.diff(times)).tolist()
+            before, own = powers[: len(earlier)], powers[len(earlier) :]
+            scatter = estimate(own, successive=True, before=before)
+            precise = scatter.relative_half_width <= settings.relative_half_width
+            if precise and not steadiness.drifts([*warm[:-1], *edges]):
+                break
         return edges, frozenset(meanwhile)
-
-    def _precise(
-        self, source: EnergySource, earlier: Sequence[Edge], edges: Sequence[Edge]
-    ) -> bool:
-        """Return whether the scatter of power between ``edges`` leaves a narrow interval."""
-        both = [*earlier, *edges]
-        times, _ = source.times_s(both)
-        powers = (np.diff([edge.energy_mj for edge in both]) / np.diff(times)).tolist()
-        count = len(earlier)
-        scatter = estimate(powers[count:], successive=True, before=powers[:count])
-        return scatter.relative_half_width <= self._settings.relative_half_width
 
 
 class Preheat:
@@ -221,7 +212,7 @@ class Preheat:
 
     def paused(self, pause_s: float) -> None:
         """Account for a pause before a run."""
-        if pause_s > LEAST_PAUSE_S:
+        if pause_s > MIN_PAUSE_S:
             self._left_s = min(self._longest_s, self._left_s + pause_s)
 
     def goes_on(self, now_s: float, settling: Settling | None) -> bool:
@@ -253,6 +244,9 @@ class WarmthWatch:
     Args:
         device: the device whose temperature is read.
         history: the history of the device's power.
+
+    Attributes:
+        readings_c: the temperature at each edge of the run; None where it was not reported.
     """
 
     def __init__(self, device: Device, history: PowerHistory) -> None:
@@ -260,49 +254,28 @@ class WarmthWatch:
         self._history = history
         self._model: ThermalModel | None = None
         self._edges: list[Edge] = []
-        self._readings_c: list[int | None] = []
-        self._so_far: list[Sample] | None = []
+        self.readings_c: list[int | None] = []
 
     def begin(self, temperature_c: int | None) -> None:
         """Begin a run after a pause that leaves the device at ``temperature_c``."""
-        self._edges, self._readings_c, self._so_far = [], [], []
+        self._edges, self.readings_c = [], []
         power_w = self._history.since_last_w()
         if power_w is None or temperature_c is None:
             self._model = None
             return
-        pause = Sample(self._device.clock.now_s(), power_w, temperature_c)
+        pause = ThermalSample(self._device.clock.now_s(), power_w, temperature_c)
         if self._model is None:
             self._model = ThermalModel(pause)
         else:
             self._model.add_pause(pause)
 
     def note(self, edge: Edge) -> None:
-        """Read the temperature at an edge of the run.
-
-        Raises:
-            DeviceError: the card does not respond.
-        """
+        """Read the temperature at an edge of the run."""
         self._edges.append(edge)
-        self._readings_c.append(read_temperature(self._device))
-        if self._so_far is not None and len(self._edges) > 1:
-            before = self._edges[-2]
-            sample = self._sample(len(self._edges) - 1, before.time_s, edge.time_s)
-            if sample is None:
-                self._so_far = None
-            else:
-                self._so_far.append(sample)
-
-    def readings_c(self, trials: int) -> list[int | None]:
-        """Return the temperatures at the ends of the last ``trials`` intervals between edges."""
-        return self._readings_c[-trials:]
+        self.readings_c.append(read_temperature(self._device))
 
     def settling(self, trials: int, times_s: Sequence[float] = ()) -> Settling | None:
-        """Return the present and the settled temperature, or None if they are unknown.
-
-        Args:
-            trials: the number of intervals between edges, at the end, that are trials.
-            times_s: the times of the edges, if they are known more precisely than by each edge.
-        """
+        """Return the mean temperature over the last trials and the settled one; None if unknown."""
         run = self._samples(times_s)
         return None if self._model is None or not run else self._model.settling(run, trials)
 
@@ -311,23 +284,14 @@ class WarmthWatch:
         if self._model is not None and (run := self._samples(times_s)):
             self._model.add_run(run)
 
-    def _samples(self, times_s: Sequence[float]) -> Sequence[Sample]:
+    def _samples(self, times_s: Sequence[float]) -> list[ThermalSample]:
         """Return the samples of the run so far; empty if a reading is missing."""
-        if not times_s:  # during the run
-            return self._so_far or []
+        times_s = times_s or [edge.time_s for edge in self._edges]
         samples = []
-        for number in range(1, len(self._edges)):
-            sample = self._sample(number, times_s[number - 1], times_s[number])
-            if sample is None:
+        moments = zip(times_s, self._edges, self.readings_c, strict=True)
+        for (begin_s, before, _), (end_s, edge, reading_c) in pairwise(moments):
+            seconds, joules = end_s - begin_s, (edge.energy_mj - before.energy_mj) / 1e3
+            if reading_c is None or seconds <= 0 or joules <= 0:
                 return []
-            samples.append(sample)
+            samples.append(ThermalSample(end_s, joules / seconds, reading_c))
         return samples
-
-    def _sample(self, number: int, begin_s: float, end_s: float) -> Sample | None:
-        """Return the sample between edge ``number`` and the edge before it, or None."""
-        seconds = end_s - begin_s
-        joules = (self._edges[number].energy_mj - self._edges[number - 1].energy_mj) / 1e3
-        reading_c = self._readings_c[number]
-        if reading_c is None or seconds <= 0 or joules <= 0:
-            return None
-        return Sample(end_s, joules / seconds, reading_c)

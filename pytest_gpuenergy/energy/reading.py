@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -115,28 +115,48 @@ class Observation:
     end: Conditions
     heat_wall_s: float
 
+    @property
+    def all_edges(self) -> list[Edge]:
+        """The edges of the heat-up and of the trials."""
+        return [*self.warm[:-1], *self.edges]
+
+    @property
+    def event_reasons(self) -> int:
+        """The clock-event reasons at any moment of the trials."""
+        return all_reasons(self.begin, self.end, *self.meanwhile)
+
+    @property
+    def power_limits_mw(self) -> set[int | None]:
+        """The power limits before, during and after the trials; None if one is not reported."""
+        moments: list[Conditions | Restraint] = [self.start, self.end, *self.meanwhile]
+        return {moment.power_limit_mw for moment in moments}
+
+    def headroom(self, power_w: float) -> float:
+        """Return the fraction by which the power can rise; infinite if no limit is reported."""
+        moments: list[Conditions | Restraint] = [self.begin, self.end, *self.meanwhile]
+        if all((moment.event_reasons or 0) & SW_POWER_CAP for moment in moments):
+            return 0.0
+        limits_w = [limit_mw / 1e3 for limit_mw in self.power_limits_mw if limit_mw is not None]
+        return max(0.0, min(limits_w, default=math.inf) / power_w - 1)
+
 
 def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -> Reading:
-    """Return the reading that follows from an observation.
-
-    Args:
-        seen: the observation.
-        source: the source of its edges.
-        settings: the settings of the meter.
-    """
+    """Return the reading that follows from an observation."""
     steadiness = Steadiness(source, settings, seen.start_s, seen.restrained)
     window = _window(seen, steadiness)
-    gain_of = settling_gains(seen.settling, _headroom(seen, window.power_w))
+    gain_of = settling_gains(seen.settling, seen.headroom(window.power_w))
     figures = _figures(seen, window, gain_of, settings)
     gain = gain_of[Metric.ENERGY]
-    restrained = _reasons(seen) & RESTRAINING_REASONS  # then the clock varies all the time
-    states = (
-        ()
-        if restrained
-        else clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
-    )
+    states: tuple[ClockState, ...] = ()
+    if not seen.event_reasons & RESTRAINING_REASONS:  # otherwise the clock varies all the time
+        states = clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
+    temperatures_c = [
+        reading_c
+        for reading_c in (seen.begin.temperature_c, *seen.temperatures_c)
+        if reading_c is not None
+    ]
     flags = {
-        "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
+        "not_steady": steadiness.drifts(seen.all_edges),
         "interval_wide": figures[Metric.ENERGY].relative_half_width
         > math.hypot(2 * settings.relative_half_width, NORMAL * gain.error),
         "not_settled": NORMAL * gain.error > settings.settled_half_width,
@@ -144,7 +164,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         "sources_disagree": seen.samples_w is not None
         and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
         "clock_step": has_clock_step(states),
-        "power_limit_changed": len(set(_limits_mw(seen))) > 1,
+        "power_limit_changed": len(seen.power_limits_mw) > 1,
         **condition_flags(seen.begin, seen.end, seen.meanwhile),
     }
     return Reading(
@@ -163,8 +183,8 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         flags=tuple(name for name, raised in flags.items() if raised),
         energy_source=source.name,
         heat_wall_s=seen.heat_wall_s,
-        event_reasons=_reasons(seen),
-        temperature_c=_mean_temperature_c(seen),
+        event_reasons=seen.event_reasons,
+        temperature_c=fmean(temperatures_c) if temperatures_c else None,
         effective_sm_clock_mhz=mean_clock_mhz(seen.timeline.clocks, window.begin_s, window.end_s),
         clock_states=states,
     )
@@ -208,7 +228,7 @@ class _Window:
 
 
 def _window(seen: Observation, steadiness: Steadiness) -> _Window:
-    edges = [*seen.warm[:-1], *seen.edges]
+    edges = seen.all_edges
     begin = len(seen.warm) - 1
     edge_times, error_s = steadiness.source.times_s(edges, begin)
     warm = steadiness.like_trials(seen.warm)
@@ -219,18 +239,10 @@ def _window(seen: Observation, steadiness: Steadiness) -> _Window:
     return _Window(cut[:count], cut[count:], times[count], times[-1], error_s)
 
 
-def _headroom(seen: Observation, power_w: float) -> float:
-    """Return the fraction by which the power can rise; infinite if no limit is reported."""
-    moments: list[Conditions | Restraint] = [seen.begin, seen.end, *seen.meanwhile]
-    if all((moment.event_reasons or 0) & SW_POWER_CAP for moment in moments):
-        return 0.0
-    limits_w = [limit_mw / 1e3 for limit_mw in _limits_mw(seen) if limit_mw is not None]
-    return max(0.0, min(limits_w, default=math.inf) / power_w - 1)
-
-
 def _figures(
     seen: Observation, window: _Window, gain_of: Mapping[Metric, Gain], settings: MeterSettings
 ) -> dict[Metric, Estimate]:
+    """Return the means over the trials, with intervals that include errors they do not show."""
     middle_s = (window.begin_s + window.end_s) / 2
     # The scatter of the trials shows the errors at the window's ends only in part, so they are
     # added in full. The remaining effect of the former power counts as two standard deviations.
@@ -238,56 +250,22 @@ def _figures(
     shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2
     placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
     unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
-    return {
-        metric: _figure(
-            window,
-            metric,
-            gain_of[metric],
-            unseen[metric],
-            settings.wander[metric],
+    figures = {}
+    for metric in Metric:
+        gain, wander = gain_of[metric], settings.wander[metric]
+        before, own = (
+            [gain.factor * getattr(trial, metric.field) for trial in trials]
+            for trials in (window.warm_trials, window.trials)
         )
-        for metric in Metric
-    }
-
-
-def _figure(window: _Window, metric: Metric, gain: Gain, unseen: float, wander: float) -> Estimate:
-    """Return the mean over the trials, with an interval that includes errors they do not show.
-
-    Args:
-        window: the window with the trials.
-        metric: the metric of the figure.
-        gain: the gain from the trials' figures to those of the settled card.
-        unseen: the relative variance from errors that the trials share.
-        wander: the relative standard deviation of the item about the kernel's mean.
-    """
-    before, own = (
-        [gain.factor * getattr(trial, metric.field) for trial in trials]
-        for trials in (window.warm_trials, window.trials)
-    )
-    mean = sum(own) / len(own)
-    return estimate(
-        own,
-        extra_variance=unseen * mean * mean,
-        known_variance=(wander**2 + gain.error**2) * mean * mean,
-        successive=True,
-        before=before,
-    )
-
-
-def _mean_temperature_c(seen: Observation) -> float | None:
-    """Return the mean temperature over the trials, or None if the card has not reported it."""
-    readings = [seen.begin.temperature_c, *seen.temperatures_c]
-    reported = [reading for reading in readings if reading is not None]
-    return sum(reported) / len(reported) if reported else None
-
-
-def _reasons(seen: Observation) -> int:
-    return all_reasons(seen.begin, seen.end, *seen.meanwhile)
-
-
-def _limits_mw(seen: Observation) -> Iterator[int | None]:
-    yield from (seen.start.power_limit_mw, seen.end.power_limit_mw)
-    yield from (moment.power_limit_mw for moment in seen.meanwhile)
+        mean = sum(own) / len(own)
+        figures[metric] = estimate(
+            own,
+            extra_variance=unseen[metric] * mean * mean,
+            known_variance=(wander**2 + gain.error**2) * mean * mean,
+            successive=True,
+            before=before,
+        )
+    return figures
 
 
 _SLOWED = 0.3

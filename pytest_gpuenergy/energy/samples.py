@@ -9,9 +9,9 @@ GPUs" (SC24).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+from typing import NamedTuple
 
 from pytest_gpuenergy.devices import Device, Gpu, unavailable_errors
 from pytest_gpuenergy.energy.counter import EnergyCounter
@@ -29,15 +29,14 @@ _RISE_S = 1.0
 _SLOWEST_PERIOD_S = 0.1
 """The longest period of the GPUs in the study above."""
 _LONGEST_WINDOW_S = 1.0
-_LEAST_STEP = 0.1
+_MIN_STEP = 0.1
 """The smallest relative change of power that reveals the window."""
 
 PowerReading = Callable[[Device], float | None]
 """A function that returns the power in mW, or None if the card does not report it."""
 
 
-@dataclass(frozen=True)
-class SensorTraits:
+class SensorTraits(NamedTuple):
     """The traits of a power sensor, which every ``period_s`` shows the mean over ``window_s``."""
 
     period_s: float
@@ -57,7 +56,7 @@ class PowerSamples:
         self._device = device
         self._clock = device.clock
         self._read = read
-        self._traits: SensorTraits | None = None
+        self._probed = False
         self._last = (0.0, 0.0)
         self._changed_s, self._has_changed = 0.0, False
         self._energy_mj = 0.0
@@ -72,12 +71,18 @@ class PowerSamples:
             CounterError: the reading did not change in that time.
             DeviceError: the power cannot be read.
         """
-        looked = self._traits is None
-        if self._traits is None:
-            self._traits = probe_sensor(self._watched())
-            self.period_s, self.memory_s = self._traits.period_s, self._traits.window_s
+        first = not self._probed
+        if first:
+            readings = [self._reading()]
+            while readings[-1][0] - readings[0][0] < _PROBE_S:
+                self._clock.sleep_s(_PROBE_STEP_S)
+                readings.append(self._reading())
+            if len({power_mw for _, power_mw in readings}) == 1:
+                raise self._stale(_PROBE_S)
+            self.period_s, self.memory_s = probe_sensor(readings)
+            self._probed = True
         self._last, self._energy_mj = self._reading(), 0.0
-        self._changed_s, self._has_changed = self._last[0], looked
+        self._changed_s, self._has_changed = self._last[0], first
         return self._edge()
 
     def next_edge(self, periods: int) -> Edge:
@@ -94,7 +99,12 @@ class PowerSamples:
             (before_s, before_mw), self._last = self._last, self._reading()
             now_s, now_mw = self._last
             self._energy_mj += (now_s - before_s) * (before_mw + now_mw) / 2
-            self._check_alive(now_s, changed=now_mw != before_mw)
+            if now_mw != before_mw:
+                self._changed_s, self._has_changed = now_s, True
+            still_s = now_s - self._changed_s
+            # Less time is allowed when a load has just begun.
+            if still_s > (_PROBE_S if self._has_changed else _RISE_S + self.memory_s):
+                raise self._stale(still_s)
         return self._edge()
 
     def times_s(
@@ -118,28 +128,11 @@ class PowerSamples:
             )
         return now_s, power_mw
 
-    def _check_alive(self, now_s: float, *, changed: bool) -> None:
-        """Check that the reading changes; allow less time when a load has just begun."""
-        if changed:
-            self._changed_s, self._has_changed = now_s, True
-        still_s = now_s - self._changed_s
-        if still_s > (_PROBE_S if self._has_changed else _RISE_S + self.memory_s):
-            raise self._stale(still_s)
-
     def _stale(self, still_s: float) -> CounterError:
         return CounterError(
             "power_stale",
             f"The {self.name} of {self._device.name} has not changed for {still_s:.1f} s.",
         )
-
-    def _watched(self) -> list[tuple[float, float]]:
-        readings = [self._reading()]
-        while readings[-1][0] - readings[0][0] < _PROBE_S:
-            self._clock.sleep_s(_PROBE_STEP_S)
-            readings.append(self._reading())
-        if len({power_mw for _, power_mw in readings}) == 1:
-            raise self._stale(_PROBE_S)
-        return readings
 
 
 def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
@@ -158,7 +151,7 @@ def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
     period_s = min(median(gaps_s), _SLOWEST_PERIOD_S) if gaps_s else _SLOWEST_PERIOD_S
     steady_mw = fmean(mw for at_s, mw in readings if at_s >= end_s - (end_s - begin_s) / 4)
     step_mw = steady_mw - idle_mw
-    if abs(step_mw) < _LEAST_STEP * max(abs(steady_mw), 1.0):
+    if abs(step_mw) < _MIN_STEP * max(abs(steady_mw), 1.0):
         return SensorTraits(period_s, _LONGEST_WINDOW_S)
     half_s = next(s for s, mw in readings if (mw - idle_mw) / step_mw >= 0.5) - begin_s
     # On average, the reading lags by half a period.

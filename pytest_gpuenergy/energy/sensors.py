@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices import Device, unavailable_errors
+from pytest_gpuenergy.energy.power_log import CardSamples
 from pytest_gpuenergy.record import Conditions
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
@@ -76,11 +78,7 @@ def read_conditions(device: Device) -> Conditions:
 
 
 def read_temperature(device: Device) -> int | None:
-    """Return the GPU's temperature in degrees Celsius; None if the card does not report it.
-
-    Raises:
-        DeviceError: the card does not respond.
-    """
+    """Return the GPU's temperature in degrees Celsius; None if the card does not report it."""
     return _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
 
 
@@ -107,11 +105,7 @@ def check_responds(device: Device, fault: KernelFault) -> None:
 
 
 def read_restraint(device: Device) -> Restraint:
-    """Return the present clock-event reasons and power limit.
-
-    Raises:
-        DeviceError: the card does not respond.
-    """
+    """Return the present clock-event reasons and power limit."""
     reasons = _ask(device, "nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # drivers before 535 use the older name
         reasons = _ask(device, "nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -123,20 +117,14 @@ def power_by_samples_w(device: Device, window_s: float) -> float | None:
 
     The buffer holds about two seconds, so only the end of a longer window is covered.
     """
-    nvml = device.nvml
     try:
-        _, samples = nvml.nvmlDeviceGetSamples(device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, 0)
-    except nvml.NVMLError:
+        samples = CardSamples(device).new()
+    except DeviceError:
         return None
-    if not samples:
-        return None
-    newest_us = max(sample.timeStamp for sample in samples)
-    values_w = [
-        sample.sampleValue.uiVal / 1e3
-        for sample in samples
-        if newest_us - sample.timeStamp < window_s * 1e6
+    latest = [
+        sample for sample in samples if samples[-1].stamp_us - sample.stamp_us < window_s * 1e6
     ]
-    return float(sum(values_w) / len(values_w))
+    return fmean(sample.power_w for sample in latest) if latest else None
 
 
 def _ask(device: Device, function: str, *arguments: object) -> int | None:

@@ -217,13 +217,7 @@ class Steadiness:
         return max(1, round(length_s / self.source.period_s))
 
     def settled(self, warm: Sequence[Edge], before_w: float | None) -> bool:
-        """Return whether the power is steady over the last second, so that the heat-up can end.
-
-        Args:
-            warm: the edges of the heat-up.
-            before_w: the mean power before the run, whose effect must have decayed; None if
-                unknown.
-        """
+        """Return whether the power is steady over the last second, so that the heat-up can end."""
         begin_s = max(self.start_s + _TRANSIENT_S, warm[-1].time_s - _SPAN_S)
         span = [edge for edge in warm if edge.time_s >= begin_s]
         if (slope := self._slope(span)) is None:

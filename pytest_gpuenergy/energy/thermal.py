@@ -33,13 +33,13 @@ _FORGOTTEN_S = 100.0
 """The time constant with which evidence about the temperature fades, because fans change speed."""
 _SHARES = (0.3, 1.5)
 """The least and greatest share of the power that heats the die, relative to the first kernel's."""
-_LEAST_RISE_K = 3.0
+_MIN_RISE_K = 3.0
 """The smallest rise of the temperature from which that share is estimated."""
 _LEVEL_ERROR_K = 1.5
 """The standard deviation, common to a run, of the temperature that the share does not explain."""
 _ONSET_S = 0.8
 """The time after a change of load in which the die warms or cools."""
-_MOST_FEEDBACK = 0.5
+_MAX_FEEDBACK = 0.5
 """The largest feedback that is assumed: the kelvins by which a kelvin raises the temperature
 further, through the power. On an H100 it is 0.15; above 1 a card would never settle."""
 
@@ -57,7 +57,7 @@ alike on each card; 20 items on H200s, whose heat sinks rise by 2 K, were off by
 """
 
 
-class Sample(NamedTuple):
+class ThermalSample(NamedTuple):
     """A short interval: its end, the mean power over it, and the temperature at its end."""
 
     time_s: float
@@ -113,7 +113,7 @@ class Settling:
         return self.settled_c - self.temperature_c
 
 
-def _after_onset(run: Sequence[Sample]) -> npt.NDArray[np.bool_]:
+def _after_onset(run: Sequence[ThermalSample]) -> npt.NDArray[np.bool_]:
     return np.array([sample.time_s for sample in run]) > run[0].time_s + _ONSET_S
 
 
@@ -124,22 +124,22 @@ class ThermalModel:
         start: a sample of the card at rest, before anything runs.
     """
 
-    def __init__(self, start: Sample) -> None:
+    def __init__(self, start: ThermalSample) -> None:
         self._start = start
         self._end_s = start.time_s
         self._smooth_w = np.full(1 + len(SINK_S), start.power_w)
-        self._run: list[Sample] = []
+        self._run: list[ThermalSample] = []
         self._run_smooth_w: list[_Floats] = []
         self._peak_w = start.power_w
         self._evidence = Evidence.none()
         self._leakage = Leakage()
         self._level_error_k = 0.0  # the first run's share is 1 by definition
 
-    def add_pause(self, end: Sample) -> None:
+    def add_pause(self, end: ThermalSample) -> None:
         """Add the time since the last sample, in which no kernel ran, with its mean power."""
         self._keep([end], np.array([end.time_s > self._end_s + _ONSET_S]), 0.0)
 
-    def add_run(self, run: Sequence[Sample]) -> None:
+    def add_run(self, run: Sequence[ThermalSample]) -> None:
         """Add a complete run of one kernel, from its start."""
         study = self._study(run)
         late = _after_onset(run)
@@ -149,7 +149,7 @@ class ThermalModel:
         self._keep(heating, late, self._level_error_k)
         self._level_error_k = _LEVEL_ERROR_K
 
-    def settling(self, run: Sequence[Sample], trials: int) -> Settling:
+    def settling(self, run: Sequence[ThermalSample], trials: int) -> Settling:
         """Return the present and the settled temperature in a run that has not been added.
 
         Args:
@@ -161,7 +161,7 @@ class ThermalModel:
         power_w = sum(sample.power_w for sample in last) / len(last)
         temperature_c = sum(sample.temperature_c for sample in last) / len(last)
         # The remaining rise of the temperature raises the power, which raises the temperature.
-        feedback = min(self._leakage.per_k * study.rise_k(power_w), _MOST_FEEDBACK)
+        feedback = min(self._leakage.per_k * study.rise_k(power_w), _MAX_FEEDBACK)
         to_go_k, unread_k = study.to_go_k(power_w, trials)
         sink_k = study.sink_k(power_w)
         slow_k = _SLOW_ERROR * sink_k * study.delayed_share(power_w, self._start.power_w)
@@ -176,7 +176,7 @@ class ThermalModel:
         )
 
     def _keep(
-        self, samples: Sequence[Sample], late: npt.NDArray[np.bool_], level_error_k: float
+        self, samples: Sequence[ThermalSample], late: npt.NDArray[np.bool_], level_error_k: float
     ) -> None:
         smooth_w = self._smoothed(samples)
         columns, rises_c = self._equations(samples, smooth_w)
@@ -188,7 +188,7 @@ class ThermalModel:
         self._smooth_w, self._end_s = smooth_w[-1], samples[-1].time_s
         self._run, self._run_smooth_w = [], []
 
-    def _smoothed(self, samples: Sequence[Sample]) -> _Floats:
+    def _smoothed(self, samples: Sequence[ThermalSample]) -> _Floats:
         """Return the power smoothed by the die and by each heat sink, (samples, 1 + models)."""
         # During a run, this is called again and again with more samples.
         if (count := len(self._run)) > len(samples) or samples[:count] != self._run:
@@ -205,7 +205,9 @@ class ThermalModel:
         self._run.extend(new)
         return np.array(self._run_smooth_w)
 
-    def _equations(self, samples: Sequence[Sample], smooth_w: _Floats) -> tuple[_Floats, _Floats]:
+    def _equations(
+        self, samples: Sequence[ThermalSample], smooth_w: _Floats
+    ) -> tuple[_Floats, _Floats]:
         """Return the arguments of `Evidence.plus`."""
         times_s = np.array([sample.time_s for sample in samples]) - self._start.time_s
         columns = np.empty((len(samples), len(SINK_S), 4))
@@ -216,7 +218,7 @@ class ThermalModel:
         rises_c = np.array([sample.temperature_c for sample in samples]) - self._start.temperature_c
         return columns, rises_c
 
-    def _study(self, run: Sequence[Sample]) -> _Study:
+    def _study(self, run: Sequence[ThermalSample]) -> _Study:
         columns, rises_c = self._equations(run, self._smoothed(run))
         late = _after_onset(run)
         peak_w = max(self._peak_w, *(sample.power_w for sample in run))
@@ -245,7 +247,7 @@ class _Study:
 
     def __init__(
         self,
-        run: Sequence[Sample],
+        run: Sequence[ThermalSample],
         columns: _Floats,
         rises_c: _Floats,
         first_c: float,
@@ -261,8 +263,8 @@ class _Study:
         own_s = run[-1].time_s - run[0].time_s
         warm = -np.expm1(-own_s / SINK_S)[:, np.newaxis]
         rises_k = run[-1].power_w * (self._die_k_per_w + self._sink_k_per_w * warm)
-        shares = 1 + self._off_c / np.maximum(rises_k, _LEAST_RISE_K)
-        self._shares = np.where(rises_k < _LEAST_RISE_K, 1.0, np.clip(shares, *_SHARES))
+        shares = 1 + self._off_c / np.maximum(rises_k, _MIN_RISE_K)
+        self._shares = np.where(rises_k < _MIN_RISE_K, 1.0, np.clip(shares, *_SHARES))
         modelled = np.einsum("nij,ij,i->n", columns, posterior.means, posterior.weights)
         self.modelled_c: _Floats = first_c + modelled + posterior.mean(self._off_c)
 
@@ -280,12 +282,7 @@ class _Study:
         return self._posterior.mean(self._shares * self._sink_k_per_w) * power_w
 
     def delayed_share(self, power_w: float, start_w: float) -> float:
-        """Return the share of a power that slow changes, which take minutes, do not yet reflect.
-
-        Args:
-            power_w: the power.
-            start_w: the power before the first sample.
-        """
+        """Return the share of a power that slow changes, which take minutes, do not yet reflect."""
         felt_w = self._columns[-1, _SLOWEST, 2]
         return float(np.clip(1 - (felt_w - start_w) / max(power_w - start_w, 1.0), 0.0, 1.0))
 
@@ -324,7 +321,7 @@ causes. Without it, the slopes of 20 parts of runs on an H200 and an H100 scatte
 standard errors, with it by 0.9 (docs/notes/temperature.md)."""
 _JUMP = 0.003
 """The largest relative change of power between two windows that the temperature can cause."""
-_LEAST_WINDOWS = 7
+_MIN_WINDOWS = 7
 
 _STEP, _STEP_K = 0.012, 8.0
 """The size of a step of the power, and the distance between steps in kelvins. The seven steps in
@@ -375,7 +372,7 @@ class Leakage:
     def plus(self, powers_w: _Floats, temperatures_c: _Floats) -> Leakage:
         """Return the fit that includes a run, given by its successive samples after the onset."""
         count = len(powers_w) // _WINDOW
-        if count < _LEAST_WINDOWS:
+        if count < _MIN_WINDOWS:
             return self
         powers, warmth = (
             values[: count * _WINDOW].reshape(count, _WINDOW).mean(axis=1)
@@ -399,4 +396,4 @@ def _between_steps(powers: _Floats) -> list[npt.NDArray[np.int64]]:
         jumps[at] = abs(powers[at : at + side].mean() - powers[at - side : at].mean())
     inside = jumps > _JUMP
     parts = np.split(np.arange(len(powers)), np.flatnonzero(np.diff(inside)) + 1)
-    return [part for part in parts if len(part) >= _LEAST_WINDOWS and not inside[part[0]]]
+    return [part for part in parts if len(part) >= _MIN_WINDOWS and not inside[part[0]]]

@@ -22,7 +22,6 @@ from .candidates import (
     Typical as Typical,
     confirm as confirm,
     cost_ms as cost_ms,
-    evaluate as evaluate,
     measure_sustained as measure_sustained,
     measure_time_ms as measure_time_ms,
     median_time_ms as median_time_ms,
@@ -66,7 +65,7 @@ from .results import (
     overwrite as overwrite,
 )
 from .seeds import (
-    LARGEST_SEED as LARGEST_SEED,
+    MAX_SEED as MAX_SEED,
     SEEDS as SEEDS,
     drawings_of as drawings_of,
     drawn_seed as drawn_seed,

@@ -16,7 +16,7 @@ from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject, describe_kernel, describe_workload
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
-from pytest_gpuenergy.record import Measurement, peaks_of
+from pytest_gpuenergy.record import peaks_of
 from pytest_gpuenergy.report import RunFolder
 from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Tensor, Workload
@@ -100,20 +100,22 @@ class BoardWatch:
                 for m in earlier
             ):
                 continue
+            kernel, workload = board_kernel
             for _ in range(_TRIES):
-                check = self._measured(board_kernel, own)
+                try:
+                    check = self._harness.measure_again(kernel, workload, own)
+                except (GpuEnergyError, OSError) as error:  # items meet it too, and report it
+                    info = describe_workload(workload)
+                    draft = self._harness.draft_of_callable(info, own, ORIGIN)
+                    check = replace(
+                        draft,
+                        kernel=describe_kernel(kernel, label),
+                        outcome="runtime",
+                        error=str(error),
+                    )
                 self._folder.append_board_check(check)
                 if not (check.measured and check.validity):
                     break
-
-    def _measured(self, board_kernel: BoardKernel, subject: Subject) -> Measurement:
-        kernel, workload = board_kernel
-        try:
-            return self._harness.measure_again(kernel, workload, subject)
-        except (GpuEnergyError, OSError) as error:  # items meet the same error and report it
-            draft = self._harness.draft_of_callable(describe_workload(workload), subject, ORIGIN)
-            info = describe_kernel(kernel, subject.label)
-            return replace(draft, kernel=info, outcome="runtime", error=str(error))
 
 
 class BoardKernel(NamedTuple):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Arguments = tuple[object, ...]
 
-_NARROW = 2.0**-5
+_SPREAD = 2.0**-5
 """The most by which an element is scaled differently from the others, see `_Inputs`."""
 
 _CLOCKS_RATIO, _CLOCKS_S = 0.02, 0.1
@@ -173,7 +173,7 @@ class _Inputs:
     def _inputs(self, returned: object) -> dict[str, Array] | None:
         """Return the floating-point contents that may be changed, by place; None for none."""
         outputs = [part for _, part in arrays_in(returned, "result")]
-        found: dict[str, Array] = {}
+        contents: dict[str, Array] = {}
         for name, part in arrays_in(self._args, "args"):
             if any(overlap(part, output) for output in outputs):
                 continue
@@ -184,8 +184,8 @@ class _Inputs:
             except ResultError:
                 return None
             if content.dtype.kind == "f" and content.size:
-                found[name] = content
-        return found or None
+                contents[name] = content
+        return contents or None
 
     def _was_right(
         self,
@@ -200,8 +200,15 @@ class _Inputs:
         Raises:
             KernelFault: the result is wrong.
         """
-        for narrow in (0.0, _NARROW):
-            changed = {name: self._other(content, narrow) for name, content in inputs.items()}
+        for narrow in (0.0, _SPREAD):
+            # All by one factor, which keeps arrays sorted, symmetric or positive definite; then, if
+            # that changes nothing, each element a little differently.
+            changed = {}
+            for name, content in inputs.items():
+                factor = self._draw.uniform(0.5, 0.9)
+                spread = 1 + narrow * self._draw.uniform(-1.0, 1.0, content.shape)
+                scaled = content.astype(np.float64) * factor * spread
+                changed[name] = np.asarray(scaled.astype(content.dtype))
             if not _fill(args, changed):
                 return False
             try:
@@ -221,20 +228,11 @@ class _Inputs:
             return True
         return False
 
-    def _other(self, content: Array, narrow: float) -> Array:
-        """Return scaled values: all by one factor and, if ``narrow``, each a little differently.
 
-        One factor keeps arrays sorted, symmetric or positive definite; it is tried first.
-        """
-        factor = self._draw.uniform(0.5, 0.9)
-        spread = 1 + narrow * self._draw.uniform(-1.0, 1.0, content.shape)
-        return np.asarray((content.astype(np.float64) * factor * spread).astype(content.dtype))
-
-
-def _differs(one: Expected, other: Expected) -> bool:
+def _differs(expected: Expected, other: Expected) -> bool:
     """Return whether a result that is right for one would be wrong for the other."""
     try:
-        compare(dict(one.arrays), other.arrays, other.bounds, seed=0)
+        compare(dict(expected.arrays), other.arrays, other.bounds, seed=0)
     except Exception:  # of other shapes, for example
         return True
     return False
@@ -417,7 +415,10 @@ class CallableCheck:
         result = dict(arrays_in(returned, "result"))
         try:
             self._expected.check(returned)
-            self._check_arguments(result)
+            for name, part in self._args.items():
+                shared = any(overlap(part, other) for other in result.values())
+                if not shared and contents_of(part) != self._before[name]:
+                    raise KernelFault("correctness", f"The argument {name} has changed.")
         except KernelFault as fault:
             raise KernelFault(
                 fault.outcome,
@@ -425,12 +426,6 @@ class CallableCheck:
                 f"{self._in_place(result)}",
             ) from None
         return {name: _copy(part) for name, part in result.items()}
-
-    def _check_arguments(self, result: Mapping[str, object]) -> None:
-        for name, part in self._args.items():
-            shared = any(overlap(part, other) for other in result.values())
-            if not shared and contents_of(part) != self._before[name]:
-                raise KernelFault("correctness", f"The argument {name} has changed.")
 
     def _in_place(self, result: Mapping[str, object]) -> str:
         """Return a possible cause, as a sentence, if the result shares memory with an argument."""

@@ -110,7 +110,11 @@ class Typical(NamedTuple):
     @classmethod
     def of(cls, evaluations: Sequence[Evaluation]) -> Typical | None:
         """Return the medians over the evaluations; None if no power has been measured."""
-        powers = [found.power_w for found in evaluations if found.good and found.power_w]
+        powers = [
+            evaluation.power_w
+            for evaluation in evaluations
+            if evaluation.good and evaluation.power_w
+        ]
         return cls(median(powers), median(_slowdowns(evaluations))) if powers else None
 
 
@@ -134,9 +138,11 @@ def cost_ms(objective: Metric, evaluation: Evaluation, typical: Typical | None) 
 
 def _slowdowns(evaluations: Sequence[Evaluation]) -> list[float]:
     return [
-        found.sustained_ms / found.time_ms
-        for found in evaluations
-        if found.good and found.sustained_ms is not None and found.time_ms is not None
+        evaluation.sustained_ms / evaluation.time_ms
+        for evaluation in evaluations
+        if evaluation.good
+        and evaluation.sustained_ms is not None
+        and evaluation.time_ms is not None
     ] or [1.0]
 
 
@@ -194,68 +200,52 @@ class Rig:
         known: Sequence[Evaluation],
         is_stopped: Callable[[], bool],
     ) -> Iterator[tuple[int, Evaluation]]:
-        """Evaluate a batch, see the function `evaluate`."""
-        return evaluate(self, batch, known, is_stopped)
+        """Time the jobs of a batch one by one, then measure the power of the promising ones.
 
+        Nothing is verified here: see `confirm`.
 
-def evaluate(
-    rig: Rig,
-    batch: Sequence[Job | KernelFault],
-    known: Sequence[Evaluation],
-    is_stopped: Callable[[], bool],
-) -> Iterator[tuple[int, Evaluation]]:
-    """Time the jobs of a batch one by one, then measure the power of the promising ones.
+        Args:
+            batch: a job for each candidate, see `quick_job`, or the fault that prevented one.
+            known: the evaluations of earlier batches.
+            is_stopped: called before each job; once it returns True, the rest is skipped.
 
-    Nothing is verified here: see `confirm`.
+        Yields:
+            A position in the batch and the evaluation of that candidate: first when it has been
+            timed, and again when its power has been measured.
 
-    Args:
-        rig: the setup to evaluate them in.
-        batch: a job for each candidate, see `quick_job`, or the fault that prevented one.
-        known: the evaluations of earlier batches.
-        is_stopped: called before each job; once it returns True, the rest is skipped.
-
-    Yields:
-        A position in the batch and the evaluation of that candidate: first when it has been timed,
-        and again when its power has been measured.
-
-    Raises:
-        DeviceError: the device does not respond.
-    """
-    timed: list[Evaluation] = []
-    for job in batch:
-        if is_stopped():
-            return
-        timed.append(_timed(rig, job))
-        yield len(timed) - 1, timed[-1]
-    for place in promising(rig.objective, timed, known):
-        if is_stopped():
-            return
-        job = batch[place]
-        assert isinstance(job, Job)  # a fault is never promising
-        yield place, _with_power(rig, job, timed[place])
-
-
-def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
-    try:
-        if isinstance(job, KernelFault):
-            raise job
-        time_ms = measure_time_ms(rig.device, job, rig.arenas)
-    except KernelFault as fault:
-        return Evaluation(outcome=fault.outcome, message=str(fault))
-    return Evaluation(outcome="timed", time_ms=time_ms)
-
-
-def _with_power(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
-    """Return ``timed`` with the power measured, or the fault that occurred under load."""
-    try:
-        found = measure_sustained(rig.device, job, rig.arenas)
-    except KernelFault as fault:
-        return Evaluation(outcome=fault.outcome, message=str(fault))
-    if found is None:
-        return timed
-    return replace(
-        timed, sustained_ms=found.time_ms, power_w=found.power_w, energy_mj=found.energy_mj
-    )
+        Raises:
+            DeviceError: the device does not respond.
+        """
+        timed: list[Evaluation] = []
+        for job in batch:
+            if is_stopped():
+                return
+            try:
+                if isinstance(job, KernelFault):
+                    raise job
+                time_ms = measure_time_ms(self.device, job, self.arenas)
+                timed.append(Evaluation(outcome="timed", time_ms=time_ms))
+            except KernelFault as fault:
+                timed.append(Evaluation(outcome=fault.outcome, message=str(fault)))
+            yield len(timed) - 1, timed[-1]
+        for place in promising(self.objective, timed, known):
+            if is_stopped():
+                return
+            job = batch[place]
+            assert isinstance(job, Job)  # a fault is never promising
+            try:
+                sustained = measure_sustained(self.device, job, self.arenas)
+            except KernelFault as fault:  # which occurred under load
+                yield place, Evaluation(outcome=fault.outcome, message=str(fault))
+                continue
+            if sustained is not None:
+                timed[place] = replace(
+                    timed[place],
+                    sustained_ms=sustained.time_ms,
+                    power_w=sustained.power_w,
+                    energy_mj=sustained.energy_mj,
+                )
+            yield place, timed[place]
 
 
 def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workload) -> Measurement:

@@ -330,13 +330,13 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
         wrong = ~(error <= allowed)
         relative = np.where(wrong, error / sizes, 0.0)
     place = tuple(int(i) for i in np.unravel_index(int(relative.argmax()), error.shape))
-    found, right = float(output[place]), float(expected[place])
-    digits = 6 if f"{found:.6g}" != f"{right:.6g}" else 17
+    value, right = float(output[place]), float(expected[place])
+    digits = 6 if f"{value:.6g}" != f"{right:.6g}" else 17
     whose = "its own value" if by_own else "the largest value"
     limit = float(allowed[place] / sizes[place])
     return (
         f"{places(name, wrong)} wrong (seed {seed}); the worst is "
-        f"{_place(name, place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "
+        f"{_place(name, place)} = {value:.{digits}g} instead of {right:.{digits}g}, off "
         f"by {float(relative[place]):.2e} of {whose} (bound {limit:.1e})."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
@@ -129,22 +129,19 @@ class Harness:
         Raises:
             DeviceError: the device itself does not respond.
         """
-        began = perf_counter()
         phases = _Phases()
         draft, wrong = self._verified(kernel, workload, subject, phases)
         if wrong is None:
             draft = self._measured_kernel(draft, kernel, workload, phases)
-        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+        return phases.added_to(draft)
 
     def measure_again(self, kernel: AnyKernel, workload: Workload, subject: Subject) -> Measurement:
         """Measure a kernel as `measure_kernel` does, but without verifying it first."""
-        began = perf_counter()
         phases = _Phases()
         draft = self._draft(
             subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
-        draft = self._measured_kernel(draft, kernel, workload, phases)
-        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+        return phases.added_to(self._measured_kernel(draft, kernel, workload, phases))
 
     def _measured_kernel(
         self, draft: Measurement, kernel: AnyKernel, workload: Workload, phases: _Phases
@@ -171,10 +168,9 @@ class Harness:
         Raises:
             DeviceError: the device itself does not respond.
         """
-        began = perf_counter()
         phases = _Phases()
         draft, fault = self._verified(kernel, workload, subject, phases)
-        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds), fault
+        return phases.added_to(draft), fault
 
     def _verified(
         self, kernel: AnyKernel, workload: Workload, subject: Subject, phases: _Phases
@@ -208,14 +204,13 @@ class Harness:
             kind: the kind of callable, for the record.
             check: called after the measurement; raises KernelFault if the result is wrong now.
         """
-        began = perf_counter()
         phases = _Phases()
         draft = self.draft_of_callable(workload, subject, kind)
         try:
             draft = self._measured(draft, make_repeater(), phases, check)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
-        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+        return phases.added_to(draft)
 
     def draft_of_callable(self, workload: WorkloadInfo, subject: Subject, kind: str) -> Measurement:
         """Return the measurement of a callable, without figures yet; see `measure_callable`."""
@@ -269,20 +264,25 @@ class _Phases:
     """The wall time of each phase of one item; the times of a repeated phase add up."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self._began_s = perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    def added_to(self, draft: Measurement) -> Measurement:
+        """Return the item's measurement with the wall time so far."""
+        return replace(draft, wall_s=perf_counter() - self._began_s, phases_s=self._seconds)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        began = perf_counter()
+        began_s = perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
+            self._seconds[name] = self._seconds.get(name, 0.0) + perf_counter() - began_s
 
     def split(self, name: str, first: str, first_s: float) -> None:
         """Move the first ``first_s`` of phase ``name`` to a phase ``first``, listed before it."""
-        whole_s = self.seconds.pop(name)
-        self.seconds |= {first: first_s, name: whole_s - first_s}
+        whole_s = self._seconds.pop(name)
+        self._seconds |= {first: first_s, name: whole_s - first_s}
 
 
 def describe_workload(workload: Workload) -> WorkloadInfo:
@@ -365,7 +365,10 @@ class Verifier:
             InputError: the reference is not finite.
         """
         key = (kernel.digest, workload)
-        is_cached = self._device.emulated and _is_hashable(workload)
+        is_cached = False
+        with suppress(TypeError):  # which a workload raises that cannot be hashed
+            hash(workload)
+            is_cached = self._device.emulated
         if is_cached and (earlier := self._verified.get(key)) is not None:
             return earlier
         correctness = verify_on_device(
@@ -374,14 +377,6 @@ class Verifier:
         if is_cached:
             self._verified[key] = correctness
         return correctness
-
-
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def lock_flags(reading: Reading, locked_mhz: int | None) -> tuple[str, ...]:

@@ -54,6 +54,10 @@ def run_info(
     Raises:
         DeviceError: the device does not respond.
     """
+    limits_w: dict[str, float] = {}
+    with contextlib.suppress(DeviceError):
+        read = read_limits(device)
+        limits_w = {"min": read.min_w, "max": read.max_w, "at_start": read.current_w}
     return RunInfo(
         run_id=run_id,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -62,7 +66,7 @@ def run_info(
         gpu_uuid=device.uuid,
         architecture=device.architecture,
         emulated=device.emulated,
-        power_limits_w=_limits(device),
+        power_limits_w=limits_w,
         software=software(device),
         options=dict(options),
         git_revision=git_revision,
@@ -98,11 +102,3 @@ def git_revision_of(folder: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
-
-
-def _limits(device: Device) -> dict[str, float]:
-    try:
-        limits = read_limits(device)
-    except DeviceError:
-        return {}
-    return {"min": limits.min_w, "max": limits.max_w, "at_start": limits.current_w}

@@ -53,7 +53,7 @@ JOB_VERSION = 1
 """The ``schema_version`` of the jobs written and read here."""
 
 _JOBS, _KERNELS, _ARRAYS = "jobs", "kernels", "arrays"
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """The most bytes of ``jobs/NAME.json``."""
 _HEADER_BYTES = 4096
 """The most bytes that an array may take in an archive in addition to its elements."""
@@ -183,7 +183,7 @@ def read_job(folder: Path, name: str) -> StoredJob:
         InputError: the job is missing or damaged.
     """
     path = folder / _JOBS / f"{Path(name).name}.json"
-    content = read_bytes(path, "job", _LARGEST_BYTES)
+    content = read_bytes(path, "job", _MAX_BYTES)
     try:
         version = schema_version(content.decode(errors="replace"))
         if version != JOB_VERSION:
@@ -250,9 +250,9 @@ def load_arrays(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
         if size > most:
             raise FormError(f"it holds {size} bytes, and its tensors take at most {most}")
         with np.load(path, allow_pickle=False) as stored:
-            found = {tensor.name: stored[tensor.name] for tensor in tensors}
+            arrays = {tensor.name: stored[tensor.name] for tensor in tensors}
         for tensor in tensors:
-            array = found[tensor.name]
+            array = arrays[tensor.name]
             if (array.shape, array.dtype) != (tensor.shape, stored_as(tensor.dtype)):
                 raise FormError(f"{tensor.name} does not have the shape and dtype of its tensor")
     except FormError as error:
@@ -260,5 +260,5 @@ def load_arrays(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
     except Exception as error:  # a damaged archive raises almost anything
         problem = f"{type(error).__name__}: {error}"
     else:
-        return found
+        return arrays
     raise InputError(f"The arrays in {path} cannot be used ({problem}): write the job again.")

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.candidates import (
     KEEP_ONE_OF,
     Rig,
-    evaluate,
     measure_time_ms,
     verify_timed,
 )
@@ -67,8 +67,14 @@ def best_of(candidates: Sequence[AnyKernel], workload: Workload, device: Device)
     if not usable:
         refusal = next(iter(refusals.values()), None)
         raise UnavailableError(refusal or f"{workload.name} has no candidates.")
-    path = _cache_path(device, workload, sorted(usable))
-    digest = _read_choice(path) if path is not None else None
+    path: Path | None = None
+    digest: str | None = None
+    if workload.digest is not None:
+        gpu = [device.name, device.emulated, sorted(software(device).items())]
+        key = json.dumps([_FORMAT, gpu, workload.digest, sorted(usable)])
+        path = cache_dir("chosen") / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+        with suppress(OSError, FormError):
+            digest = decode(path.read_bytes(), _Choice).digest
     if digest not in usable:
         digest = _fastest(list(usable.values()), workload, device).digest
         if path is not None:
@@ -101,11 +107,11 @@ def _by_time(
     first_ms: dict[int, float] = {}
     final_ms: dict[int, float] = {}
     with arenas_for(workload, 0, device.arrays) as arenas:
-        for place, found in evaluate(Rig(device, arenas, Metric.TIME), jobs, [], lambda: False):
-            if found.outcome == "timed":
-                first_ms[place] = found.time_ms or math.inf
+        for place, evaluation in Rig(device, arenas, Metric.TIME).evaluate(jobs, [], lambda: False):
+            if evaluation.outcome == "timed":
+                first_ms[place] = evaluation.time_ms or math.inf
             else:
-                faults[place] = KernelFault(found.outcome, found.message or "It failed.")
+                faults[place] = KernelFault(evaluation.outcome, evaluation.message or "It failed.")
         ranked = sorted(first_ms, key=first_ms.__getitem__)
         for place in ranked[: -(-len(ranked) // KEEP_ONE_OF)]:
             try:
@@ -133,19 +139,3 @@ class _Choice(Struct, frozen=True):
     """A cached choice."""
 
     digest: str
-
-
-def _cache_path(device: Device, workload: Workload, digests: Sequence[str]) -> Path | None:
-    """Return the file that caches the choice; None if the workload has no digest."""
-    if workload.digest is None:
-        return None
-    gpu = [device.name, device.emulated, sorted(software(device).items())]
-    key = json.dumps([_FORMAT, gpu, workload.digest, list(digests)])
-    return cache_dir("chosen") / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-
-
-def _read_choice(path: Path) -> str | None:
-    try:
-        return decode(path.read_bytes(), _Choice).digest
-    except (OSError, FormError):
-        return None

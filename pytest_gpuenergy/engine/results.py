@@ -6,7 +6,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -65,15 +65,15 @@ class Expected:
                 f"{', '.join(self.arrays)}: both must be arrays, or tuples, lists or dictionaries "
                 "of the same structure."
             )
-        found = {name: numbers_of(part, f"The callable's {name}") for name, part in parts.items()}
+        numbers = {name: numbers_of(part, f"The callable's {name}") for name, part in parts.items()}
         for name, expected in self.arrays.items():
-            if found[name].shape != expected.shape:
+            if numbers[name].shape != expected.shape:
                 raise ResultError(
-                    f"The callable's {name} has shape {found[name].shape}, but its reference has "
+                    f"The callable's {name} has shape {numbers[name].shape}, but its reference has "
                     f"shape {expected.shape}: they must be the same."
                 )
         bounds = {name: _rounded(self.bounds[name], type_of(part)) for name, part in parts.items()}
-        errors = compare(found, self.arrays, bounds, seed=0)
+        errors = compare(numbers, self.arrays, bounds, seed=0)
         widest = ErrorBound.widest(*bounds.values())
         return Correctness(
             errors.max_relative, errors.normwise, widest.max_relative, widest.normwise, ()
@@ -170,11 +170,11 @@ def _recomputed(
     }
 
     def compute(changed: Mapping[str, Array]) -> dict[str, Values]:
-        given = [copied(value) for value in args]
+        arguments = [copied(value) for value in args]
         for place, values in changed.items():
-            overwrite(given[int(place)], values.astype(inputs[place].dtype))
+            overwrite(arguments[int(place)], values.astype(inputs[place].dtype))
         with ended_by_signals():
-            return _finite(_arrays_of(reference(*given)))
+            return _finite(_arrays_of(reference(*arguments)))
 
     return compute, inputs
 
@@ -363,7 +363,9 @@ def overwrite(value: Any, content: Array) -> None:
         Exception: whatever the array's library raises if the array cannot be written to.
     """
     if is_tensor(value):
-        with _writable(value):
+        # PyTorch allows writes to an inference tensor only in this mode.
+        inference = value.is_inference()
+        with sys.modules["torch"].inference_mode() if inference else nullcontext():
             value.detach().copy_(value.new_tensor(content))
     elif hasattr(value, "__cuda_array_interface__"):
         import cupy
@@ -377,14 +379,6 @@ def overlap(one: Any, other: Any) -> bool:
     """Return whether two arrays may share memory."""
     (begin, end), (other_begin, other_end) = _addresses(one), _addresses(other)
     return begin < other_end and other_begin < end
-
-
-def _writable(tensor: Any) -> AbstractContextManager[object]:
-    """Return a context in which PyTorch allows writes to ``tensor``, even an inference tensor."""
-    if not tensor.is_inference():
-        return nullcontext()
-    mode: AbstractContextManager[object] = sys.modules["torch"].inference_mode()
-    return mode
 
 
 def _addresses(value: Any) -> tuple[int, int]:

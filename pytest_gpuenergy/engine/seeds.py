@@ -23,21 +23,21 @@ from pytest_gpuenergy.workloads import UNIFORM, UNIFORM_FLOATS, Workload, is_flo
 SEEDS = (0, 1)
 """The fixed seeds: of ordinary inputs, and of negative ones with edges."""
 
-LARGEST_SEED = (1 << 32) - 1
+MAX_SEED = (1 << 32) - 1
 
 _SMALL_ELEMENTS, _SMALL_FLOPS = 1 << 17, 1 << 26
 """The limits of a small workload, whose run and reference take the host milliseconds."""
 
-_MOST_SPARSE, _SLICES = 64, 256
-"""The most sparse drawings, and the least slices of different kinds and places in all of them."""
+_MAX_SPARSE, _MIN_SLICES = 64, 256
+"""The most sparse drawings, and the fewest slices of different kinds and places in all of them."""
 
-_FEW_OUTPUTS = 64
+_MAX_OUTPUTS = 64
 """The most outputs for which a workload that is not small has sparse drawings."""
 
-_SPARSE_ELEMENTS = 1 << 22
+_MAX_SPARSE_ELEMENTS = 1 << 22
 """The most elements in all sparse drawings of such a workload, if it has more than two."""
 
-_MOST_LITERALS = 64
+_MAX_LITERALS = 64
 """The most numbers of a kernel's text near which inputs are drawn."""
 
 _USUAL = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0}
@@ -72,7 +72,7 @@ _ALONE = re.compile(
     rf"(?<!\w)\(\s*(?:(?:float|double|int|unsigned|long|size_t)\s*\)\s*)?({_DIGITS})\s*\)"
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_MOST_FOLDS, _LONGEST_FOLDED, _MOST_BITS = 8, 50_000, 63
+_MAX_FOLDS, _MAX_FOLDED_CHARACTERS, _MAX_SHIFT_BITS = 8, 50_000, 63
 """Limits of computing constants: rounds, characters of the text, and bits of a shift."""
 
 
@@ -134,12 +134,12 @@ def _sparse_drawings(workload: Workload) -> int:
     elements = sum(tensor.size for tensor in workload.tensors)
     outputs = max(tensor.size for tensor in workload.outputs)
     largest = max(tensor.size for tensor in workload.inputs)
-    count = min(_MOST_SPARSE, math.ceil(_SLICES / outputs), largest // outputs)
+    count = min(_MAX_SPARSE, math.ceil(_MIN_SLICES / outputs), largest // outputs)
     if _is_small(workload):
         axes = max(len(tensor.shape) for tensor in workload.inputs)
         return max(count, axes, 1)
-    if outputs <= _FEW_OUTPUTS:
-        return min(count, max(2, _SPARSE_ELEMENTS // elements))
+    if outputs <= _MAX_OUTPUTS:
+        return min(count, max(2, _MAX_SPARSE_ELEMENTS // elements))
     return 0
 
 
@@ -152,21 +152,21 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     text = getattr(kernel, "source", "")
     if isinstance(kernel, Kernel):
         text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
-    found: dict[float, None] = {}
+    literals: dict[float, None] = {}
     wholes = _is_small(workload) or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
     text = _COMMENT.sub(" ", text)
     for match in _NUMBER.finditer(f"{text} {_computed(text, workload)}"):
         if match["floating"] is not None:
-            found[float(match["floating"])] = None
+            literals[float(match["floating"])] = None
         elif wholes:
             digits = match["digits"] or match["suffixed"]
-            found[float(int(match["hexadecimal"], 16) if digits is None else int(digits))] = None
+            literals[float(int(match["hexadecimal"], 16) if digits is None else int(digits))] = None
     for scalar in workload.scalars:
         if wholes or isinstance(scalar.value, float):
-            found[abs(float(scalar.value))] = None
-    unusual = [value for value in found if value not in _USUAL and value < 2.0**64]
+            literals[abs(float(scalar.value))] = None
+    unusual = [value for value in literals if value not in _USUAL and value < 2.0**64]
     unusual.sort(key=lambda value: value.is_integer())  # fractions first: they are no indices
-    return tuple(sorted(unusual[:_MOST_LITERALS]))
+    return tuple(sorted(unusual[:_MAX_LITERALS]))
 
 
 def _computed(text: str, workload: Workload) -> str:
@@ -174,32 +174,34 @@ def _computed(text: str, workload: Workload) -> str:
 
     They can be thresholds as well, such as ``1 << 12``, ``2 * LIMIT`` or ``3.0f * scale``.
     """
-    if len(text) > _LONGEST_FOLDED:
+    if len(text) > _MAX_FOLDED_CHARACTERS:
         return ""
     values = {scalar.name: repr(scalar.rounded) for scalar in workload.scalars}
     for match in _DEFINED.finditer(text):
         name, value = match["macro"] or match["name"], match["body"] or match["value"]
         values.setdefault(name, f"({value.strip()})")
-    found: dict[str, None] = {}
+    results: dict[str, None] = {}
 
     def fold(match: re.Match[str]) -> str:
         with contextlib.suppress(ArithmeticError, ValueError):  # such as for thousands of digits
             left, right = (_number(digits) for digits in match.group(1, 3))
             operation = _OPERATIONS[match[2]]
+            if match[2] == "<<" and right > _MAX_SHIFT_BITS:
+                return match[0]
             if isinstance(left, int) and isinstance(right, int) and match[2] == "/":
                 operation = operator.floordiv
-            found[result := repr(abs(operation(left, right)))] = None
+            results[result := repr(abs(operation(left, right)))] = None
             return result
         return match[0]
 
-    for _ in range(_MOST_FOLDS):
+    for _ in range(_MAX_FOLDS):
         before = text
         text = _NAME.sub(lambda word: values.get(word[0], word[0]), text)
         text = _ALONE.sub(r" \1 ", text)
         text = _SUM.sub(fold, _PRODUCT.sub(fold, text))
-        if text == before or len(text) > _LONGEST_FOLDED:
+        if text == before or len(text) > _MAX_FOLDED_CHARACTERS:
             break
-    return " ".join(found)
+    return " ".join(results)
 
 
 def _number(digits: str) -> int | float:
@@ -210,18 +212,12 @@ def _number(digits: str) -> int | float:
     return int(plain) if plain.isdecimal() else float(plain.rstrip("fFhHlL"))
 
 
-def _shifted(value: int, bits: int) -> int:
-    if bits > _MOST_BITS:
-        raise OverflowError
-    return value << bits
-
-
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,
     "/": operator.truediv,
     "+": operator.add,
     "-": operator.sub,
-    "<<": _shifted,
+    "<<": operator.lshift,
 }
 
 
@@ -247,7 +243,7 @@ def drawn_seed(workload: Workload) -> int:
 
 
 def _draw() -> int:
-    return len(SEEDS) + secrets.randbelow(LARGEST_SEED - len(SEEDS))
+    return len(SEEDS) + secrets.randbelow(MAX_SEED - len(SEEDS))
 
 
 def _read(path: Path) -> _Drawn | None:
@@ -255,4 +251,4 @@ def _read(path: Path) -> _Drawn | None:
         drawn = decode(path.read_bytes(), _Drawn)
     except (OSError, FormError):
         return None
-    return drawn if len(SEEDS) <= drawn.seed <= LARGEST_SEED else None
+    return drawn if len(SEEDS) <= drawn.seed <= MAX_SEED else None

@@ -49,20 +49,20 @@ LOCK_WAIT_S = 10.0
 SEARCH_LOCK_WAIT_S = 2.0
 """How long a search waits for a GPU that another run is using."""
 
-RAMP_S = 0.6
+_RAMP_S = 0.6
 """How long the clock of a card at rest may take to rise under a load."""
 
-READINGS, READING_S = 8, 0.05
+_READINGS, _READING_INTERVAL_S = 8, 0.05
 """How many readings of the clock follow, and the time between two of them."""
 
-HIGHEST = 0.98
+_UNLOCKED_FRACTION = 0.98
 """A card that reaches this fraction of its highest clock does not seem to be locked."""
 
-SPREAD = 0.005
+_MAX_PINNED_SPREAD = 0.005
 """A clock that moves by more than this fraction is not pinned."""
 
 _GPU_IDLE, _SYNC_BOOST = 0x1, 0x10
-_EXPLAIN = RESTRAINING_REASONS | _GPU_IDLE | _SYNC_BOOST
+_EXPLAINING_REASONS = RESTRAINING_REASONS | _GPU_IDLE | _SYNC_BOOST
 """NVML's event reasons that explain a clock below the highest."""
 
 
@@ -281,13 +281,14 @@ def pinned_at(
     Returns:
         None if the card is not pinned, if NVML explains the clock, or if nothing is known.
     """
-    if any((reading.event_reasons or 0) & _EXPLAIN for reading in readings):
+    if any((reading.event_reasons or 0) & _EXPLAINING_REASONS for reading in readings):
         return None
     reported = [float(r.sm_clock_mhz) for r in readings if r.sm_clock_mhz is not None]
     counted = [] if achieved is None else achieved.mhz.tolist()
     for clocks in (counted, reported):
         if clocks and (
-            max(clocks) >= HIGHEST * highest_mhz or max(clocks) - min(clocks) > SPREAD * max(clocks)
+            max(clocks) >= _UNLOCKED_FRACTION * highest_mhz
+            or max(clocks) - min(clocks) > _MAX_PINNED_SPREAD * max(clocks)
         ):
             return None
     return next((max(clocks) for clocks in (reported, counted) if clocks), None)
@@ -298,11 +299,11 @@ def _pinned_mhz(device: Device) -> float | None:
     with device.light_load() as repeater:
         repeater.start()
         try:
-            device.clock.sleep_s(RAMP_S)
+            device.clock.sleep_s(_RAMP_S)
             begin_s = device.clock.now_s()
-            for _ in range(READINGS):
+            for _ in range(_READINGS):
                 readings.append(read_conditions(device))
-                device.clock.sleep_s(READING_S)
+                device.clock.sleep_s(_READING_INTERVAL_S)
         finally:
             timeline = repeater.stop()
     clocks = timeline.clocks

@@ -105,17 +105,18 @@ def verify_on_device(
     """
     check_precision(device, kernel, workload)
     is_cached = measured and device.emulated and workload.digest is not None
-    given = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
-    path = _cache_path(device, kernel, workload, given) if is_cached else None
-    if path is not None and (earlier := _read_result(path)) is not None:
-        return earlier
-    used = given if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
+    requested = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
+    path = _cache_path(device, kernel, workload, requested) if is_cached else None
+    if path is not None:
+        with contextlib.suppress(OSError, FormError):
+            return decode(path.read_bytes(), Correctness)
+    used = requested if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
     errors = []
     for subject in (workload, *workload.twins):
         seeds = used if subject is workload else used[:1]
         drawings = drawings_of(seeds, subject, kernel if near_literals else None)
-        found = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
-        errors += found if subject is workload else []
+        subject_errors = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
+        errors += subject_errors if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -273,7 +274,10 @@ def arenas_for(
     the largest and smallest values of the type alternate, infinities included. An element that is
     never written is therefore wrong in at least one turn, whatever the kernel combines it with.
     """
-    with arenas_in(workload.io, _contents(workload, seed, turn), arrays) as arenas:
+    contents = dict(ordinary_inputs(workload, seed))
+    if turn:
+        contents |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
+    with arenas_in(workload.io, contents, arrays) as arenas:
         yield arenas
 
 
@@ -322,14 +326,6 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
         yield arenas
 
 
-def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
-    """Return the contents of arenas before a run, by tensor name; the others are full of 0xFF."""
-    values = dict(ordinary_inputs(workload, seed))
-    if turn:
-        values |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
-    return values
-
-
 def _extremes(tensor: Tensor) -> Array:
     """Return the beginning of a tensor of largest and smallest values in turn."""
     dtype = stored_as(tensor.dtype)
@@ -350,13 +346,6 @@ def _cache_path(
     return cache_dir("verified") / f"{digest}.json"
 
 
-def _read_result(path: Path) -> Correctness | None:
-    try:
-        return decode(path.read_bytes(), Correctness)
-    except (OSError, FormError):
-        return None
-
-
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     """Refuse tensor cores where the workload does not allow them.
 
@@ -367,10 +356,11 @@ def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> No
     """
     if workload.allows_tensor_cores:
         return
-    if found := device.tensor_core_instructions(Job.of(kernel, workload)):
+    if instructions := device.tensor_core_instructions(Job.of(kernel, workload)):
         raise KernelFault(
             "correctness",
-            f"The machine code has instructions for tensor cores ({', '.join(sorted(found))}), but "
-            f"{workload.name} is declared as float32: declare mode=3xtf32 if it is as exact, or "
+            "The machine code has instructions for tensor cores "
+            f"({', '.join(sorted(instructions))}), but {workload.name} is "
+            "declared as float32: declare mode=3xtf32 if it is as exact, or "
             "else mode=tf32.",
         )

@@ -18,7 +18,7 @@ from .relay import (
     STATION as STATION,
     WorkerOrder as WorkerOrder,
 )
-from .remote_gpu import MOST_LOSSES as MOST_LOSSES, RemoteGpu as RemoteGpu
+from .remote_gpu import MAX_LOSSES as MAX_LOSSES, RemoteGpu as RemoteGpu
 from .search_team import claim_fleet as claim_fleet
 from .slots import (
     FoundSlots as FoundSlots,
@@ -29,7 +29,7 @@ from .slots import (
     none_left as none_left,
 )
 from .spec import (
-    MOST_WORKERS as MOST_WORKERS,
+    MAX_WORKERS as MAX_WORKERS,
     Fleet as Fleet,
     FleetSettings as FleetSettings,
     RayFleet as RayFleet,

@@ -106,12 +106,12 @@ def local_worker(gpu: int) -> list[str]:
 
 def package_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment for interpreters of this host in which this package can be imported."""
-    given = dict(os.environ if environment is None else environment)
+    variables = dict(os.environ if environment is None else environment)
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-    paths = [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     if package not in paths:
         paths.append(package)
-    return {**given, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**variables, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def project_on(fleet: SshFleet | SlurmFleet, host: SshHost | None, project: str) -> str:
@@ -122,9 +122,9 @@ def project_on(fleet: SshFleet | SlurmFleet, host: SshHost | None, project: str)
 
 def environment_of(gpu: int | None = None) -> dict[str, str]:
     """Return the variables of an interpreter elsewhere; a ban on writes here also holds there."""
-    given = {} if gpu is None else {FLEET_GPU: str(gpu)}
+    variables = {} if gpu is None else {FLEET_GPU: str(gpu)}
     denied = os.environ.get(WRITES_VARIABLE)
-    return {**given, **({WRITES_VARIABLE: denied} if denied else {})}
+    return {**variables, **({WRITES_VARIABLE: denied} if denied else {})}
 
 
 def _environment(gpu: int | None = None) -> list[str]:

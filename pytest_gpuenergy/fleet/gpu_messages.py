@@ -24,7 +24,7 @@ from pytest_gpuenergy.support import (
     SetpointError,
     WorkerDiedError,
     WorkerTimeoutError,
-    told,
+    error_message,
 )
 from pytest_gpuenergy.tuning import Measured
 
@@ -127,7 +127,7 @@ class Failed(Struct, frozen=True, tag="failed"):
         """Return the answer for an error that was raised on the GPU's host."""
         kinds = (kind for kind, base in _ERRORS.items() if isinstance(error, base))
         outcome = error.outcome if isinstance(error, KernelFault) else None
-        return cls(next(kinds, "device"), told(error), outcome)
+        return cls(next(kinds, "device"), error_message(error), outcome)
 
     def error(self) -> GpuEnergyError:
         """Return the same error, to be raised in the search."""

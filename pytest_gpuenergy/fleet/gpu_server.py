@@ -47,9 +47,9 @@ from pytest_gpuenergy.support import (
     Worker,
     disk_folder,
     encode,
+    error_message,
     host_name,
     name_emulated_host,
-    told,
 )
 from pytest_gpuenergy.tuning import StationConfirmer, TimingTask
 
@@ -79,7 +79,7 @@ def serve() -> None:
         try:
             gpu = listener.gpu = _claimed(stack, pipes, asked, folder)
         except (GpuEnergyError, OSError) as error:
-            pipes.send(Unfit(told(error)))
+            pipes.send(Unfit(error_message(error)))
             return
         pipes.send(gpu.described())
         while True:
@@ -183,7 +183,7 @@ class _Listener(threading.Thread):
         try:
             read_file(self._pipes.input, self._folder / name, size)
         except OSError as error:
-            problem = told(error)
+            problem = error_message(error)
         if self.gpu is not None:
             self.gpu.problem = problem
 
@@ -207,7 +207,7 @@ class _ServedGpu:
         self.problem = ""
         self._worker = worker
         self._folder = folder
-        self._confirmer = StationConfirmer(station, lambda text: pipes.send(Told(text)))
+        self._confirm = StationConfirmer(station, lambda text: pipes.send(Told(text)))
 
     def described(self) -> Started:
         """Return the description of the GPU for the search."""
@@ -240,7 +240,7 @@ class _ServedGpu:
             if name == "confirm":
                 self._rest()
                 kernel, workload, energy = arguments
-                return Answer(self._confirmer.confirm(kernel, workload, energy=energy))
+                return Answer(self._confirm(kernel, workload, energy=energy))
         except (GpuEnergyError, OSError) as error:
             return Failed.of(error)
         return Answer()

@@ -29,9 +29,9 @@ from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
     encode,
+    error_message,
     host_name,
     name_emulated_host,
-    told,
 )
 
 MARK = "gpuenergy-probe: "
@@ -136,7 +136,7 @@ def probe_host(spec: str = "auto") -> ProbedHost:
         gpus = tuple(_real_gpus() if emulated is None else _emulated_gpus(spec, emulated.count))
         problem = None if gpus else "CUDA sees no GPU: check CUDA_VISIBLE_DEVICES."
     except (GpuEnergyError, OSError) as error:
-        problem = told(error)
+        problem = error_message(error)
     return ProbedHost(name, sys.executable, own_version(), gpus, problem)
 
 
@@ -258,8 +258,8 @@ def other_version(there: str, here: str) -> str:
 def main(arguments: list[str]) -> int:
     """Print what this host offers as one line of JSON."""
     name_emulated_host()
-    found = probe_host(*arguments[:1])
-    print(MARK + encode(found).decode(), flush=True)  # noqa: T201 -- read by `hosts`
+    host = probe_host(*arguments[:1])
+    print(MARK + encode(host).decode(), flush=True)  # noqa: T201 -- read by `hosts`
     return 0
 
 

@@ -194,12 +194,12 @@ class Interpreter:
 
         Waits for output, but not longer than ``wait_s``.
         """
-        found = []
+        pieces = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._pieces.get(timeout=wait_s))
+            pieces.append(self._pieces.get(timeout=wait_s))
             while True:
-                found.append(self._pieces.get_nowait())
-        return found
+                pieces.append(self._pieces.get_nowait())
+        return pieces
 
     def stop(self) -> None:
         """End the process, and leave it time to restore the card's settings."""

@@ -30,18 +30,18 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         with connected(options.address, options.project) as ray:
-            found = _ask(ray, options)
+            hosts = _ask(ray, options)
             free = int(ray.available_resources().get("GPU", 0))
     except GpuEnergyError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    if not found:
+    if not hosts:
         sys.stderr.write(
             "no node of the Ray cluster has a GPU: start nodes with ray start --num-gpus=N, also "
             "for emulated ones\n"
         )
         return 1
-    for host in without_taken(found, free):
+    for host in without_taken(hosts, free):
         sys.stdout.write(f"{MARK}{encode(host).decode()}\n")
     return 0
 
@@ -85,14 +85,14 @@ def _answered(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
         return ProbedHost(name, problem=last_sentence(error), node=node["NodeID"])
     lines = [line.partition(MARK)[2] for line in output.splitlines() if MARK in line]
     try:
-        found = decode(lines[-1], ProbedHost) if lines else None
+        host = decode(lines[-1], ProbedHost) if lines else None
     except FormError:
-        found = None
-    if found is None:
+        host = None
+    if host is None:
         last = (errors.strip().splitlines() or ["its probe printed nothing."])[-1]
         return ProbedHost(name, problem=last, node=node["NodeID"])
     count = int(node["Resources"]["GPU"])
-    return replace(found, gpus=found.gpus[:count], node=node["NodeID"])
+    return replace(host, gpus=host.gpus[:count], node=node["NodeID"])
 
 
 def _print_probe(

@@ -251,9 +251,9 @@ class _Relay:
             return False
         self._station = {"host": self._order.host, "uuid": value["uuid"], "name": value["name"]}
         arguments = self._order.arguments(self._arguments, value["directory"])
-        given = {name: self._bridged(value) for name, value in self._workerinput.items()}
+        workerinput = {name: self._bridged(value) for name, value in self._workerinput.items()}
         # No basetemp and no sys.path, because those of this host mean nothing on the other.
-        self._inner.send((given, arguments, {}, None))
+        self._inner.send((workerinput, arguments, {}, None))
         return True
 
     def _bridged(self, value: Any) -> Any:

@@ -45,7 +45,7 @@ ENDS_WITHIN_S = 10.0
 
 _TAIL_BYTES = 2000
 _PIECE_BYTES = 1 << 20
-_LONGEST_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 """The longest line of an answer, which has the evaluation of a candidate."""
 
 
@@ -188,10 +188,10 @@ def _marked(stream: IO[bytes]) -> Iterator[bytes]:
             _, mark, content = line.partition(MARK)
             if mark:
                 yield content
-        rest = rest[-_LONGEST_BYTES:]
+        rest = rest[-_MAX_ANSWER_BYTES:]
 
 
-MOST_LOSSES = 4
+MAX_LOSSES = 4
 """The number of losses after which a GPU is not used any more."""
 
 _SERVER = "from pytest_gpuenergy.fleet.gpu_server import serve;serve()"
@@ -305,19 +305,19 @@ class RemoteGpu:
                 connection.write(framed((PREPARE, (list(kernels),))))
 
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """See `tuning.Confirmer`."""
-        found: Measured | None = self.call("confirm", kernel, workload, energy)
-        return found
+        """See `tuning.Confirm`."""
+        measured: Measured | None = self.call("confirm", kernel, workload, energy)
+        return measured
 
     def energy_mj(self) -> float | None:
         """Return the reading of the energy counter; None if there is none, or the GPU is lost."""
         if self._connection is None:
             return None
         try:
-            found: float | None = self.call("energy_mj", timeout_s=_GRACE_S)
+            reading_mj: float | None = self.call("energy_mj", timeout_s=_GRACE_S)
         except DeviceError:
             return None
-        return found
+        return reading_mj
 
     def retire(self) -> None:
         self._retired = True
@@ -331,7 +331,7 @@ class RemoteGpu:
             return self._connection
         if self._retired:
             raise DeviceError(f"{self.title} is not used any more.")
-        if len(self.losses) > MOST_LOSSES:
+        if len(self.losses) > MAX_LOSSES:
             raise DeviceError(f"{self.title} was lost {len(self.losses)} times.")
         connection = self._connection = _Connection(self._slot.command)
         try:

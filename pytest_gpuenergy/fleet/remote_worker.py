@@ -21,9 +21,9 @@ from pytest_gpuenergy.fleet.relay import HEARTBEAT, INTERRUPT, STARTED, UNFIT
 from pytest_gpuenergy.support import (
     DeviceError,
     GpuEnergyError,
+    error_message,
     is_folder,
     name_emulated_host,
-    told,
 )
 
 _GONE = object()
@@ -52,7 +52,7 @@ def _begin(channel: Any, asked: dict[str, Any]) -> None:
     try:
         gpu = _checked_gpu(asked)
     except (GpuEnergyError, OSError) as error:
-        channel.send((UNFIT, told(error)))
+        channel.send((UNFIT, error_message(error)))
         return
     here = os.getcwd()  # noqa: PTH109 -- as pytest will see it, links and all
     os.chdir(Path(here, asked["inside"]))
@@ -91,7 +91,9 @@ def _checked_gpu(asked: dict[str, Any]) -> ProbedGpu:
             os.chdir(asked["directory"])
         has_folder = is_folder(Path(asked["inside"]))
     except OSError as error:
-        raise DeviceError(f"{told(error)} Copy the project there, or give dir=PATH.") from None
+        raise DeviceError(
+            f"{error_message(error)} Copy the project there, or give dir=PATH."
+        ) from None
     if not has_folder:
         raise DeviceError(f"the project there has no folder {asked['inside']}: copy the project.")
     return own_gpu(asked["device"], capping=asked["capping"])

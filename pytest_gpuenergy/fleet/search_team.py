@@ -47,8 +47,8 @@ def claim_fleet(
         InputError: ``device`` names a single GPU, or no GPU is left.
         DeviceError: The fleet's program is missing, or its cluster cannot be reached.
     """
-    found = find_slots(fleet, device, str(Path.cwd()), capping=settings.writes, one_model=True)
-    left_out = list(found.left_out)
+    offered = find_slots(fleet, device, str(Path.cwd()), capping=settings.writes, one_model=True)
+    left_out = list(offered.left_out)
     asked = {
         "version": own_version(),
         "device": device,
@@ -57,7 +57,7 @@ def claim_fleet(
         "allow_clocks": settings.allow_clocks,
     }
     silence_s = fleet.settings.silence_s
-    all_gpus = [RemoteGpu(slot, asked, fleet.wait_s, tell, silence_s) for slot in found.slots]
+    all_gpus = [RemoteGpu(slot, asked, fleet.wait_s, tell, silence_s) for slot in offered.slots]
     stack.callback(_retire, all_gpus)
     started = []
     for gpu, failure in zip(all_gpus, _together(all_gpus, _start), strict=True):
@@ -95,7 +95,7 @@ def claim_fleet(
         )
         for gpu in gpus
     )
-    return TuningGpus(devices, team, tuple(gpus), remote=True)
+    return TuningGpus(devices, tuple(gpu.confirm for gpu in gpus), team, remote=True)
 
 
 def _start(gpu: RemoteGpu) -> DeviceError | None:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from pytest_gpuenergy.support import InputError, shortened
 
 FLEET_OPTION = "--gpuenergy-fleet"
-MOST_WORKERS = 4096
+MAX_WORKERS = 4096
 RAY_WAIT_S, SSH_WAIT_S, SLURM_WAIT_S = 120.0, 60.0, 600.0
 """The default of ``wait=``, the longest time that a worker may take to start.
 
@@ -24,7 +24,7 @@ SILENCE_S = 60.0
 """The default of ``silence=``, the time without a sign of its controller after which a worker
 ends."""
 
-_MOST_S = 604_800.0
+_MAX_SECONDS = 604_800.0
 _RAY = re.compile(r"ray(?:://(?P<address>[A-Za-z0-9_.-]+:[0-9]{1,5}))?")
 _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _COUNT = re.compile(r"x([0-9]{1,9})")
@@ -61,8 +61,8 @@ class FleetSettings:
             None if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
             for seconds in (self.wait_s, silence_s)
         )
-        given = zip(_SETTINGS, (self.python, self.directory, *times), strict=True)
-        return "".join(f" {name}={shlex.quote(value)}" for name, value in given if value)
+        values = zip(_SETTINGS, (self.python, self.directory, *times), strict=True)
+        return "".join(f" {name}={shlex.quote(value)}" for name, value in values if value)
 
 
 @dataclass(frozen=True)
@@ -223,27 +223,27 @@ def _slurm(text: str, rest: str, words: Sequence[str]) -> SlurmFleet:
             'slurm:"--partition gpu --gpus-per-task 1" x8',
         )
     count = 1 if count is None else count
-    if not 1 <= count <= MOST_WORKERS:
-        raise _refused(text, f"x{count} asks for {count} workers: choose x1 to x{MOST_WORKERS}")
+    if not 1 <= count <= MAX_WORKERS:
+        raise _refused(text, f"x{count} asks for {count} workers: choose x1 to x{MAX_WORKERS}")
     return SlurmFleet(tuple(options), count, _settings(text, settings))
 
 
 def _settings(text: str, words: Sequence[str]) -> FleetSettings:
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if name not in _SETTINGS or not equals:
             raise _refused(text, f"{_short(word)} is not understood: {_FORMS}")
-        if name in given:
+        if name in values:
             raise _refused(text, f"{name}= is given twice: give it once")
-        given[name] = value
-    python = given.get("python")
-    directory = given.get("dir")
+        values[name] = value
+    python = values.get("python")
+    directory = values.get("dir")
     return FleetSettings(
         None if python is None else _python(text, python),
         None if directory is None else _path(text, directory),
-        _seconds(text, "wait", given["wait"]) if "wait" in given else None,
-        _seconds(text, "silence", given["silence"]) if "silence" in given else SILENCE_S,
+        _seconds(text, "wait", values["wait"]) if "wait" in values else None,
+        _seconds(text, "silence", values["silence"]) if "silence" in values else SILENCE_S,
     )
 
 
@@ -267,9 +267,10 @@ def _path(text: str, value: str) -> str:
 
 def _seconds(text: str, name: str, value: str) -> float:
     seconds = float(value) if _SECONDS.fullmatch(value) else 0.0
-    if not 0 < seconds <= _MOST_S:
+    if not 0 < seconds <= _MAX_SECONDS:
         raise _refused(
-            text, f"{name}={_short(value)} is not a number of seconds above 0, up to {_MOST_S:g}"
+            text,
+            f"{name}={_short(value)} is not a number of seconds above 0, up to {_MAX_SECONDS:g}",
         )
     return seconds
 

@@ -12,14 +12,7 @@ from pytest_gpuenergy.support import InputError
 
 @dataclass(frozen=True)
 class Update:
-    """A new baseline.
-
-    Attributes:
-        report: the run's identity, with its clean measurements and those kept.
-        taken: clean measurements taken from the run.
-        kept: measurements of the old baseline that the run does not replace.
-        left_out: measurements of the run that failed or are flagged.
-    """
+    """A new baseline: what it took from the run, kept of the old one, and left out of the run."""
 
     report: Report
     taken: tuple[Measurement, ...]

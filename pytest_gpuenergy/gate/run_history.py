@@ -32,10 +32,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The level changes at ``index``, the first value of the new level.
-
-    ``p`` is the p-value of the permutation test.
-    """
+    """The first value of a new level, and the p-value of the permutation test."""
 
     index: int
     p: float
@@ -105,15 +102,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A change of level between two runs.
-
-    Attributes:
-        last: the last point at the old level.
-        first: the first point at the new level.
-        before: median of the old level.
-        after: median of the new level.
-        p: p-value of the permutation test.
-    """
+    """A change of level: the last point of the old one, the first of the new one, both medians."""
 
     last: Point
     first: Point

@@ -8,7 +8,7 @@ from .benches.products import (
     NETWORK as NETWORK,
     left_out_lines as left_out_lines,
     records_folder as records_folder,
-    sources_said as sources_said,
+    source_lines as source_lines,
 )
 from .declared_options import (
     BENCH as BENCH,
@@ -42,4 +42,5 @@ from .outputs import (
     header_lines as header_lines,
     shorten as shorten,
 )
-from .run_plugin import ItemPlace as ItemPlace, RunPlugin as RunPlugin, interleave as interleave
+from .run_plugin import RunPlugin as RunPlugin
+from .selection import ItemPlace as ItemPlace, interleave as interleave

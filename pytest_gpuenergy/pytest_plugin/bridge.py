@@ -18,8 +18,8 @@ from pytest_gpuenergy.pytest_plugin._compat import (
     BenchmarkRecord,
     add_records,
     benchmark_session,
-    change_params,
     label_units,
+    own_records,
     unit_of,
 )
 from pytest_gpuenergy.pytest_plugin.declared_options import POWERCAP_FIXTURE
@@ -44,7 +44,14 @@ class BenchmarkBridge:
 
     def add(self, report: Report | None) -> None:
         """Pass the measurements on before pytest-benchmark writes anything."""
-        change_params(self._config, _with_readable_cap)
+        for record in own_records(self._config):
+            if record.params is not None:  # as tests know it: the name, and the value as text
+                record.params = {
+                    "powercap" if name == POWERCAP_FIXTURE else name: (
+                        value.label if isinstance(value, Setpoint) else value
+                    )
+                    for name, value in record.params.items()
+                }
         session = benchmark_session(self._config)
         if session is not None and report is not None and self._undo is None:
             self._report = report
@@ -141,16 +148,6 @@ def records(report: Report) -> Iterator[BenchmarkRecord]:
 
 def _unit(benchmark: Mapping[str, Any]) -> str:
     return str(benchmark["extra_info"].get(UNIT, ""))
-
-
-def _with_readable_cap(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename the fixture beneath ``powercap`` to the name that tests use, its value as text."""
-    return {
-        "powercap" if name == POWERCAP_FIXTURE else name: (
-            value.label if isinstance(value, Setpoint) else value
-        )
-        for name, value in params.items()
-    }
 
 
 def _values(m: Measurement, metric: Metric) -> list[float]:

@@ -30,7 +30,7 @@ FIGURES = "gpuenergy"
 GROUP, BENCH = "gpuenergy", "bench"
 """Groups of options: those of this plugin, and those of this repository's benches."""
 
-LARGEST_SEED = (1 << 32) - 1
+MAX_SEED = (1 << 32) - 1
 """The largest ``--gpuenergy-seed``, which NumPy's generators take as 32 bits."""
 
 AUTO = "auto"
@@ -300,34 +300,7 @@ ALLOW = PytestOption(
     metavar="LIST",
 )
 
-OPTIONS = (
-    DEVICE,
-    FLEET,
-    POWERCAP,
-    SMCLOCK,
-    STRICT_POWERCAP,
-    JSON,
-    CSV,
-    HTML,
-    SORT,
-    DURATIONS,
-    RESUME,
-    TIMEOUT,
-    LOCK_WAIT,
-    CACHE,
-    ORDER,
-    PREHEAT,
-    ANCHOR,
-    BOARDS,
-    SEED,
-    EXPORT,
-    VERIFY_ONLY,
-    COMPARE,
-    FAIL,
-    STRICT,
-    SESSION_SD,
-    ALLOW,
-)
+OPTIONS = tuple(value for value in [*globals().values()] if isinstance(value, PytestOption))
 
 WITH_VALUES = {option.name for option in OPTIONS if not option.flag}
 """The options that take a value, as they are written."""

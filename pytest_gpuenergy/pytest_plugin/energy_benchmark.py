@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Generator
 from enum import Enum
 from numbers import Integral, Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -63,7 +62,7 @@ class VerifyOnlyPlugin:
         return report
 
 
-_MOST = 1 << 63
+_MAX_INTEGER = 1 << 63
 """Limit of integers that every reader of JSON understands; larger ones are stored as text."""
 
 
@@ -114,7 +113,7 @@ def plain_parameters(item: pytest.Item) -> dict[str, str | int | float | bool]:
             found[name] = value
         elif isinstance(value, Integral):
             whole = int(value)
-            found[name] = whole if abs(whole) < _MOST else str(whole)
+            found[name] = whole if abs(whole) < _MAX_INTEGER else str(whole)
         elif isinstance(value, Real) and math.isfinite(value):
             found[name] = float(value)
     return {name: value for name, value in found.items() if name != POWERCAP_FIXTURE}
@@ -127,22 +126,10 @@ def _without(ids: str, part: str, *, last: bool = False) -> str:
     return ids if at < 0 else f"{dashed[:at]}{dashed[at + len(part) + 1 :]}"[1:-1]
 
 
-def limit_of(bound: object) -> ErrorBound | None:
-    """Return the given bound of a callable's result as an ErrorBound.
-
-    Raises:
-        InputError: ``bound`` is neither a number nor an ErrorBound.
-    """
-    return None if bound is None else ErrorBound.of(bound, "A call of energy_benchmark")
-
-
-def check_subject(subject: object, workload: object) -> None:
-    """Check that ``subject`` and ``workload`` are of types that can be measured.
-
-    Raises:
-        InputError: one of them is of another type.
-    """
-    if not (isinstance(subject, AnyKernel | Replayable) or callable(subject)):
+def _check_arguments(subject: object, workload: object, reference: object, label: object) -> None:
+    """Raise InputError for an argument of a wrong type, or that does not apply to the subject."""
+    is_kernel, is_replay = isinstance(subject, AnyKernel), isinstance(subject, Replayable)
+    if not (is_kernel or is_replay or callable(subject)):
         raise InputError(
             f"energy_benchmark does not measure {subject!r:.80}: give a kernel, as load_kernel "
             "returns, or something to call."
@@ -152,24 +139,15 @@ def check_subject(subject: object, workload: object) -> None:
             f"energy_benchmark does not accept workload={workload!r:.80}: give a workload, such as "
             "a Contract, or find_workload(name)."
         )
-
-
-def check_options(subject: object, reference: object, bound: object, label: object) -> None:
-    """Check the arguments that tell how to verify and label the subject.
-
-    Raises:
-        InputError: a value is of another type, or does not apply to the subject.
-    """
-    if isinstance(subject, Replayable) and reference is not None:
+    if is_replay and reference is not None:
         raise InputError("energy_benchmark takes no reference= for what is replayed.")
-    if isinstance(subject, AnyKernel) and reference is not None:
+    if is_kernel and reference is not None:
         raise InputError(
             "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "
             "compute in Contract(name, contract, compute)."
         )
     if not isinstance(label, str | None):
         raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
-    limit_of(bound)
 
 
 class EnergyBenchmark:
@@ -230,33 +208,35 @@ class EnergyBenchmark:
             )
         self._used = True
         flops = whole_flops(flops, "energy_benchmark")
-        check_subject(subject, workload)
-        check_options(subject, reference, bound, label)
+        _check_arguments(subject, workload, reference, label)
+        limit = None if bound is None else ErrorBound.of(bound, "A call of energy_benchmark")
         session = self._session
         try:
             if self._setpoint == CURRENT:
                 session.apply(CURRENT)
-            label = label or self._default_label(subject, workload)
+            if isinstance(subject, Replayable):
+                label = label or subject.label
+            elif not label:
+                label = kernel_label(subject)
+                if workload is not None:  # otherwise it is named after the item and its parameters
+                    label = item_label(self._item, label, workload.name, self._setpoint)
             named = Subject(self._item.nodeid, label, self._setpoint, session.card.enforced())
+            anchor: tuple[Any, ...] = ()
             if isinstance(subject, AnyKernel):
-                measurement = self._kept(self._kernel(subject, workload, named), named)
-                session.anchors.add(named, measurement, subject, workload)
+                found = self._kernel(subject, workload, named)
+                anchor = (subject, workload)
             elif isinstance(subject, Replayable):
-                measurement = self._kept(self._replayed(subject, named), named)
-                session.anchors.add(named, measurement)
+                found = self._replayed(subject, named)
             else:
                 if workload is None:
                     info = WorkloadInfo(self._item.name, {}, flops, 0)
                 else:
                     info = describe_workload(workload)
-                specification = (
-                    None
-                    if reference is None
-                    else Specification(reference, limit_of(bound), workload)
-                )
+                checked = reference is not None
+                specification = Specification(reference, limit, workload) if checked else None
                 found = self._callable(subject, args, specification, info, named)
-                measurement = self._kept(found, named)
-                session.anchors.add(named, measurement)
+            measurement = self._kept(found, named)
+            session.anchors.add(named, measurement, *anchor)
         except InputError:
             raise
         except GpuEnergyError as error:
@@ -279,16 +259,6 @@ class EnergyBenchmark:
         self._session.keep(measurement)
         return measurement
 
-    def _default_label(
-        self, subject: AnyKernel | Replayable | Callable[..., Any], workload: Workload | None
-    ) -> str:
-        if isinstance(subject, Replayable):
-            return subject.label
-        label = kernel_label(subject)
-        if workload is None:  # the workload is named after the item, parameters included
-            return label
-        return item_label(self._item, label, workload.name, self._setpoint)
-
     def _claim(self, named: Subject, workload: str) -> None:
         """Reject an item that could not be distinguished from another item of the run."""
         identity = named.identity(workload, self._session.options.cache)
@@ -300,7 +270,14 @@ class EnergyBenchmark:
         if reason := self._session.card.device.refusal(kernel):
             pytest.skip(reason)
         if (folder := self._session.options.export_folder) is not None:
-            self._export(kernel, workload, named, folder)
+            from pytest_gpuenergy.ab import export, export_failure
+
+            draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
+            if fault is not None:
+                export_failure(folder, draft)
+                raise fault
+            export(folder, draft, Job.of(kernel, workload), workload)
+            pytest.skip(f"written to {folder}, not measured")
         self._claim(named, workload.name)
         if earlier := self._session.resumption.already_measured(
             named, kernel.digest, describe_workload(workload)
@@ -318,18 +295,6 @@ class EnergyBenchmark:
                 f"The operating system denies a resource that measuring needs ({error}): free some "
                 "space, or raise the limit."
             ) from None
-
-    def _export(
-        self, kernel: AnyKernel, workload: Workload, named: Subject, folder: Path
-    ) -> NoReturn:
-        from pytest_gpuenergy.ab import export, export_failure
-
-        draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
-        if fault is not None:
-            export_failure(folder, draft)
-            raise fault
-        export(folder, draft, Job.of(kernel, workload), workload)
-        pytest.skip(f"written to {folder}, not measured")
 
     def _replayed(self, subject: Replayable, named: Subject) -> Measurement:
         session = self._session

@@ -24,7 +24,7 @@ from pytest_gpuenergy.support import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.gate import Baseline, Comparison, Judgement, Unmatched
+    from pytest_gpuenergy.gate import Baseline, Comparison
     from pytest_gpuenergy.pytest_plugin.options import PytestOptions
     from pytest_gpuenergy.record import Measurement, RunInfo
     from pytest_gpuenergy.report import Pair, Report
@@ -35,13 +35,10 @@ class BudgetKind:
     """A marker that sets a budget for an item.
 
     Attributes:
-        marker: name of the marker.
-        metric: the metric that it bounds.
         argument: name of its argument, a figure of one launch.
         unit: unit of the argument.
         scale: factor from the argument's unit to the metric's unit.
         most: largest value of the argument.
-        example: how the marker is written.
         name: name of the budget in the JUnit properties.
     """
 
@@ -190,11 +187,46 @@ class GatePlugin:
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
         """Judge a measurement with figures; return what fails the item, or an empty string."""
+        from pytest_gpuenergy.gate import (
+            BUDGET_VERDICTS,
+            Tails,
+            Unmatched,
+            Verdict,
+            budget_words,
+            describe,
+            fails,
+            judge_budget,
+        )
+        from pytest_gpuenergy.report import common_shifts
+
+        settings, strict, emulated = self._settings, self._settings.strict, run.emulated
         problems: list[str] = []
         for budget in budgets_of(item):
-            problems += self._judge_budget(item, measurement, run, budget)
-        if self._baseline is not None:
-            problems += self._record(item, self._judge(self._baseline, measurement, run), run)
+            judgement = judge_budget(
+                measurement,
+                budget.most,
+                budget.rel,
+                settings,
+                self._comparisons,
+                budget.kind.metric,
+            )
+            words = budget_words(judgement, emulated=emulated)
+            _note(item, budget.kind.name, BUDGET_VERDICTS[judgement.verdict], words)
+            undecided = judgement.verdict is Verdict.AMBIGUOUS
+            if judgement.verdict is Verdict.WORSE or (undecided and strict):
+                problems.append(f"budget: {words}")
+        found = None if self._baseline is None else self._baseline.pair(measurement, run)
+        if isinstance(found, Unmatched):
+            set_properties(item, [(MISSING, found.why)])
+            problems += [f"gate: {found.why}"] if strict else ()
+        elif self._baseline is not None and found is not None:
+            self._pairs[measurement.node_id] = found
+            shifts = common_shifts(self._pairs.values(), settings.same_board_sd)
+            tails = Tails.while_running(self._comparisons)
+            for judgement in self._baseline.judge(found, run, shifts, tails):
+                words = describe(judgement, emulated=emulated)
+                _note(item, judgement.metric, judgement.verdict, words)
+                problems += [f"gate: {words}"] if fails(judgement, settings) else ()
         return "\n".join(map(printable, problems))
 
     def compare(self, report: Report) -> Comparison | None:
@@ -235,9 +267,7 @@ class GatePlugin:
                 ]
             if self._run_problems:
                 return self._run_problems
-        if (
-            report is None and self._baseline is not None
-        ):  # all kernels of the baseline may be missing
+        if report is None and self._baseline is not None:  # all of its kernels may be missing
             report = Report(self._baseline.run, ())
         sure = {
             node
@@ -328,9 +358,9 @@ class GatePlugin:
         if str(report.outcome) == "rerun":
             self._run_again.add(report.nodeid)
         elif report.when == "call":
-            self._collect(report)
+            self._collect_verdicts(report)
 
-    def _collect(self, report: pytest.TestReport) -> None:
+    def _collect_verdicts(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed[report.nodeid] = report
         properties = dict(report.user_properties)
@@ -397,20 +427,6 @@ class GatePlugin:
             words += f": {'passed' if self._comparison.passed else 'FAILED'}{lost}"
         yield words
 
-    def _judge(
-        self, baseline: Baseline, measurement: Measurement, run: RunInfo
-    ) -> Sequence[Judgement] | Unmatched:
-        from pytest_gpuenergy.gate import Tails, Unmatched
-        from pytest_gpuenergy.report import common_shifts
-
-        found = baseline.pair(measurement, run)
-        if isinstance(found, Unmatched):
-            return found
-        self._pairs[measurement.node_id] = found
-        tails = Tails.while_running(self._comparisons)
-        shifts = common_shifts(self._pairs.values(), self._settings.same_board_sd)
-        return baseline.judge(found, run, shifts, tails)
-
     def _settle(self, comparison: Comparison) -> list[str]:
         """Replace the items' verdicts by those of the comparison; return what fails the run."""
         from pytest_gpuenergy.gate import describe, fails, shift_lines, shift_problem
@@ -439,36 +455,6 @@ class GatePlugin:
                 case.set_property(f"{judgement.metric}{VERDICT}", str(judgement.verdict))
                 case.set_property(f"{judgement.metric}{WORDS}", shown)
         return problems
-
-    def _judge_budget(
-        self, item: pytest.Item, m: Measurement, run: RunInfo, budget: Budget
-    ) -> Iterator[str]:
-        from pytest_gpuenergy.gate import BUDGET_VERDICTS, Verdict, budget_words, judge_budget
-
-        judgement = judge_budget(
-            m, budget.most, budget.rel, self._settings, self._comparisons, budget.kind.metric
-        )
-        words = budget_words(judgement, emulated=run.emulated)
-        _note(item, budget.kind.name, BUDGET_VERDICTS[judgement.verdict], words)
-        over = judgement.verdict is Verdict.WORSE
-        if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
-            yield f"budget: {words}"
-
-    def _record(
-        self, item: pytest.Item, result: Sequence[Judgement] | Unmatched, run: RunInfo
-    ) -> Iterator[str]:
-        from pytest_gpuenergy.gate import Unmatched, describe, fails
-
-        if isinstance(result, Unmatched):
-            set_properties(item, [(MISSING, result.why)])
-            if self._settings.strict:
-                yield f"gate: {result.why}"
-            return
-        for judgement in result:
-            words = describe(judgement, emulated=run.emulated)
-            _note(item, judgement.metric, judgement.verdict, words)
-            if fails(judgement, self._settings):
-                yield f"gate: {words}"
 
 
 def set_properties(item: pytest.Item, properties: Iterable[tuple[str, object]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +17,13 @@ from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
 from pytest_gpuenergy.opening import check_spec, count_gpus
 from pytest_gpuenergy.pytest_plugin import declared_options as declared
-from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, LARGEST_SEED, PytestOption
+from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, MAX_SEED, PytestOption
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.pytest_plugin.selection import setpoints_named
 from pytest_gpuenergy.report import check_sort
-from pytest_gpuenergy.support import InputError, gpu_number
+from pytest_gpuenergy.support import FLEET_GPU, InputError
 
-_MOST_S = 1_000_000
+_MAX_SECONDS = 1_000_000
 """The longest time that an option may set, to refuse typing errors."""
 _ORDERS = ("interleaved", "file")
 _WHEN = (AUTO, "always", "never")
@@ -38,33 +38,15 @@ class PytestOptions:
     """The values of the options.
 
     Attributes:
-        device: ``--gpu-device``.
-        powercap: ``--powercap``; None where it is not given.
-        smclock: ``--smclock``; None where it is not given.
+        powercap: None where it is not given; so is ``smclock``.
         setpoints_named: labels of the setpoints in ids on the command line.
-        strict_powercap: whether an item fails whose setpoint cannot be set.
-        json_path: where to write the JSON report besides the run folder.
-        csv_folder: where to write the classic CSV tree besides the run folder.
-        html_path: where to write the HTML page.
-        sort: the key by which the summary's tables are sorted.
-        durations: whether to show where wall time was spent.
-        resume: whether to continue the last run.
-        timeout_s: time after which a kernel counts as hung.
-        lock_wait_s: how long to wait for a GPU that another run is using.
-        cache: state of the L2 cache at each launch.
-        order: ``interleaved`` or ``file``.
         preheat_s: most seconds to heat the card up; None if it depends on the number of items.
-        anchor_s: seconds between measurements of an anchor kernel; 0 disables them.
-        boards: when GPUs measure the kernels by which boards are compared.
         seed: seed of the last inputs; None if one is drawn.
-        export_folder: where to write verified kernels instead of measuring them.
-        verify_only: whether nothing is measured.
+        verify_only: whether nothing is measured, except by an export.
         baseline: the run to compare with; None in a run that measures nothing.
-        gate: limits and strictness of the gate.
         strict_named: whether the command line, not the ini file, asks for a strict gate.
         allow_clocks: whether to lock clocks that somebody else seems to have locked.
         selection: the arguments that chose among the tests, as pytest takes them.
-        root: pytest's root folder.
         worker: this process's id as a worker of pytest-xdist; None for others.
         worker_index: number of the worker's GPU.
         worker_boards: number of GPUs in the run, if the controller knows it.
@@ -113,41 +95,57 @@ class PytestOptions:
         device = declared.DEVICE.text(config)
         device = AUTO if device is None else device
         check_spec(device)
-        worker_input = getattr(config, "workerinput", {})
+        powercap, smclock = declared.POWERCAP.text(config), declared.SMCLOCK.text(config)
+        if powercap is not None:
+            cap_words(powercap)
+        if smclock is not None:
+            clock_words(smclock)
         export_folder = _path(config, declared.EXPORT)
+        verify_only = bool(declared.VERIFY_ONLY.value(config))
+        if verify_only and declared.FAIL.given(config):
+            raise InputError(
+                f"{declared.VERIFY_ONLY.name} measures nothing that {declared.FAIL.name} could "
+                "judge: give only one of them."
+            )
         # An export measures nothing either, and has its own way of verifying.
-        verify_only = _verify_only(config) and export_folder is None
-        sort = str(declared.SORT.value(config))
+        verify_only = verify_only and export_folder is None
+        auto_preheat = declared.PREHEAT.value(config) == AUTO
+        allowed = [word.strip() for word in str(declared.ALLOW.value(config)).split(",")]
+        worker_input = getattr(config, "workerinput", {})
+        gpu_number = int(worker_input.get(GPU) or 0)
+        fleet_number = os.environ.get(FLEET_GPU, "")
+        if GPU in worker_input and fleet_number.isascii() and fleet_number.isdecimal():
+            gpu_number = int(fleet_number)  # among those that CUDA sees on the worker's host
         return cls(
             device=device,
-            powercap=_words(config, declared.POWERCAP, cap_words),
-            smclock=_words(config, declared.SMCLOCK, clock_words),
+            powercap=powercap,
+            smclock=smclock,
             setpoints_named=tuple(setpoints_named(config)),
             strict_powercap=bool(declared.STRICT_POWERCAP.value(config)),
             json_path=_path(config, declared.JSON),
             csv_folder=_path(config, declared.CSV),
             html_path=_path(config, declared.HTML),
-            sort=check_sort(sort, declared.SORT.name),
+            sort=check_sort(str(declared.SORT.value(config)), declared.SORT.name),
             durations=bool(declared.DURATIONS.value(config)),
             resume=bool(declared.RESUME.value(config)),
             timeout_s=_seconds(config, declared.TIMEOUT),
             lock_wait_s=_seconds(config, declared.LOCK_WAIT, zero=True),
             cache=_choice(config, declared.CACHE, CACHE_STATES),
             order=_choice(config, declared.ORDER, _ORDERS),
-            preheat_s=_preheat(config),
+            preheat_s=None if auto_preheat else _seconds(config, declared.PREHEAT, zero=True),
             anchor_s=_seconds(config, declared.ANCHOR, zero=True),
             boards=_choice(config, declared.BOARDS, _WHEN),
             seed=_seed(config),
             export_folder=export_folder,
             verify_only=verify_only,
             baseline=None if verify_only else _path(config, declared.COMPARE),
-            gate=_gate(config),
+            gate=_gate(config, [word for word in allowed if word != _CLOCKS]),
             strict_named=bool(declared.STRICT.given(config)),
-            allow_clocks=_CLOCKS in _allowed(config),
+            allow_clocks=_CLOCKS in allowed,
             selection=_selection(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=gpu_number(worker_input.get(GPU)),
+            worker_index=gpu_number,
             worker_boards=worker_input.get(BOARDS),
             remote=bool(worker_input.get(REMOTE)),
         )
@@ -189,15 +187,6 @@ class PytestOptions:
         }
 
 
-def _words(
-    config: pytest.Config, option: PytestOption, check: Callable[[str], Sequence[str]]
-) -> str | None:
-    text = option.text(config)
-    if text is not None:
-        check(text)
-    return text
-
-
 def _path(config: pytest.Config, option: PytestOption) -> Path | None:
     """Return the path, relative to the working directory or to the ini file that sets it."""
     if (given := option.given(config)) is not None:
@@ -209,12 +198,12 @@ def _path(config: pytest.Config, option: PytestOption) -> Path | None:
     return folder / text if text else None
 
 
-def _gate(config: pytest.Config) -> GateSettings:
+def _gate(config: pytest.Config, allowed: Sequence[str]) -> GateSettings:
     fail = declared.FAIL.value(config)
     settings = GateSettings.parse(
         list(filter(None, [fail])) if isinstance(fail, str) else fail,
         session_sd=declared.SESSION_SD.value(config),
-        allow=",".join(word for word in _allowed(config) if word != _CLOCKS),
+        allow=",".join(allowed),
         also_allowed=(_CLOCKS,),
         strict=bool(declared.STRICT.value(config)),
         prefix="--gpuenergy-",
@@ -224,10 +213,6 @@ def _gate(config: pytest.Config) -> GateSettings:
             f"{declared.FAIL.name} needs a baseline: give {declared.COMPARE.name} too."
         )
     return settings
-
-
-def _allowed(config: pytest.Config) -> list[str]:
-    return [word.strip() for word in str(declared.ALLOW.value(config)).split(",")]
 
 
 def _selection(config: pytest.Config) -> str:
@@ -242,46 +227,27 @@ def _selection(config: pytest.Config) -> str:
     return shlex.join(words)
 
 
-def _verify_only(config: pytest.Config) -> bool:
-    asked = bool(declared.VERIFY_ONLY.value(config))
-    if asked and declared.FAIL.given(config):
-        raise InputError(
-            f"{declared.VERIFY_ONLY.name} measures nothing that {declared.FAIL.name} could judge: "
-            "give only one of them."
-        )
-    return asked
-
-
-def _preheat(config: pytest.Config) -> float | None:
-    """Return the limit in seconds, or None if it depends on the number of items."""
-    if declared.PREHEAT.value(config) == AUTO:
-        return None
-    return _seconds(config, declared.PREHEAT, zero=True)
-
-
 def _seconds(config: pytest.Config, option: PytestOption, *, zero: bool = False) -> float:
     text = option.value(config)
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not (0 < seconds <= _MOST_S or (zero and seconds == 0)):
+    if not (0 < seconds <= _MAX_SECONDS or (zero and seconds == 0)):
         least = "from 0" if zero else "above 0,"
         raise InputError(
-            f"{option.name} {text!r} is not a number of seconds {least} up to {_MOST_S}."
+            f"{option.name} {text!r} is not a number of seconds {least} up to {_MAX_SECONDS}."
         )
     return seconds
 
 
 def _seed(config: pytest.Config) -> int | None:
     text = str(declared.SEED.value(config) or "").strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_SEED):
+    if text and not (text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_SEED):
         raise InputError(
-            f"{declared.SEED.name} {text[:40]!r} is not a whole number from 0 to {LARGEST_SEED}."
+            f"{declared.SEED.name} {text[:40]!r} is not a whole number from 0 to {MAX_SEED}."
         )
-    return int(text)
+    return int(text) if text else None
 
 
 def _choice(config: pytest.Config, option: PytestOption, choices: Sequence[_T]) -> _T:

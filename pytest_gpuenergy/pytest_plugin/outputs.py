@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 import pytest_gpuenergy
-from pytest_gpuenergy.control import CURRENT, Setpoint, SettingsWriter, check_setpoint
-from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.control import CURRENT, Setpoint, check_setpoint
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
@@ -43,13 +42,13 @@ from pytest_gpuenergy.report import (
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support import GpuEnergyError, SetpointError, span, told, wrapped
+from pytest_gpuenergy.support import GpuEnergyError, SetpointError, error_message, span, wrapped
 
 
 def header_lines(card: SessionCard, options: PytestOptions) -> list[str]:
     """Return the lines before the first item: device, driver, energy source and power caps."""
     try:
-        return list(_header_lines(card, options))
+        return [f"gpuenergy: {line}" for line in _header(card, options)]
     except (GpuEnergyError, card.device.nvml.NVMLError) as error:
         return [f"gpuenergy: {card.device.name} does not work: {error}"]
 
@@ -59,101 +58,73 @@ def emulated_line(name: str) -> str:
     return f"EMULATED {name}: results are verified, time and energy are recorded or modelled"
 
 
-def _header_lines(card: SessionCard, options: PytestOptions) -> Iterator[str]:
+def _header(card: SessionCard, options: PytestOptions) -> Iterator[str]:
     device = card.device
     if device.emulated:
         reason = " (no usable NVIDIA GPU found)" if options.device == "auto" else ""
-        yield f"gpuenergy: {emulated_line(f'{device.name}{reason}')}"
-        kind = "modelled"
+        yield emulated_line(f"{device.name}{reason}")
     else:
         driver = device.nvml.nvmlSystemGetDriverVersion()
         driver = driver.decode(errors="replace") if isinstance(driver, bytes) else driver
-        yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
-        kind = "NVML"
+        yield f"{device.name}, driver {driver}, {device.uuid}"
     if options.verify_only:
-        yield "gpuenergy: verify only: nothing is measured, and no power limit is set"
+        yield "verify only: nothing is measured, and no power limit is set"
         return
     name = choose_source(device).name
     source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
-    what = "setpoints" if _locks(card) else "power caps"
-    yield f"gpuenergy: energy from the {kind} {source}; {what}: {_listed(card.named.setpoints)}"
-    if any(setpoint != CURRENT for setpoint in card.named.setpoints):
-        yield from _setpoint_lines(card)
+    setpoints = card.named.setpoints
+    locks = any(setpoint.sm_clock_mhz is not None for setpoint in setpoints)
+    listed = ", ".join(setpoint.label for setpoint in setpoints) or "current"
+    yield (
+        f"energy from the {'modelled' if device.emulated else 'NVML'} {source}; "
+        f"{'setpoints' if locks else 'power caps'}: {listed}"
+    )
+    if any(setpoint != CURRENT for setpoint in setpoints):
+        yield from _settings_lines(card, locks=locks)
 
 
-def _setpoint_lines(card: SessionCard) -> Iterator[str]:
+def _settings_lines(card: SessionCard, *, locks: bool) -> Iterator[str]:
     """Return what cannot be set or restored; on a real GPU also how settings are made and last."""
-    device, writer = card.device, _writer(card)
-    if not (device.emulated or isinstance(writer, str)):
-        yield f"gpuenergy: {_settings(card)} are set through {writer.name}"
-    if _locks(card):
+    device, what = card.device, "power limits and clocks" if locks else "power limits"
+    writer, why_none = None, ""
+    try:
+        writer = card.settings_writer()
+    except SetpointError as error:
+        why_none = str(error)
+    if writer is not None and not device.emulated:
+        yield f"{what} are set through {writer.name}"
+    if locks:
         yield (
-            "gpuenergy: SM clocks are unlocked afterwards, which is the default: what they were "
-            "locked to before cannot be read"
+            "SM clocks are unlocked afterwards, which is the default: what they were locked to "
+            "before cannot be read"
         )
-    refused: dict[str, list[Setpoint]] = {}
+    refused: dict[str, list[str]] = {}
     for setpoint in card.named.setpoints:
-        if reason := _refusal(setpoint, writer):
-            refused.setdefault(reason, []).append(setpoint)
-    for reason, setpoints in refused.items():
-        what = "setpoint" if _locks(card) else "power cap"
-        what += "s" if len(setpoints) > 1 else ""
-        yield f"gpuenergy: {what} {_listed(setpoints)} cannot be set: {reason}"
-    if not device.emulated and not _persistent(device):
-        yield (
-            f"gpuenergy: persistence mode is off, so {_settings(card)} are lost whenever the "
-            "driver unloads: sudo nvidia-smi -pm 1"
-        )
+        reason = f"{setpoint.unavailable}." if setpoint.unavailable else why_none
+        if writer is not None and not reason:  # as far as is known without writing
+            try:
+                check_setpoint(writer, setpoint)
+            except SetpointError as error:
+                reason = str(error)
+        if reason and setpoint != CURRENT:
+            refused.setdefault(reason, []).append(setpoint.label)
+    for reason, labels in refused.items():
+        kind = f"{'setpoint' if locks else 'power cap'}{'s' if len(labels) > 1 else ''}"
+        yield f"{kind} {', '.join(labels)} cannot be set: {reason}"
+    if not device.emulated:
+        try:
+            persistent = bool(device.nvml.nvmlDeviceGetPersistenceMode(device.handle))
+        except device.nvml.NVMLError:
+            persistent = True  # it is not supported, so there is no remedy
+        if not persistent:
+            yield (
+                f"persistence mode is off, so {what} are lost whenever the driver unloads: sudo "
+                "nvidia-smi -pm 1"
+            )
 
 
-def _locks(card: SessionCard) -> bool:
-    """Whether clocks are to be locked."""
-    return any(setpoint.sm_clock_mhz is not None for setpoint in card.named.setpoints)
-
-
-def _settings(card: SessionCard) -> str:
-    return "power limits and clocks" if _locks(card) else "power limits"
-
-
-def _writer(card: SessionCard) -> SettingsWriter | str:
-    """Return the writer of the card's settings, or why there is none."""
-    try:
-        return card.settings_writer()
-    except SetpointError as error:
-        return str(error)
-
-
-def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
-    """Return why ``setpoint`` cannot be set, as far as known without writing; empty if it can."""
-    if setpoint == CURRENT:
-        return ""
-    if setpoint.unavailable:
-        return f"{setpoint.unavailable}."
-    if isinstance(writer, str):
-        return writer
-    try:
-        check_setpoint(writer, setpoint)
-    except SetpointError as error:
-        return str(error)
-    return ""
-
-
-def _persistent(device: Device) -> bool:
-    """Whether persistence mode is on, or not supported, in which case there is no remedy."""
-    try:
-        return bool(device.nvml.nvmlDeviceGetPersistenceMode(device.handle))
-    except device.nvml.NVMLError:
-        return True
-
-
-def _listed(setpoints: list[Setpoint]) -> str:
-    return ", ".join(setpoint.label for setpoint in setpoints) or "current"
-
-
-INTERVAL_S = 30.0
-"""Time between two lines of progress."""
-CI_INTERVAL_S = 300.0
-"""The same in CI, where logs are read afterwards and need fewer lines."""
+INTERVAL_S, CI_INTERVAL_S = 30.0, 300.0
+"""Time between two lines of progress; in CI, logs are read afterwards and need fewer lines."""
 
 
 class Progress:
@@ -287,7 +258,6 @@ class SetpointPlugin:
         """
         if len(self._finished) < collected:
             return []
-        refused = self._refused()
         met = {
             word
             for outcome in self._outcomes.values()
@@ -296,16 +266,16 @@ class SetpointPlugin:
         }
         reasons = {
             label: outcomes[0].problem
-            for label, outcomes in refused.items()
+            for label, outcomes in self._refused().items()
             if any(word not in met for outcome in outcomes for word in outcome.words)
         }
         if not reasons:
             return []
-        first = next(iter(reasons))
+        first, why = next(iter(reasons.items()))
         caps = f"{_kind(reasons)}{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
         alike = len(set(reasons.values())) == 1
-        why = reasons[first] if alike else f"the reason for {first}: {reasons[first]}"
-        return [f"The {caps} could not be set for any item{':' if alike else ';'} {why}"]
+        why = f": {why}" if alike else f"; the reason for {first}: {why}"
+        return [f"The {caps} could not be set for any item{why}"]
 
     def summary_lines(self) -> Iterator[str]:
         """Return a line with the caps that could not be set, and for how many items each."""
@@ -367,40 +337,36 @@ def write_outputs(
     try:
         report = session.outcome
     except (GpuEnergyError, OSError) as error:
-        return [told(error)]
+        return [error_message(error)]
     if report is None:
         return []
-    folder = session.options.root / HOME / "runs" / session.run_id
-    json_paths = {folder / "report.json", session.options.json_path} - {None}
-    csv_folders = {folder / "csv", session.options.csv_folder} - {None}
-    html_paths = {session.options.html_path} - {None}
+    options = session.options
+    folder = options.root / HOME / "runs" / session.run_id
     problems = shared_identities(report.measurements)[:1]  # each worker checked only its own items
-    baseline = gate.baseline_for(report.run)
-    verdicts = None
-    if html_paths and baseline is not None and (comparison := gate.compare(report)) is not None:
-        verdicts = verdict_values(comparison)
-    searches: Sequence[Mapping[str, Any]] = ()
-    try:
-        searches = searches_of(report) if html_paths else ()
-    except (GpuEnergyError, OSError) as error:
-        problems.append(told(error))
-    outputs: list[tuple[Callable[[Report, Path], object], set[Path | None]]] = [
-        (write_json, json_paths),
-        (write_classic_csv, csv_folders),
+    outputs: list[tuple[Callable[[Report, Path], object], Path | None]] = [
+        *((write_json, path) for path in (folder / "report.json", options.json_path)),
+        *((write_classic_csv, path) for path in (folder / "csv", options.csv_folder)),
     ]
-    if html_paths:
+    if options.html_path is not None:
         # Imported late: it takes a tenth of the time until a run without a page begins.
         from pytest_gpuenergy.report import write_html
 
+        baseline = gate.baseline_for(report.run)
+        comparison = None if baseline is None else gate.compare(report)
+        verdicts = None if comparison is None else verdict_values(comparison)
+        searches: Sequence[Mapping[str, Any]] = ()
+        try:
+            searches = searches_of(report)
+        except (GpuEnergyError, OSError) as error:
+            problems.append(error_message(error))
         page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
-        outputs.append((page, html_paths))
-    for write, targets in outputs:
-        for target in targets:
-            assert target is not None
-            try:
-                write(report, target)
-            except (GpuEnergyError, OSError) as error:
-                problems.append(f"{told(error)} The measurements are in {folder}.")
+        outputs.append((page, options.html_path))
+    for write, path in outputs:
+        try:
+            if path is not None:
+                write(report, path)
+        except (GpuEnergyError, OSError) as error:
+            problems.append(f"{error_message(error)} The measurements are in {folder}.")
     return problems
 
 
@@ -432,7 +398,15 @@ def summary_lines(session: Session, verbosity: int = 0, width: int | None = None
             yield from wrapped(line, width, whole_words=True)
     for sentence in _sentences(session, report):
         yield from wrapped(sentence, width, whole_words=True)
-    yield from _places(session, width)
+    folder = session.options.root / HOME / "runs" / session.run_id
+    written = {
+        "report": session.options.json_path or folder / "report.json",
+        "CSV": session.options.csv_folder or folder / "csv",
+        "page": session.options.html_path,
+    }
+    places = [f"{name}: {path}" for name, path in written.items() if path is not None]
+    line = ", ".join(places)
+    yield from [line] if width is None or len(line) <= width else places
 
 
 def _sentences(session: Session, report: Report) -> Iterator[str]:
@@ -447,20 +421,6 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
         yield f"restored after a killed run: {sentence}"
     if idle := idle_caps(measurements):
         yield f"caps without effect (no kernel was held back): {', '.join(idle)}"
-
-
-def _places(session: Session, width: int | None) -> Iterator[str]:
-    """Return the paths of the views, on one line if there is room."""
-    options = session.options
-    folder = options.root / HOME / "runs" / session.run_id
-    written = {
-        "report": options.json_path or folder / "report.json",
-        "CSV": options.csv_folder or folder / "csv",
-        "page": options.html_path,
-    }
-    places = [f"{name}: {path}" for name, path in written.items() if path is not None]
-    line = ", ".join(places)
-    yield from [line] if width is None or len(line) <= width else places
 
 
 class BadOptionError(pytest.Collector.CollectError):
@@ -483,17 +443,13 @@ def shorten(
     asked = config.getoption("tbstyle") != "auto" or config.getoption("fulltrace")
     if not report.failed or asked or not isinstance(error, GpuEnergyError):
         return
+    place = ""
+    for entry in excinfo.traceback:  # the last line of the user's own code
+        path = Path(entry.path)
+        is_own = path.is_relative_to(config.rootpath) and not path.is_relative_to(_PACKAGE)
+        if is_own and "site-packages" not in path.parts:
+            place = f"{path.relative_to(config.rootpath)}:{entry.lineno + 1}: "
     try:
-        pytest.fail(f"{_place(excinfo, config.rootpath)}{error}", pytrace=False)
+        pytest.fail(f"{place}{error}", pytrace=False)
     except pytest.fail.Exception:
         report.longrepr = pytest.ExceptionInfo.from_current().getrepr(style="value")
-
-
-def _place(excinfo: pytest.ExceptionInfo[BaseException], root: Path) -> str:
-    """Return the last line of the user's own code before the error, as ``test_scale.py:12: ``."""
-    for entry in reversed(excinfo.traceback):
-        path = Path(entry.path)
-        is_own = path.is_relative_to(root) and not path.is_relative_to(_PACKAGE)
-        if is_own and "site-packages" not in path.parts:
-            return f"{path.relative_to(root)}:{entry.lineno + 1}: "
-    return ""

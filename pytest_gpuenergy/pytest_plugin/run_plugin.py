@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import pytest
 
@@ -47,118 +45,28 @@ from pytest_gpuenergy.pytest_plugin.outputs import (
     summary_lines,
     write_outputs,
 )
-from pytest_gpuenergy.pytest_plugin.selection import name_items
+from pytest_gpuenergy.pytest_plugin.selection import interleave, name_items, place_of
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.report import latest_run
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
     SetpointError,
+    error_message,
     printable,
     settle_places,
     show_section,
     terminal_width,
-    told,
     undisturbed,
     wrapped,
 )
-
-_T = TypeVar("_T")
-
-
-class ItemPlace(NamedTuple):
-    """An item's place; only adjacent items of the same ``group`` are reordered."""
-
-    group: Hashable
-    kernel: Hashable
-    setpoint: Hashable
-
-
-def interleave(items: Sequence[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
-    """Interleave the setpoints and kernels of each group, deterministically.
-
-    The warming of the card then favours no setpoint and no kernel. A group is a table of kernels
-    and setpoints. It is traversed in as many rounds as there are setpoints. Each round has every
-    kernel once, alternately forwards and backwards. From one round to the next, a kernel advances
-    by one in the sequence of setpoints first, last, second, second to last, and so on; the kernels
-    start at places spread over that sequence. Each setpoint and each kernel is therefore spread
-    about evenly over the run.
-
-    Args:
-        items: the items as written.
-        place: returns an item's place; None for an item that stays where it is.
-    """
-    ordered: list[_T] = []
-    for group, members in groupby(items, key=lambda item: _group(place(item))):
-        listed = list(members)
-        ordered += listed if group is None else _mixed(listed, place)
-    return ordered
-
-
-def _group(place: ItemPlace | None) -> Hashable:
-    return None if place is None else (place.group,)
-
-
-def _mixed(items: list[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
-    cells: dict[tuple[Hashable, Hashable], list[_T]] = {}
-    for item in items:
-        found = place(item)
-        assert found is not None
-        cells.setdefault((found.kernel, found.setpoint), []).append(item)
-    kernels = list(dict.fromkeys(kernel for kernel, _ in cells))
-    setpoints = _from_both_ends(list(dict.fromkeys(setpoint for _, setpoint in cells)))
-    apart = max(1, len(setpoints) // len(kernels))
-    ordered: list[_T] = []
-    for turn in range(len(setpoints)):
-        row = list(enumerate(kernels))
-        for number, kernel in row if turn % 2 == 0 else reversed(row):
-            setpoint = setpoints[(number * apart + turn) % len(setpoints)]
-            ordered += cells.get((kernel, setpoint), [])
-    return ordered
-
-
-def _from_both_ends(values: list[Hashable]) -> list[Hashable]:
-    half = (len(values) + 1) // 2
-    lower, upper = values[:half], values[half:][::-1]
-    ends = [value for pair in zip(lower, upper, strict=False) for value in pair]
-    return ends + lower[len(upper) :]
-
-
-class ExportPlugin:
-    """``--gpuenergy-export``: records in ``folder`` what ``gpuenergy ab`` must know of the run.
-
-    That is whether energy items were collected, and what failed the run as a whole.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Create the folder when there are energy items, whether or not they succeed."""
-        from pytest_gpuenergy.ab import begin_export
-
-        if any(map(measures_energy, session.items)):
-            with contextlib.suppress(GpuEnergyError):  # each item will report it
-                begin_export(self._folder)
-
-    def finish(self, problems: Sequence[str]) -> list[str]:
-        """Write the problems that failed the run as a whole; return problems in writing them."""
-        from pytest_gpuenergy.ab import export_problems
-
-        try:
-            if problems:
-                export_problems(self._folder, problems)
-        except GpuEnergyError as error:
-            return [str(error)]
-        return []
-
 
 _COMPLETE = (
     pytest.ExitCode.OK,
     pytest.ExitCode.TESTS_FAILED,
     pytest.ExitCode.NO_TESTS_COLLECTED,
 )
-BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
+BRIDGE = "gpuenergy-benchmark"
 DEFERRING = "gpuenergy-deferring"
 _INTERRUPTED_S = 10.0
 """How long interrupted workers have to restore their GPUs, before pytest-xdist waits as long."""
@@ -172,58 +80,56 @@ class RunPlugin:
         gate: the baseline and the verdicts.
     """
 
-    def __init__(
-        self, config: pytest.Config, session: Session, gate: GatePlugin, setpoints: SetpointPlugin
-    ) -> None:
-        self.session = session
-        self.gate = gate
-        self._setpoints = setpoints
-        self._config = config
-        self._problem = ""
-        self._interrupted = False
-        self._finished = self._shown = False
-        session.announce_preheat = partial(show_preheat, config)
-        self._end = contextlib.ExitStack()
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> RunPlugin:
+    def __init__(self, config: pytest.Config) -> None:
         """Read the options, reject invalid ones before anything is measured, register helpers.
 
         Raises:
             pytest.UsageError: an option is invalid.
         """
-        is_worker = hasattr(config, "workerinput")
-        given = getattr(config, "workerinput", {})
-        link = Link(given[LINE]) if LINE in given else None
+        given: dict[str, Any] | None = getattr(config, "workerinput", None)
+        link = None if given is None or LINE not in given else Link(given[LINE])
+        workers: Any = config.pluginmanager.get_plugin(WorkerPlugin.NAME)
         settle_places()
         try:
             options = PytestOptions.from_pytest_config(config)
-            if not is_worker:  # pytest-xdist's workers write no views
+            if given is None:  # pytest-xdist's workers write no views
                 check_outputs(options)
-            gate = GatePlugin(config, options)
-            session = Session(options, _run_id(config, options), link)
+                if options.resume and (last := latest_run(options.root)) is not None:
+                    workers.run_id = last.path.name
+            self.gate = GatePlugin(config, options)
+            run_id = workers.run_id if given is None else given[RUN_ID]
+            self.session = Session(options, run_id, link)
         except (GpuEnergyError, OSError) as error:
-            raise pytest.UsageError(told(error)) from None
-        setpoints = SetpointPlugin()
-        config.pluginmanager.register(gate, "gpuenergy_gate")
-        config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
+            raise pytest.UsageError(error_message(error)) from None
+        self.session.announce_preheat = partial(show_preheat, config)
+        self._config = config
+        self._crew: Workers | None = None
+        self._setpoints = SetpointPlugin()
+        self._problem = ""
+        self._interrupted = False
+        self._finished = self._shown = False
+        self._end = contextlib.ExitStack()
+        plugins = config.pluginmanager
+        plugins.register(self.gate, "gpuenergy_gate")
+        plugins.register(self._setpoints, "gpuenergy-setpoints")
         if options.verify_only:
-            config.pluginmanager.register(VerifyOnlyPlugin(), "gpuenergy-verify-only")
-        if options.export_folder is not None:
-            config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
-        if is_worker:
-            session.expect_termination()
+            plugins.register(VerifyOnlyPlugin(), "gpuenergy-verify-only")
+        if given is not None:
+            self.session.expect_termination()
             if given.get(DEFERS) and link is not None:
                 # Groups are the controller's, and pytest-xdist would write them into the ids.
                 config.option.loadgroup = False
-                deferring = DeferringPlugin(session, gate, link)
-                config.pluginmanager.register(deferring, DEFERRING)
-        else:
-            _workers(config).before_start = session.expect_termination
-            workers = Workers(config, _workers(config), options, session.run_id)
-            config.pluginmanager.register(workers, Workers.NAME)
-            _register_listeners(config)
-        return cls(config, session, gate, setpoints)
+                plugins.register(DeferringPlugin(self.session, self.gate, link), DEFERRING)
+            return
+        workers.before_start = self.session.expect_termination
+        self._crew = Workers(config, workers, options, run_id)
+        plugins.register(self._crew, Workers.NAME)
+        if config.get_verbosity() >= 0:
+            plugins.register(ProgressPlugin(config, has_figures), "gpuenergy-progress")
+        if plugins.has_plugin("benchmark"):
+            from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
+
+            plugins.register(BenchmarkBridge(config), BRIDGE)
 
     def parametrize_setpoints(self, metafunc: pytest.Metafunc) -> None:
         """Make one item per setpoint.
@@ -235,22 +141,18 @@ class RunPlugin:
         try:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            self._refuse_setpoints(told(error), bad_option=isinstance(error, InputError))
+            problem, bad_option = error_message(error), isinstance(error, InputError)
+            deferring = self._config.pluginmanager.get_plugin(DEFERRING)
+            if deferring is None:
+                if bad_option and self._crew is not None:
+                    raise BadOptionError(problem) from None
+                if bad_option and self.session.link is not None:
+                    self.session.link.tell(BAD_OPTION, problem, "")
+                raise pytest.Collector.CollectError(problem) from None
+            deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
             setpoints = [CURRENT]  # other workers collect and run the rest
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
-
-    def _refuse_setpoints(self, problem: str, *, bad_option: bool) -> None:
-        """End the collection with an error, unless others can measure instead of this worker."""
-        deferring = self._config.pluginmanager.get_plugin(DEFERRING)
-        if deferring is not None:
-            deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
-            return
-        if bad_option and not hasattr(self._config, "workerinput"):
-            raise BadOptionError(problem)
-        if bad_option and self.session.link is not None:
-            self.session.link.tell(BAD_OPTION, problem, "")
-        raise pytest.Collector.CollectError(problem)
 
     def name_items(self, items: Sequence[pytest.Item]) -> None:
         """Let ``-k`` select items by ids that were copied from a report."""
@@ -266,7 +168,7 @@ class RunPlugin:
             self.gate.begin(self.session.run)
             self.session.card.device.make_current()
         except (GpuEnergyError, OSError) as error:
-            problem, usage = told(error), isinstance(error, InputError)
+            problem, usage = error_message(error), isinstance(error, InputError)
         if problem:
             self._give_up(problem, usage=usage)
         return self.session.card.device
@@ -279,7 +181,7 @@ class RunPlugin:
         try:
             session.apply(setpoint)
         except (GpuEnergyError, OSError) as error:
-            problem, unset = told(error), isinstance(error, SetpointError)
+            problem, unset = error_message(error), isinstance(error, SetpointError)
         else:
             item.stash[OUTCOME] = SetpointOutcome(setpoint, words)
             return setpoint
@@ -298,9 +200,18 @@ class RunPlugin:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Interleave the items of each test that has several setpoints or kernels."""
         if self.session.options.order != "file":
-            items[:] = interleave(items, _place)
+            items[:] = interleave(items, place_of)
         ours = sum(DEVICE_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
         self.session.items = max(1, ours)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Create the folder of an export if there are energy items, whether or not they succeed."""
+        from pytest_gpuenergy.ab import begin_export
+
+        folder = self.session.options.export_folder
+        if folder is not None and any(map(measures_energy, session.items)):
+            with contextlib.suppress(GpuEnergyError):  # each item will report it
+                begin_export(folder)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
         """Show the device and its power caps, if an item needs them."""
@@ -329,66 +240,86 @@ class RunPlugin:
 
     def pytest_keyboard_interrupt(self) -> None:
         """Pass an interrupt on to the workers: a signal to this process does not reach them."""
-        if not hasattr(self._config, "workerinput"):
-            _workers(self._config).interrupt()
+        if self._crew is not None:
+            self._crew.line.interrupt()
             self._interrupted = True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Restore the card, then write the views; measurements are already on disk."""
-        config, ours = self._config, self.session
-        problems: list[str] = []
+        problems = self._release(session)
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            self._end.enter_context(undisturbed())  # until pytest has reported
+        if self._crew is None:
+            # A worker's exit status is ignored. pytest-xdist adds the attribute.
+            self._config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
+        else:
+            self._conclude(session, self._crew, problems)
+        if problems:
+            self._problem = " ".join(dict.fromkeys(problems))
+            if self._crew is not None:  # otherwise, JUnit XML shows a run that passed
+                JunitCase.add_failure(self._config, "gpuenergy", printable(self._problem))
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._finished = self._crew is not None
+        return (yield)
+
+    def _release(self, session: pytest.Session) -> list[str]:
+        """Restore this process's card, and those that lost workers have left; return problems."""
+        ours, problems = self.session, []
         ended_early = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
         steps: list[Callable[[], None]] = (
             [ours.close] if session.exitstatus in ended_early else [ours.finish, ours.close]
         )
-        workers = None if hasattr(config, "workerinput") else _workers(config)
-        crew: Any = config.pluginmanager.get_plugin(Workers.NAME)
-        if workers is not None and self._interrupted:
-            steps.append(partial(workers.await_silence, _INTERRUPTED_S))
-        if workers is not None and workers.lost:
-            steps.append(lambda: crew.losses.mend(ours.restore_leftovers()))
+        if (crew := self._crew) is not None:
+            if self._interrupted:
+                steps.append(partial(crew.line.await_silence, _INTERRUPTED_S))
+            if crew.line.lost:
+                steps.append(lambda: crew.losses.mend(ours.restore_leftovers()))
         for step in steps:
             try:
                 step()
             except (GpuEnergyError, OSError) as error:
-                problems.append(told(error))
+                problems.append(error_message(error))
             except KeyboardInterrupt:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if session.exitstatus == pytest.ExitCode.INTERRUPTED:
-            self._end.enter_context(undisturbed())  # until pytest has reported
-        if workers is None:
-            # A worker's exit status is ignored. pytest-xdist adds the attribute.
-            config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
+        return problems
+
+    def _conclude(self, session: pytest.Session, crew: Workers, problems: list[str]) -> None:
+        """Write the views, judge all items, pass on the measurements; add to the problems."""
+        config, ours = self._config, self.session
+        problems += crew.line.problems
+        ours.restored += crew.close()
+        over = session.exitstatus in _COMPLETE and not config.getoption("collectonly")
+        if over:
+            problems += crew.problems()
+        problems += self._setpoints.problems(session.testscollected)
+        problems += write_outputs(ours, self.gate, partial(graphs, config))
+        try:
+            report = ours.outcome
+        except (GpuEnergyError, OSError) as error:
+            problems.append(error_message(error))
         else:
-            problems += workers.problems
-            ours.restored += crew.close()
-            if session.exitstatus in _COMPLETE and not config.getoption("collectonly"):
-                problems += crew.problems()
-            problems += self._setpoints.problems(session.testscollected)
-            problems += write_outputs(ours, self.gate, partial(graphs, config))
-            over = session.exitstatus in _COMPLETE and not config.getoption("collectonly")
-            problems += self._pass_on(judge=over)
-            exporter = config.pluginmanager.get_plugin(EXPORT)
-            problems += exporter.finish(problems) if exporter is not None else ()
-        if problems:
-            self._problem = " ".join(dict.fromkeys(problems))
-            if workers is not None:  # otherwise, JUnit XML shows a run that passed
-                JunitCase.add_failure(config, "gpuenergy", printable(self._problem))
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._finished = workers is not None
-        return (yield)
+            if (bridge := config.pluginmanager.get_plugin(BRIDGE)) is not None:
+                bridge.add(report)
+            if over:
+                problems += self.gate.review(report)
+        if problems and ours.options.export_folder is not None:
+            from pytest_gpuenergy.ab import export_problems
+
+            try:  # gpuenergy ab must know what failed the run as a whole
+                export_problems(ours.options.export_folder, problems)
+            except GpuEnergyError as error:
+                problems.append(str(error))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the summary, the caps that could not be set, and errors."""
         self._shown = True
         width = terminal_width(is_terminal=terminalreporter.isatty)
-        crew: Any = self._config.pluginmanager.get_plugin(Workers.NAME)
-        losses = crew.losses.summary_lines() if crew else ()
+        losses = () if self._crew is None else self._crew.losses.summary_lines()
         sentences = [*self._setpoints.summary_lines(), *losses]
         lines = [
             *summary_lines(self.session, self._config.get_verbosity(), width),
-            *(one for line in sentences for one in wrapped(line, width, whole_words=True)),
+            *(part for line in sentences for part in wrapped(line, width, whole_words=True)),
         ]
         show_section(terminalreporter, "gpuenergy", lines)
         if self._problem:
@@ -408,20 +339,9 @@ class RunPlugin:
         finally:
             self._end.close()
 
-    def _pass_on(self, *, judge: bool) -> list[str]:
-        """Pass the measurements to the gate and to pytest-benchmark; returns the problems."""
-        bridge = self._config.pluginmanager.get_plugin(BRIDGE)
-        try:
-            report = self.session.outcome
-        except (GpuEnergyError, OSError) as error:
-            return [told(error)]
-        if bridge is not None:
-            bridge.add(report)
-        return self.gate.review(report) if judge else []
-
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
         """End the run because every item would fail; ``usage``: because of an invalid option."""
-        if hasattr(self._config, "workerinput"):  # pytest-xdist treats a worker's exit as a crash
+        if self._crew is None:  # pytest-xdist treats a worker's exit as a crash
             pytest.fail(problem, pytrace=False)
         code = pytest.ExitCode.USAGE_ERROR if usage else pytest.ExitCode.TESTS_FAILED
         pytest.exit(f"error: {problem}", returncode=code)
@@ -430,42 +350,3 @@ class RunPlugin:
 def has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
     """Whether a report belongs to an item that was measured."""
     return any(name == FIGURES for name, _ in report.user_properties)
-
-
-def _workers(config: pytest.Config) -> WorkerPlugin:
-    workers = config.pluginmanager.get_plugin(WorkerPlugin.NAME)
-    assert isinstance(workers, WorkerPlugin)
-    return workers
-
-
-def _run_id(config: pytest.Config, options: PytestOptions) -> str:
-    """The run id: a worker's comes from its controller, a resumed run keeps its own."""
-    given = getattr(config, "workerinput", {}).get(RUN_ID)
-    if given is not None:
-        return str(given)
-    workers = _workers(config)
-    last = latest_run(options.root) if options.resume else None
-    if last is not None:
-        workers.run_id = last.path.name
-    return workers.run_id
-
-
-def _register_listeners(config: pytest.Config) -> None:
-    """Register the plugins that show or pass on measurements."""
-    plugins = config.pluginmanager
-    if config.get_verbosity() >= 0:
-        plugins.register(ProgressPlugin(config, has_figures), "gpuenergy-progress")
-    if plugins.has_plugin("benchmark"):
-        from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
-
-        plugins.register(BenchmarkBridge(config), BRIDGE)
-
-
-def _place(item: pytest.Item) -> ItemPlace | None:
-    # Parameters are distinguished by identity: their values may be large or not comparable.
-    values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-    if POWERCAP_FIXTURE not in values:
-        return None
-    setpoint = id(values.pop(POWERCAP_FIXTURE))
-    function = getattr(item, "originalname", item.name)
-    return ItemPlace((item.parent, function), tuple(map(id, values.values())), setpoint)

@@ -1,4 +1,4 @@
-"""What the command line selects: items by ids from a report, and what it deselects on purpose.
+"""Which items run and in what order: ids from a report, deselected kernels, interleaving.
 
 A kernel of the baseline that a run lacks counts as lost unless an option or an argument on the
 command line itself deselected it. A kernel that is gone from the code, a case that is no longer
@@ -8,11 +8,13 @@ collected, a cap that was skipped and items that ``-x`` did not reach are lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
@@ -27,13 +29,14 @@ from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import HOME, RunFolder, is_run, shown_ids
 from pytest_gpuenergy.support import GpuEnergyError, is_folder, is_there
 
+_T = TypeVar("_T")
 _SETPOINT = re.compile(
     r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W(?:-[0-9]{1,5}MHz)?|[0-9]{1,5}MHz|current)"
     r"(?=[\]\s)]|$)",
     re.ASCII,
 )
 _OPERATORS = {"and", "or", "not"}
-_MOST_RUNS = 10
+_MAX_RUNS = 10
 """How many of the latest runs are searched for an id."""
 _CHOSEN = "gpuenergy-chosen-by-id"
 _EXPRESSION = re.compile(r"[\w:+\-.\[\]\\/()\s]*")
@@ -58,45 +61,34 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """
     own = [name.casefold() for item in items for name in _names(item)]
     keyword = _keyword(config)
-    named = {*re.findall(r"[^\s()]+", keyword.casefold())} - _OPERATORS
-    words = {word for word in named if not any(word in name for name in own)}
-    if whole := _no_expression(keyword):
+    spelled = re.findall(r"[^\s()]+", keyword.casefold())
+    operators = _OPERATORS & {*spelled}
+    words = {word for word in spelled if not any(word in name for name in own)} - operators
+    # A single id that is no expression, such as scale-scale<4>-300W or test_scale[two words-300W].
+    is_expression = _EXPRESSION.fullmatch(keyword) and (len(spelled) < 2 or operators)
+    whole = "" if is_expression else keyword.casefold().strip()
+    if whole:
         words = {whole}
     by_id = {item.nodeid.casefold(): item for item in items}
     for word in words & by_id.keys():
         by_id[word].extra_keyword_matches.add(word)
     unknown = words - by_id.keys()
-    for run in _latest_runs(config.rootpath) if unknown else ():
-        unknown -= _name_as_in(run, by_id, unknown)
-        if not unknown:
-            break
+    folder = config.rootpath / HOME / "runs"
+    runs = sorted(folder.iterdir(), reverse=True) if unknown and is_folder(folder) else []
+    for run in filter(is_run, runs[:_MAX_RUNS]):
+        found: set[str] = set()
+        with suppress(GpuEnergyError, OSError):  # a damaged run; another one may have the id
+            for m in RunFolder(run).load().measurements if unknown else ():
+                if (item := by_id.get(m.node_id.casefold())) is not None:
+                    shown = {name.casefold() for name in shown_ids(m)} & unknown
+                    item.extra_keyword_matches.update(shown)
+                    found |= shown
+        unknown -= found
     if whole and not unknown:  # pytest cannot parse the id, so it gets a keyword instead
         for item in items:
             if whole in item.extra_keyword_matches:
                 item.extra_keyword_matches.add(_CHOSEN)
         config.option.keyword = _CHOSEN
-
-
-def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]) -> set[str]:
-    """Let items match the ids that a run gave them; return the words that are such ids."""
-    try:
-        measurements = RunFolder(run).load().measurements
-    except (GpuEnergyError, OSError):
-        return set()  # a damaged run; another one may have the id
-    found = set()
-    for m in measurements:
-        item = by_id.get(m.node_id.casefold())
-        for word in {name.casefold() for name in shown_ids(m)} & set(words) if item else ():
-            assert item is not None
-            item.extra_keyword_matches.add(word)
-            found.add(word)
-    return found
-
-
-def _latest_runs(root: Path) -> list[Path]:
-    folder = root / HOME / "runs"
-    runs = sorted(folder.iterdir(), reverse=True) if is_folder(folder) else []
-    return [run for run in runs[:_MOST_RUNS] if is_run(run)]
 
 
 def _names(item: pytest.Item) -> Iterator[str]:
@@ -108,18 +100,6 @@ def _names(item: pytest.Item) -> Iterator[str]:
 
 def _keyword(config: pytest.Config) -> str:
     return str(config.getoption("keyword") or "")
-
-
-def _no_expression(keyword: str) -> str:
-    """Return ``keyword`` if it is a single id and no expression, such as ``scale-scale<4>-300W``.
-
-    An id may contain blanks if a parameter does: ``test_scale[two words-300W]``.
-    """
-    words = re.findall(r"[^\s()]+", keyword.casefold())
-    is_one = _EXPRESSION.fullmatch(keyword) is not None
-    return (
-        "" if is_one and (len(words) < 2 or _OPERATORS & {*words}) else keyword.casefold().strip()
-    )
 
 
 COLLECTED = "gpuenergy_collected"
@@ -141,7 +121,7 @@ class Selection:
 
     def __init__(self, config: pytest.Config, baseline: Iterable[Measurement]) -> None:
         self._config = config
-        self._baseline = {one.node_id for one in baseline}
+        self._baseline = {m.node_id for m in baseline}
         self._selected: set[str] = set()
         self._deselected: dict[str, list[str]] = {}
         self._caps: set[str] = set()
@@ -178,8 +158,10 @@ class Selection:
         return measurement.node_id not in self._selected and any(self._reasons(measurement))
 
     def _note(self, items: Iterable[pytest.Item]) -> None:
-        self._caps.update(_caps_of(items))
         for item in items:
+            parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+            if (setpoint := parameters.get(POWERCAP_FIXTURE)) is not None:
+                self._caps.add(setpoint.label)
             function = item.nodeid.partition("[")[0]
             self._marks[function] = [mark.name for mark in item.iter_markers()]
 
@@ -204,8 +186,11 @@ class Selection:
         if given.markexpr:
             alike = [each for each in self._deselected if each.partition("[")[0] == function]
             yield bool(alike) and not self._collects(function)
-        if self._names("lf") and self._reruns_failures:  # items that passed are not even collected
-            yield is_there(self._config.rootpath / item.partition("::")[0])
+        if self._names("lf"):  # while any item failed, those that passed are not even collected
+            cache = getattr(self._config, "cache", None)
+            failed = {} if cache is None else cache.get("cache/lastfailed", {})
+            if any(map(self._collects, failed)):
+                yield is_there(self._config.rootpath / item.partition("::")[0])
         if self._names(POWERCAP.key, SMCLOCK.key):
             yield bool(self._caps) and measurement.cap not in self._caps
         if self._names(CACHE.key):
@@ -217,19 +202,13 @@ class Selection:
         )
 
     def _collects(self, prefix: str) -> bool:
+        """Whether any selected item's id begins with ``prefix``."""
         return any(item.startswith(prefix) for item in self._selected)
 
     @cached_property
     def _given(self) -> Any:
         """The options on the command line itself, without those that ``addopts`` adds."""
         return command_line(self._config)
-
-    @cached_property
-    def _reruns_failures(self) -> bool:
-        """Whether this run has any of the items that failed before."""
-        cache = getattr(self._config, "cache", None)
-        failed = {} if cache is None else cache.get("cache/lastfailed", {})
-        return any(map(self._collects, failed))
 
     def _names(self, *options: str) -> bool:
         """Whether the command line has one of ``options``, also as ``-o`` of the ini option."""
@@ -277,8 +256,57 @@ def _holds(argument: str, here: Path, path: Path, names: Sequence[str]) -> bool:
     return name == asked or name.startswith((f"{asked}[", f"{asked}::"))
 
 
-def _caps_of(items: Iterable[pytest.Item]) -> Iterator[str]:
-    for item in items:
-        parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-        if (setpoint := parameters.get(POWERCAP_FIXTURE)) is not None:
-            yield setpoint.label
+class ItemPlace(NamedTuple):
+    """An item's place; only adjacent items of the same ``group`` are reordered."""
+
+    group: Hashable
+    kernel: Hashable
+    setpoint: Hashable
+
+
+def interleave(items: Sequence[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
+    """Interleave the setpoints and kernels of each group, deterministically.
+
+    The warming of the card then favours no setpoint and no kernel. A group is a table of kernels
+    and setpoints. It is traversed in as many rounds as there are setpoints. Each round has every
+    kernel once, alternately forwards and backwards. From one round to the next, a kernel advances
+    by one in the sequence of setpoints first, last, second, second to last, and so on; the kernels
+    start at places spread over that sequence. Each setpoint and each kernel is therefore spread
+    about evenly over the run.
+
+    Args:
+        items: the items as written.
+        place: returns an item's place; None for an item that stays where it is.
+    """
+    ordered: list[_T] = []
+    for group, members in groupby(items, lambda item: (found := place(item)) and (found.group,)):
+        if group is None:
+            ordered += members
+            continue
+        cells: dict[tuple[Hashable, Hashable], list[_T]] = {}
+        for item in members:
+            found = place(item)
+            assert found is not None
+            cells.setdefault((found.kernel, found.setpoint), []).append(item)
+        kernels = list(dict.fromkeys(kernel for kernel, _ in cells))
+        written = list(dict.fromkeys(setpoint for _, setpoint in cells))
+        # From both ends: first, last, second, second to last, and so on.
+        setpoints = [written[-1 - i // 2 if i % 2 else i // 2] for i in range(len(written))]
+        apart = max(1, len(setpoints) // len(kernels))
+        for turn in range(len(setpoints)):
+            row = list(enumerate(kernels))
+            for number, kernel in row if turn % 2 == 0 else reversed(row):
+                setpoint = setpoints[(number * apart + turn) % len(setpoints)]
+                ordered += cells.get((kernel, setpoint), [])
+    return ordered
+
+
+def place_of(item: pytest.Item) -> ItemPlace | None:
+    """Return the place of an item that is parametrized with setpoints; None for other items."""
+    # Parameters are distinguished by identity: their values may be large or not comparable.
+    values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    if POWERCAP_FIXTURE not in values:
+        return None
+    setpoint = id(values.pop(POWERCAP_FIXTURE))
+    function = getattr(item, "originalname", item.name)
+    return ItemPlace((item.parent, function), tuple(map(id, values.values())), setpoint)

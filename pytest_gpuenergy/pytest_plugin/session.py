@@ -103,7 +103,20 @@ class SessionCard:
                 found.
         """
         if not self.named.words:
-            self.named = named_setpoints(self.device, self._options)
+            device, options = self.device, self._options
+            # What the options do not name may be named by ids on the command line.
+            every = device.emulated and not options.verify_only
+            caps, clocks = options.powercap, options.smclock
+            named = NamedSetpoints.of(
+                device, caps or ("all" if every else "current"), options.root, clocks or "current"
+            )
+            self.named = named.with_labels(
+                device,
+                options.setpoints_named,
+                options.root,
+                any_cap=caps is None,
+                any_clock=clocks is None,
+            )
         return self.named.setpoints
 
     def settings_writer(self) -> SettingsWriter:
@@ -200,36 +213,15 @@ class SessionCard:
         return self._options.export_folder is None and not self._options.verify_only
 
 
-_MOST_PREHEAT_S = 30.0
+_MAX_PREHEAT_S = 30.0
 _ROOM_BYTES = 1 << 20
 """Free space that a host needs in each folder that a run writes to: a record, a small program."""
-
-
-def named_setpoints(device: Device, options: PytestOptions) -> NamedSetpoints:
-    """Return the setpoints that the options name or, for options that are not given, ids name.
-
-    Raises:
-        InputError, DeviceError: a word is not understood, or the card cannot be asked.
-    """
-    every = device.emulated and not options.verify_only
-    text = options.powercap or ("all" if every else "current")
-    named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
-    return named.with_labels(
-        device,
-        options.setpoints_named,
-        options.root,
-        any_cap=options.powercap is None,
-        any_clock=options.smclock is None,
-    )
 
 
 class Session:
     """Opens resources only when an item needs them, and restores everything in `close`.
 
     Attributes:
-        options: the run's options.
-        run_id: the run's id.
-        card: the GPU.
         run: the run's identity, once the run has started.
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
@@ -277,23 +269,21 @@ class Session:
         self.restored += station.restored
         for sentence in station.restored:
             self._tell(RESTORED, sentence)
+        preheat_s = options.preheat_s
         harness = station.harness(
             timeout_s=options.timeout_s,
             cache=options.cache,
             seed=options.seed,
-            preheat_s=(
-                min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
-                if options.preheat_s is None
-                else options.preheat_s
-            ),
+            preheat_s=min(_MAX_PREHEAT_S, PREHEAT_S * self.items)
+            if preheat_s is None
+            else preheat_s,
             announce=self.announce_preheat,
         )
-        revision = git_revision_of(options.root)
         run = run_info(
             device,
             self.run_id,
             options.described(),
-            git_revision=revision,
+            git_revision=git_revision_of(options.root),
             cap_table_w=self.card.named.table_w,
         )
         if options.resume:
@@ -306,19 +296,14 @@ class Session:
             self._tell(RUN, encode(run))
         self.run = run
         self._harness = harness
-        self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+        self._anchors = AnchorWatch(options.anchor_s, device, harness, self._folder)
         if options.compares_boards or (
             options.may_compare_boards and self.resumption.on_other_boards
         ):
-            self._boards = BoardWatch(device, self._harness, self._folder)
+            self._boards = BoardWatch(device, harness, self._folder)
 
     def apply(self, setpoint: Setpoint) -> Setpoint:
-        """Begin the run if it has not begun, and set the card, see `SessionCard.apply`.
-
-        Raises:
-            SetpointError: ``setpoint`` cannot be set.
-            DeviceError, ReportError: the run cannot begin.
-        """
+        """Begin the run if it has not begun, and set the card, see `SessionCard.apply`."""
         self.begin()
         return self.card.apply(setpoint)
 
@@ -330,32 +315,20 @@ class Session:
 
     @property
     def harness(self) -> Harness:
-        """The harness that measures.
-
-        Raises:
-            DeviceError, ReportError: the run cannot begin.
-        """
+        """The harness that measures."""
         self.begin()
         assert self._harness is not None
         return self._harness
 
     @property
     def anchors(self) -> AnchorWatch:
-        """The anchor kernels of this process.
-
-        Raises:
-            DeviceError, ReportError: the run cannot begin.
-        """
+        """The anchor kernels of this process."""
         self.begin()
         assert self._anchors is not None
         return self._anchors
 
     def check_card(self, subject: Subject) -> None:
-        """Before an item, measure the board and anchor kernels that are due.
-
-        Raises:
-            DeviceError, ReportError: the run cannot begin, or a measurement cannot be written.
-        """
+        """Before an item, measure the board and anchor kernels that are due."""
         anchors = self.anchors
         if self._boards is not None:
             self._boards.ensure(subject)
@@ -370,20 +343,12 @@ class Session:
             self.anchors.recall(subject, known, kernel, workload, earlier)
 
     def finish(self) -> None:
-        """Check the anchor kernels for the last time, before the power limit is restored.
-
-        Raises:
-            ReportError: the checks cannot be written.
-        """
+        """Check the anchor kernels for the last time, before the power limit is restored."""
         if self._anchors is not None:
             self._anchors.finish(self.apply)
 
     def keep(self, measurement: Measurement) -> None:
-        """Write a measurement to disk.
-
-        Raises:
-            ReportError: it cannot be written.
-        """
+        """Write a measurement to disk."""
         assert self._folder is not None
         self._folder.append(measurement)
 
@@ -404,11 +369,7 @@ class Session:
 
     @cached_property
     def outcome(self) -> Report | None:
-        """The measurements of this run, read once, after the last one was made.
-
-        Raises:
-            ReportError: they cannot be read.
-        """
+        """The measurements of this run, read once, after the last one was made."""
         return self.report()
 
     def check_host(self) -> None:
@@ -428,14 +389,7 @@ class Session:
                 raise OSError(error.errno, error.strerror, str(folder)) from error
 
     def restore_leftovers(self) -> set[str]:
-        """Restore the settings that killed workers have left on the GPUs of this machine.
-
-        Returns:
-            The UUIDs of the GPUs that were restored.
-
-        Raises:
-            InputError, DeviceError: the GPUs cannot be opened.
-        """
+        """Restore what killed workers have left set on this machine's GPUs; return their UUIDs."""
         left = set(run_uuids())
         if left:  # otherwise this machine may not even have a GPU
             with open_gpu(self.options.device) as gpu:

@@ -1,21 +1,17 @@
 from .account.account import (
+    EAGER as EAGER,
+    GRAPH as GRAPH,
+    LAYERS as LAYERS,
     Account as Account,
     account_for_step as account_for_step,
     savings as savings,
+    step_key as step_key,
 )
-from .account.figures import EAGER as EAGER, GRAPH as GRAPH, LAYERS as LAYERS, step_key as step_key
 from .account.replay_report import (
     ReplayReport as ReplayReport,
     report_lines as report_lines,
     report_path as report_path,
     schema_document as schema_document,
-)
-from .clocks import (
-    CLOCK as CLOCK,
-    Bracket as Bracket,
-    ClockError as ClockError,
-    ClockRead as ClockRead,
-    align as align,
 )
 from .extract.calls import (
     CallForm as CallForm,
@@ -31,11 +27,7 @@ from .extract.kernel_extraction import (
     extract_kernels as extract_kernels,
     write_extraction as write_extraction,
 )
-from .extract.kernel_list import (
-    KernelList as KernelList,
-    read_list as read_list,
-    understood as understood,
-)
+from .extract.kernel_list import read_list as read_list, understood as understood
 from .extract.summary import (
     PhasePower as PhasePower,
     json_document as json_document,
@@ -57,33 +49,43 @@ from .extract.trace import (
 )
 from .extract.unique_kernels import (
     Signature as Signature,
-    signature_of as signature_of,
+    UniqueKernel as UniqueKernel,
+    replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
 from .play.live import capture_step as capture_step
+from .play.rank_replay import ReplayOptions as ReplayOptions
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,
-    key_of as key_of,
     model_name as model_name,
+    replayed_key as replayed_key,
     step_workload as step_workload,
 )
 from .play.replay_run import (
-    ReplayOptions as ReplayOptions,
-    planner_for as planner_for,
+    choose_planner as choose_planner,
     replay_profile as replay_profile,
-    source_of as source_of,
+    replay_source as replay_source,
 )
 from .power import (
+    CLOCK as CLOCK,
+    Bracket as Bracket,
+    ClockError as ClockError,
+    ClockRead as ClockRead,
     PowerAlignment as PowerAlignment,
     PowerCurve as PowerCurve,
     PowerSampler as PowerSampler,
     Span as Span,
+    align as align,
     read_power as read_power,
     write_power as write_power,
 )
-from .profile.capture import CallRecorder as CallRecorder, copy_of as copy_of, describe as describe
-from .profile.exported import Export as Export, program_of as program_of
+from .profile.capture import (
+    CallRecorder as CallRecorder,
+    copied_tensor as copied_tensor,
+    describe as describe,
+)
+from .profile.exported import Export as Export, exported_program as exported_program
 from .profile.language_models import (
     LanguageModel as LanguageModel,
     load_model as load_model,

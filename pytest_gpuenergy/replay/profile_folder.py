@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.power import PowerAlignment
+from pytest_gpuenergy.replay.profile.programs import Prompt
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -28,7 +29,7 @@ HOST = "cpu"
 SCHEMA_VERSION = 1
 
 _LARGEST_BYTES = 1 << 20
-_MOST_RANKS = 1 << 10
+_MAX_RANKS = 1 << 10
 UNIQUE_JSONL = "unique_kernels_compute.jsonl"
 
 
@@ -90,6 +91,11 @@ class ProfileRecord(Struct, frozen=True):
             f"transformers {self.transformers}"
         )
 
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of the program."""
+        return Prompt(self.prompt_tokens, self.new_tokens, self.batch, self.seed)
+
     def steps(self, decode: int) -> tuple[int, ...]:
         """Return the numbers of the prefill, 0, and of a decode step if any were profiled.
 
@@ -140,7 +146,11 @@ def read_profile(folder: Path) -> ProfileRecord:
     content = read_bytes(path, "profile", _LARGEST_BYTES)
     try:
         record = decode(content, ProfileRecord, "the profile")
-        _check(record)
+        if not 0 <= record.rank < record.ranks <= _MAX_RANKS:
+            raise FormError(f"it is of rank {record.rank} of {record.ranks}")
+        for name in ("prompt_tokens", "new_tokens", "batch"):
+            if (number := getattr(record, name)) < 0:
+                raise FormError(f"{name} is {number}")
     except FormError as error:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
     if record.schema_version != SCHEMA_VERSION:
@@ -149,14 +159,6 @@ def read_profile(folder: Path) -> ProfileRecord:
             f"{SCHEMA_VERSION}: use the release that wrote it, or profile again."
         )
     return record
-
-
-def _check(record: ProfileRecord) -> None:
-    if not 0 <= record.rank < record.ranks <= _MOST_RANKS:
-        raise FormError(f"it is of rank {record.rank} of {record.ranks}")
-    for name in ("prompt_tokens", "new_tokens", "batch"):
-        if (number := getattr(record, name)) < 0:
-            raise FormError(f"{name} is {number}")
 
 
 def rank_folders(folder: Path) -> list[Path]:
@@ -195,11 +197,7 @@ def folder_of_rank(folder: Path, rank: int) -> Path:
 
 
 def list_in(folder: Path) -> Path | None:
-    """Return the list of unique kernels in a folder: that of another tool, or else our own.
-
-    Raises:
-        InputError: There are several lists of other tools.
-    """
+    """Return the list of unique kernels in a folder: that of another tool, or else our own."""
     others = sorted(path for path in folder.glob(f"*_{UNIQUE_JSONL}") if is_file(path))
     if len(others) > 1:
         raise InputError(
@@ -210,11 +208,7 @@ def list_in(folder: Path) -> Path | None:
 
 
 def source_in(folder: Path) -> Path:
-    """Return the trace of a profile's folder, or else its list of unique kernels.
-
-    Raises:
-        InputError: The folder has neither.
-    """
+    """Return the trace of a profile's folder, or else its list of unique kernels."""
     for name in TRACES:
         if is_file(folder / name):
             return folder / name

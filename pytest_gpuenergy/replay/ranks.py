@@ -81,10 +81,6 @@ def rank_of_process(count: int) -> int:
 def joined(count: int, device: str) -> Iterator[Ranks]:
     """Join the other ranks, by gloo and, for GPUs, by NCCL.
 
-    Args:
-        count: The number of ranks that there should be.
-        device: PyTorch's name of this rank's device.
-
     Raises:
         InputError: There are more or fewer ranks.
         DeviceError: The others cannot be reached.
@@ -132,10 +128,22 @@ def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
     Raises:
         DeviceError: A rank was killed, or the ranks have lost one another.
     """
+    with socket.socket() as free:
+        free.bind((_HOST, 0))
+        port = free.getsockname()[1]
+    shared = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",  # all are on this host
+        **os.environ,
+        _COUNT: str(count),
+        "MASTER_ADDR": _HOST,
+        "MASTER_PORT": str(port),
+    }
+    environments = [{**shared, _RANK: str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+")) for _ in range(1, count)]
         command = [sys.executable, "-m", "pytest_gpuenergy.cli", *words]
-        codes = run_together(command, Path.cwd(), _environments(count), [None, *files])
+        codes = run_together(command, Path.cwd(), environments, [None, *files])
         failed = [(rank, code) for rank, code in enumerate(codes) if code and code != _LOST]
         if not any(codes):
             return 0
@@ -153,21 +161,6 @@ def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
             f"{folder} is still there; begin again, a replay with --resume."
         )
     return code
-
-
-def _environments(count: int) -> list[dict[str, str]]:
-    with socket.socket() as free:
-        free.bind((_HOST, 0))
-        port = free.getsockname()[1]
-    shared = {
-        "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",  # all are on this host
-        **os.environ,
-        _COUNT: str(count),
-        "MASTER_ADDR": _HOST,
-        "MASTER_PORT": str(port),
-    }
-    return [{**shared, _RANK: str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 @contextmanager

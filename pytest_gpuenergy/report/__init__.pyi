@@ -1,18 +1,10 @@
 from .analysis.best_kernels import (
     MAX_MISSED as MAX_MISSED,
-    Tie as Tie,
     best_of_each as best_of_each,
-    cap_words as cap_words,
-    clock_saving as clock_saving,
-    kernel_words as kernel_words,
-    near_front as near_front,
-    pareto as pareto,
     tie as tie,
 )
 from .analysis.board_calibration import (
-    UNCALIBRATED as UNCALIBRATED,
     Boards as Boards,
-    board_spread as board_spread,
     calibrated_report as calibrated_report,
     check_gains as check_gains,
 )
@@ -36,7 +28,6 @@ from .analysis.run_changes import (
 )
 from .analysis.subjects import (
     Subjects as Subjects,
-    group as group,
     is_named as is_named,
     ordered as ordered,
     shown_ids as shown_ids,
@@ -49,7 +40,7 @@ from .html.html_page import (
     script_hash as script_hash,
     write_html as write_html,
 )
-from .html.page_data import MAX_TEXTS as MAX_TEXTS, finite as finite, page_data as page_data
+from .html.page_data import finite as finite, page_data as page_data
 from .legacy import (
     LaunchFigures as LaunchFigures,
     is_legacy as is_legacy,
@@ -60,13 +51,14 @@ from .legacy import (
 from .merged_runs import mean_of_runs as mean_of_runs, merge as merge
 from .store import (
     HOME as HOME,
+    IGNORE_SIGN as IGNORE_SIGN,
+    RUN_FILES as RUN_FILES,
     Report as Report,
     RunFolder as RunFolder,
     durations_s as durations_s,
     files_read as files_read,
     find_run as find_run,
     is_run as is_run,
-    latest_only as latest_only,
     latest_run as latest_run,
     load_report as load_report,
     write_errors as write_errors,
@@ -82,11 +74,10 @@ from .views.figures import (
     time as time,
     words as words,
 )
-from .views.markdown_report import board_table as board_table, markdown as markdown
+from .views.markdown_report import markdown as markdown
 from .views.other_formats import (
     AS_EXACT as AS_EXACT,
     bencher_json as bencher_json,
-    best_perf as best_perf,
     github_action_json as github_action_json,
     write_best_perf as write_best_perf,
     write_classic_csv as write_classic_csv,
@@ -95,32 +86,22 @@ from .views.report_document import (
     DIALECT as DIALECT,
     document_schema as document_schema,
     json_document as json_document,
-    report_schema as report_schema,
     schema_document as schema_document,
-    standings as standings,
     write_json as write_json,
 )
 from .views.terminal_summary import (
-    ROWS_SHOWN as ROWS_SHOWN,
-    SORTS as SORTS,
-    Column as Column,
-    KernelRow as KernelRow,
     anchor_lines as anchor_lines,
-    arranged as arranged,
     best_lines as best_lines,
     board_lines as board_lines,
     calibration_lines as calibration_lines,
     check_sort as check_sort,
     duration_lines as duration_lines,
-    figure_table as figure_table,
     idle_caps as idle_caps,
     summary as summary,
 )
 from .views.tidy_table import (
     check_parquet as check_parquet,
-    tidy_columns as tidy_columns,
     tidy_csv as tidy_csv,
-    tidy_rows as tidy_rows,
     write_parquet as write_parquet,
 )
 from .views.vega import check_html as check_html, draw as draw, vega_script as vega_script

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,7 +43,16 @@ _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.json
 _STATIONS, _BOARDS = "stations.jsonl", "boards.jsonl"
 _RAW = (_RUN, _LINES, _CHECKS, _STATIONS, _BOARDS)
 _CHOICES = f"name a folder in {HOME}/runs, the id of one, or a JSON report"
-_WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
+IGNORE_SIGN = "# Made by pytest-gpuenergy"
+"""First words of the ``.gitignore`` in the folder of runs."""
+_WARNING = f"{IGNORE_SIGN}: nothing here belongs in version control.\n*\n"
+_DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
+RUN_FILES = re.compile(
+    r"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/([^/]+/)?EMULATED\.txt|"
+    rf"csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
+    rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
+)
+"""The files that a run writes, by their path in its folder."""
 _T = TypeVar("_T")
 _Record = TypeVar("_Record", bound=Measurement | AnchorCheck | StationInfo)
 

@@ -1,34 +1,28 @@
-from .analysis.cuda_kernel import CudaKernel as CudaKernel
 from .analysis.output_reads import outputs_read as outputs_read
 from .analysis.text_checks import (
     additions as additions,
     assembler_statements as assembler_statements,
     not_understood as not_understood,
 )
-from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
+from .llm.consultant import Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
-    MODEL as MODEL,
-    PRIOR as PRIOR,
-    TIMEOUT_S as TIMEOUT_S,
     URL_VARIABLE as URL_VARIABLE,
     Endpoint as Endpoint,
     LlmSettings as LlmSettings,
     Prices as Prices,
     Protocol as Protocol,
     Reply as Reply,
+    connect as connect,
     read_reply as read_reply,
-    url_in_environment as url_in_environment,
 )
 from .llm.proposals import (
     LlmMoves as LlmMoves,
     PatchError as PatchError,
-    Refusal as Refusal,
     apply_patch as apply_patch,
 )
-from .llm.request import VOCABULARY as VOCABULARY, Context as Context
+from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
-from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
     REGIONS as REGIONS,
     Application as Application,
@@ -40,44 +34,33 @@ from .moves.move import (
 from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
-    costs_of as costs_of,
-    dominant as dominant,
-    power_w as power_w,
-    shares_of_energy as shares_of_energy,
-    shares_of_time as shares_of_time,
-    work_of as work_of,
-)
-from .priors.prior import (
-    BottleneckPrior as BottleneckPrior,
     Situation as Situation,
-    changed as changed,
-    improvement as improvement,
-    involvement as involvement,
-    saved as saved,
-    situation_of as situation_of,
+    count_work as count_work,
 )
+from .priors.prior import BottleneckPrior as BottleneckPrior, improvement as improvement
 from .priors.tactics import (
     GLOBAL_TACTICS as GLOBAL_TACTICS,
     SearchTactics as SearchTactics,
     Tactic as Tactic,
-    pooled as pooled,
-    tactics_at_start as tactics_at_start,
-    tactics_from as tactics_from,
+    initial_tactics as initial_tactics,
+    pool_tactics as pool_tactics,
+    summarize_observations as summarize_observations,
     write_tactics as write_tactics,
 )
 from .priors.work import KernelWork as KernelWork
+from .running.confirmation import Confirmation as Confirmation, compare as compare
 from .running.evaluators import (
     EvaluationTask as EvaluationTask,
     Evaluator as Evaluator,
     OwnProcess as OwnProcess,
     TeamEvaluator as TeamEvaluator,
 )
-from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide, foreseen as foreseen
+from .running.explorer import GraphExplorer as GraphExplorer
 from .running.gains_summary import (
     Summary as Summary,
-    summary_of as summary_of,
-    table_of as table_of,
-    totals_of as totals_of,
+    summarize as summarize,
+    summary_lines as summary_lines,
+    write_summary as write_summary,
 )
 from .running.kernel_folder import (
     BASELINE as BASELINE,
@@ -85,36 +68,32 @@ from .running.kernel_folder import (
     STATE_JSON as STATE_JSON,
     VARIANTS as VARIANTS,
     KernelFolder as KernelFolder,
+    SearchIdentity as SearchIdentity,
+    SearchState as SearchState,
     read_control as read_control,
+    read_state as read_state,
 )
+from .running.kernel_search import KernelSearchSettings as KernelSearchSettings
 from .running.ncu_profiler import (
     Profiler as Profiler,
     metrics as metrics,
     read_counters as read_counters,
 )
-from .running.search import (
-    Search as Search,
-    SearchOptions as SearchOptions,
-    identity_of as identity_of,
+from .running.optimization import (
+    create_evaluator as create_evaluator,
+    optimize_kernels as optimize_kernels,
 )
 from .running.search_record import (
     SearchRecord as SearchRecord,
-    files_of as files_of,
-    listed as listed,
+    in_tree_order as in_tree_order,
     read_searches as read_searches,
+    search_files as search_files,
     search_folders as search_folders,
     search_values as search_values,
 )
-from .running.search_state import (
-    SearchIdentity as SearchIdentity,
-    SearchState as SearchState,
-    read_state as read_state,
-)
-from .source.counted_loops import with_counted_loops as with_counted_loops
-from .source.edits import Edit as Edit, edited as edited
+from .running.state_evaluation import SearchBench as SearchBench
+from .source.edits import Edit as Edit
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
-from .source.polynomials import Atom as Atom, Polynomial as Polynomial
-from .source.preprocessor import Preprocessor as Preprocessor
 from .source.tree import start_of as start_of
 from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (
@@ -146,13 +125,12 @@ from .strategy.action_space import (
     Action as Action,
     Incumbent as Incumbent,
     Proposal as Proposal,
-    Strategy as Strategy,
+    SearchStrategy as SearchStrategy,
 )
 from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
     Experience as Experience,
     GraphStrategy as GraphStrategy,
-    StoredSearch as StoredSearch,
 )
 from .strategy.search_parameters import SearchParameters as SearchParameters
 from .strategy.strategies import (
@@ -161,25 +139,30 @@ from .strategy.strategies import (
     RandomExpansion as RandomExpansion,
     RandomSearch as RandomSearch,
 )
-from .strategy.t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
-from .trust.gain import (
+from .strategy.t4 import (
+    RecordedSpace as RecordedSpace,
+    configuration_id as configuration_id,
+    read_t4 as read_t4,
+)
+from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
-    Confirmation as Confirmation,
-    compare as compare,
-    gain_of as gain_of,
     is_out_of_reach as is_out_of_reach,
     is_worth_comparing as is_worth_comparing,
+    judge_rounds as judge_rounds,
     proven_change as proven_change,
 )
-from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
-from .trust.result import (
-    Limit as Limit,
+from .validation.hidden_inputs import (
+    allows_other_sizes as allows_other_sizes,
+    draw_between as draw_between,
+    draw_other_sizes as draw_other_sizes,
+)
+from .validation.result import (
+    PowerCutoff as PowerCutoff,
     Result as Result,
     SearchNode as SearchNode,
     VariantGain as VariantGain,
-    limit_of as limit_of,
+    power_cutoff as power_cutoff,
 )
-from .trust.state_evaluation import Bench as Bench
-from .trust.variant_refusals import check_fits as check_fits
+from .validation.variant_refusals import check_fits as check_fits

@@ -26,10 +26,9 @@ from .errors import (
     SettingRefusedError as SettingRefusedError,
     UnavailableError as UnavailableError,
     WritesDeniedError as WritesDeniedError,
-    told as told,
+    error_message as error_message,
 )
 from .files import (
-    check_folder_writable as check_folder_writable,
     check_room as check_room,
     drop_torn_line as drop_torn_line,
     followed as followed,
@@ -53,7 +52,6 @@ from .files import (
 from .host_names import (
     FLEET_GPU as FLEET_GPU,
     emulated_host as emulated_host,
-    gpu_number as gpu_number,
     host_name as host_name,
     name_emulated_host as name_emulated_host,
 )
@@ -62,10 +60,13 @@ from .json_input import (
     NotJsonError as NotJsonError,
     convert as convert,
     decode as decode,
+    decode_versioned as decode_versioned,
     member as member,
     parse as parse,
     positive as positive,
     read_bytes as read_bytes,
+    read_record as read_record,
+    read_records as read_records,
     read_unpacked as read_unpacked,
     schema_version as schema_version,
     shown as shown,
@@ -80,6 +81,8 @@ from .output_formats import (
     plain as plain,
 )
 from .paths import (
+    CACHE_ENTRY as CACHE_ENTRY,
+    CACHE_FOLDERS as CACHE_FOLDERS,
     cache_dir as cache_dir,
     compiled_dir as compiled_dir,
     compiled_variable as compiled_variable,

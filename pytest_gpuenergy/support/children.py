@@ -7,7 +7,9 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +22,7 @@ _POLL_S = 0.1
 _POLLS_AFTER_FAILURE = 50
 """How often the other commands are polled after one has failed, before they are terminated."""
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None, use_errno=True), 1  # see prctl(2)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -37,6 +39,19 @@ def start_ticks(pid: int) -> int | None:
         return None
     fields = line.rpartition(b")")[2].split()
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def die_with_parent(parent: int, number: signal.Signals) -> None:
+    """Have the kernel send a signal to this process when the thread that started it ends.
+
+    Args:
+        parent: the ID of the process that has started this one; it may have ended already.
+        number: the signal.
+    """
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def run_child(
@@ -101,25 +116,20 @@ def run_together(
             _start(command, folder, shown=True, environment=environment, errors=file)
             for environment, file in zip(environments, errors, strict=True)
         )
-        codes = _until_one_fails(processes)
+        polls_left = _POLLS_AFTER_FAILURE
+        while True:
+            codes = [process.poll() for process in processes]
+            if None not in codes or not polls_left:
+                break
+            polls_left -= any(codes)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                processes[codes.index(None)].wait(timeout=_POLL_S)
     except BaseException:
         with uninterrupted():
             _end_all(processes)
         raise
     _end_all(processes)
     return codes
-
-
-def _until_one_fails(processes: Sequence[subprocess.Popen[str]]) -> list[int | None]:
-    """Wait until all have ended. Once one fails, the others have a while to end by themselves."""
-    polls_left = _POLLS_AFTER_FAILURE
-    while True:
-        codes = [process.poll() for process in processes]
-        if None not in codes or not polls_left:
-            return codes
-        polls_left -= any(codes)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            processes[codes.index(None)].wait(timeout=_POLL_S)
 
 
 def _end_all(processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -137,13 +147,6 @@ def _start(
     environment: Mapping[str, str] | None,
     errors: IO[str] | None = None,
 ) -> subprocess.Popen[str]:
-    libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
-
-    def die_with_parent() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -154,7 +157,7 @@ def _start(
         encoding="utf-8",
         errors="replace",
         start_new_session=True,  # so that we decide whether to pass on a Ctrl-C
-        preexec_fn=die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
     )
 
 

@@ -238,7 +238,10 @@ def still_running(timeout_s: float) -> bool:
 def _bounded() -> Iterator[None]:
     """Limit this process's memory to what it has and what the machine has left."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    left, taken = available_bytes(), _data_bytes()
+    left, taken = available_bytes(), None
+    with contextlib.suppress(OSError, ValueError, IndexError):  # the kernel may not report it
+        words = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        taken = int(words[5]) * resource.getpagesize()
     if left is None or taken is None or (soft != resource.RLIM_INFINITY and soft <= taken + left):
         yield
         return
@@ -247,12 +250,3 @@ def _bounded() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_bytes() -> int | None:
-    """Return the size of this process's data segment; None where the kernel does not report it."""
-    try:
-        words = Path("/proc/self/statm").read_text(encoding="ascii").split()
-        return int(words[5]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return None

@@ -12,7 +12,7 @@ Outcome = Literal["correct", "correctness", "compile", "runtime", "timeout", "co
 """The outcome of running a kernel, in the T4 vocabulary for auto-tuning results."""
 
 _ENDLESS_WORD = re.compile(r"(\S{60})\S{4096,}")  # longer than any path
-_LONGEST = 8000
+_MAX_LENGTH = 8000
 """The most characters of a message."""
 
 
@@ -25,7 +25,7 @@ class GpuEnergyError(Exception):
 
     def __str__(self) -> str:
         text = _ENDLESS_WORD.sub(r"\1...", super().__str__())
-        return printable_text(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+        return printable_text(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")
 
 
 class InputError(GpuEnergyError):
@@ -86,7 +86,7 @@ class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a 
         return type(self), (self.outcome, str(self))
 
 
-def told(error: GpuEnergyError | OSError) -> str:
+def error_message(error: GpuEnergyError | OSError) -> str:
     """Return an error's message for the user, as one sentence.
 
     An `OSError` gets here only if no caller on the way could explain it better.

@@ -20,7 +20,7 @@ _LARGEST_LIST_BYTES = 1 << 30
 _SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ROOT = Path("/")
 _PROCESSES = Path("/proc")
-_MOST_LINKS = 40  # the limit of Linux, see path_resolution(7)
+_MAX_LINKS = 40  # the limit of Linux, see path_resolution(7)
 _Check = Callable[[Path, os.stat_result, os.stat_result], None]
 """Called with each entry on the way, its status, and the status of its folder; may raise."""
 
@@ -103,7 +103,10 @@ def matching(folder: Path, pattern: str) -> list[Path]:
     """
     places = [folder] if is_folder(folder) else []
     for part in pattern.split("/"):
-        entries = (entry for place in places for entry in _entries(place))
+        entries: list[Path] = []
+        for place in places:
+            with suppress(OSError):  # it is a file, it is gone, or it may not be read
+                entries += place.iterdir()
         places = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, part)]
     return sorted(places)
 
@@ -164,7 +167,11 @@ def written_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryI
             draft.unlink(missing_ok=True)
             raise
         if durable:
-            _sync_folder(path.parent)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # the user has never seen the draft
         raise
@@ -193,18 +200,7 @@ def drop_torn_line(path: Path) -> None:
             stream.truncate(whole)
 
 
-def check_folder_writable(folder: Path) -> None:
-    """Check that `write_atomically` can create a draft in ``folder``; the draft is removed.
-
-    Raises:
-        OSError: files cannot be written there.
-    """
-    draft, descriptor = _new_draft(folder)
-    os.close(descriptor)
-    draft.unlink()
-
-
-def check_room(folder: Path, size_bytes: int) -> None:
+def check_room(folder: Path, size_bytes: int = 0) -> None:
     """Check that a file of this size can be written in ``folder``; the file is removed again.
 
     Raises:
@@ -212,7 +208,8 @@ def check_room(folder: Path, size_bytes: int) -> None:
     """
     draft, descriptor = _new_draft(folder)
     try:
-        os.posix_fallocate(descriptor, 0, size_bytes)
+        if size_bytes:
+            os.posix_fallocate(descriptor, 0, size_bytes)
     finally:
         os.close(descriptor)
         draft.unlink()
@@ -246,25 +243,10 @@ def _mode(path: Path, *, follow: bool = True) -> int | None:
         raise InputError(f"{str(path)!r} cannot be used: {error}.") from None
 
 
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:  # it is a file, it is gone, or it may not be read
-        return []
-
-
 def _new_draft(folder: Path) -> tuple[Path, int]:
     """Create a file with an unpredictable name, which is short even if the final name is long."""
     draft = folder / f".gpuenergy-{os.urandom(8).hex()}.tmp"
     return draft, os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o666)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def own_folder(path: Path) -> Path:
@@ -351,20 +333,13 @@ def _belongs_to_root(entry: Path, status: os.stat_result, _folder: os.stat_resul
 def _may_be_followed(entry: Path, status: os.stat_result, folder: os.stat_result) -> None:
     if not stat.S_ISLNK(status.st_mode):
         return
-    if status.st_dev == _device_of(_PROCESSES):
+    if is_there(_PROCESSES) and status.st_dev == _PROCESSES.lstat().st_dev:
         # A descriptor of some process, such as /dev/stdout: its file is not ours to replace.
         raise OSError(errno.EINVAL, "it is not a regular file", str(entry))
     if folder.st_mode & stat.S_IWOTH and status.st_uid not in (os.geteuid(), folder.st_uid):
         raise PermissionError(
             errno.EPERM, f"{entry} is a link that belongs to another user", str(entry)
         )
-
-
-def _device_of(place: Path) -> int | None:
-    try:
-        return place.lstat().st_dev
-    except OSError:
-        return None
 
 
 def _walked(path: Path, check: _Check, *, make: bool) -> Path:
@@ -387,7 +362,7 @@ def _walked(path: Path, check: _Check, *, make: bool) -> Path:
             place = entry
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = entry.readlink()
         if target.is_absolute():

@@ -1,4 +1,4 @@
-"""The name of this host, real or emulated, and the number of the GPU that a process uses."""
+"""The name of this host, real or emulated."""
 
 from __future__ import annotations
 
@@ -25,16 +25,3 @@ def name_emulated_host() -> None:
 def host_name(*, emulated: bool) -> str:
     """Return the name of this host or, for an emulated GPU, of the host it belongs to."""
     return (emulated and emulated_host()) or socket.gethostname()
-
-
-def gpu_number(given: int | None) -> int:
-    """Return the number of this process's GPU on its host.
-
-    Args:
-        given: the number from pytest-xdist's controller; None if this process is not a worker. In a
-            fleet, `FLEET_GPU` takes precedence.
-    """
-    if given is None:
-        return 0
-    own = os.environ.get(FLEET_GPU, "")
-    return int(own) if own.isascii() and own.isdecimal() else given

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import lzma
 import math
 import re
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -45,10 +46,11 @@ _LENGTH = re.compile(r"Expected `array` of length (?P<sign>>= )?(?P<wanted>\d+)(
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_type_info = cache(msgspec.inspect.type_info)
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
-_LONGEST = 60
+_MAX_QUOTED = 60
 """The most characters that a message quotes."""
-_MOST_CHOICES = 12
+_MAX_CHOICES = 12
 """The most allowed values that a message lists."""
 
 
@@ -151,12 +153,9 @@ def _decoded(text: str, kind: type[_T], what: str) -> _T:
         whole = _ESCAPE.sub(lambda found: "?" if found["half"] else found[0], text)
         if whole != text:
             return _decoded(whole, kind, what)
-        raise NotJsonError(f"{what} is not complete JSON ({_reason(error)})") from None
-
-
-def _reason(error: Exception) -> str:
-    reason = str(error).removeprefix("JSON is malformed: ")
-    return reason[:1].lower() + reason[1:]
+        reason = str(error).removeprefix("JSON is malformed: ")
+        reason = reason[:1].lower() + reason[1:]
+        raise NotJsonError(f"{what} is not complete JSON ({reason})") from None
 
 
 class _Versioned(msgspec.Struct):
@@ -171,6 +170,67 @@ def schema_version(content: bytes | str, what: str = "it") -> object:
         FormError: the value is not an object.
     """
     return decode(content, _Versioned, what).schema_version
+
+
+def decode_versioned(content: bytes | str, kind: type[_T], version: int) -> _T:
+    """Decode a JSON object whose ``schema_version`` must be this one.
+
+    Raises:
+        FormError: it has another version, or does not fit the type; see `decode`.
+    """
+    if (found := schema_version(content)) != version:
+        raise FormError(f"its schema_version is {shown(found)}, but this gpuenergy reads {version}")
+    return decode(content, kind)
+
+
+def read_record(
+    path: Path,
+    what: str,
+    kind: type[_T],
+    largest_bytes: int,
+    *,
+    version: int | None = None,
+    remedy: str = "",
+) -> _T:
+    """Read a JSON file; messages call it ``what`` and end with ``remedy``, which says what to do.
+
+    Raises:
+        InputError: the file cannot be read, has another ``schema_version`` than a given one, or
+            does not fit the type.
+    """
+    content = read_bytes(path, what, largest_bytes)
+    try:
+        return (
+            decode(content, kind) if version is None else decode_versioned(content, kind, version)
+        )
+    except FormError as error:
+        raise InputError(
+            f"The {what} {path} cannot be used, because {error}{remedy and f': {remedy}'}."
+        ) from None
+
+
+def read_records(
+    path: Path, what: str, kind: type[_T], largest_bytes: int, *, remedy: str = ""
+) -> list[_T]:
+    """Read a file that has one JSON value per line, as `read_record` does.
+
+    Raises:
+        InputError: the file cannot be read, or a line does not fit the type.
+    """
+    content = read_bytes(path, what, largest_bytes)
+    with _usable(path, what, remedy):
+        return [decode(line, kind) for line in content.splitlines()]
+
+
+@contextmanager
+def _usable(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """Replace a `FormError` by an `InputError` that names the file."""
+    try:
+        yield
+    except FormError as error:
+        raise InputError(
+            f"The {what} {path} cannot be used, because {error}{remedy and f': {remedy}'}."
+        ) from None
 
 
 def convert(value: object, kind: type[_T], what: str = "it") -> _T:
@@ -189,25 +249,11 @@ def parse(content: str | bytes) -> Any:
     """Return the JSON value of ``content``.
 
     Raises:
-        FormError: the text is not one complete JSON value, is nested too deeply, or contains NaN or
-            an infinity.
+        FormError: the text is not one complete JSON value, is nested too deeply, or contains a
+            number that is not finite.
     """
-    try:
-        text = content if isinstance(content, str) else content.decode("utf-8")
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except UnicodeDecodeError:
-        raise FormError("it is not UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise FormError(
-            f"it is not complete JSON: {error.msg.lower()} at line {error.lineno}, "
-            f"column {error.colno}"
-        ) from None
-    except RecursionError:
-        raise FormError("it is nested too deeply") from None
-    except FormError:
-        raise
-    except ValueError:  # an integer of thousands of digits
-        raise FormError("it has a number that is too long") from None
+    value: Any = decode(content, object)
+    return value
 
 
 def member(value: dict[str, Any], key: str, kind: type[_T]) -> _T:
@@ -256,17 +302,6 @@ def shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise FormError(f"it contains {constant}, which is not a number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise FormError(f"it contains {shown(text)}, which is too large")
-    return number
-
-
 def explain(message: str, what: str = "it", kind: Any = None) -> str:
     """Turn msgspec's message about a value that does not fit into a clause that names its place.
 
@@ -312,18 +347,13 @@ def _choices(kind: Any, path: str) -> str:
     """Return the allowed values at a place, as text; empty if they are unknown or too many."""
     if kind is None:
         return ""
-    types = [_described(kind)]
+    types = [_type_info(kind)]
     for step in _STEP.finditer(path):
         types = [part for outer in types for part in _parts(outer, step["name"])]
     values = [str(value) for found in types for value in getattr(found, "values", ())]
-    if not 0 < len(values) <= _MOST_CHOICES:
+    if not 0 < len(values) <= _MAX_CHOICES:
         return ""
     return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
-
-
-@cache
-def _described(kind: Any) -> msgspec.inspect.Type:
-    return msgspec.inspect.type_info(kind)
 
 
 def _parts(kind: msgspec.inspect.Type, name: str | None) -> list[msgspec.inspect.Type]:
@@ -342,6 +372,7 @@ def _place(path: str) -> str:
     place = path.removeprefix("$").removeprefix(".")
     while "[...]" in place:
         whole, _, rest = place.rpartition("[...]")
+        whole = whole or "it"
         place = f"{rest.removeprefix('.')} in a value of {whole}" if rest else f"a value of {whole}"
     return place
 
@@ -352,4 +383,4 @@ def _kinds(names: str) -> str:
 
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+    return line if len(line) <= _MAX_QUOTED else f"{line[: _MAX_QUOTED - 3]}..."

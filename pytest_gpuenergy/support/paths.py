@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,19 @@ from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, is_there, own_folder
 
 _COMPILED = "COMPILE_CACHE_DIR"
+CACHE_FOLDERS = (
+    *("charts", "chosen", "cubin", "cutlass", "emulated/host", "emulated/traffic", "lowered"),
+    *("programs", "references", "seeds", "triton", "verified"),
+)
+"""Folders that this package creates in its cache."""
+CACHE_ENTRY = re.compile(
+    r"(host-)?[0-9a-f]{12,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
+    r"\.(host|build)-[\w-]+"
+)
+"""Names in these folders: the hash of what an entry was made from, or an unfinished build.
+
+The user can choose the cache folder, so the name of a folder in it alone proves nothing.
+"""
 
 
 def cache_dir(*parts: str) -> Path:

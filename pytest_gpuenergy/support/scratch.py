@@ -19,7 +19,7 @@ from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, reposit
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, if it exists
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAME = re.compile(r"(gpuenergy|\.build)-(?P<pid>[0-9]{1,9})-\w+")
+_NAME = re.compile(r"(gpuenergy|\.build)-[0-9]{1,9}-\w+")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOCKING_S = 60.0
 """A process locks a folder that it has created well within this time."""
@@ -34,7 +34,12 @@ def scratch_folder(size_bytes: int) -> Iterator[Path]:
     Raises:
         OSError: the folder cannot be created.
     """
-    with _locked_folder(_place(size_bytes)) as folder:
+    # /dev/shm if it has room to spare, as other runs need some; a container's is small.
+    roomy = (
+        os.access(_SHARED_MEMORY, os.W_OK)
+        and shutil.disk_usage(_SHARED_MEMORY).free > 4 * size_bytes
+    )
+    with _locked_folder(_SHARED_MEMORY if roomy else None) as folder:
         yield folder
 
 
@@ -73,10 +78,25 @@ def remove_leftovers() -> None:
 
 def sweep(place: Path) -> None:
     """Remove the folders in ``place`` that this user's dead processes left behind."""
-    with contextlib.suppress(OSError):
-        for folder in place.iterdir():
-            if match := _NAME.fullmatch(folder.name):
-                _remove_if_left(folder, int(match["pid"]))
+    try:
+        folders = [folder for folder in place.iterdir() if _NAME.fullmatch(folder.name)]
+    except OSError:
+        return
+    for folder in folders:
+        with contextlib.suppress(OSError):  # another user's, or already gone
+            descriptor = os.open(folder, _FOLDER)
+            try:
+                status, pid = os.fstat(descriptor), int(folder.name.split("-")[1])
+                # A living process may have just created the folder, and be about to lock it.
+                is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
+                ours = status.st_uid == os.geteuid()
+                if ours and not is_new and lock(descriptor, wait=False):
+                    repositories = repositories_of(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    for repository in repositories:
+                        forget_removed_worktrees(repository)
+            finally:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -96,27 +116,3 @@ def _locked_folder(place: Path | None, *, prefix: str = "gpuenergy-") -> Iterato
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
-
-
-def _remove_if_left(folder: Path, pid: int) -> None:
-    with contextlib.suppress(OSError):  # another user's, or already gone
-        descriptor = os.open(folder, _FOLDER)
-        try:
-            status = os.fstat(descriptor)
-            # A living process may have just created the folder, and be about to lock it.
-            is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
-            ours = status.st_uid == os.geteuid()
-            if ours and not is_new and lock(descriptor, wait=False):
-                repositories = repositories_of(folder)
-                shutil.rmtree(folder, ignore_errors=True)
-                for repository in repositories:
-                    forget_removed_worktrees(repository)
-        finally:
-            os.close(descriptor)
-
-
-def _place(size_bytes: int) -> Path | None:
-    """Return /dev/shm if it has room to spare, as other runs need some; a container's is small."""
-    if not os.access(_SHARED_MEMORY, os.W_OK):
-        return None
-    return _SHARED_MEMORY if shutil.disk_usage(_SHARED_MEMORY).free > 4 * size_bytes else None

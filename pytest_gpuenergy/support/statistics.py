@@ -40,8 +40,11 @@ def student_t(degrees: int, probability: float = 0.975) -> float:
         + (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * n**3)
         + (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * n**4)
     )
+    log_scale = math.lgamma((n + 1) / 2) - math.lgamma(n / 2)
     for _ in range(_NEWTON_STEPS):
-        step = (_cumulative(quantile, n) - probability) / _density(quantile, n)
+        log_tail = -(n + 1) / 2 * math.log1p(quantile * quantile / n)
+        density = math.exp(log_scale + log_tail) / math.sqrt(n * math.pi)
+        step = (_cumulative(quantile, n) - probability) / density
         quantile -= step
         if abs(step) <= _PRECISION * abs(quantile):
             break
@@ -55,12 +58,6 @@ def largest_of(count: int) -> float:
     and closer for more, from above.
     """
     return 0.0 if count < 2 else NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
-
-def _density(t: float, degrees: int) -> float:
-    log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
-    log_tail = -(degrees + 1) / 2 * math.log1p(t * t / degrees)
-    return math.exp(log_scale + log_tail) / math.sqrt(degrees * math.pi)
 
 
 def _cumulative(t: float, degrees: int) -> float:

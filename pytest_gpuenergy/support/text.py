@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
-_LEAST_COLUMNS = 20
+_MIN_COLUMNS = 20
 
 
 def printable(line: str) -> str:
@@ -41,7 +41,7 @@ def terminal_width(*, is_terminal: bool) -> int | None:
     given = columns.isascii() and columns.isdecimal() and len(columns) < 6 and int(columns) > 0
     if not (is_terminal or given):
         return None
-    return max(_LEAST_COLUMNS, int(columns) if given else shutil.get_terminal_size().columns)
+    return max(_MIN_COLUMNS, int(columns) if given else shutil.get_terminal_size().columns)
 
 
 def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> None:

@@ -18,13 +18,13 @@ from queue import LifoQueue, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
+from pytest_gpuenergy.support.children import die_with_parent
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.signals import signal_name
 
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of a child that needs no GPU and must not use the memory or time of one."""
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _TAIL_BYTES = 2000
 """How much of a dead child's output is searched for its last line."""
 
@@ -176,6 +176,8 @@ class Worker:
 
     def _launch(self) -> Connection:
         ours, theirs = Pipe()
+        package = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
         # Not on this thread, which may end before the child.
         self._process = _launcher.call(
@@ -185,7 +187,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, **self._environment, "PYTHONPATH": _python_path()},
+                env={**os.environ, **self._environment, "PYTHONPATH": path},
                 start_new_session=True,
             )
         )
@@ -256,26 +258,10 @@ class WorkerPool:
             worker.retire()
 
 
-def _python_path() -> str:
-    package = str(Path(__file__).resolve().parents[2])
-    rest = os.environ.get("PYTHONPATH")
-    return package if not rest else f"{package}{os.pathsep}{rest}"
-
-
-def _die_with_parent(parent: int) -> None:
-    # A killed parent cannot notify its children; the kernel can.
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _serve(descriptor: int) -> None:
     connection: Connection = Connection(descriptor)
     factory, args, parent = connection.recv()
-    _die_with_parent(parent)
+    die_with_parent(parent, signal.SIGKILL)  # a killed parent cannot notify its children
     module, _, name = factory.partition(":")
     target: Any = None
     failure: Exception | None = None

@@ -1,6 +1,7 @@
-from .bands import (
+from .choose import (
     Contender as Contender,
     Representative as Representative,
+    TuneSettings as TuneSettings,
     representatives as representatives,
 )
 from .loop import (
@@ -49,7 +50,7 @@ from .search_space import (
 )
 from .template import (
     FIRST_ASYNCHRONOUS as FIRST_ASYNCHRONOUS,
-    LARGEST as LARGEST,
+    MAX_PARAMETER as MAX_PARAMETER,
     SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
     WARP_LANES as WARP_LANES,
     CardResources as CardResources,
@@ -67,7 +68,6 @@ from .template_space import (
 from .tuner import (
     Tuner as Tuner,
     TuneResult as TuneResult,
-    TuneSettings as TuneSettings,
     is_kept as is_kept,
     keep_outcome as keep_outcome,
     write_performance as write_performance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -14,11 +14,31 @@ from pytest_gpuenergy.engine import Typical, cost_ms
 from pytest_gpuenergy.kernels import Origin
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuning.bands import Contender, Representative, representatives
 from pytest_gpuenergy.tuning.raw_log import TRIALS_FILE, RawLog, Trial
 from pytest_gpuenergy.tuning.records import BANDS, Band, Measured
 from pytest_gpuenergy.tuning.search_space import RecipeForm, SearchSpace
-from pytest_gpuenergy.tuning.tuning_gpus import Confirm
+from pytest_gpuenergy.tuning.tuning_gpus import TuningGpus
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """What a tuning should do.
+
+    Attributes:
+        trials: the number of candidates to time, in all searches of a folder together.
+        keep: the number of kernels in a record file.
+        objective: what the search minimizes.
+        energy: whether power and energy of the kept kernels are measured.
+        resume: whether a folder that contains a search is continued rather than refused.
+        best_only: whether all kept kernels are the best ones, and none is near a percentile.
+    """
+
+    trials: int
+    keep: int
+    objective: Metric = Metric.TIME
+    energy: bool = True
+    resume: bool = False
+    best_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,11 +60,8 @@ class Chooser:
     Args:
         space: makes the kernels of the trials.
         log: the trials; a trial is amended there if its kernel turns out to be wrong.
-        keep: the number of kernels to choose.
-        objective: the figure that the search minimizes.
-        confirm: verifies a kernel and, if ``measures``, measures it.
-        measures: whether ``confirm`` measures.
-        best_only: whether all kernels are chosen from the best band.
+        settings: which kernels to choose.
+        gpus: confirm the kernels.
 
     Raises:
         InputError: no trial ran.
@@ -54,16 +71,10 @@ class Chooser:
         self,
         space: SearchSpace,
         log: RawLog,
-        keep: int,
-        objective: Metric,
-        confirm: Confirm,
-        *,
-        measures: bool,
-        best_only: bool = False,
+        settings: TuneSettings,
+        gpus: TuningGpus,
     ) -> None:
-        self._space, self._log, self._keep = space, log, keep
-        self._best_only = best_only
-        self._objective, self._confirm = objective, confirm
+        self._space, self._log, self._settings, self._gpus = space, log, settings, gpus
         self._good = [trial for trial in log.trials if trial.good]
         if not self._good:
             name = space.workload.name
@@ -74,11 +85,12 @@ class Chooser:
                 else f"{name} has no trials to choose from: give --trials at least 1."
             )
         self._typical = Typical.of(self._good)
+        objective, keep = settings.objective, settings.keep
         estimates = {t.index: cost_ms(objective, t, self._typical) for t in self._good}
-        best = keep if best_only else -(-keep // len(BANDS))
+        best = keep if settings.best_only else -(-keep // len(BANDS))
         contending = sorted(estimates, key=lambda index: (estimates[index], index))
         self._costs = {index: estimates[index] for index in contending[: 2 * best]}
-        self._always = [] if objective == Metric.TIME or not measures else list(self._costs)
+        self._always = [] if objective == Metric.TIME or not settings.energy else list(self._costs)
         self._right: dict[int, Measured | None] = {}
         self._wrong: dict[int, str] = {}
 
@@ -98,7 +110,7 @@ class Chooser:
             InputError: no kernel is correct.
             KeyboardInterrupt: ``stop`` was set.
         """
-        name = self._space.workload.name
+        name, keep = self._space.workload.name, self._settings.keep
         while fresh := self._unconfirmed(picks := self._picks()):
             tell(f"{name}: verifying {len(fresh)} chosen kernels")
             for index in fresh:
@@ -111,8 +123,8 @@ class Chooser:
                 f"No kernel of {name} is correct; {len(self._wrong)} were verified. The first one "
                 f"failed: {next(iter(self._wrong.values()))}"
             )
-        if len(picks) < self._keep:
-            tell(f"{name}: there are only {len(picks)} kernels to keep instead of {self._keep}")
+        if len(picks) < keep:
+            tell(f"{name}: there are only {len(picks)} kernels to keep instead of {keep}")
         indices = [self._good[pick.index].index for pick in picks]
         return [
             Chosen(index, pick.band, self._right[index])
@@ -121,8 +133,9 @@ class Chooser:
 
     def _picks(self) -> list[Representative]:
         rejected = [place for place, trial in enumerate(self._good) if trial.index in self._wrong]
-        found = contenders(self._good, self._log, self._space.form, self._costs)
-        return representatives(found, self._keep, rejected, best_only=self._best_only)
+        contending = contenders(self._good, self._log, self._space.form, self._costs)
+        best_only = self._settings.best_only
+        return representatives(contending, self._settings.keep, rejected, best_only=best_only)
 
     def _unconfirmed(self, picks: Sequence[Representative]) -> list[int]:
         wanted = dict.fromkeys([*self._always, *(self._good[pick.index].index for pick in picks)])
@@ -134,7 +147,7 @@ class Chooser:
         try:
             kernel = self._space.kernel(self._log.recipes[index])
             named = dataclasses.replace(kernel, origin=Origin(self._space.form.tuner))
-            measured = self._confirm(named, self._space.workload)
+            measured = self._gpus.confirm(named, self._space.workload, energy=self._settings.energy)
         except KernelFault as fault:
             self._wrong[index] = f"{(trial.digest or '')[:12]}: {fault.outcome}: {fault}"
             self._log.amend(replace(trial, outcome=fault.outcome, message=str(fault)))
@@ -149,7 +162,7 @@ class Chooser:
                 sustained_ms=measured.time_ms,
                 power_w=measured.power_w,
             )
-            self._costs[index] = cost_ms(self._objective, precise, self._typical)
+            self._costs[index] = cost_ms(self._settings.objective, precise, self._typical)
         return None
 
 
@@ -165,3 +178,89 @@ def contenders(
         )
         for trial in good
     ]
+
+
+_POSITIONS: dict[Band, float] = {"fastest": 0.0, "p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A trial that ran.
+
+    Attributes:
+        time_ms: the time of one launch.
+        identities: keys of its recipe and its kernel; trials that share a key are the same.
+        cost: ranks the best trials, lower is better; None stands for the time.
+    """
+
+    time_ms: float
+    identities: tuple[str, ...]
+    cost: float | None = None
+
+    @property
+    def merit(self) -> float:
+        """The number by which the best trials are chosen: lower is better."""
+        return self.time_ms if self.cost is None else self.cost
+
+
+@dataclass(frozen=True)
+class Representative:
+    """The trial at ``index`` of the given list, and the band that it represents."""
+
+    index: int
+    band: Band
+
+
+def representatives(
+    trials: Sequence[Contender],
+    count: int,
+    rejected: Collection[int] = (),
+    *,
+    best_only: bool = False,
+) -> list[Representative]:
+    """Choose ``count`` of ``trials``, distributed evenly over the bands; fewer if there are fewer.
+
+    Of trials that share an identity only the fastest is considered. They are sorted by time. The
+    band of a percentile q takes the trials nearest to the place q (n - 1) among all n, and of two
+    equally near the faster; ``fastest`` takes the trials with the lowest cost. Bands choose in
+    their order, and none takes a trial that another has taken. The same trials always give the
+    same choice.
+
+    Args:
+        trials: the trials that ran, in any order.
+        count: the number to choose; if the bands cannot be equal, the earlier ones get more.
+        rejected: indices that must not be chosen, although they count for the percentiles.
+        best_only: whether all are chosen from the first band.
+
+    Returns:
+        The chosen trials: the first band by cost, then the others by time.
+    """
+    places = _distinct(trials)
+    free = [place for place, index in enumerate(places) if index not in set(rejected)]
+    chosen: dict[int, Band] = {}
+    positions: dict[Band, float] = {"fastest": 0.0} if best_only else _POSITIONS
+    for number, (band, position) in enumerate(positions.items()):
+        wanted = count // len(positions) + (number < count % len(positions))
+        at = position * (len(places) - 1)
+        order: list[tuple[float, int]] = [
+            (trials[places[place]].merit if band == "fastest" else abs(place - at), place)
+            for place in free
+        ]
+        for _, place in sorted(order)[:wanted]:
+            chosen[place] = band
+            free.remove(place)
+    best = [place for place, band in chosen.items() if band == "fastest"]
+    others = sorted(place for place, band in chosen.items() if band != "fastest")
+    return [Representative(places[place], chosen[place]) for place in best + others]
+
+
+def _distinct(trials: Sequence[Contender]) -> list[int]:
+    """Return the indices by ascending time, without trials that repeat a faster one's identity."""
+    seen: set[str] = set()
+    distinct = []
+    for index in sorted(range(len(trials)), key=lambda index: (trials[index].time_ms, index)):
+        identities = trials[index].identities
+        if seen.isdisjoint(identities):
+            distinct.append(index)
+        seen.update(identities)
+    return distinct

@@ -26,7 +26,7 @@ from pytest_gpuenergy.tuning.search_space import Candidate, Feedback, Proposer, 
 from pytest_gpuenergy.tuning.team_rig import TeamRig
 from pytest_gpuenergy.workloads import Workload
 
-_MOST_BARREN = 5
+_MAX_BARREN = 5
 """The search ends after this many consecutive batches without a new candidate, for each process of
 the proposer."""
 
@@ -64,22 +64,18 @@ class SearchLoop:
         seen = {self.form.identity(recipe) for recipe in self.log.recipes}
         barren = 0
         while (wanted := trials - len(self.log.trials)) > 0 and not self.stop.is_set():
-            batch = self._fresh(proposer.take(wanted, self.stop), seen)[:wanted]
+            batch = []
+            for candidate in proposer.take(wanted, self.stop):
+                if (identity := self.form.identity(candidate.recipe)) not in seen:
+                    seen.add(identity)
+                    batch.append(candidate)
+            batch = batch[:wanted]
             barren = 0 if batch else barren + 1
-            if barren >= _MOST_BARREN * proposer.processes:
+            if barren >= _MAX_BARREN * proposer.processes:
                 break
             tried = self._try(batch)
             recipes = [candidate.recipe for candidate in batch]
             proposer.learn(feedback(self.rig.objective, recipes, tried, self.log.trials))
-
-    def _fresh(self, batch: Sequence[Candidate], seen: set[str]) -> list[Candidate]:
-        """Return each candidate that has not been seen, and add it to ``seen``."""
-        fresh = []
-        for candidate in batch:
-            if (identity := self.form.identity(candidate.recipe)) not in seen:
-                seen.add(identity)
-                fresh.append(candidate)
-        return fresh
 
     def _try(self, batch: Sequence[Candidate]) -> list[Trial]:
         """Evaluate a batch, and log each result immediately."""

@@ -42,7 +42,7 @@ from pytest_gpuenergy.workloads import Workload, from_parameters, to_parameters
 IDENTITY_FILE = "search.json"
 TRIALS_FILE = "trials.jsonl"
 
-_LARGEST_TRIALS_BYTES = 256 << 20
+_MAX_TRIALS_BYTES = 256 << 20
 
 
 class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,7 +68,7 @@ def read_trials(path: Path) -> list[Trial]:
         InputError: it cannot be read, or is damaged.
     """
     trials: list[Trial] = []
-    content = read_unpacked(path, "list of trials", _LARGEST_TRIALS_BYTES)
+    content = read_unpacked(path, "list of trials", _MAX_TRIALS_BYTES)
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     for number, line in enumerate(lines, start=1):
         try:
@@ -86,7 +86,7 @@ def read_trials(path: Path) -> list[Trial]:
     return trials
 
 
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _NEVER = frozenset(
     [
         errno.ENOTDIR,
@@ -139,10 +139,17 @@ class RawLog:
                 _identify(folder / IDENTITY_FILE, identity)
                 # Line-buffered, so that nothing is lost if the process is killed.
                 self._events = stack.enter_context(_opened(folder / TRIALS_FILE))
-                _lock(self._events, folder)
+                if not lock(self._events.fileno(), wait=False):  # until the process ends
+                    raise InputError(
+                        f"Another process is searching in {folder}: wait for it to end, or name "
+                        "another folder with --out."
+                    )
                 drop_torn_line(folder / TRIALS_FILE)
                 self.trials = read_trials(folder / TRIALS_FILE)
-                self.recipes = self._read_recipes()
+                self.recipes: list[str] = []
+                if is_there(self._recipes_path):
+                    drop_torn_line(self._recipes_path)
+                    self.recipes = form.read(self._recipes_path)
                 self._agree()
                 self._check_recipes()
                 self._lines = stack.enter_context(_opened(self._recipes_path))
@@ -187,12 +194,6 @@ class RawLog:
         with writing(self.folder / TRIALS_FILE):
             self._events.write(encode(trial).decode() + "\n")
 
-    def _read_recipes(self) -> list[str]:
-        if not is_there(self._recipes_path):
-            return []
-        drop_torn_line(self._recipes_path)
-        return self._form.read(self._recipes_path)
-
     def _check_recipes(self) -> None:
         """Refuse recipes that no search can have written, because the search learns from them."""
         for line, (recipe, trial) in enumerate(
@@ -210,7 +211,8 @@ class RawLog:
         """Drop a line that a killed search wrote to only one of the files."""
         count = min(len(self.trials), len(self.recipes))
         if len(self.recipes) > count:
-            _truncate(self._recipes_path, count)
+            kept = self._recipes_path.read_bytes().splitlines(keepends=True)[:count]
+            write_atomically(self._recipes_path, b"".join(kept))
         if len(self.trials) > count:
             raise InputError(
                 f"{self._recipes_path} has {len(self.recipes)} trials and "
@@ -244,26 +246,20 @@ def _opened(path: Path) -> TextIOWrapper:
     return open(path, "a", buffering=1, encoding="utf-8", opener=open_file)
 
 
-def _lock(stream: TextIOWrapper, folder: Path) -> None:
-    """Let one search at a time write to a folder; the lock ends with the process."""
-    if not lock(stream.fileno(), wait=False):
-        raise InputError(
-            f"Another process is searching in {folder}: wait for it to end, or name another folder "
-            "with --out."
-        )
-
-
 def _identify(path: Path, identity: dict[str, Any]) -> None:
     if not is_there(path) or not path.stat().st_size:  # as a full disk may have left it
         write_atomically(path, json.dumps(identity, indent=2) + "\n")
         return
     try:
-        found = decode(read_bytes(path, "description of a search", _LARGEST_BYTES), Any)
+        stored: Any = decode(read_bytes(path, "description of a search", _MAX_BYTES), Any)
     except FormError as error:
         raise InputError(
             f"{path} cannot be used, because {error}: name another folder with --out."
         ) from None
-    if _with_kind(found) != identity:
+    # Compare as a search of this version writes it: older ones leave out the workload's kind.
+    with suppress(InputError, TypeError, KeyError, ValueError):
+        stored = {**stored, "workload": to_parameters(from_parameters(stored["workload"]))}
+    if stored != identity:
         limit_w = identity["power_limit_w"]
         under = "" if limit_w is None else f" under {limit_w:g} W"
         under += f" at {identity['sm_clock_mhz']} MHz" if "sm_clock_mhz" in identity else ""
@@ -271,16 +267,3 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
             f"{path.parent} contains another search than that of {identity['workload']['name']} on "
             f"{identity['gpu']}{under}: name another folder with --out."
         )
-
-
-def _with_kind(found: Any) -> Any:
-    """Return the identity that a search has written, with the kind that older searches omit."""
-    try:
-        return {**found, "workload": to_parameters(from_parameters(found["workload"]))}
-    except (InputError, TypeError, KeyError, ValueError):
-        return None
-
-
-def _truncate(path: Path, lines: int) -> None:
-    kept = path.read_bytes().splitlines(keepends=True)[:lines]
-    write_atomically(path, b"".join(kept))

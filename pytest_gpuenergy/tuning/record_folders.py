@@ -18,7 +18,7 @@ from pytest_gpuenergy.tuning.records import (
 from pytest_gpuenergy.tuning.search_space import TVM, usual_tuner
 from pytest_gpuenergy.workloads import KINDS, Workload
 
-_LONGEST_RANKS = 4000
+_MAX_RANKS_CHARACTERS = 4000
 """The longest value of ``--kernels``, in characters; Python refuses to convert longer numbers."""
 
 
@@ -72,17 +72,17 @@ def find_records(
     """
     name = file_name(workload, variant)
     ending = ending_of(workload, variant)
-    found = [path for path in record_paths(folder) if path.name.endswith(ending)]
-    if not found:
+    paths = [path for path in record_paths(folder) if path.name.endswith(ending)]
+    if not paths:
         per_gpu = any(path.parent != folder for path in record_paths(folder))
         out = folder / gpu_folder(gpu) if gpu and per_gpu else folder
         raise UnavailableError(
             f"There are no records for {workload.name} in {folder} (no file {name}): "
             f"make them with 'gpuenergy tune {_options_of(workload, variant)} --out {out}'."
         )
-    own = [path for path in found if path.name == name]
-    found = found if gpu else own or found
-    gpus = sorted({path.parent.name for path in found})
+    own = [path for path in paths if path.name == name]
+    paths = paths if gpu else own or paths
+    gpus = sorted({path.parent.name for path in paths})
     if len(gpus) > 1:
         if gpu is None:
             raise InputError(
@@ -90,8 +90,8 @@ def find_records(
                 f"({', '.join(gpus)}): name one of these folders."
             )
         chosen = gpu_folder(gpu) if gpu_folder(gpu) in gpus else gpus[0]
-        found = [path for path in found if path.parent.name == chosen]
-    return next((path for path in found if path.name == name), found[0])
+        paths = [path for path in paths if path.parent.name == chosen]
+    return next((path for path in paths if path.name == name), paths[0])
 
 
 def _options_of(workload: Workload, variant: str) -> str:
@@ -115,7 +115,7 @@ def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
     """
     if words == "all":
         return list(ranks)
-    if len(words) > _LONGEST_RANKS:
+    if len(words) > _MAX_RANKS_CHARACTERS:
         raise InputError(f"--kernels has {len(words)} characters: name fewer ranks, or all.")
     best = words.removeprefix("top")
     if best != words and best.isdecimal() and int(best):

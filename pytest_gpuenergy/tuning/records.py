@@ -41,7 +41,7 @@ BANDS: tuple[Band, ...] = ("fastest", "p10", "p25", "p50", "p75")
 PERFORMANCE_FOLDER = "performance"
 """A folder beside record files that contains the rates of their kernels under the same names."""
 
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def read_records(path: Path) -> RecordFile:
     Raises:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
-    content = read_bytes(path, WHAT, _LARGEST_BYTES)
+    content = read_bytes(path, WHAT, _MAX_BYTES)
     try:
         file = _record_file(decode(content, Any, "the document"))
     except (FormError, InputError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -94,7 +93,7 @@ def card_resources(device: Device) -> CardResources:
 
 W = TypeVar("W", bound=Workload)
 
-LARGEST = 1 << 20
+MAX_PARAMETER = 1 << 20
 """The largest value of a parameter."""
 
 
@@ -118,10 +117,10 @@ class TemplateParameters(ABC, Generic[W]):
         smallest = self.least
         for name, value in vars(self).items():  # a search makes ten thousand: no copies
             least = smallest.get(name, 0)
-            if not isinstance(value, int) or not least <= value <= LARGEST:
+            if not isinstance(value, int) or not least <= value <= MAX_PARAMETER:
                 raise InputError(
                     f"The template {self.template} needs {name} to be a whole number from "
-                    f"{least} to {LARGEST}, not {value!r:.40}."
+                    f"{least} to {MAX_PARAMETER}, not {value!r:.40}."
                 )
 
     @classmethod
@@ -226,16 +225,13 @@ def template_text(
         texts: the names of files in the folder, without their suffix.
         head: lines before the constants.
     """
-    lines = itertools.starmap(_definition, constants.items())
+    lines = [
+        f"#define {name} {value if isinstance(value, str) else int(value)}"
+        if isinstance(value, bool | str)
+        else f"constexpr int {name} = {value};"
+        for name, value in constants.items()
+    ]
     return "\n".join([*head, *lines, "", *(_text(folder, name) for name in texts)])
-
-
-def _definition(name: str, value: Constant) -> str:
-    if isinstance(value, bool):
-        return f"#define {name} {int(value)}"
-    if isinstance(value, str):
-        return f"#define {name} {value}"
-    return f"constexpr int {name} = {value};"
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from pytest_gpuenergy.workloads import Workload
 
 P = TypeVar("P", bound=TemplateParameters[Any])
 
-_LARGEST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 
 
 class _Recipe(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,13 +67,13 @@ class TemplateForm(Generic[P]):
 
     def with_time(self, recipe: str, time_ms: float | None) -> str:
         """Return the recipe with the time of its trial; null stands for a failed trial."""
-        found = decode(recipe, _Recipe)
-        return _text(_Recipe(found.template, found.parameters, time_ms))
+        decoded = decode(recipe, _Recipe)
+        return _text(_Recipe(decoded.template, decoded.parameters, time_ms))
 
     def time_ms(self, recipe: str) -> float:
         """Return the time of its trial."""
-        found = decode(recipe, _Recipe)
-        return float("inf") if found.time_ms is None else found.time_ms
+        decoded = decode(recipe, _Recipe)
+        return float("inf") if decoded.time_ms is None else decoded.time_ms
 
     def line(self, recipe: str) -> str:
         """The recipe itself."""
@@ -81,7 +81,7 @@ class TemplateForm(Generic[P]):
 
     def read(self, path: Path) -> list[str]:
         """Return the recipes in a file, one per line."""
-        content = read_bytes(path, "list of parameters", _LARGEST_BYTES)
+        content = read_bytes(path, "list of parameters", _MAX_BYTES)
         recipes = []
         for number, line in enumerate(content.splitlines(), start=1):
             try:
@@ -101,12 +101,12 @@ class TemplateForm(Generic[P]):
 
     def check(self, value: object, workload: Workload) -> str:
         """Return the recipe of a trial that ran, if its template computes the workload."""
-        found = convert(value, _Recipe, "the recipe")
-        if not self._parameters(found).computes(workload):
-            raise FormError(f"the template {found.template} does not compute {workload.name}")
-        if found.time_ms is None or not 0 < found.time_ms < float("inf"):
-            raise FormError(f"the time is {shown(found.time_ms)}")
-        return _text(found)
+        decoded = convert(value, _Recipe, "the recipe")
+        if not self._parameters(decoded).computes(workload):
+            raise FormError(f"the template {decoded.template} does not compute {workload.name}")
+        if decoded.time_ms is None or not 0 < decoded.time_ms < float("inf"):
+            raise FormError(f"the time is {shown(decoded.time_ms)}")
+        return _text(decoded)
 
     def check_toolchain(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the version of this package, whose templates these are."""
@@ -137,8 +137,8 @@ def recipe_of(parameters: TemplateParameters[Any]) -> str:
 
 def untimed(recipe: str) -> str:
     """Return a recipe without its time."""
-    found = decode(recipe, _Recipe)
-    return _text(_Recipe(found.template, found.parameters))
+    decoded = decode(recipe, _Recipe)
+    return _text(_Recipe(decoded.template, decoded.parameters))
 
 
 def _text(recipe: _Recipe) -> str:

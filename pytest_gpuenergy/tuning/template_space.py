@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Generic
@@ -27,10 +28,11 @@ from pytest_gpuenergy.tuning.template_form import TemplateForm, recipe_of, untim
 from pytest_gpuenergy.workloads import Workload
 
 
+@dataclass(frozen=True)
 class ParameterSpace(Generic[W]):
     """The kernels of templates for one workload on one device.
 
-    Args:
+    Attributes:
         workload: the workload that they compute.
         device: compiles and runs the kernels.
         card: the resources of the device.
@@ -42,45 +44,32 @@ class ParameterSpace(Generic[W]):
         effect_sd: see `TemplateProposer`.
     """
 
-    def __init__(
-        self,
-        workload: W,
-        device: Device,
-        card: CardResources,
-        form: TemplateForm[Any],
-        parameters: Sequence[TemplateParameters[W]],
-        *,
-        first: Sequence[TemplateParameters[W]] = (),
-        remarks: Sequence[str] = (),
-        at_once: int = 4,
-        effect_sd: float = 0.2,
-    ) -> None:
-        self.workload = workload
-        self.form = form
-        self._device = device
-        self._card = card
-        self._parameters = parameters
-        self._first = first
-        self._remarks = remarks
-        self._at_once = at_once
-        self._effect_sd = effect_sd
+    workload: W
+    device: Device
+    card: CardResources
+    form: TemplateForm[Any]
+    parameters: Sequence[TemplateParameters[W]]
+    first: Sequence[TemplateParameters[W]] = ()
+    remarks: Sequence[str] = ()
+    at_once: int = 4
+    effect_sd: float = 0.2
 
     @property
     def effort(self) -> str:
         """The number of kernels, and what is tried first."""
-        return "; ".join([f"{len(self._parameters)} choices of parameters", *self._remarks])
+        return "; ".join([f"{len(self.parameters)} choices of parameters", *self.remarks])
 
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer[W]:
         """Start with the most promising parameters that are not known already."""
         del folder  # a proposer has no files
         proposer = TemplateProposer(
             self.workload,
-            self._card,
-            self._parameters,
-            lambda kernel: self._device.prepare([kernel]),
-            self._first,
-            self._at_once,
-            self._effect_sd,
+            self.card,
+            self.parameters,
+            lambda kernel: self.device.prepare([kernel]),
+            self.first,
+            self.at_once,
+            self.effect_sd,
         )
         proposer.learn(known())
         return proposer
@@ -124,7 +113,7 @@ if TYPE_CHECKING:
 
     _Numbers = npt.NDArray[np.float64]
 
-_LARGEST_BATCH = 32
+_MAX_BATCH = 32
 _SHARE = 4
 """A batch is at most a quarter as large as the number of known kernels: early on, the model learns
 often."""
@@ -168,12 +157,12 @@ class TemplateProposer(Generic[W]):
         self._space = space
         self._prepare = prepare
         self._at_once = at_once
-        self._place = {recipe_of(one): place for place, one in enumerate(space)}
+        self._place = {recipe_of(parameters): place for place, parameters in enumerate(space)}
         self._left = set(range(len(space)))
-        self._first = [self._place[recipe_of(one)] for one in first]
+        self._first = [self._place[recipe_of(parameters)] for parameters in first]
         self._model = _Effects(
-            [one.choices(workload) for one in space],
-            [one.cycles(workload, card) for one in space],
+            [parameters.choices(workload) for parameters in space],
+            [parameters.cycles(workload, card) for parameters in space],
             effect_sd,
         )
 
@@ -181,33 +170,34 @@ class TemplateProposer(Generic[W]):
         """Return the most promising parameters that were not taken before."""
         del stop  # they are made at once
         known = len(self._space) - len(self._left)
-        batch = min(max(self._at_once, known // _SHARE), _LARGEST_BATCH)
+        batch = min(max(self._at_once, known // _SHARE), _MAX_BATCH)
         chosen = [place for place in self._first if place in self._left][:wanted]
         self._left.difference_update(chosen)
         best = self._model.best(self._left, max(0, min(wanted, batch) - len(chosen)))
         self._left.difference_update(best)
         chosen += best
-        return [self._candidate(self._space[place]) for place in chosen]
+        candidates = []
+        for parameters in (self._space[place] for place in chosen):
+            recipe = recipe_of(parameters)
+            try:
+                kernel = parameters.kernel(self._workload)
+            except InputError as error:
+                candidates.append(Candidate(recipe, KernelFault("compile", str(error))))
+            else:
+                self._prepare(kernel)
+                candidates.append(Candidate(recipe, kernel))
+        return candidates
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
         """Learn from costs, and from which kernels fail."""
-        for one in feedback:
-            place = self._place.get(untimed(one.recipe))
+        for trial in feedback:
+            place = self._place.get(untimed(trial.recipe))
             if place is not None:  # a folder of another card may have other recipes
                 self._left.discard(place)
-                self._model.learn(place, one.cost_s)
+                self._model.learn(place, trial.cost_s)
 
     def close(self) -> None:
         """Do nothing: no work is in progress."""
-
-    def _candidate(self, parameters: TemplateParameters[W]) -> Candidate:
-        recipe = recipe_of(parameters)
-        try:
-            kernel = parameters.kernel(self._workload)
-        except InputError as error:
-            return Candidate(recipe, KernelFault("compile", str(error)))
-        self._prepare(kernel)
-        return Candidate(recipe, kernel)
 
 
 class _Effects:
@@ -224,12 +214,12 @@ class _Effects:
     ) -> None:
         import numpy as np
 
-        pairs = sorted({pair for one in choices for pair in one.items()}, key=repr)
+        pairs = sorted({pair for parameters in choices for pair in parameters.items()}, key=repr)
         column = {pair: number for number, pair in enumerate(pairs, start=1)}
         self._rows = np.zeros((len(choices), len(pairs) + 1))
         self._rows[:, 0] = 1
-        for place, one in enumerate(choices):
-            self._rows[place, [column[pair] for pair in one.items()]] = 1
+        for place, parameters in enumerate(choices):
+            self._rows[place, [column[pair] for pair in parameters.items()]] = 1
         self._expected = np.log(cycles)
         prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(pairs)])
         self._covariance = np.diag(prior_sd**2)

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TextIO
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Rig, Team, arenas_for, quick_job, save_arrays
+from pytest_gpuenergy.engine import Rig, arenas_for, quick_job, save_arrays
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import (
     FormError,
@@ -29,8 +29,13 @@ from pytest_gpuenergy.support import (
     is_there,
     write_atomically,
 )
-from pytest_gpuenergy.tuning.bands import representatives
-from pytest_gpuenergy.tuning.choose import Chooser, Chosen, contenders
+from pytest_gpuenergy.tuning.choose import (
+    Chooser,
+    Chosen,
+    TuneSettings,
+    contenders,
+    representatives,
+)
 from pytest_gpuenergy.tuning.loop import SearchLoop, SearchProgress, feedback
 from pytest_gpuenergy.tuning.raw_log import RawLog, gpu_name
 from pytest_gpuenergy.tuning.records import (
@@ -44,29 +49,8 @@ from pytest_gpuenergy.tuning.records import (
 )
 from pytest_gpuenergy.tuning.search_space import Feedback, Proposer, RecipeForm, SearchSpace
 from pytest_gpuenergy.tuning.team_rig import ReferenceKernel, TeamRig
-from pytest_gpuenergy.tuning.tuning_gpus import Confirm
+from pytest_gpuenergy.tuning.tuning_gpus import TuningGpus
 from pytest_gpuenergy.workloads import Workload
-
-
-@dataclass(frozen=True)
-class TuneSettings:
-    """What a tuning should do.
-
-    Attributes:
-        trials: the number of candidates to time, in all searches of a folder together.
-        keep: the number of kernels in a record file.
-        objective: what the search minimizes.
-        energy: whether power and energy of the kept kernels are measured.
-        resume: whether a folder that contains a search is continued rather than refused.
-        best_only: whether all kept kernels are the best ones, and none is near a percentile.
-    """
-
-    trials: int
-    keep: int
-    objective: Metric = Metric.TIME
-    energy: bool = True
-    resume: bool = False
-    best_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,36 +58,31 @@ class Tuner:
     """Tunes workloads on one device, one after the other.
 
     Attributes:
-        device: the device on which candidates run.
+        gpus: the GPUs on which candidates run.
         make_space: returns the search space of a workload; raises InputError if it is empty.
         folder: the folder of the record files. Raw results are written to ``<workload>/raw`` in it;
             a form with a variant appends it, as in ``raw-template``.
         settings: what to do.
-        confirm: verifies a chosen kernel, and measures it if ``settings.energy``.
         tell: called with lines of progress.
         live: a terminal on which to draw the progress; None for lines only.
         stop: set by the caller to end early.
-        team: the processes of all GPUs. They time the candidates if there are several GPUs, or if
-            an earlier search in the folder had several.
-        devices: all GPUs of the team, as this process has opened them; for GPUs of other hosts,
-            stand-ins with their descriptions.
-        remote: whether the GPUs are on other hosts, so that only the team can use them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
     """
 
-    device: Device
+    gpus: TuningGpus
     make_space: Callable[[Workload], SearchSpace]
     folder: Path
     settings: TuneSettings
-    confirm: Confirm
     tell: Callable[[str], None]
     live: TextIO | None
     stop: Event
     is_kept: Callable[[Path], bool] = lambda _: True
-    team: Team | None = None
-    devices: tuple[Device, ...] = ()
-    remote: bool = False
+
+    @property
+    def device(self) -> Device:
+        """The first GPU, for which kernels are compiled."""
+        return self.gpus.devices[0]
 
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -159,11 +138,16 @@ class Tuner:
         tuning.begin()
         if tuning.proposer is None:
             return 0.0
-        count = "" if len(self.devices) < 2 or self.team is None else f"{len(self.team.working)} x "
+        team = self.gpus.team
+        count = "" if len(self.gpus.devices) < 2 or team is None else f"{len(team.working)} x "
         self.tell(f"{name}: searching on {count}{gpu_name(self.device)} with {tuning.space.effort}")
         with (
             SearchProgress(
-                self._title(name), trials, log.trials.copy(), self.tell, self.live
+                f"{name}{emulated_mark(self.device.emulated)}",
+                trials,
+                log.trials.copy(),
+                self.tell,
+                self.live,
             ) as progress,
             self._rig(tuning) as rig,
         ):
@@ -183,16 +167,17 @@ class Tuner:
         """Open the place where candidates are evaluated: this process, or the team of GPUs."""
         workload, objective = tuning.workload, self.settings.objective
         # After a search on several GPUs, the figures of a single one must be comparable to theirs.
-        several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
-        if self.team is None or not (several or self.remote):
+        gpus = self.gpus
+        several = len(gpus.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
+        if gpus.team is None or not (several or gpus.remote):
             with arenas_for(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return
-        for device in self.devices:
+        for device in gpus.devices:
             device.renew()  # so that no child of this process keeps a context on the GPU
         with disk_folder() as folder:
             inputs = folder / save_arrays(folder, workload.make_inputs(0))
-            yield TeamRig(self.team, self.device, inputs, objective, tuning.reference(objective))
+            yield TeamRig(gpus.team, self.device, inputs, objective, tuning.reference(objective))
 
     def _is_written(self, tuning: _Tuning) -> bool:
         """Return whether the record file has what `_finish` would write, and report it if so."""
@@ -204,8 +189,8 @@ class Tuner:
             return False  # missing or damaged
         trials, settings = tuning.log.trials, self.settings
         good = [trial for trial in trials if trial.good]
-        found = contenders(good, tuning.log, tuning.space.form, {})
-        kept = representatives(found, settings.keep, best_only=settings.best_only)
+        contending = contenders(good, tuning.log, tuning.space.form, {})
+        kept = representatives(contending, settings.keep, best_only=settings.best_only)
         written = (
             self.is_kept(path)
             and file.tuner == tuning.space.form.tuner
@@ -232,17 +217,10 @@ class Tuner:
     def _finish(self, tuning: _Tuning, search_s: float) -> TuneResult:
         """Choose kernels, confirm them and write the record file."""
         workload, log, settings = tuning.workload, tuning.log, self.settings
-        chooser = Chooser(
-            tuning.space,
-            log,
-            settings.keep,
-            settings.objective,
-            self.confirm,
-            measures=settings.energy,
-            best_only=settings.best_only,
-        )
+        chooser = Chooser(tuning.space, log, settings, self.gpus)
         chosen = chooser.choose(self.tell, self.stop)
         path = self._write(tuning, chosen)
+        before_j, after_j = tuning.before_j, _energy_j(self.gpus.devices)
         times_ms = [log.trials[kernel.index].time_ms or float("inf") for kernel in chosen]
         return TuneResult(
             workload=workload.name,
@@ -257,14 +235,10 @@ class Tuner:
             rejected=chooser.rejected,
             search_s=search_s,
             elapsed_s=tuning.elapsed_s,
-            energy_j=_since(tuning.before_j, _energy_j(self.devices or (self.device,))),
+            energy_j=None if before_j is None or after_j is None else after_j - before_j,
             gpu=gpu_name(self.device),
             emulated=self.device.emulated,
         )
-
-    def _title(self, name: str) -> str:
-        """Return a workload's name for lines with figures, marked if these are emulated."""
-        return f"{name}{emulated_mark(self.device.emulated)}"
 
     def _write(self, tuning: _Tuning, chosen: Sequence[Chosen]) -> Path:
         log = tuning.log
@@ -313,7 +287,7 @@ class _Tuning:
         self.workload = workload
         self.space = tuner.make_space(workload)
         self.proposer: Proposer | None = None
-        self._devices = tuner.devices or (tuner.device,)
+        self._devices = tuner.gpus.devices
         variant = self.space.form.variant
         folder = tuner.folder / workload.name / (f"raw-{variant}" if variant else "raw")
         with ExitStack() as stack:
@@ -392,10 +366,6 @@ def _energy_j(devices: Sequence[Device]) -> float | None:
         except device.nvml.NVMLError:
             return None
     return total_j
-
-
-def _since(before_j: float | None, after_j: float | None) -> float | None:
-    return None if before_j is None or after_j is None else after_j - before_j
 
 
 TABLE_FILE = "tuning.csv"

@@ -36,23 +36,20 @@ from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.tuning.records import Measured
 from pytest_gpuenergy.workloads import Workload
 
-Confirm = Callable[[Kernel, Workload], Measured | None]
-"""Verifies and measures a kernel; raises KernelFault if it fails. It returns None if there are no
-figures."""
 
+class Confirm(Protocol):
+    """Verifies a kernel on a GPU and, if ``energy``, measures it.
 
-class Confirmer(Protocol):
-    """Confirms kernels on one GPU."""
+    Returns:
+        The figures; None if there are none.
 
-    def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """Verify a kernel and, if ``energy``, measure it; None without figures.
+    Raises:
+        KernelFault: the kernel fails.
+        HostLostError: the GPU's host is lost.
+        DeviceError: the GPU cannot be used.
+    """
 
-        Raises:
-            KernelFault: the kernel fails.
-            HostLostError: the GPU's host is lost.
-            DeviceError: the GPU cannot be used.
-        """
-        ...
+    def __call__(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None: ...
 
 
 @dataclass(frozen=True)
@@ -71,23 +68,27 @@ class StationConfirmer:
     def _harness(self) -> Harness:
         return self.station.harness()
 
-    def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
-        """See `Confirmer`; afterwards the GPU's own process can use it again."""
+    def __call__(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
+        """See `Confirm`; afterwards the GPU's own process can use it again."""
         device = self.station.device
         try:
             if not energy:
                 verify_timed(device, kernel, workload)
                 return None
-            found = confirm(device, self._harness, kernel, workload)
+            measurement = confirm(device, self._harness, kernel, workload)
         finally:
             device.renew()
-        if found.time_ms is None or found.power_w is None or found.energy_mj is None:
-            self.tell(f"{workload.name}: no energy for {kernel.short_digest}: {found.error}")
+        if (
+            measurement.time_ms is None
+            or measurement.power_w is None
+            or measurement.energy_mj is None
+        ):
+            self.tell(f"{workload.name}: no energy for {kernel.short_digest}: {measurement.error}")
             return None
-        limit_w = found.enforced_power_limit_w
-        if limit_w is None or found.locked_sm_clock_max_mhz is not None:
+        limit_w = measurement.enforced_power_limit_w
+        if limit_w is None or measurement.locked_sm_clock_max_mhz is not None:
             return None  # record files contain figures of cards with unlocked clocks only
-        return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
+        return Measured(measurement.time_ms, measurement.power_w, measurement.energy_mj, limit_w)
 
 
 @dataclass(frozen=True)
@@ -96,47 +97,43 @@ class TuningGpus:
 
     Attributes:
         devices: the GPUs, at least one; for GPUs of other hosts, their descriptions.
-        team: their processes, which time candidates.
-        confirmers: confirm kernels on each of the GPUs.
-        remote: whether the GPUs are on other hosts.
+        confirms: confirms kernels on each of them.
+        team: their processes, which time the candidates if there are several GPUs, or if an earlier
+            search in the folder had several; None for a single GPU that never had company.
+        remote: whether the GPUs are on other hosts, so that only the team can use them.
     """
 
     devices: tuple[Device, ...]
-    team: Team
-    confirmers: tuple[Confirmer, ...]
+    confirms: tuple[Confirm, ...]
+    team: Team | None = None
     remote: bool = False
 
     @classmethod
     def of_this_host(cls, gpus: ClaimedGpus, tell: Callable[[str], None]) -> TuningGpus:
         """Return the GPUs that this process has claimed; ``tell`` as in `StationConfirmer`."""
-        confirmers = tuple(StationConfirmer(station, tell) for station in gpus.stations)
-        return cls(gpus.devices, gpus.team, confirmers)
+        confirms = tuple(StationConfirmer(station, tell) for station in gpus.stations)
+        return cls(gpus.devices, confirms, gpus.team)
 
-    def confirm(self, *, energy: bool) -> Confirm:
-        """Return a function that confirms all kernels on the same GPU, the first that is in use.
+    def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
+        """Confirm a kernel on the first GPU that is in use, so that all have the same one.
 
         If that GPU cannot be used any more, the kernel is confirmed on the next one. A kernel with
-        which two hosts were lost is not tried again.
-
-        Args:
-            energy: whether kernels are measured, too.
+        which two hosts were lost is not tried again. See `Confirm`.
         """
-
-        def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
-            losses = 0
-            while True:
-                member = self.team.first
-                confirmer = self.confirmers[self.team.members.index(member)]
-                with member.resting():
-                    try:
-                        return confirmer.confirm(kernel, workload, energy=energy)
-                    except DeviceError as error:
-                        losses += isinstance(error, HostLostError)
-                        if losses > 1:
-                            raise KernelFault("runtime", lost_twice(error)) from None
-                        self.team.lose(member, error)
-
-        return confirmed
+        if self.team is None:
+            return self.confirms[0](kernel, workload, energy=energy)
+        losses = 0
+        while True:
+            member = self.team.first
+            confirm_there = self.confirms[self.team.members.index(member)]
+            with member.resting():
+                try:
+                    return confirm_there(kernel, workload, energy=energy)
+                except DeviceError as error:
+                    losses += isinstance(error, HostLostError)
+                    if losses > 1:
+                        raise KernelFault("runtime", lost_twice(error)) from None
+                    self.team.lose(member, error)
 
 
 @dataclass(frozen=True)
@@ -172,16 +169,16 @@ class TimingTask:
             with gpu.device.twin() as device:
                 runs = [measure_time_ms(device, self.job, arenas) for _ in range(self.runs)]
                 time_ms = median(runs) if runs else None
-                found = measure_sustained(device, self.job, arenas) if self.power else None
+                sustained = measure_sustained(device, self.job, arenas) if self.power else None
         except KernelFault as fault:
             check_responds(gpu.device, fault)
             return Evaluation(outcome=fault.outcome, message=str(fault), gpu=gpu.device.uuid)
         return Evaluation(
             outcome="timed",
             time_ms=time_ms,
-            sustained_ms=found and found.time_ms,
-            power_w=found and found.power_w,
-            energy_mj=found and found.energy_mj,
+            sustained_ms=sustained and sustained.time_ms,
+            power_w=sustained and sustained.power_w,
+            energy_mj=sustained and sustained.energy_mj,
             gpu=gpu.device.uuid,
         )
 

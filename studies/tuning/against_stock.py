@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None, stock: Sequence[str] = STOCK) -> int
         help="Fastest kernels of each search to measure (default: 2)",
     )
     settings = ("trials", "threads", "seed", "tuners", "search_limit_s", "kernels")
-    return run(parser, argv, BENCH, settings, partial(_steps, stock), table)
+    return run(parser, argv, BENCH, settings, "tuners", partial(_search, stock), table)
 
 
 def table(content: dict[str, Any]) -> str:
@@ -101,36 +101,21 @@ def table(content: dict[str, Any]) -> str:
     return f"{title(content)}\n\n{markdown_table(HEADER, rows, text=(0, 1, len(HEADER) - 1))}"
 
 
-def _steps(
-    stock: Sequence[str],
-    arguments: argparse.Namespace,
-    file: steps.ResultFile,
-    budget: steps.Budget,
-) -> Iterator[steps.Step]:
-    """For each workload, its searches and then its measurements."""
-    for workload in arguments.workloads:
-        last = f"{workload.name}/measured"
-        for tuner in arguments.tuners:
-            action = partial(_search, arguments, stock, workload.name, tuner, budget)
-            yield steps.Step(f"{workload.name}/{tuner}", action, 2 * RESERVE_S, spoils=last)
-        yield steps.Step(last, partial(_measure, arguments, workload, file), RESERVE_S / 2)
-
-
 def _search(
-    arguments: argparse.Namespace,
     stock: Sequence[str],
-    case: str,
+    arguments: argparse.Namespace,
+    workload: Workload,
     tuner: str,
     budget: steps.Budget,
 ) -> steps.Result:
     """Run one search, from the start of its process to its end."""
-    folder = arguments.work / case / tuner
-    options = search_options(arguments, case, folder)
+    folder = arguments.work / workload.name / tuner
+    options = search_options(arguments, workload.name, folder)
     if tuner == "stock":
         command, raw = [*stock, *options], folder
     else:
         command = [*OURS, *options, "--space", tuner, "--no-energy", "--keep", "1"]
-        raw = folder / case / "raw"
+        raw = folder / workload.name / "raw"
     limit_s = min(arguments.search_limit_s, budget.left_s - RESERVE_S)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     found = tuner_process.run_tuner(command, folder, raw, limit_s, arguments.device)
@@ -143,17 +128,6 @@ def _search(
         **found.summary(),
         "contenders": tuner_process.contenders(raw, arguments.kernels),
     }
-
-
-def _measure(
-    arguments: argparse.Namespace, workload: Workload, file: steps.ResultFile
-) -> steps.Result:
-    """Measure the contenders of all searches for one workload, by tuner."""
-    found = {
-        tuner: file.results.get(f"{workload.name}/{tuner}", {}).get("contenders", [])
-        for tuner in file.settings["tuners"]
-    }
-    return {"kernels": remeasure.measure_all(arguments.device, workload, found)}
 
 
 def _cells(results: dict[str, Any], case: str, tuner: str) -> list[str]:

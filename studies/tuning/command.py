@@ -5,25 +5,27 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import remeasure
 import steps
 
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tuners import installed_tvm
-from pytest_gpuenergy.workloads import choose_workloads
+from pytest_gpuenergy.workloads import Workload, choose_workloads
 
 OURS = (sys.executable, "-m", "pytest_gpuenergy.cli", "tune")
 RESERVE_S = 60.0
 """The part of the budget that a search leaves for the measurements after it."""
 
 Number = TypeVar("Number", int, float)
-StepsOf = Callable[[argparse.Namespace, steps.ResultFile, steps.Budget], Iterable[steps.Step]]
+Search = Callable[[argparse.Namespace, Workload, str, steps.Budget], steps.Result]
 
 
 def make_parser(description: str, *, trials: int) -> argparse.ArgumentParser:
@@ -67,7 +69,8 @@ def run(
     argv: Sequence[str] | None,
     bench: str,
     settings: Sequence[str],
-    steps_of: StepsOf,
+    kinds: str,
+    search: Search,
     table: Callable[[dict[str, Any]], str],
 ) -> int:
     """Run a bench from its command line.
@@ -77,7 +80,8 @@ def run(
         argv: the command line.
         bench: its name in the file.
         settings: names of options that must be the same when a file is continued.
-        steps_of: gives the steps to do; the options' ``workloads`` are those of ``--cases``.
+        kinds: name of the option that lists the kinds of searches of a workload.
+        search: runs one search, from the start of its process to its end.
         table: formats the content of a result file as Markdown.
 
     Returns:
@@ -96,12 +100,37 @@ def run(
         chosen = {name: getattr(arguments, name) for name in ("cases", *settings)}
         chosen |= {name: found[name] for name in ("gpu", "emulated")}
         file = steps.ResultFile(arguments.json, bench, chosen, found, resume=arguments.resume)
-        complete = steps.do_steps(steps_of(arguments, file, budget), file, budget)
+        every = _steps(arguments, kinds, search, file, budget)
+        complete = steps.do_steps(every, file, budget)
     except GpuEnergyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(table(file.content))
     return 0 if complete else 1
+
+
+def _steps(
+    arguments: argparse.Namespace,
+    kinds: str,
+    search: Search,
+    file: steps.ResultFile,
+    budget: steps.Budget,
+) -> Iterator[steps.Step]:
+    """Yield, for each workload, its searches and then the measurement of what they have found."""
+    for workload in arguments.workloads:
+        last = f"{workload.name}/measured"
+        for kind in getattr(arguments, kinds):
+            action = partial(search, arguments, workload, kind, budget)
+            yield steps.Step(f"{workload.name}/{kind}", action, 2 * RESERVE_S, spoils=last)
+
+        def measure(workload: Workload = workload) -> steps.Result:
+            found = {
+                kind: file.results.get(f"{workload.name}/{kind}", {}).get("contenders", [])
+                for kind in file.settings[kinds]
+            }
+            return {"kernels": remeasure.measure_all(arguments.device, workload, found)}
+
+        yield steps.Step(last, measure, RESERVE_S / 2)
 
 
 def search_options(arguments: argparse.Namespace, case: str, folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None, tune: Sequence[str] = OURS) -> int:
         help="Kernels in a record file; two for each five contend for the best (default: 1)",
     )
     settings = ("trials", "threads", "seed", "objectives", "space", "keep")
-    return run(parser, argv, BENCH, settings, partial(_steps, tune), table)
+    return run(parser, argv, BENCH, settings, "objectives", partial(_search, tune), table)
 
 
 def table(content: dict[str, Any]) -> str:
@@ -115,23 +115,9 @@ def table(content: dict[str, Any]) -> str:
     return f"{title(content)}\n\n{markdown_table(HEADER, rows, text=(0, 1, len(HEADER) - 1))}"
 
 
-def _steps(
-    tune: Sequence[str],
-    arguments: argparse.Namespace,
-    file: steps.ResultFile,
-    budget: steps.Budget,
-) -> Iterator[steps.Step]:
-    for workload in arguments.workloads:
-        last = f"{workload.name}/measured"
-        for objective in arguments.objectives:
-            action = partial(_search, arguments, tune, workload, objective, budget)
-            yield steps.Step(f"{workload.name}/{objective}", action, 2 * RESERVE_S, spoils=last)
-        yield steps.Step(last, partial(_measure, arguments, workload, file), RESERVE_S / 2)
-
-
 def _search(
-    arguments: argparse.Namespace,
     tune: Sequence[str],
+    arguments: argparse.Namespace,
     workload: Workload,
     objective: str,
     budget: steps.Budget,
@@ -153,16 +139,6 @@ def _search(
         raise InputError(f"gpuenergy tune printed no outcome: see {folder}.") from None
     best = load_records(find_records(folder, workload)).record(1)
     return {**summary, "outcome": outcome, "contenders": [{"record": best.recipe}]}
-
-
-def _measure(
-    arguments: argparse.Namespace, workload: Workload, file: steps.ResultFile
-) -> steps.Result:
-    found = {
-        objective: file.results.get(f"{workload.name}/{objective}", {}).get("contenders", [])
-        for objective in file.settings["objectives"]
-    }
-    return {"kernels": remeasure.measure_all(arguments.device, workload, found)}
 
 
 def _ratios(measured: Measurement | None, fastest: Measurement | None) -> list[float]:

@@ -73,18 +73,14 @@ def compared(
     return comparison, number
 
 
-def test_both_are_checked_after_each_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_are_checked_after_each_measurement(tmp_path, monkeypatch):
     comparison, checks = compared(tmp_path, monkeypatch, ())
     assert checks == 4
     assert len(comparison.judgements) == 1
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_a_new_kernel_that_is_right_only_at_first_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_new_kernel_that_is_right_only_at_first_fails(tmp_path, monkeypatch, number):
     comparison, _ = compared(tmp_path, monkeypatch, (number,))
     assert not comparison.passed
     (failed,) = comparison.failed
@@ -93,8 +89,8 @@ def test_a_new_kernel_that_is_right_only_at_first_fails(
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_with_a_baseline_that_is_right_only_at_first_nothing_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+    tmp_path, monkeypatch, number
+):
     comparison, _ = compared(tmp_path, monkeypatch, (number,))
     assert not comparison.judgements
     (unknown,) = comparison.missing_in_base
@@ -115,27 +111,21 @@ def disturb(monkeypatch: pytest.MonkeyPatch, numbers: Container[int]) -> list[in
     return made
 
 
-def test_a_round_in_which_the_clock_steps_is_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_in_which_the_clock_steps_is_measured_again(tmp_path, monkeypatch):
     made = disturb(monkeypatch, {3})
     comparison, _ = compared(tmp_path, monkeypatch, ())
     (judgement,) = comparison.judgements
     assert (len(made), judgement.reasons) == (6, ())
 
 
-def test_rounds_that_are_all_disturbed_end_and_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_that_are_all_disturbed_end_and_say_so(tmp_path, monkeypatch):
     made = disturb(monkeypatch, range(100))
     comparison, _ = compared(tmp_path, monkeypatch, ())
     (judgement,) = comparison.judgements
     assert (len(made), judgement.reasons) == (12, ("flagged: clock_step",))
 
 
-def test_what_was_judged_before_an_interruption_is_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_judged_before_an_interruption_is_returned(tmp_path, monkeypatch):
     measured = iter(range(1, 100))
     measure = EnergyMeter.measure
 

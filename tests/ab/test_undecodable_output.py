@@ -30,7 +30,7 @@ def noisy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_that_prints_bytes_has_an_end(noisy: Path) -> None:
+def test_a_run_that_prints_bytes_has_an_end(noisy):
     (noisy / "test_it.py").write_text("def test_it(): assert False")
     run = run_pytest(noisy, ["test_it.py"], "one")
     assert run.failed
@@ -38,7 +38,7 @@ def test_a_run_that_prints_bytes_has_an_end(noisy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_prints_bytes_and_fails_is_one_message(noisy: Path) -> None:
+def test_a_run_that_prints_bytes_and_fails_is_one_message(noisy):
     with pytest.raises(InputError, match="pytest rejects its arguments at one"):
         run_pytest(noisy, ["missing.py"], "one")
     (noisy / "test_it.py").write_text("import os\ndef test_it(): os._exit(9)")
@@ -46,7 +46,7 @@ def test_a_run_that_prints_bytes_and_fails_is_one_message(noisy: Path) -> None:
         run_pytest(noisy, ["test_it.py"], "one")
 
 
-def test_a_repository_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_a_repository_may_have_a_name_that_is_no_text(tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     try:
         folder.mkdir()
@@ -56,7 +56,7 @@ def test_a_repository_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert Path(run_git(folder, "rev-parse", "--show-toplevel")) == folder.resolve()
 
 
-def test_no_output_of_a_program_is_taken_for_text() -> None:
+def test_no_output_of_a_program_is_taken_for_text():
     found = [
         f"{path.relative_to(PACKAGE)}:{call.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))

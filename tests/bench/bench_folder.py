@@ -1,7 +1,11 @@
 """Where the benches are, and the settings of a project that holds a copy of them."""
 
+from __future__ import annotations
+
+import shutil
 from pathlib import Path
 
+import pytest
 from small_project import QUICK
 
 ROOT = Path(__file__).parents[2]
@@ -11,3 +15,18 @@ addopts = "--strict-markers {QUICK} -p no:benchmark -p no:platformdirs"
 filterwarnings = ["error"]
 gpu_device = "emulated"
 """
+
+
+def bench_folder(pytester: pytest.Pytester, named: str) -> pytest.Pytester:
+    """A project with one of the benches, such as ``bench/test_gemm.py``."""
+    (pytester.path / "bench").mkdir()
+    for name in ("conftest.py", named):
+        shutil.copyfile(ROOT / name, pytester.path / name)
+    (pytester.path / "pyproject.toml").write_text(INI)
+    return pytester
+
+
+def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
+    """What is between the brackets of the ids of the items that these arguments select."""
+    result = folder.runpytest_inprocess("--collect-only", "-q", *arguments)
+    return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +50,17 @@ class Bench:
 
     def run(self, *arguments: str) -> pytest.RunResult:
         return self.pytester.runpytest_inprocess("bench", *arguments)
+
+    def refuses(self, *arguments: str, said: str) -> None:
+        """Check that the run ends with one sentence, no traceback, and nothing measured."""
+        result = self.run(*arguments)
+        assert result.ret != pytest.ExitCode.OK
+        result.stdout.fnmatch_lines([said.replace("[", "[[]")])
+        assert result.parseoutcomes().get("errors", result.parseoutcomes().get("error")) == 1
+        text = result.stdout.str()
+        assert "Traceback" not in text
+        assert "conftest.py:" not in text
+        assert not (self.path / ".gpuenergy").exists()
 
     def ids(self, *arguments: str) -> list[str]:
         """Ids of the items, without the test's name."""
@@ -103,18 +112,3 @@ def bench(pytester: pytest.Pytester) -> Bench:
     shutil.copy(ROOT / "conftest.py", pytester.path)
     shutil.copy(ROOT / "bench" / "test_conv2d.py", pytester.path / "bench")
     return Bench(pytester)
-
-
-@pytest.fixture
-def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in for a tuner hangs after two trials; then all the time that it has is over."""
-    import tuner_process
-
-    monkeypatch.setenv("FAKE_TUNER", "hang")
-
-    def monotonic() -> float:
-        hangs = any(path.read_text().count("\n") == 2 for path in tmp_path.rglob("trials.jsonl"))
-        return 1e6 if hangs else 0.0
-
-    clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
-    monkeypatch.setattr(tuner_process, "time", clock)

@@ -121,26 +121,23 @@ def test_layers_without_records_are_told(bench: Bench) -> None:
 
 def test_a_network_without_any_records_is_refused(bench: Bench) -> None:
     bench.give_case7("mine", good=1)
-    result = bench.run("--records", "mine", "--network", "yolo")
-    _assert_refused(bench, result, "There are no records for yolo00 in */mine *")
-
-
-def test_an_unknown_network_is_refused(bench: Bench) -> None:
-    bench.give_records(1)
-    sentence = "There is no network 'vgg': choose one of cases, resnet, yolo, gemm, project."
-    _assert_refused(bench, bench.run("--network", "cases,vgg"), sentence)
+    sentence = "There are no records for yolo00 in */mine *"
+    bench.refuses("--records", "mine", "--network", "yolo", said=sentence)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--network", "cases,vgg"], "There is no network 'vgg': choose one of cases, *, project."),
         (["--case", "case9"], "There is no workload 'case9': choose one of case1, *"),
         (["--case", ","], "No workload is named: *"),
     ],
 )
-def test_an_unknown_case_is_refused(bench: Bench, words: list[str], sentence: str) -> None:
+def test_an_unknown_network_or_case_is_refused(
+    bench: Bench, words: list[str], sentence: str
+) -> None:
     bench.give_records(1)
-    _assert_refused(bench, bench.run(*words), sentence)
+    bench.refuses(*words, said=sentence)
 
 
 def test_quick_takes_the_ends_of_each_network(bench: Bench) -> None:
@@ -163,7 +160,7 @@ def test_a_malformed_workload_of_the_project_is_refused(bench: Bench) -> None:
     bench.give_records(1)
     with (bench.path / "pyproject.toml").open("a") as stream:
         stream.write("[tool.gpuenergy.workloads]\nblock = 3\n")
-    _assert_refused(bench, bench.run(), "*pyproject.toml: the workload 'block' must be a list *")
+    bench.refuses(said="*pyproject.toml: the workload 'block' must be a list *")
 
 
 def test_records_may_lie_elsewhere(bench: Bench) -> None:
@@ -221,16 +218,14 @@ def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Ben
 )
 def test_kernels_that_there_are_not_are_refused(bench: Bench, words: str, sentence: str) -> None:
     bench.give_records(4)
-    _assert_refused(bench, bench.run(f"--kernels={words}"), sentence)
+    bench.refuses(f"--kernels={words}", said=sentence)
 
 
 def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
     (bench.path / "nowhere").mkdir()
-    result = bench.run("--records", "nowhere")
-    _assert_refused(
-        bench,
-        result,
-        "There are no records for case1 in */nowhere (no file case1_*.json): "
+    bench.refuses(
+        *("--records", "nowhere"),
+        said="There are no records for case1 in */nowhere (no file case1_*.json): "
         "make them with 'gpuenergy tune --case case1 --out */nowhere'.",
     )
 
@@ -238,7 +233,7 @@ def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
 def test_bundled_records_must_be_complete(bench: Bench) -> None:
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
-    _assert_refused(bench, bench.run(), "There are no records for case4 in */bench/records (*")
+    bench.refuses(said="There are no records for case4 in */bench/records (*")
 
 
 @pytest.mark.parametrize(
@@ -249,14 +244,14 @@ def test_bundled_records_must_be_complete(bench: Bench) -> None:
 def test_a_file_that_is_no_record_file_is_refused(bench: Bench, content: str) -> None:
     bench.give_records(1)
     (bench.records / file_name(CASE1)).write_text(content)
-    _assert_refused(bench, bench.run(), "The record file */case1_*.json cannot be used, because *")
+    bench.refuses(said="The record file */case1_*.json cannot be used, because *")
 
 
 def test_a_record_file_cut_short_is_refused(bench: Bench) -> None:
     bench.give_records(3)
     path = bench.records / file_name(CASE7)
     path.write_text(path.read_text()[:-200])
-    _assert_refused(bench, bench.run(), "The record file */case7_*.json cannot be used, because *")
+    bench.refuses(said="The record file */case7_*.json cannot be used, because *")
 
 
 def test_the_records_of_another_case_are_refused(bench: Bench) -> None:
@@ -264,7 +259,7 @@ def test_the_records_of_another_case_are_refused(bench: Bench) -> None:
     path = bench.records / file_name(CASE1)
     path.write_text((bench.records / file_name(CASE7)).read_text())
     sentence = "The record file */case1_*.json contains kernels of case7 instead of case1: *"
-    _assert_refused(bench, bench.run(), sentence)
+    bench.refuses(said=sentence)
 
 
 def test_collecting_it_all_imports_nothing_heavy(bench: Bench) -> None:
@@ -279,14 +274,3 @@ def test_collecting_it_all_imports_nothing_heavy(bench: Bench) -> None:
     )
     assert done.stdout.splitlines()[-1] == "0 []"
     assert "875 tests collected" in done.stdout
-
-
-def _assert_refused(bench: Bench, result: pytest.RunResult, sentence: str) -> None:
-    """One sentence, no traceback, and nothing measured."""
-    assert result.ret != pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([sentence.replace("[", "[[]")])
-    assert result.parseoutcomes().get("errors", result.parseoutcomes().get("error")) == 1
-    text = result.stdout.str()
-    assert "Traceback" not in text
-    assert "conftest.py:" not in text
-    assert not (bench.path / ".gpuenergy").exists()

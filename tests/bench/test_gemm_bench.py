@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from bench_folder import INI, ROOT
+from bench_folder import ROOT, bench_folder, ids as ids_of
 
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
@@ -28,16 +28,11 @@ SMALL = Gemm("small", 8, 6, 5)
 
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> pytest.Pytester:
-    (pytester.path / "bench").mkdir()
-    for name in ("conftest.py", NAMED):
-        shutil.copyfile(ROOT / name, pytester.path / name)
-    (pytester.path / "pyproject.toml").write_text(INI)
-    return pytester
+    return bench_folder(pytester, NAMED)
 
 
 def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
-    result = folder.runpytest_inprocess("--collect-only", "-q", "--powercap", "1", *arguments)
-    return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]
+    return ids_of(folder, "--powercap", "1", *arguments)
 
 
 def test_both_layouts_run_unless_one_is_chosen(folder: pytest.Pytester) -> None:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bench_folder import INI, ROOT
+from bench_folder import bench_folder, ids as ids_of
 from recorded_profile import BLOOM, copy_bloom
 
 from pytest_gpuenergy.report import load_report
@@ -19,17 +19,13 @@ EMULATED = ("--gpu-device", "emulated:h200", "--powercap", "5")
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with the bench, and the profile ``bloom/``."""
-    (pytester.path / "bench").mkdir()
-    for name in ("conftest.py", NAMED):
-        shutil.copyfile(ROOT / name, pytester.path / name)
-    (pytester.path / "pyproject.toml").write_text(INI)
+    bench_folder(pytester, NAMED)
     copy_bloom(pytester.path / "bloom")
     return pytester
 
 
 def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
-    result = folder.runpytest_inprocess("--collect-only", "-q", *EMULATED, *arguments)
-    return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]
+    return ids_of(folder, *EMULATED, *arguments)
 
 
 def test_each_call_and_each_whole_is_an_item(folder: pytest.Pytester) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_folder import INI, ROOT
+from bench_folder import ROOT, bench_folder, ids as ids_of
 from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
 from msgspec import convert
 from search_folders import write_search
@@ -31,11 +31,9 @@ def scale(x, y, by, n, ITEMS):
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with the bench and two specs: ``scale``, and ``scale_triton``."""
+    bench_folder(pytester, NAMED)
     specs = pytester.path / "bench/search/kernels"
     specs.mkdir(parents=True)
-    for name in ("conftest.py", NAMED):
-        shutil.copyfile(ROOT / name, pytester.path / name)
-    (pytester.path / "pyproject.toml").write_text(INI)
     write(specs)
     launch = {"grid": ["ceil_div(N, ITEMS)"], "constants": {"ITEMS": 256}}
     fields = {"name": "scale_triton", "language": "triton", "source": TRITON, "launch": launch}
@@ -69,8 +67,7 @@ def searched_and_measured(page: Path) -> set[str]:
 
 
 def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
-    result = folder.runpytest_inprocess("--collect-only", "-q", *EMULATED, *arguments)
-    return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]
+    return ids_of(folder, *EMULATED, *arguments)
 
 
 def test_without_results_there_are_the_baselines(folder: pytest.Pytester) -> None:

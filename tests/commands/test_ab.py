@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_outcomes import ended
 from report_fixtures import a_run
 from small_project import INI, LINE, SLOWER
 
@@ -113,11 +114,10 @@ def test_an_id_that_a_report_shows_chooses_its_kernel(
 
 
 @pytest.mark.thorough
-def test_a_faster_revision_is_better(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_faster_revision_is_better(repository: Path) -> None:
     change(repository, LINE, SLOWER)
     words = ["ab", "HEAD", "HEAD~1", "--powercap", "1", "--fail", "edp:0.5%", "--rounds", "4"]
-    assert main(words) == 0
-    assert "2 BETTER" in capsys.readouterr().out
+    assert "2 BETTER" in ended(0, *words).out
 
 
 @pytest.mark.thorough
@@ -180,13 +180,10 @@ def test_a_kernel_that_is_wrong_now_fails(
     assert "no longer measured: scale-b064-200W (" in capsys.readouterr().out
 
 
-def test_items_of_one_revision_only_are_told(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_items_of_one_revision_only_are_told(repository: Path) -> None:
     change(repository, "[64, 128]", "[128, 256]")
     change(repository, '["b064", "b128"]', '["b128", "b256"]')
-    assert main(["ab", "HEAD~2", "HEAD", "--powercap", "1"]) == 0
-    out = capsys.readouterr().out
+    out = ended(0, "ab", "HEAD~2", "HEAD", "--powercap", "1").out
     assert "missing from the baseline: scale-b256-200W" in out
     assert "missing from the new run: scale-b064-200W" in out
 
@@ -207,11 +204,8 @@ def test_items_of_one_revision_only_are_told(
     ],
     ids=" ".join,
 )
-def test_wrong_usage_ends_with_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert words in capsys.readouterr().err
+def test_wrong_usage_ends_with_2(arguments: list[str], words: str) -> None:
+    assert words in ended(2, *arguments).err
 
 
 PLAIN = "def test_b128_is_even():\n    assert 128 % 2 == 0\n"
@@ -223,13 +217,14 @@ CALLABLE = "def test_callable(energy_benchmark):\n    energy_benchmark(print)\n"
     [pytest.param(PLAIN, marks=pytest.mark.thorough), f"{PLAIN}    assert 1 == 2\n"],
     ids=["pass", "fail"],
 )
-def test_tests_without_an_energy_item_are_refused(
-    repository: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_tests_without_an_energy_item_are_refused(repository: Path, text: str) -> None:
     (repository / "test_unit.py").write_text(text)
     commit("A unit test")
-    assert main(["ab", "HEAD", "HEAD", "test_unit.py", "-k", "b128"]) == 2
-    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    (error,) = [
+        line
+        for line in ended(2, "ab", "HEAD", "HEAD", "test_unit.py", "-k", "b128").err.splitlines()
+        if "error" in line
+    ]
     assert "Neither HEAD (" in error
     assert error.endswith("as in gpuenergy ab main HEAD bench -k case1.")
 
@@ -239,28 +234,22 @@ def test_tests_without_an_energy_item_are_refused(
     ["HEAD", pytest.param("HEAD~1", marks=pytest.mark.thorough)],
     ids=["head only", "base only"],
 )
-def test_a_bench_that_only_one_revision_has_is_refused(
-    repository: Path, capsys: pytest.CaptureFixture[str], newer: str
-) -> None:
+def test_a_bench_that_only_one_revision_has_is_refused(repository: Path, newer: str) -> None:
     git("mv", "test_scale.py", "scale.py")
     (repository / "test_unit.py").write_text(PLAIN)
     commit("No bench")
     git("mv", "scale.py", "test_scale.py")
     commit("A bench")
     older = "HEAD~1" if newer == "HEAD" else "HEAD"
-    assert main(["ab", older, newer, "--powercap", "1", "--fail", "edp:1%"]) == 2
-    said = capsys.readouterr().err
+    said = ended(2, "ab", older, newer, "--powercap", "1", "--fail", "edp:1%").err
     head, base = (git("rev-parse", revision)[:12] for revision in ("HEAD", "HEAD~1"))
     assert f"HEAD ({head}) has energy items but HEAD~1 ({base}) has none" in said
 
 
-def test_energy_items_that_cannot_be_exported_are_refused(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_energy_items_that_cannot_be_exported_are_refused(repository: Path) -> None:
     (repository / "test_scale.py").write_text(CALLABLE)
     commit("A callable")
-    assert main(["ab", "HEAD", "HEAD"]) == 2
-    assert "None of the energy items at HEAD (" in capsys.readouterr().err
+    assert "None of the energy items at HEAD (" in ended(2, "ab", "HEAD", "HEAD").err
 
 
 def test_energy_items_that_all_fail_before_their_kernels_are_shown(
@@ -277,15 +266,12 @@ def test_energy_items_that_all_fail_before_their_kernels_are_shown(
     assert "assert 64 == 'odd'" in said
 
 
-def test_a_cap_that_could_be_set_for_no_item_is_an_error(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cap_that_could_be_set_for_no_item_is_an_error(repository: Path) -> None:
     (repository / "pyproject.toml").write_text(
         f'{INI}\n[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 200]'
     )
     commit("A table")
-    assert main(["ab", "HEAD", "HEAD", "--powercap", "1,2", "--fail", "edp:1%"]) == 1
-    said = capsys.readouterr().err
+    said = ended(1, "ab", "HEAD", "HEAD", "--powercap", "1,2", "--fail", "edp:1%").err
     assert said.count("The power cap 100W could not be set for any item: ") == 1
     assert said.splitlines()[-1].startswith("gpuenergy: error: At HEAD (")
 

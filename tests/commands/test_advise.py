@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_outcomes import ended
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
@@ -17,6 +18,14 @@ from pytest_gpuenergy.record import Interval, Measurement, StationInfo
 from pytest_gpuenergy.report import Report, write_json
 
 Make = Callable[..., Any]
+
+
+def printed(*words: object) -> str:
+    return ended(0, "advise", *words).out
+
+
+def refused(*words: object) -> str:
+    return ended(2, "advise", *words).err
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +73,9 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
-    write: Make, sweep: list[Measurement], capsys: Capture
+    write: Make, sweep: list[Measurement]
 ) -> None:
-    assert main(["advise", write(*sweep)]) == 0
-    heading, advice, *lines = capsys.readouterr().out.splitlines()
+    heading, advice, *lines = printed(write(*sweep)).splitlines()
     assert heading == "NVIDIA H200 (emulated), run 20260102T030405-abcdef: least EDP"
     assert advice == "all 2 workloads together: 700W-1500MHz"
     assert lines[0].startswith("  time +2.0 % (+1.")
@@ -82,17 +90,15 @@ def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
 
 
 def test_a_narrow_terminal_is_not_exceeded(
-    write: Make, sweep: list[Measurement], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    write: Make, sweep: list[Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")
-    assert main(["advise", write(*sweep)]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
+    assert max(map(len, printed(write(*sweep)).splitlines())) <= 50
 
 
-def test_json_has_everything(write: Make, sweep: list[Measurement], capsys: Capture) -> None:
+def test_json_has_everything(write: Make, sweep: list[Measurement]) -> None:
     options = ["--slower-by", "5%", "--weights", "resnet03=3", "--json", "-"]
-    assert main(["advise", write(*sweep), *options]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed(write(*sweep), *options))
     assert (document["objective"], document["slower_by"]) == ("energy", 0.05)
     assert document["emulated"] is True
     assert document["weights"] == {"resnet03": 3.0, "resnet06": 1.0}
@@ -113,41 +119,33 @@ def test_json_has_everything(write: Make, sweep: list[Measurement], capsys: Capt
     assert document["apart"]["energy"]["change"] == pytest.approx(-0.3)
 
 
-def test_markdown_is_escaped(write: Make, at_clock: Make, capsys: Capture) -> None:
+def test_markdown_is_escaped(write: Make, at_clock: Make) -> None:
     rows = [at_clock(1, 5, workload="a|<b>"), at_clock(1, 3, workload="a|<b>", energy_mj=50.0)]
-    assert main(["advise", write(*rows), "--md", "-"]) == 0
-    out = capsys.readouterr().out
+    out = printed(write(*rows), "--md", "-")
     assert out.startswith("# NVIDIA H200 (emulated), run")
     assert "<b>" not in out
     assert "energy -50.0 %" in out
 
 
-def test_a_network_names_the_layers_that_are_missing(
-    write: Make, sweep: list[Measurement], capsys: Capture
-) -> None:
-    assert main(["advise", write(*sweep), "--network", "resnet"]) == 0
+def test_a_network_names_the_layers_that_are_missing(write: Make, sweep: list[Measurement]) -> None:
     assert (
         "without a clean measurement, and not in the sums: resnet01, resnet02, resnet04, resnet05, "
         "resnet07 and 6 more"
-    ) in capsys.readouterr().out
+    ) in printed(write(*sweep), "--network", "resnet")
 
 
-def test_a_case_is_advised_alone(write: Make, sweep: list[Measurement], capsys: Capture) -> None:
-    assert main(["advise", write(*sweep), "--case", "resnet06"]) == 0
-    out = capsys.readouterr().out
+def test_a_case_is_advised_alone(write: Make, sweep: list[Measurement]) -> None:
+    out = printed(write(*sweep), "--case", "resnet06")
     assert "resnet06: 700W-1500MHz" in out
     assert "by itself" not in out
 
 
-def test_without_a_common_setpoint_each_is_advised_by_itself(
-    write: Make, at_clock: Make, capsys: Capture
-) -> None:
+def test_without_a_common_setpoint_each_is_advised_by_itself(write: Make, at_clock: Make) -> None:
     rows = [
         at_clock(1, 3, workload="case1"),
         at_clock(1, 5, workload="case2"),
     ]
-    assert main(["advise", write(*rows)]) == 1
-    out = capsys.readouterr().out
+    out = ended(1, "advise", write(*rows)).out
     assert "no setpoint has a clean measurement of every workload" in out
     assert (
         "setpoints that lack workloads, and are no choice for all: 450W (case2), 700W (case1)"
@@ -156,41 +154,37 @@ def test_without_a_common_setpoint_each_is_advised_by_itself(
     assert "450W" in out.splitlines()[-2]
 
 
-def test_runs_are_merged(
-    sweep: list[Measurement], report: Make, project: Path, capsys: Capture
-) -> None:
+def test_runs_are_merged(sweep: list[Measurement], report: Make, project: Path) -> None:
     write_json(report(*sweep[:6], run_id="a"), project / "a.json")
     write_json(report(*sweep[6:], run_id="b"), project / "b.json")
-    assert main(["advise", "a.json", "b.json"]) == 0
-    assert "all 2 workloads together" in capsys.readouterr().out
+    assert "all 2 workloads together" in printed("a.json", "b.json")
 
 
 H100 = StationInfo("GPU-9", "NVIDIA H100", "h", "sm_90", True, {}, {})
 
 
 def test_gpu_models_are_never_mixed(
-    write: Make, report: Make, sweep: list[Measurement], at_clock: Make, capsys: Capture
+    write: Make, report: Make, sweep: list[Measurement], at_clock: Make
 ) -> None:
     other = at_clock(1, 1, workload="resnet03", gpu_uuid="GPU-9")
     path = write(*sweep, other, stations=(report().run.station, H100))
-    assert main(["advise", path]) == 2
-    error = capsys.readouterr().err
+    error = refused(path)
     assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (emulated))" in error
-    assert main(["advise", path, "--gpu", "h100"]) == 0
-    assert capsys.readouterr().out.startswith("NVIDIA H100 (emulated), run")
-    assert main(["advise", path, "--gpu", "NVIDIA"]) == 2
-    assert "names 2 of the GPU models" in capsys.readouterr().err
+    assert printed(path, "--gpu", "h100").startswith("NVIDIA H100 (emulated), run")
+    assert "names 2 of the GPU models" in refused(path, "--gpu", "NVIDIA")
 
 
 def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
-    sweep: list[Measurement], report: Make, project: Path, capsys: Capture
+    sweep: list[Measurement], report: Make, project: Path
 ) -> None:
     write_json(report(*sweep, run_id="a"), project / "a.json")
     write_json(report(*sweep, run_id="b", gpu_name="NVIDIA H100"), project / "b.json")
-    assert main(["advise", "a.json", "b.json"]) == 2
-    assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (em" in capsys.readouterr().err
-    assert main(["advise", "a.json", "b.json", "--gpu", "h200"]) == 0
-    assert capsys.readouterr().out.startswith("NVIDIA H200 (emulated), run a: ")
+    assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (em" in refused(
+        "a.json", "b.json"
+    )
+    assert printed("a.json", "b.json", "--gpu", "h200").startswith(
+        "NVIDIA H200 (emulated), run a: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,37 +205,29 @@ def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
     ],
 )
 def test_what_is_not_understood_is_said(
-    write: Make, sweep: list[Measurement], options: list[str], said: str, capsys: Capture
+    write: Make, sweep: list[Measurement], options: list[str], said: str
 ) -> None:
-    assert main(["advise", write(*sweep), *options]) == 2
-    error = capsys.readouterr().err
+    error = refused(write(*sweep), *options)
     assert said in error
     assert error.count("\n") == 1
 
 
 def test_without_clean_figures_there_is_no_advice(
-    write: Make, at_clock: Make, failed: Make, capsys: Capture
+    write: Make, at_clock: Make, failed: Make
 ) -> None:
     rows = [at_clock(1, 5, validity=("legacy",)), replace(failed(2), node_id="other")]
-    assert main(["advise", write(*rows)]) == 2
-    assert "(1 flagged legacy, 1 failed)" in capsys.readouterr().err
-    assert main(["advise", write()]) == 2
-    assert "None of the 0 measurements" in capsys.readouterr().err
+    assert "(1 flagged legacy, 1 failed)" in refused(write(*rows))
+    assert "None of the 0 measurements" in refused(write())
 
 
-def test_intervals_without_bounds_are_no_error(
-    write: Make, sweep: list[Measurement], capsys: Capture
-) -> None:
+def test_intervals_without_bounds_are_no_error(write: Make, sweep: list[Measurement]) -> None:
     ends = Interval(0.0, 1e50)
     wide = [replace(m, time_ms_ci95=ends, energy_mj_ci95=ends, edp_mj_ms_ci95=ends) for m in sweep]
-    assert main(["advise", write(*wide)]) == 0
-    assert "as good within noise" in capsys.readouterr().out
+    assert "as good within noise" in printed(write(*wide))
     assert main(["advise", write(*wide), "--json", "-"]) == 0
 
 
-def test_workloads_that_share_a_name_are_told_apart(
-    write: Make, sweep: list[Measurement], capsys: Capture
-) -> None:
+def test_workloads_that_share_a_name_are_told_apart(write: Make, sweep: list[Measurement]) -> None:
     padded = {"kind": "conv2d", "padding": "1"}
     rows = [
         replace(m, workload=replace(m.workload, name="layer", parameters=padded))
@@ -249,8 +235,7 @@ def test_workloads_that_share_a_name_are_told_apart(
         else replace(m, workload=replace(m.workload, name="layer"))
         for m in sweep
     ]
-    assert main(["advise", write(*rows)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(write(*rows)).splitlines()
     assert (
         "layer stands for several workloads, which count as such: give each a name of " in lines[1]
     )
@@ -260,7 +245,7 @@ def test_workloads_that_share_a_name_are_told_apart(
 
 
 def test_what_is_not_exact_or_not_sure_is_said(
-    write: Make, at_clock: Make, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    write: Make, at_clock: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_gpuenergy.advice.solve.MAX_STATES", 1)
     rng = random.Random(2)
@@ -275,8 +260,7 @@ def test_what_is_not_exact_or_not_sure_is_said(
         for layer in range(6)
         for rank in range(8)
     ]
-    assert main(["advise", write(*rows), "--slower-by", "2%"]) == 0
-    out = capsys.readouterr().out
+    out = printed(write(*rows), "--slower-by", "2%")
     assert re.search(
         r"other kernels might take up to [0-9.]+ % less: the search was cut short", out
     )

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_outcomes import ended
 from report_fixtures import a_run
 from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands import CACHE_FOLDERS
 from pytest_gpuenergy.engine import arenas_for, verify_on_device
 from pytest_gpuenergy.fleet import own_copy
 from pytest_gpuenergy.kernels import SIGN, Job, Kernel, Launch, write_export
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import RunFolder, latest_run
-from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
+from pytest_gpuenergy.support import CACHE_FOLDERS, cache_dir, compiled_dir, state_dir
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 HASH = "0123456789abcdef" * 4
@@ -90,37 +90,30 @@ def test_drafts_of_runs_that_were_killed_are_removed(project: Path, place: str, 
     assert not (project / ".gpuenergy").exists()
 
 
-def test_what_goes_is_listed_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_goes_is_listed_first(project: Path) -> None:
     folder = make_run(project)
     home = [project / ".gpuenergy" / name for name in ("latest", ".gitignore")]
     sizes = [sum(path.stat().st_size for path in some) for some in (folder.iterdir(), home)]
-    assert main(["clean", "--yes"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert ended(0, "clean", "--yes").out.splitlines() == [
         f"{folder}: 4 files, {sizes[0]} B",
         f"{project / '.gpuenergy'}: 2 files, {sizes[1]} B",
         f"removed 6 files, {sum(sizes)} B",
     ]
 
 
-def test_every_file_is_listed_where_that_is_asked_for(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_file_is_listed_where_that_is_asked_for(project: Path) -> None:
     folder = make_run(project)
-    assert main(["clean", "--files", "--yes"]) == 0
-    assert str(folder / "run.json") in capsys.readouterr().out.splitlines()
+    assert str(folder / "run.json") in ended(0, "clean", "--files", "--yes").out.splitlines()
 
 
 @pytest.mark.parametrize(("size", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2 << 20, "2.1 MB")])
-def test_sums_have_a_unit_that_suits_them(
-    project: Path, capsys: pytest.CaptureFixture[str], size: int, words: str
-) -> None:
+def test_sums_have_a_unit_that_suits_them(project: Path, size: int, words: str) -> None:
     folder = make_run(project)
     for path in (folder / "run.json", folder / "anchors.jsonl", folder / "stations.jsonl"):
         path.write_text("")
     (folder / "measurements.jsonl").write_text("x" * size)
     assert main(["clean", "--keep", "1"]) == 0
-    assert main(["clean", "--yes"]) == 0
-    assert f"{folder}: 4 files, {words}" in capsys.readouterr().out
+    assert f"{folder}: 4 files, {words}" in ended(0, "clean", "--yes").out
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, ["c"]), (2, ["b", "c"]), (9, ["a", "b", "c"])])
@@ -142,9 +135,8 @@ def test_a_run_that_was_resumed_counts_as_the_last(project: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", ""])
-def test_a_number_to_keep_must_be_one(capsys: pytest.CaptureFixture[str], number: str) -> None:
-    assert main(["clean", f"--keep={number}"]) == 2
-    assert "is not a number above zero" in capsys.readouterr().err
+def test_a_number_to_keep_must_be_one(number: str) -> None:
+    assert "is not a number above zero" in ended(2, "clean", f"--keep={number}").err
 
 
 def exported(project: Path, name: str = "out") -> Path:
@@ -152,12 +144,9 @@ def exported(project: Path, name: str = "out") -> Path:
     return project / name
 
 
-def test_exports_are_removed_where_that_is_asked_for(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exports_are_removed_where_that_is_asked_for(project: Path) -> None:
     folder = exported(project)
-    assert main(["clean", "--yes"]) == 0
-    assert f"kept without --exports: {folder}: 3 files, " in capsys.readouterr().out
+    assert f"kept without --exports: {folder}: 3 files, " in ended(0, "clean", "--yes").out
     assert (folder / "driver.cu").exists()
     assert main(["clean", "--exports", "--yes"]) == 0
     assert list(project.iterdir()) == []
@@ -178,7 +167,7 @@ def test_what_somebody_added_to_an_export_or_changed_in_it_is_kept(project: Path
 
 @pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "a/../../mine", "", "link/mine"])
 def test_a_list_that_leads_out_of_its_folder_is_refused(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    project: Path, tmp_path: Path, name: str
 ) -> None:
     (mine := tmp_path / "mine").write_text("mine")
     (project / "mine").write_text("mine")
@@ -187,26 +176,21 @@ def test_a_list_that_leads_out_of_its_folder_is_refused(
     digest = hashlib.sha256(b"mine").hexdigest()
     sign = {"made_by": "pytest-gpuenergy", "files": {name: digest}}
     (folder / SIGN).write_text(json.dumps(sign))
-    assert main(["clean", "--exports", "--yes"]) == 2
-    assert "which is not in its folder" in capsys.readouterr().err
+    assert "which is not in its folder" in ended(2, "clean", "--exports", "--yes").err
     assert mine.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": "me", "files": {}}', "\0"])
-def test_a_damaged_list_is_one_sentence(
-    project: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_a_damaged_list_is_one_sentence(project: Path, text: str) -> None:
     folder = exported(project)
     (folder / SIGN).write_text(text)
     assert main(["clean", "--yes"]) == 0  # it does not concern the runs
-    assert main(["clean", "--exports", "--yes"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert ended(2, "clean", "--exports", "--yes").err.count("\n") == 1
     assert (folder / "driver.cu").exists()
 
 
-def test_without_a_run_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["clean"]) == 0
-    assert capsys.readouterr().out == "nothing to remove\n"
+def test_without_a_run_there_is_nothing_to_do() -> None:
+    assert ended(0, "clean").out == "nothing to remove\n"
 
 
 @pytest.mark.parametrize(
@@ -253,12 +237,9 @@ def test_a_clean_that_kept_something_can_be_repeated(project: Path) -> None:
     assert list(project.iterdir()) == []
 
 
-def test_a_folder_of_that_name_made_by_somebody_else_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_that_name_made_by_somebody_else_is_refused(project: Path) -> None:
     (project / ".gpuenergy" / "runs").mkdir(parents=True)
-    assert main(["clean", "--yes"]) == 2
-    assert "was not made by gpuenergy" in capsys.readouterr().err
+    assert "was not made by gpuenergy" in ended(2, "clean", "--yes").err
     assert (project / ".gpuenergy" / "runs").exists()
 
 
@@ -403,11 +384,8 @@ def copy(project: Path) -> Path:
     return made
 
 
-def test_what_fleets_have_left_is_named_and_kept_unless_asked_for(
-    copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["clean", "--yes"]) == 0
-    assert f"kept without --fleet: {state_dir('fleet')}: " in capsys.readouterr().out
+def test_what_fleets_have_left_is_named_and_kept_unless_asked_for(copy: Path) -> None:
+    assert f"kept without --fleet: {state_dir('fleet')}: " in ended(0, "clean", "--yes").out
     assert (copy / "pyproject.toml").exists()
     assert (copy / ".gpuenergy" / "runs" / "a").is_dir()
 

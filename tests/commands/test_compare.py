@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_outcomes import ended
 from gate_simulation import Session, drawn_measurement
 from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
@@ -23,6 +24,10 @@ from pytest_gpuenergy.report import Report, RunFolder, json_document, load_repor
 MakeRun = Callable[..., None]
 STEADY = Session(0.0, 0.0)
 RUN = a_run(software={"driver": "580"})
+
+
+def printed(*words: object) -> str:
+    return ended(0, "compare", *words).out
 
 
 def measurement(label: str = "k01", edp: float = 1.0, seed: int = 0) -> Measurement:
@@ -54,28 +59,23 @@ def test_a_good_run_ends_with_0_and_a_bad_one_with_1(
     make_run("a", measurement())
     make_run("b", measurement(seed=1))
     make_run("c", measurement(edp=1.2))
-    assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
-    assert capsys.readouterr().out.endswith(": passed\n")
+    assert printed("a", "b", "--fail", "edp:5%").endswith(": passed\n")
     assert main(["compare", "a", "--fail", "edp:5%"]) == 1  # the latest run
     assert capsys.readouterr().out.endswith(": FAILED\n")
 
 
-def test_without_a_limit_nothing_fails(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_limit_nothing_fails(make_run: MakeRun) -> None:
     make_run("a", measurement())
     make_run("b", measurement(edp=1.2))
-    assert main(["compare", "a", "b"]) == 0
-    assert "3 WORSE" in capsys.readouterr().out
+    assert "3 WORSE" in printed("a", "b")
 
 
-def test_a_gate_with_nothing_to_judge_fails(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_with_nothing_to_judge_fails(make_run: MakeRun) -> None:
     make_run("a", measurement())
     make_run("b", measurement("renamed"))
-    assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 1
-    assert capsys.readouterr().out.endswith("nothing was compared: FAILED; 1 of 1 missing\n")
+    assert ended(1, "compare", "a", "b", "--fail", "edp:5%").out.endswith(
+        "nothing was compared: FAILED; 1 of 1 missing\n"
+    )
     assert main(["compare", "a", "b"]) == 0
 
 
@@ -88,13 +88,10 @@ def test_strict_and_the_deviation_between_sessions_are_heeded(make_run: MakeRun)
     assert main([*words, "--session-sd", "edp:0.1%"]) == 1
 
 
-def test_verdicts_as_json_and_markdown(
-    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verdicts_as_json_and_markdown(make_run: MakeRun, project: Path) -> None:
     make_run("a", measurement())
     make_run("b", measurement(), measurement("k02"))
-    assert main(["compare", "a", "b", "--json", "-", "--md", "out/c.md"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed("a", "b", "--json", "-", "--md", "out/c.md"))
     assert [one["verdict"] for one in document["judgements"]] == ["SAME"] * 3
     assert "missing from the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
 
@@ -124,15 +121,11 @@ def test_in_github_actions_there_are_annotations_too(
     ],
 )
 def test_what_cannot_be_compared_ends_with_2(
-    make_run: MakeRun,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, object],
-    words: str,
+    make_run: MakeRun, changes: dict[str, object], words: str
 ) -> None:
     make_run("a", measurement())
     make_run("b", measurement(), **changes)
-    assert main(["compare", "a", "b"]) == 2
-    assert words in capsys.readouterr().err
+    assert words in ended(2, "compare", "a", "b").err
 
 
 @pytest.mark.parametrize(
@@ -145,17 +138,12 @@ def test_what_cannot_be_compared_ends_with_2(
     ],
 )
 def test_a_baseline_that_cannot_be_read_ends_with_2(
-    make_run: MakeRun,
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    content: str | None,
-    words: str,
+    make_run: MakeRun, project: Path, content: str | None, words: str
 ) -> None:
     make_run("a", measurement())
     if content is not None:
         (project / "base.json").write_text(content)
-    assert main(["compare", "base.json", "a", "--fail", "edp:5%"]) == 2
-    assert words in capsys.readouterr().err
+    assert words in ended(2, "compare", "base.json", "a", "--fail", "edp:5%").err
 
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms")
@@ -200,10 +188,9 @@ def test_any_numbers_are_compared_or_refused(
     assert main(["compare", "base.json", "new.json", "--fail", "edp:5%", *form]) in (0, 1, 2)
 
 
-def test_an_empty_limit_is_refused(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_limit_is_refused(make_run: MakeRun) -> None:
     make_run("a", measurement())
-    assert main(["compare", "a", "a", "--fail", ""]) == 2
-    assert "--fail is empty" in capsys.readouterr().err
+    assert "--fail is empty" in ended(2, "compare", "a", "a", "--fail", "").err
 
 
 HOSTILE = "x|<b>\x1b[2J\n::error::pwned"
@@ -214,11 +201,10 @@ HOSTILE = "x|<b>\x1b[2J\n::error::pwned"
 )
 @pytest.mark.parametrize("form", [[], ["--md", "-"]], ids=["terminal", "markdown"])
 def test_names_command_neither_terminal_nor_github(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str], words: list[str], form: list[str]
+    make_run: MakeRun, words: list[str], form: list[str]
 ) -> None:
     make_run("a", measurement(HOSTILE))
-    assert main([*words, *form]) == 0
-    out = capsys.readouterr().out
+    out = ended(0, *words, *form).out
     assert "x" in out
     assert "\x1b" not in out
     assert not any(line.lstrip().startswith("::") for line in out.splitlines())
@@ -250,9 +236,7 @@ def test_neither_errors_nor_lines_command_the_terminal(
     assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
 
 
-def test_kernels_are_listed_by_rank_not_as_measured(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kernels_are_listed_by_rank_not_as_measured(make_run: MakeRun) -> None:
     def ranked(rank: int) -> Measurement:
         one = measurement(f"k{rank:02d}", seed=rank)
         origin = replace(one.kernel, rank=rank)
@@ -260,27 +244,20 @@ def test_kernels_are_listed_by_rank_not_as_measured(
 
     make_run("a", *map(ranked, (2, 3, 1)))
     for words in (["compare", "a", "a"], ["history"]):
-        assert main(words) == 0
-        out = capsys.readouterr().out
+        out = ended(0, *words).out
         assert out.index("k01") < out.index("k02") < out.index("k03")
 
 
-def test_another_board_is_said_once_and_can_be_allowed(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_board_is_said_once_and_can_be_allowed(make_run: MakeRun) -> None:
     make_run("a", measurement())
     make_run("b", measurement(edp=2.0), gpu_uuid="GPU-2")
-    assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
-    assert "every verdict is in doubt: the board is not" in capsys.readouterr().out
+    assert "every verdict is in doubt: the board is not" in printed("a", "b", "--fail", "edp:5%")
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
 
 
-def test_a_baseline_is_made_from_the_clean_measurements(
-    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_is_made_from_the_clean_measurements(make_run: MakeRun, project: Path) -> None:
     make_run("a", measurement(), replace(measurement("k02"), validity=("not_steady",)))
-    assert main(["baseline", "update"]) == 0
-    out = capsys.readouterr().out
+    out = ended(0, "baseline", "update").out
     assert "left out: simulated-k02-current (flagged: not_steady)\n" in out
     assert out.endswith("gpuenergy-baseline.json: 1 taken, 0 kept\n")
     report = load_report(project / "gpuenergy-baseline.json")
@@ -288,13 +265,12 @@ def test_a_baseline_is_made_from_the_clean_measurements(
 
 
 def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
-    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
+    make_run: MakeRun, project: Path
 ) -> None:
     make_run("a", measurement(), measurement("k02"))
     make_run("b", measurement(edp=1.5))
     assert main(["baseline", "update", "a", "--to", "base.json"]) == 0
-    assert main(["baseline", "update", "b", "--to", "base.json"]) == 0
-    assert "WORSE" in capsys.readouterr().out
+    assert "WORSE" in ended(0, "baseline", "update", "b", "--to", "base.json").out
     report = load_report(project / "base.json")
     assert report.run.run_id == "b"
     figures = {m.kernel.label: m.edp_mj_ms for m in report.measurements}
@@ -322,60 +298,43 @@ def test_updates_of_one_baseline_at_once_are_all_in_it(make_run: MakeRun, projec
     assert {m.kernel.label for m in report.measurements} == set(names)
 
 
-def test_a_baseline_is_of_one_board(
-    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_is_of_one_board(make_run: MakeRun, project: Path) -> None:
     make_run("a", measurement(), measurement("k02"))
     make_run("b", measurement(), gpu_uuid="GPU-2")
     assert main(["baseline", "update", "a"]) == 0
-    assert main(["baseline", "update", "b"]) == 2
-    assert "differ in the board (GPU-1 and GPU-2)" in capsys.readouterr().err
+    assert "differ in the board (GPU-1 and GPU-2)" in ended(2, "baseline", "update", "b").err
     assert main(["baseline", "update", "b", "--replace"]) == 0
     report = load_report(project / "gpuenergy-baseline.json")
     assert [m.kernel.label for m in report.measurements] == ["k01"]
 
 
-def test_nothing_clean_makes_no_baseline(
-    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_clean_makes_no_baseline(make_run: MakeRun, project: Path) -> None:
     make_run("a", replace(measurement(), validity=("not_steady",)))
-    assert main(["baseline", "update"]) == 2
-    assert "no measurement without a flag" in capsys.readouterr().err
+    assert "no measurement without a flag" in ended(2, "baseline", "update").err
     assert not (project / "gpuenergy-baseline.json").exists()
 
 
-def test_history_shows_runs_and_changes(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_history_shows_runs_and_changes(make_run: MakeRun) -> None:
     for day in range(16):
         make_run(f"run{day:02d}", measurement(edp=1.0 if day < 8 else 1.1, seed=day))
-    assert main(["history", "-k", "k01"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ended(0, "history", "-k", "k01").out.splitlines()
     assert lines[0].startswith("simulated-k01-current EDP, NVIDIA H200 GPU-1 (emulated), 16 runs")
     assert lines[-1].startswith("  changed by +") and "from run run08 on" in lines[-1]  # noqa: PT018
-    assert main(["history", "--runs", "3", "--json", "-"]) == 0
-    (series,) = json.loads(capsys.readouterr().out)["series"]
+    (series,) = json.loads(ended(0, "history", "--runs", "3", "--json", "-").out)["series"]
     assert [point["run_id"] for point in series["points"]] == ["run13", "run14", "run15"]
 
 
-def test_history_of_nothing_ends_with_2(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history"]) == 2
-    assert "run pytest first" in capsys.readouterr().err
+def test_history_of_nothing_ends_with_2(make_run: MakeRun) -> None:
+    assert "run pytest first" in ended(2, "history").err
     make_run("a", measurement())
-    assert main(["history", "-k", "k99"]) == 2
-    assert "'k99'" in capsys.readouterr().err
+    assert "'k99'" in ended(2, "history", "-k", "k99").err
 
 
-def test_a_damaged_run_is_left_out_of_the_history(
-    make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_is_left_out_of_the_history(make_run: MakeRun, project: Path) -> None:
     make_run("a", measurement())
     make_run("b", measurement())
     (project / ".gpuenergy/runs/b/run.json").write_text("{")
-    assert main(["history"]) == 0
-    captured = capsys.readouterr()
+    captured = ended(0, "history")
     assert captured.err.startswith("left out: ")
     assert ", 1 run\n" in captured.out
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command_outcomes import ended
 
 from pytest_gpuenergy import devices
-from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import Check, check_gpus, doctor
 from pytest_gpuenergy.control import Lease, Setpoint, sudo as sudo_rule, writers
 from pytest_gpuenergy.emulator import EmulatedDevice
@@ -31,24 +31,27 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
         yield device
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is looked for outside this process."""
-
-    def no_driver() -> None:
-        try:
-            raise SimpleNVMLError(9)
-        except SimpleNVMLError:
-            raise DeviceError("NVML does not start.") from None
-
-    monkeypatch.setattr(devices, "load_nvml", no_driver)
-    monkeypatch.setattr(doctor, "_probe", lambda _: (["1.0", "13.0"], ""))
-
-
 class SimpleNVMLError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__(value)
         self.value = value
+
+
+def break_nvml(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def fail() -> None:
+        try:
+            raise SimpleNVMLError(code)
+        except SimpleNVMLError:
+            raise DeviceError("NVML does not start.") from None
+
+    monkeypatch.setattr(devices, "load_nvml", fail)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked for outside this process."""
+    break_nvml(monkeypatch, 9)
+    monkeypatch.setattr(doctor, "_probe", lambda _: (["1.0", "13.0"], ""))
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:
@@ -128,14 +131,14 @@ def test_what_is_wrong_with_a_card_is_found(
 
 
 def test_persistence_off_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(gpu.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: 0)
+    monkeypatch.setattr(type(gpu.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: 0, raising=False)
     check = by_name(check_gpus())["GPU 0 persistence"]
     assert (check.status, check.advice) == ("note", "sudo nvidia-smi -pm 1")
 
 
 def test_a_fixed_limit_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "nvmlDeviceGetPowerManagementLimitConstraints"
-    monkeypatch.setattr(type(gpu.nvml), name, lambda *_: [72000, 72000])
+    monkeypatch.setattr(type(gpu.nvml), name, lambda *_: [72000, 72000], raising=False)
     assert "fixed" in by_name(check_gpus())["GPU 0 power limit"].found
 
 
@@ -238,22 +241,15 @@ def test_a_missing_cuda_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> No
 def test_why_there_is_no_driver(
     code: int, status: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        try:
-            raise SimpleNVMLError(code)
-        except SimpleNVMLError:
-            raise DeviceError("NVML does not start.") from None
-
-    monkeypatch.setattr(devices, "load_nvml", fail)
+    break_nvml(monkeypatch, code)
     (check,) = check_gpus()
     assert check.status == status
     assert said in check.found
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_emulated_gpu_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_the_emulated_gpu_alone_is_enough() -> None:
+    report = json.loads(ended(0, "doctor", "--json").out)
     assert report["ok"] is True
     checks = {check["name"]: check for check in report["checks"]}
     assert checks["driver"]["status"] == "note"
@@ -261,54 +257,43 @@ def test_the_emulated_gpu_alone_is_enough(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_table_gives_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
-    shown = capsys.readouterr().out
+def test_the_table_gives_advice() -> None:
+    shown = ended(0, "doctor").out
     assert "note    driver: no NVIDIA driver" in shown
     assert "        -> on a machine with an NVIDIA GPU, install its driver" in shown
     assert shown.splitlines()[-1].startswith("0 broken, ")
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_missing_compiler_is_broken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_compiler_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert main(["doctor"]) == 1
-    assert "broken  emulated GPU" in capsys.readouterr().out
+    assert "broken  emulated GPU" in ended(1, "doctor").out
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_a_folder_that_cannot_be_made_is_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "file" / "cache"))
-    assert main(["doctor"]) == 1
-    assert "broken  cache folder" in capsys.readouterr().out
+    assert "broken  cache folder" in ended(1, "doctor").out
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_optional_things_that_are_missing_are_notes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_optional_things_that_are_missing_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
     monkeypatch.setattr(doctor, "_version", lambda name: None if "xgboost" in name else "1.0")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CXX", sys.executable)
-    assert main(["doctor"]) == 0
-    shown = capsys.readouterr().out
+    shown = ended(0, "doctor").out
     for name in ("CuPy", "TVM", "xgboost", "nvcc"):
         assert f"note    {name}: " in shown
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_missing_package_is_broken(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numpy" else "1.0")
-    assert main(["doctor"]) == 1
-    assert "-> pip install numpy" in capsys.readouterr().out
+    assert "-> pip install numpy" in ended(1, "doctor").out
 
 
 @pytest.mark.parametrize(

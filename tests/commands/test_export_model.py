@@ -21,7 +21,7 @@ from pytest_gpuenergy.replay import (
     ExportRecord,
     read_profile,
     read_record,
-    source_of,
+    replay_source,
     write_profile,
 )
 from pytest_gpuenergy.support import InputError, encode
@@ -175,7 +175,7 @@ def test_an_emulated_gpu_replays_no_export(capsys: pytest.CaptureFixture[str]) -
 
 def test_an_export_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
-        source_of(read_profile(BLOOM), str(tmp_path / "bloom.pt"))
+        replay_source(read_profile(BLOOM), str(tmp_path / "bloom.pt"))
 
 
 @pytest.fixture(scope="module")
@@ -281,11 +281,11 @@ class TestWithPyTorch:
         for name in (str(run.parent / "model"), str(file)):
             program = load_program(name, dtype="float32", attention="auto", seed=0, device="cpu")
             with torch.inference_mode():
-                captured = capture_step(program, program.inputs(Prompt(8, 4), "cpu"), step)
-                assert captured.layers is not None
+                _, layers = capture_step(program, program.inputs(Prompt(8, 4), "cpu"), step)
+                assert layers is not None
                 recorder = CallRecorder(program.modules)
                 with recorder:
-                    captured.layers()
+                    layers()
             found.append([(one.operator, one.arguments) for one in recorder.forms])
         assert found[0] == found[1]
 
@@ -322,7 +322,7 @@ class TestWithPyTorch:
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves, tree_map_only
 
-        from pytest_gpuenergy.replay import Export, program_of
+        from pytest_gpuenergy.replay import Export, exported_program
 
         content = torch.load(exported[1])
         moved = tree_map_only(torch.Tensor, lambda one: one.to("meta"), content)
@@ -332,7 +332,7 @@ class TestWithPyTorch:
             moved["weights"],
             moved["constants"],
         )
-        program = program_of(export, "model.pt", "meta")
+        program = exported_program(export, "model.pt", "meta")
         inputs = program.inputs(program.prompt, "meta")
         devices = set()
 

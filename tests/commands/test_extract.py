@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_outcomes import ended
 from profiler_traces import GEMM, lasting, launch, layer, operator, write
 
 from pytest_gpuenergy.cli import main
 
 COPY = lasting("gpu_memcpy", "Memcpy HtoD", 0.0, 5.0, bytes=64)
 TWO_LAYERS = [*layer(), *layer(ts=100.0, correlation=2), *launch("=odd", 200.0, 240.0, 3), COPY]
+
+
+def printed(*words: object) -> str:
+    return ended(0, "extract", *words).out
 
 
 def lines(path: str) -> list[Any]:
@@ -27,11 +32,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "model.pt.trace.json", TWO_LAYERS)
 
 
-def test_it_writes_launches_unique_kernels_and_signatures(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["extract", str(trace), "--out", "run"]) == 0
-    assert "4 launches of 3 unique kernels" in capsys.readouterr().out
+def test_it_writes_launches_unique_kernels_and_signatures(trace: Path) -> None:
+    assert "4 launches of 3 unique kernels" in printed(str(trace), "--out", "run")
     launches = lines("run/kernel_launch_params.jsonl")
     unique = lines("run/unique_kernels_compute.jsonl")
     signatures = json.loads(Path("run/kernel_signatures.json").read_text())["signatures"]
@@ -63,9 +65,8 @@ def test_the_folder_of_a_run_gets_its_files_beside_the_trace(tmp_path: Path) -> 
     assert (tmp_path / "unique_kernels_compute.jsonl").is_file()
 
 
-def test_a_script_gets_a_summary(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["extract", str(trace), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_script_gets_a_summary(trace: Path) -> None:
+    found = json.loads(printed(str(trace), "--json"))
     assert found["unique_kernels"] == 3
     assert [one["category"] for one in found["categories"]] == ["product", "other", "copy"]
     assert found["folder"] == "model-kernels"
@@ -97,31 +98,21 @@ class TestPower:
         (tmp_path / "power.csv").write_text("\n".join(["timestamp_us,power_w", *rows, ""]))
         return tmp_path
 
-    def test_each_long_phase_has_a_line(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["extract", str(run)]) == 0
-        shown = capsys.readouterr().out
+    def test_each_long_phase_has_a_line(self, run: Path) -> None:
+        shown = printed(str(run))
         assert "power: prefill took 30 ms, less than the 100 ms that a mean takes" in shown
         assert "power: decode 300.5 W as profiled, the mean of 17 samples" in shown
 
-    def test_a_script_gets_the_same(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["extract", str(run), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)["phase_powers"]
+    def test_a_script_gets_the_same(self, run: Path) -> None:
+        found = json.loads(printed(str(run), "--json"))["phase_powers"]
         assert [(one["phase"], one["samples"]) for one in found] == [("prefill", 0), ("decode", 17)]
 
-    def test_a_damaged_curve_gets_one_sentence(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_damaged_curve_gets_one_sentence(self, run: Path) -> None:
         (run / "power.csv").write_text("timestamp_us,power_w\nsoon,300\n")
-        assert main(["extract", str(run)]) == 2
-        assert "delete the file, or profile again" in capsys.readouterr().err
+        assert "delete the file, or profile again" in ended(2, "extract", str(run)).err
 
-    def test_a_trace_by_itself_has_no_power(
-        self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["extract", str(run / "trace.json"), "--out", str(tmp_path / "other")]) == 0
-        assert "power:" not in capsys.readouterr().out
+    def test_a_trace_by_itself_has_no_power(self, run: Path, tmp_path: Path) -> None:
+        assert "power:" not in printed(str(run / "trace.json"), "--out", str(tmp_path / "other"))
 
 
 class TestKernelList:
@@ -139,11 +130,8 @@ class TestKernelList:
         (tmp_path / "bloom_unique_kernels_compute.jsonl").write_text(text)
         return tmp_path
 
-    def test_it_is_extracted_as_far_as_it_goes(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["extract", str(run)]) == 0
-        shown = capsys.readouterr().out
+    def test_it_is_extracted_as_far_as_it_goes(self, run: Path) -> None:
+        shown = printed(str(run))
         assert "? launches of 2 unique kernels took 8.000 ms" in shown
         assert "so there is no timeline" in shown
         assert "can be replayed: 75.0% of the GPU time\n" in shown
@@ -164,33 +152,23 @@ class TestKernelList:
             "unique_kernels_compute.jsonl",
         }
 
-    def test_the_file_may_be_named_itself(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_file_may_be_named_itself(self, run: Path) -> None:
         name = "bloom_unique_kernels_compute"
-        assert main(["extract", str(run / f"{name}.jsonl"), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(printed(str(run / f"{name}.jsonl"), "--json"))
         assert found["folder"] == f"{name}-kernels"
         assert found["launches"] is None
         assert len(found["notes"]) == 1
 
-    def test_of_two_such_files_one_is_to_be_named(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_of_two_such_files_one_is_to_be_named(self, run: Path) -> None:
         (run / "other_unique_kernels_compute.jsonl").write_text("")
-        assert main(["extract", str(run)]) == 2
-        assert "name one of them" in capsys.readouterr().err
+        assert "name one of them" in ended(2, "extract", str(run)).err
 
-    def test_a_trace_comes_first(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_trace_comes_first(self, run: Path) -> None:
         write(run / "trace.json", TWO_LAYERS)
-        assert main(["extract", str(run)]) == 0
-        assert "4 launches of 3 unique kernels" in capsys.readouterr().out
+        assert "4 launches of 3 unique kernels" in printed(str(run))
 
-    def test_a_replay_says_what_is_missing(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["replay", str(run)]) == 2
-        assert "has unique kernels and no profile.json, without" in capsys.readouterr().err
+    def test_a_replay_says_what_is_missing(self, run: Path) -> None:
+        assert "has unique kernels and no profile.json, without" in ended(2, "replay", str(run)).err
 
 
 def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path: Path) -> None:
@@ -216,11 +194,10 @@ def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path: Path) ->
     ids=["truncated", "foreign", "text", "packed", "empty", "folder"],
 )
 def test_what_is_no_trace_gets_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, said: str
+    tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    assert main(["extract", str(tmp_path if name == "other.json" else tmp_path / name)]) == 2
-    error = capsys.readouterr().err
+    error = ended(2, "extract", str(tmp_path if name == "other.json" else tmp_path / name)).err
     assert said in error
     assert error.count("\n") == 1
     assert not (tmp_path / "kernel_signatures.json").exists()

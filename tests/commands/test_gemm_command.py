@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import InputError
@@ -51,22 +52,22 @@ def test_a_product_is_tuned_kept_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["gemm", "tune", "M=40 N=24 K=16 layout=nn t=5", *EMULATED, "--keep", "2", "--json"]
-    assert main([*command, "--out", str(tmp_path)]) == 0
-    (outcome,) = json.loads(capsys.readouterr().out)
+    (outcome,) = json.loads(ended(0, *command, "--out", str(tmp_path)).out)
     assert (outcome["workload"], outcome["tried"], outcome["kept"]) == (NAME, 5, 2)
     file = load_records(find_records(tmp_path, GEMM, variant="template"))
     assert file.gpu == "NVIDIA H200 (emulated)"
     (figures,) = file.recorded(1)
     assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
 
-    assert main(["kernels", "show", NAME, "1", "--records", str(tmp_path)]) == 0
-    assert "gemm<<<" in capsys.readouterr().out
+    assert "gemm<<<" in ended(0, "kernels", "show", NAME, "1", "--records", str(tmp_path)).out
     more = [word.replace("t=5", "t=6") for word in command]
     assert main([*more, "--out", str(tmp_path)]) == 2  # it needs --resume
     assert "already contains 5 trials" in capsys.readouterr().err
     for words in ([], ["--resume"]):
-        assert main([*command, "--out", str(tmp_path), *words]) == 0
-        assert "already complete, with 5 trials" in capsys.readouterr().err
+        assert (
+            "already complete, with 5 trials"
+            in ended(0, *command, "--out", str(tmp_path), *words).err
+        )
 
 
 def test_each_product_is_tuned_in_both_layouts(tuned: list[Tuned], tmp_path: Path) -> None:
@@ -131,16 +132,12 @@ def test_the_background_is_the_shells_business(
         (["MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "takes a GPU of sm_80 or later"),
     ],
 )
-def test_bad_sizes_are_told(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["gemm", "tune", *EMULATED, *arguments, "--out", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
+def test_bad_sizes_are_told(arguments: list[str], message: str, tmp_path: Path) -> None:
+    assert message in ended(2, "gemm", "tune", *EMULATED, *arguments, "--out", str(tmp_path)).err
 
 
-def test_an_unknown_objective_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gemm", "tune", "MNK=64", "--objective", "joules"]) == 2
-    told = capsys.readouterr().err
+def test_an_unknown_objective_is_told_in_words() -> None:
+    told = ended(2, "gemm", "tune", "MNK=64", "--objective", "joules").err
     assert "invalid choice: 'joules' (choose from" in told
     assert "Metric" not in told
 

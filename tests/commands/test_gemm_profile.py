@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
@@ -101,21 +102,17 @@ def test_the_programs_are_built_with_the_nvcc_that_is_found(tools: Path) -> None
     ],
 )
 def test_a_tool_that_is_missing_is_named_with_what_to_install(
-    tools: Path, tool: str, told: str, capsys: pytest.CaptureFixture[str]
+    tools: Path, tool: str, told: str
 ) -> None:
     (tools / tool).unlink()
-    assert main([*PROFILE, "MNK=64"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = ended(2, *PROFILE, "MNK=64").err.splitlines()
     assert told in line
     assert not Path("out").exists()
 
 
-def test_an_emulated_gpu_cannot_be_profiled(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_emulated_gpu_cannot_be_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EmulatedDevice, "emulated", True)
-    assert main([*PROFILE, "MNK=64"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = ended(2, *PROFILE, "MNK=64").err.splitlines()
     assert "Profiling takes a real GPU, and NVIDIA H200 is emulated here" in line
 
 
@@ -136,11 +133,10 @@ def test_an_emulated_gpu_cannot_be_profiled(
     ids=["build", "forbidden", "wrong", "failing", "empty"],
 )
 def test_what_a_tool_cannot_do_is_told_in_one_sentence(
-    tools: Path, tool: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+    tools: Path, tool: str, text: str, told: str
 ) -> None:
     put(tools, tool, text)
-    assert main([*PROFILE, "MNK=64 layout=nn"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = ended(1, *PROFILE, "MNK=64 layout=nn").err.splitlines()
     assert told in line
     shown = Path("out", "build.log" if tool == "cmake" else "gemm_64x64x64_nn.log").read_text()
     assert shown == "".join(f"{said[5:]}\n" for said in text.splitlines() if said[:5] == "echo ")
@@ -154,17 +150,13 @@ def test_what_a_tool_cannot_do_is_told_in_one_sentence(
         (["MNK=64", "--contender", "tvm"], "no records for gemm_64x64x64_nn"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(
-    tools: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*PROFILE, *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_bad_input_is_told_in_one_sentence(tools: Path, arguments: list[str], told: str) -> None:
+    (line,) = ended(2, *PROFILE, *arguments).err.splitlines()
     assert told in line
     assert not (tools / "called.jsonl").exists()
 
 
-def test_a_full_folder_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_folder_is_left_alone() -> None:
     Path("out").mkdir()
     Path("out/mine").write_text("mine")
-    assert main([*PROFILE, "MNK=64"]) == 2
-    assert "out is not empty" in capsys.readouterr().err
+    assert "out is not empty" in ended(2, *PROFILE, "MNK=64").err

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from command_outcomes import ended
 from gemm_products import template_records
 from hypothesis import given, strategies as st
 
@@ -28,6 +29,14 @@ from pytest_gpuenergy.workloads import Conv2d, Gemm, find_workload
 SIZES = (1, 6, 6, 4, 3, 3, 3, 1, 1)
 TINY = Conv2d.of("tiny", *SIZES)
 OTHER = Conv2d.of("other", 1, 8, 8, 4, 3, 3, 3, 1, 1)
+
+
+def refused(*words: object) -> str:
+    return ended(2, "kernels", *words).err
+
+
+def printed(*words: object) -> str:
+    return ended(0, "kernels", *words).out
 
 
 def write_records(folder: Path, workload: Conv2d, *, gpu: str = "NVIDIA H200") -> Path:
@@ -80,9 +89,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_list_finds_the_records_of_the_project_around(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "list"]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
+def test_list_finds_the_records_of_the_project_around() -> None:
+    header, *rows = printed("list").splitlines()
     assert header.split()[:3] == ["workload", "rank", "band"]
     assert len(rows) == 4
     assert (
@@ -91,69 +99,60 @@ def test_list_finds_the_records_of_the_project_around(capsys: pytest.CaptureFixt
     )
 
 
-def test_list_of_one_case_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "list", "--case", "tiny", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+def test_list_of_one_case_as_json() -> None:
+    first, second = json.loads(printed("list", "--case", "tiny", "--json"))
     assert (first["workload"], first["rank"], first["tuned_for"]) == ("tiny", 1, "NVIDIA H200")
     assert first["measured"]["energy_mj"] == 10.0
     assert second["measured"] is None
     assert second["search_time_ms"] == pytest.approx(0.03)
 
 
-def test_a_workload_takes_the_records_of_its_shape(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workload_takes_the_records_of_its_shape(project: Path) -> None:
     sizes = "[tool.gpuenergy.workloads]\ntwin = [1, 6, 6, 4, 3, 3, 3, 1, 1]\n"
     (project / "pyproject.toml").write_text(sizes)
-    assert main(["kernels", "list", "--case", "other,twin", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(printed("list", "--case", "other,twin", "--json"))
     assert [entry["workload"] for entry in listed] == ["other", "other", "twin", "twin"]
     assert listed[2]["parameters"]["H"] == 6
-    assert main(["kernels", "show", "twin", "2"]) == 0
-    assert capsys.readouterr().out.startswith("// twin kernel 2, tuned for NVIDIA H200")
+    assert printed("show", "twin", "2").startswith("// twin kernel 2, tuned for NVIDIA H200")
 
 
-def test_a_workload_of_another_shape_has_no_records(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "list", "--case", "resnet03"]) == 2
-    assert "no records for 'resnet03', only for other, tiny." in capsys.readouterr().err
+def test_a_workload_of_another_shape_has_no_records() -> None:
+    assert "no records for 'resnet03', only for other, tiny." in refused(
+        "list", "--case", "resnet03"
+    )
 
 
-def test_records_can_be_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_can_be_one_file(tmp_path: Path) -> None:
     path = write_records(tmp_path, TINY, gpu="NVIDIA L4")
-    assert main(["kernels", "list", "--records", str(path), "--json"]) == 0
-    assert {entry["tuned_for"] for entry in json.loads(capsys.readouterr().out)} == {"NVIDIA L4"}
+    assert {
+        entry["tuned_for"]
+        for entry in json.loads(printed("list", "--records", str(path), "--json"))
+    } == {"NVIDIA L4"}
 
 
-def test_records_can_be_a_folder_that_a_search_has_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_can_be_a_folder_that_a_search_has_written(tmp_path: Path) -> None:
     path = write_records(tmp_path / "tuned", TINY)
     write_performance(tmp_path / "tuned" / "performance" / path.name, [1200.0, 900.0])
-    assert main(["kernels", "list", "--records", str(tmp_path / "tuned"), "--json"]) == 0
-    assert [entry["rank"] for entry in json.loads(capsys.readouterr().out)] == [1, 2]
+    assert [
+        entry["rank"]
+        for entry in json.loads(printed("list", "--records", str(tmp_path / "tuned"), "--json"))
+    ] == [1, 2]
 
 
-def test_rates_and_raw_results_are_no_record_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rates_and_raw_results_are_no_record_files(tmp_path: Path) -> None:
     write_performance(tmp_path / "tuned" / "performance" / file_name(TINY), [1200.0])
     (tmp_path / "tuned" / TINY.name / "raw").mkdir(parents=True)
-    assert main(["kernels", "list", "--records", str(tmp_path / "tuned")]) == 2
-    assert "There are no record files in" in capsys.readouterr().err
+    assert "There are no record files in" in refused("list", "--records", str(tmp_path / "tuned"))
 
 
-def test_a_folder_in_the_place_of_a_record_file_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_in_the_place_of_a_record_file_is_named(tmp_path: Path) -> None:
     (tmp_path / file_name(TINY)).mkdir()
-    assert main(["kernels", "list", "--records", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+    said = refused("list", "--records", str(tmp_path))
     assert f"{file_name(TINY)}' is not a file: move it away, or name another.\n" in said
 
 
-def test_show_prints_source_and_launch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "show", "tiny", "2"]) == 0
-    shown = capsys.readouterr().out
+def test_show_prints_source_and_launch() -> None:
+    shown = printed("show", "tiny", "2")
     assert "// conv<<<(4, 1, 1), (36, 1, 1), 0>>>(data, weight, output)" in shown
     assert shown.rstrip().endswith("{} // 2")
 
@@ -169,28 +168,25 @@ def test_show_prints_source_and_launch(capsys: pytest.CaptureFixture[str]) -> No
         ["bench/test_conv2d.py::test_conv2d[tiny-k02-300W]"],
     ],
 )
-def test_show_takes_every_id_that_a_report_shows(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["kernels", "show", *words]) == 0
-    assert capsys.readouterr().out.startswith("// tiny kernel 2, tuned for NVIDIA H200\n")
+def test_show_takes_every_id_that_a_report_shows(words: list[str]) -> None:
+    assert printed("show", *words).startswith("// tiny kernel 2, tuned for NVIDIA H200\n")
 
 
-def test_an_id_chooses_its_kernel_among_those_of_a_workload(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["kernels", "list", "--case", "tiny-k02", "--case", "tiny-k01", "--json"]) == 0
-    assert [entry["rank"] for entry in json.loads(capsys.readouterr().out)] == [1, 2]
-    assert main(["kernels", "list", "--case", "tiny-k02-300W", "--json"]) == 0
-    assert [entry["rank"] for entry in json.loads(capsys.readouterr().out)] == [2]
+def test_an_id_chooses_its_kernel_among_those_of_a_workload() -> None:
+    assert [
+        entry["rank"]
+        for entry in json.loads(
+            printed("list", "--case", "tiny-k02", "--case", "tiny-k01", "--json")
+        )
+    ] == [1, 2]
+    assert [
+        entry["rank"] for entry in json.loads(printed("list", "--case", "tiny-k02-300W", "--json"))
+    ] == [2]
 
 
-def test_a_name_with_dashes_is_told_from_a_rank(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_with_dashes_is_told_from_a_rank(project: Path) -> None:
     write_records(project / "bench" / "records", Conv2d.of("my-k9-net", *SIZES))
-    assert main(["kernels", "show", "my-k9-net-k02-300W"]) == 0
-    assert capsys.readouterr().out.startswith("// my-k9-net kernel 2,")
+    assert printed("show", "my-k9-net-k02-300W").startswith("// my-k9-net kernel 2,")
 
 
 @pytest.mark.parametrize(
@@ -205,22 +201,20 @@ def test_a_name_with_dashes_is_told_from_a_rank(
     ],
 )
 def test_cases_and_networks_mean_what_they_mean_in_tune(
-    tmp_path: Path, words: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: list[str], names: list[str]
 ) -> None:
     found = [TINY, find_workload("case1"), find_workload("case5"), find_workload("resnet01")]
     for workload in found:
         assert isinstance(workload, Conv2d)
         write_records(tmp_path / "records", workload)
     records = ["--records", str(tmp_path / "records"), "--json"]
-    assert main(["kernels", "list", *words, *records]) == 0
-    listed = [entry["workload"] for entry in json.loads(capsys.readouterr().out)]
+    listed = [entry["workload"] for entry in json.loads(printed("list", *words, *records))]
     twins = {name for name in listed if name.startswith("resnet")} if "--network" in words else ()
     assert {*listed} - {*twins} == {*names} - {*twins}
 
 
-def test_show_as_json_has_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "show", "tiny", "1", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+def test_show_as_json_has_the_plan() -> None:
+    plan = json.loads(printed("show", "tiny", "1", "--json"))
     assert plan["launches"][0]["block"] == [36, 1, 1]
     assert plan["source_text"].endswith("// 1")
     assert plan["recorded"][0]["time_ms"] == 0.025
@@ -236,35 +230,30 @@ def test_export_writes_the_chosen_kernels(tmp_path: Path) -> None:
     assert kernel.source.endswith("// 2")
 
 
-def test_export_as_json_lists_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_as_json_lists_the_files(tmp_path: Path) -> None:
     words = ["kernels", "export", "--kernels", "top1", "--out", str(tmp_path / "o"), "--json"]
-    assert main(words) == 0
-    written = json.loads(capsys.readouterr().out)
+    written = json.loads(ended(0, *words).out)
     assert len(written) == 2 * 4 + 6
     assert all(Path(path).is_file() for path in written)
 
 
 def test_a_full_folder_is_refused_before_anything_is_lowered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(Store, "kernels", never)
     (tmp_path / "mine.txt").write_text("mine")
-    assert main(["kernels", "export", "--out", str(tmp_path)]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert "is not empty" in refused("export", "--out", str(tmp_path))
 
 
-def test_a_record_that_cannot_be_lowered_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(*_: object) -> None:
         raise KernelFault("compile", "tiny kernel 1: the trace does not apply.")
 
     monkeypatch.setattr(Store, "kernels", fault)
-    assert main(["kernels", "show", "tiny", "1"]) == 1
-    assert "does not apply" in capsys.readouterr().err
+    assert "does not apply" in ended(1, "kernels", "show", "tiny", "1").err
 
 
 @pytest.mark.parametrize(
@@ -279,32 +268,23 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(
         (["export", "--kernels", "1,9", "--out", "o"], "there is no kernel 9; there are 1 to 2"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["kernels", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
+    assert said in refused(*words)
 
 
 def test_outside_a_project_the_records_must_be_named(
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert main(["kernels", "list"]) == 2
-    assert "name record files with --records" in capsys.readouterr().err
+    assert "name record files with --records" in refused("list")
 
 
 @pytest.mark.parametrize("words", [["show", "tiny", "1"], ["export", "--out", "o"]])
-def test_records_for_several_gpus_must_be_told_apart(
-    words: list[str], project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_for_several_gpus_must_be_told_apart(words: list[str], project: Path) -> None:
     write_records(project / "bench" / "records" / "nvidia-l4", TINY, gpu="NVIDIA L4")
-    assert main(["kernels", *words]) == 2
     assert (
         "several sets of records for tiny (tuned by tvm-metaschedule for NVIDIA H200, by "
-        in capsys.readouterr().err
+        in refused(*words)
     )
 
 
@@ -332,30 +312,28 @@ def test_any_other_words_are_refused_or_name_ranks(words: str) -> None:
 
 
 def test_two_workloads_of_one_name_are_not_exported_over_each_other(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path
 ) -> None:
     namesake = Conv2d.of("tiny", 1, 10, 10, 4, 3, 3, 3, 1, 1)
     write_records(project / "bench" / "records" / "nvidia-h200", namesake)
     words = ["kernels", "export", "--case", "tiny", "--out", str(tmp_path / "o")]
-    assert main(words) == 2
-    assert "several workloads called tiny: remove the outdated file" in capsys.readouterr().err
+    assert "several workloads called tiny: remove the outdated file" in ended(2, *words).err
 
 
 @pytest.mark.parametrize("ranks", ["9" * 5000, "top" + "9" * 5000])
-def test_endless_ranks_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ranks: str
-) -> None:
-    assert main(["kernels", "export", "--kernels", ranks, "--out", str(tmp_path / "o")]) == 2
-    assert "name fewer ranks, or all" in capsys.readouterr().err
+def test_endless_ranks_are_refused(tmp_path: Path, ranks: str) -> None:
+    assert "name fewer ranks, or all" in refused(
+        "export", "--kernels", ranks, "--out", str(tmp_path / "o")
+    )
 
 
-def test_kernels_of_one_tuner_are_chosen(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_of_one_tuner_are_chosen(project: Path) -> None:
     workload = Gemm("product", 8, 8, 8)
     file = template_records(workload, SimtParameters())
     folder = project / "bench" / "records" / "nvidia-h200"
     dump_records(file, folder / file_name(workload, TEMPLATE_FORM.variant))
     for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):
-        assert main(["kernels", "list", "--tuner", tuner, "--json"]) == 0
-        assert {one["workload"] for one in json.loads(capsys.readouterr().out)} == known
-    assert main(["kernels", "show", "product", "1"]) == 0
-    assert "gemm<<<" in capsys.readouterr().out
+        assert {
+            one["workload"] for one in json.loads(printed("list", "--tuner", tuner, "--json"))
+        } == known
+    assert "gemm<<<" in printed("show", "product", "1")

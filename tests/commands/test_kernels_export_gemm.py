@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_outcomes import ended
 from gemm_products import template_records
 
 from pytest_gpuenergy.cli import main
@@ -36,11 +37,11 @@ def test_a_program_is_written_for_each_product_and_layout(
     )
 
 
-def test_the_estimate_chooses_the_kernel_without_records(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main([*EXPORT, "--gemm", "MNK=64 layout=nn t=5", *EMULATED]) == 0
-    assert "t and O of the sizes have no effect here" in capsys.readouterr().err
+def test_the_estimate_chooses_the_kernel_without_records() -> None:
+    assert (
+        "t and O of the sizes have no effect here"
+        in ended(0, *EXPORT, "--gemm", "MNK=64 layout=nn t=5", *EMULATED).err
+    )
     kernel = load_kernel("out/kernels/gemm_64x64x64_nn/kernel01.json")
     assert kernel.origin.kind == "template"
     assert {launch.entry for launch in kernel.launches} <= {"gemm", "gemm_sum"}
@@ -89,19 +90,15 @@ def test_the_program_is_built_for_the_gpu_that_it_is_for(
         (["--gemm", "MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "sm_80 or later"),
     ],
 )
-def test_what_cannot_be_exported_is_told_in_one_sentence(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_exported_is_told_in_one_sentence(arguments: list[str], told: str) -> None:
     Path("file").write_text("")
-    assert main([*EXPORT, *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = ended(2, *EXPORT, *arguments).err.splitlines()
     assert told in line
     assert not Path("out").exists()
 
 
-def test_a_full_folder_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_folder_is_left_alone() -> None:
     Path("out").mkdir()
     Path("out/mine").write_text("mine")
-    assert main([*EXPORT, "--gemm", "MNK=64", *EMULATED]) == 2
-    assert "out is not empty" in capsys.readouterr().err
+    assert "out is not empty" in ended(2, *EXPORT, "--gemm", "MNK=64", *EMULATED).err
     assert [path.name for path in Path("out").iterdir()] == ["mine"]

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_outcomes import Outcome, outcome_of
+from command_outcomes import Outcome, ended, outcome_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.tuning import BANDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -319,11 +318,10 @@ def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> Non
 )
 @pytest.mark.parametrize("folder", [False, True])
 def test_commands_that_need_kernels_say_that_ansor_has_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], folder: bool
+    tmp_path: Path, words: list[str], folder: bool
 ) -> None:
     log = write(tmp_path / NAME, hundred())
-    assert main(["kernels", *words, "--records", str(tmp_path if folder else log)]) == 2
-    said = capsys.readouterr().err
+    said = ended(2, "kernels", *words, "--records", str(tmp_path if folder else log)).err
     assert f"{NAME} is a log of TVM's auto-scheduler (Ansor), which TVM has dropped" in said
     assert said.count("\n") == 1
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control import Lease, Setpoint
@@ -18,6 +19,10 @@ from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError
 
 H200 = ["--gpu-device", "emulated:h200"]
+
+
+def printed(*words: object) -> str:
+    return ended(0, "powercap", *words).out
 
 
 def in_a_process(*words: str) -> None:
@@ -46,10 +51,8 @@ def killed_run(watts: int) -> None:
     assert died.returncode == -signal.SIGKILL
 
 
-def state(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    capsys.readouterr()
-    assert main(["powercap", "show", "--json", *H200]) == 0
-    shown: dict[str, object] = json.loads(capsys.readouterr().out)
+def state() -> dict[str, object]:
+    shown: dict[str, object] = json.loads(printed("show", "--json", *H200))
     return shown
 
 
@@ -71,116 +74,81 @@ def test_without_a_gpu_nothing_is_written_unless_the_emulated_one_is_named(
     (sentence,) = capsys.readouterr().err.splitlines()
     assert f"powercap {words[0]} finds no NVIDIA GPU" in sentence
     assert "--gpu-device emulated" in sentence
-    shown = state(capsys)
+    shown = state()
     assert (shown["power_limit_w"], shown["locked_sm_clock_mhz"]) == (700.0, None)
 
 
-def test_show_tells_limits_and_caps(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = state(capsys)
+def test_show_tells_limits_and_caps() -> None:
+    shown = state()
     assert (shown["min_w"], shown["max_w"], shown["power_limit_w"]) == (200.0, 700.0, 700.0)
     assert shown["emulated"] is True
     assert [cap["power_limit_w"] for cap in shown["caps"]] == [200.0, 325.0, 450.0, 575.0, 700.0]  # type: ignore[attr-defined]
+    text = printed("show", *H200)
+    for words in ("(emulated)", "constraints 200 W to 700 W", "3    450 W"):
+        assert words in text
+    beyond = "450 W is outside this card's constraints"
+    assert beyond in printed("show", "--gpu-device", "emulated:a100")
 
 
-def test_show_is_labelled_emulated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "show", *H200]) == 0
-    shown = capsys.readouterr().out
-    assert "(emulated)" in shown
-    assert "constraints 200 W to 700 W" in shown
-    assert "3    450 W" in shown
-
-
-def test_show_says_which_caps_the_card_cannot_take(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "show", "--gpu-device", "emulated:a100"]) == 0
-    assert "450 W is outside this card's constraints" in capsys.readouterr().out
-
-
-def test_a_number_of_the_table_is_the_cap_that_show_lists(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["powercap", "set", "3", *H200]) == 0
-    assert "power limit 450W, enforced 450 W" in capsys.readouterr().out
-
-
-def test_the_table_is_that_of_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_is_that_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = '[tool.gpuenergy.powercaps]\n"H200" = [250, 333]\n'
     (tmp_path / "pyproject.toml").write_text(table)
     monkeypatch.chdir(tmp_path)
-    assert main(["powercap", "set", "2", *H200]) == 0
-    assert "power limit 333W" in capsys.readouterr().out
+    assert "power limit 333W" in printed("set", "2", *H200)
 
 
-def test_a_limit_outlives_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "set", "300W", *H200]) == 0
-    assert "power limit 300W, enforced 300 W" in capsys.readouterr().out
-    assert state(capsys)["power_limit_w"] == 300.0
+def test_a_limit_outlives_the_command_that_names_what_restore_would_do() -> None:
+    text = printed("set", "300W", *H200)
+    assert "power limit 300W, enforced 300 W" in text
+    assert "gpuenergy powercap restore returns to 700 W" in text
+    assert state()["power_limit_w"] == 300.0
+    assert "power limit 450W, enforced 450 W" in printed("set", "3", *H200)  # as show lists it
 
 
-def test_set_says_what_restore_would_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "set", "300", *H200]) == 0
-    assert "gpuenergy powercap restore returns to 700 W" in capsys.readouterr().out
-
-
-def test_set_and_restore_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "set", "300", "--json", *H200]) == 0
-    shown = json.loads(capsys.readouterr().out)
+def test_set_and_restore_speak_json() -> None:
+    shown = json.loads(printed("set", "300", "--json", *H200))
     assert (shown["power_limit_w"], shown["enforced_power_limit_w"]) == (300.0, 300.0)
     assert shown["restore_to_w"] == 700.0
-    assert main(["powercap", "restore", "--json", *H200]) == 0
-    (restored,) = json.loads(capsys.readouterr().out)
+    (restored,) = json.loads(printed("restore", "--json", *H200))
     assert (restored["uuid"], restored["power_limit_w"]) == (shown["uuid"], 700.0)
     assert restored["message"] == "The power limit of NVIDIA H200 is back at 700 W."
 
 
-def test_restore_without_a_gpu_is_for_every_gpu_that_was_set(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_restore_without_a_gpu_is_for_every_gpu_that_was_set() -> None:
     for device in ("emulated:h200", "emulated:a30"):
         assert (
             main(["powercap", "set", "160" if "a30" in device else "300", "--gpu-device", device])
             == 0
         )
-    assert main(["powercap", "restore"]) == 0
-    assert "The power limit of NVIDIA A30 is back at 165 W." in capsys.readouterr().out
-    assert state(capsys)["power_limit_w"] == 700.0
-    assert main(["powercap", "restore"]) == 0
+    assert "The power limit of NVIDIA A30 is back at 165 W." in printed("restore")
+    assert state()["power_limit_w"] == 700.0
     assert (
-        capsys.readouterr().out
-        == "nothing to restore: no power limit or clock was set by gpuenergy\n"
+        printed("restore") == "nothing to restore: no power limit or clock was set by gpuenergy\n"
     )
 
 
-def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others() -> None:
     with open_device("emulated:a30") as a30:
         assert main(["powercap", "set", "160", "--gpu-device", "emulated:a30"]) == 0
         assert main(["powercap", "set", "300", *H200]) == 0
         fault = a30.inject("power_limit", "unknown")  # type: ignore[attr-defined]
-        assert main(["powercap", "restore"]) == 1
-        assert "NVIDIA A30 was not restored to 165 W" in capsys.readouterr().err
-        assert state(capsys)["power_limit_w"] == 700.0
+        assert "NVIDIA A30 was not restored to 165 W" in ended(1, "powercap", "restore").err
+        assert state()["power_limit_w"] == 700.0
         a30.state.withdraw(fault)  # type: ignore[attr-defined]
-    assert main(["powercap", "restore"]) == 0
-    assert "NVIDIA A30 is back at 165 W" in capsys.readouterr().out
+    assert "NVIDIA A30 is back at 165 W" in printed("restore")
 
 
 @pytest.mark.slow
-def test_a_gpu_in_the_middle_of_a_run_is_not_among_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_gpu_in_the_middle_of_a_run_is_not_among_them() -> None:
     with open_device("emulated:a30") as a30, gpu_lock(a30, wait_s=0):
         lease = Lease(a30)
         lease.set(Setpoint(120.0))
-        assert main(["powercap", "restore"]) == 0
-        assert capsys.readouterr().out.startswith("nothing to restore")
+        assert printed("restore").startswith("nothing to restore")
         lease.restore()
 
 
 def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
-    own_folders: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_driver() -> None:
         raise DeviceError("NVML does not start.")
@@ -190,76 +158,67 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
     (record,) = (own_folders / "leases").iterdir()
     for name in ("GPU-0", "GPU-1"):
         (own_folders / "leases" / f"{name}.kept.json").write_text(record.read_text())
-    assert main(["powercap", "restore"]) == 1
-    shown = capsys.readouterr()
+    shown = ended(1, "powercap", "restore")
     assert "is back at 700 W" in shown.out
     assert shown.err.endswith("GPU-0, GPU-1: NVML does not start.\n")
 
 
-def test_restore_undoes_a_killed_run_and_then_what_was_set(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_restore_undoes_a_killed_run_and_then_what_was_set() -> None:
     assert main(["powercap", "set", "300", *H200]) == 0
     killed_run(500)
-    assert state(capsys)["power_limit_w"] == 500.0
+    assert state()["power_limit_w"] == 500.0
     assert main(["powercap", "restore", *H200]) == 0
-    assert state(capsys)["power_limit_w"] == 700.0
+    assert state()["power_limit_w"] == 700.0
 
 
-def test_a_limit_that_somebody_set_since_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_that_somebody_set_since_is_left_alone() -> None:
     assert main(["powercap", "set", "300", *H200]) == 0
     with open_device("emulated:h200") as device:
         device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 600_000)
-    assert main(["powercap", "restore", *H200]) == 0
-    assert "has been set to 600 W since; it is left alone." in capsys.readouterr().out
-    assert state(capsys)["power_limit_w"] == 600.0
+    assert "has been set to 600 W since; it is left alone." in printed("restore", *H200)
+    assert state()["power_limit_w"] == 600.0
 
 
 @pytest.mark.slow
-def test_restore_puts_back_what_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_restore_puts_back_what_was_before() -> None:
     in_a_process("set", "300")
     in_a_process("set", "250.5")
-    assert state(capsys)["restore_to_w"] == 700.0
-    assert main(["powercap", "show", *H200]) == 0
-    assert "before it was set: 700 W" in capsys.readouterr().out
+    assert state()["restore_to_w"] == 700.0
+    assert "before it was set: 700 W" in printed("show", *H200)
     assert main(["powercap", "restore", *H200]) == 0
-    assert state(capsys)["power_limit_w"] == 700.0
+    assert state()["power_limit_w"] == 700.0
 
 
-def test_clocks_are_locked_until_they_are_restored(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "set", "--smclock", "1500", *H200]) == 0
-    assert capsys.readouterr().out == (
+def test_clocks_are_locked_until_they_are_restored() -> None:
+    assert printed("set", "--smclock", "1500", *H200) == (
         "NVIDIA H200 (emulated): SM clocks locked to 1500 MHz; gpuenergy powercap restore unlocks "
         "them: what they were locked to before cannot be read\n"
     )
-    shown = state(capsys)
+    shown = state()
     assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (1500, 700.0)
     assert shown["restore_to_w"] is None
     assert main(["powercap", "set", "300", *H200]) == 0  # which leaves the clocks
-    shown = state(capsys)
+    shown = state()
     assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (1500, 300.0)
-    assert main(["powercap", "show", *H200]) == 0
-    assert "locked to 1500 MHz; gpuenergy powercap restore unlocks" in capsys.readouterr().out
-    assert main(["powercap", "restore"]) == 0
-    assert capsys.readouterr().out == (
+    assert "locked to 1500 MHz; gpuenergy powercap restore unlocks" in printed("show", *H200)
+    assert printed("restore") == (
         "The power limit of NVIDIA H200 is back at 700 W. The SM clocks of NVIDIA H200 are "
         "unlocked, which is the default.\n"
     )
-    shown = state(capsys)
+    shown = state()
     assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (None, 700.0)
 
 
-def test_a_card_that_cannot_be_locked_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "show", "--gpu-device", "emulated:p100"]) == 0
-    assert "SM clocks   unknown, and cannot be locked" in capsys.readouterr().out
+def test_a_card_that_cannot_be_locked_is_shown() -> None:
+    assert "SM clocks   unknown, and cannot be locked" in printed(
+        "show", "--gpu-device", "emulated:p100"
+    )
     command = ["powercap", "set", "--smclock", "1000", "--gpu-device", "emulated:p100"]
-    assert main(command) == 1
-    assert "does not report which SM clocks it supports" in capsys.readouterr().err
+    assert "does not report which SM clocks it supports" in ended(1, *command).err
 
 
-def test_nothing_to_restore_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["powercap", "restore", *H200]) == 0
-    assert "nothing to restore" in capsys.readouterr().out
+def test_nothing_to_restore_is_said() -> None:
+    assert "nothing to restore" in printed("restore", *H200)
 
 
 @pytest.mark.parametrize(
@@ -281,29 +240,21 @@ def test_nothing_to_restore_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         (["show", "--gpu-device", "toaster"], "is not understood"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["powercap", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
+    assert said in ended(2, "powercap", *words).err
 
 
-def test_a_card_that_refuses_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_card_that_refuses_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
-    assert main(["powercap", "set", "300", *H200]) == 1
-    assert "run as root" in capsys.readouterr().err
+    assert "run as root" in ended(1, "powercap", "set", "300", *H200).err
 
 
 def test_what_a_run_that_is_over_left_is_told_though_its_process_lives(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with open_device("emulated:a30") as a30:
         Lease(a30).set(Setpoint(120.0))
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
-    assert main(["powercap", "restore"]) == 1
-    assert "was not restored to 165 W" in capsys.readouterr().err
+    assert "was not restored to 165 W" in ended(1, "powercap", "restore").err
     monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
-    assert main(["powercap", "restore"]) == 0
-    assert "NVIDIA A30 is back at 165 W" in capsys.readouterr().out
+    assert "NVIDIA A30 is back at 165 W" in printed("restore")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay import CLOCK, read_power
@@ -28,6 +29,10 @@ TINY = {
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
+def refused(*words: object) -> str:
+    return ended(2, "profile", *words).err
+
+
 class HostNvml:
     """Samples of 300 W, of each 100 µs by the host's clock."""
 
@@ -39,6 +44,8 @@ class HostNvml:
 
     class NVMLError_NotFound(NVMLError):  # noqa: N801, N818 -- pynvml's name
         """No samples."""
+
+    NVMLError_NoPermission = NVMLError_FunctionNotFound = NVMLError_NotFound
 
     class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
         """Never any samples."""
@@ -76,24 +83,25 @@ def folder_of(path: Path, kind: str) -> str:
 
 
 def test_without_pytorch_one_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["profile", "bloom-560m", "--out", str(tmp_path / "run")]) == 2
-    assert "needs torch: pip install 'pytest-gpuenergy[replay]'" in capsys.readouterr().err
+    assert "needs torch: pip install 'pytest-gpuenergy[replay]'" in refused(
+        "bloom-560m", "--out", str(tmp_path / "run")
+    )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "many"])
-def test_a_batch_that_is_no_number_is_refused(word: str, capsys: Any) -> None:
-    assert main(["profile", "bloom-560m", "--out", "run", "--batch", word]) == 2
-    assert "not a number above zero" in capsys.readouterr().err
+def test_a_batch_that_is_no_number_is_refused(word: str) -> None:
+    assert "not a number above zero" in refused("bloom-560m", "--out", "run", "--batch", word)
 
 
 @pytest.mark.parametrize("word", ["-1", "many", str(1 << 63)])
-def test_a_seed_that_pytorch_cannot_use_is_refused(word: str, capsys: Any) -> None:
-    assert main(["profile", "bloom-560m", "--out", "run", "--seed", word]) == 2
-    assert "is not a number from 0 to 2^63 - 1" in capsys.readouterr().err
+def test_a_seed_that_pytorch_cannot_use_is_refused(word: str) -> None:
+    assert "is not a number from 0 to 2^63 - 1" in refused(
+        "bloom-560m", "--out", "run", "--seed", word
+    )
 
 
 @pytest.mark.torch
@@ -149,13 +157,12 @@ class TestWithPyTorch:
         ("content", "said"), [(None, "no config.json"), ("{", "cannot be loaded")]
     )
     def test_a_folder_without_a_model_gets_one_sentence(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+        self, tmp_path: Path, content: str | None, said: str
     ) -> None:
         if content is not None:
             (tmp_path / "config.json").write_text(content)
         out = str(tmp_path / "run")
-        assert main(["profile", str(tmp_path), "--gpu-device", "cpu", "--out", out]) == 2
-        assert said in capsys.readouterr().err
+        assert said in refused(str(tmp_path), "--gpu-device", "cpu", "--out", out)
 
     @pytest.mark.parametrize(
         ("change", "weights", "said"),
@@ -171,12 +178,7 @@ class TestWithPyTorch:
         ],
     )
     def test_a_model_that_cannot_be_loaded_gets_one_sentence(
-        self,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-        change: dict[str, object],
-        weights: str,
-        said: str,
+        self, tmp_path: Path, change: dict[str, object], weights: str, said: str
     ) -> None:
         model = Path(folder_of(tmp_path / "model", "llama"))
         config = json.loads((model / "config.json").read_text())
@@ -184,28 +186,31 @@ class TestWithPyTorch:
         if weights:
             (model / weights).write_bytes(b"no weights" * 10)
         out = str(tmp_path / "run")
-        assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 2
-        message = capsys.readouterr().err.splitlines()[-1]
+        message = refused(str(model), "--gpu-device", "cpu", "--out", out).splitlines()[-1]
         assert message.startswith("gpuenergy: error: The model")
         assert said in message
 
     def test_weights_that_do_not_fit_into_the_hosts_memory_get_one_sentence(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path
     ) -> None:
         model = Path(folder_of(tmp_path / "model", "llama"))
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
         out = str(tmp_path / "run")
-        assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 1
-        assert "do not fit into the memory of cpu" in capsys.readouterr().err
+        assert (
+            "do not fit into the memory of cpu"
+            in ended(1, "profile", str(model), "--gpu-device", "cpu", "--out", out).err
+        )
 
     def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path
     ) -> None:
         (tmp_path / "file").touch()
         out = str(tmp_path / "file")
-        assert main(["profile", "absent/model", "--gpu-device", "cpu", "--out", out]) == 1
-        assert "file cannot be written" in capsys.readouterr().err
+        assert (
+            "file cannot be written"
+            in ended(1, "profile", "absent/model", "--gpu-device", "cpu", "--out", out).err
+        )
 
     def test_the_profile_of_the_host_can_be_extracted_again(self, tmp_path: Path) -> None:
         model = folder_of(tmp_path / "model", "bloom")
@@ -216,15 +221,14 @@ class TestWithPyTorch:
         assert main(["extract", str(run)]) == 0
         assert (run / "unique_kernels_compute.jsonl").read_bytes() == before
 
-    def test_the_emulated_gpu_cannot_be_profiled(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_emulated_gpu_cannot_be_profiled(self, tmp_path: Path) -> None:
         model = folder_of(tmp_path / "model", "bloom")
-        assert main(["profile", model, "--gpu-device", "emulated", "--out", str(tmp_path)]) == 2
-        assert "--gpu-device cpu" in capsys.readouterr().err
+        assert "--gpu-device cpu" in refused(
+            model, "--gpu-device", "emulated", "--out", str(tmp_path)
+        )
 
     def test_what_does_not_fit_into_memory_gets_one_sentence(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         import torch
 
@@ -236,8 +240,10 @@ class TestWithPyTorch:
         monkeypatch.setattr(LanguageModel, "run", run)
         model = folder_of(tmp_path / "model", "bloom")
         out = str(tmp_path / "run")
-        assert main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", out]) == 1
-        assert "smaller --batch or --prompt-tokens" in capsys.readouterr().err
+        assert (
+            "smaller --batch or --prompt-tokens"
+            in ended(1, "profile", model, *SMALL, "--gpu-device", "cpu", "--out", out).err
+        )
 
     @pytest.mark.parametrize(
         ("text", "name", "sentence"),
@@ -337,11 +343,12 @@ class TestWithPyTorch:
         tmp_path: Path,
         products: str,
         card: HostCard,  # noqa: ARG002
-        capsys: pytest.CaptureFixture[str],
     ) -> None:
         run = tmp_path / "run"
-        assert main(["profile", products, "--out", str(run)]) == 0
-        assert "whose clock is aligned with the profiler's within ±" in capsys.readouterr().out
+        assert (
+            "whose clock is aligned with the profiler's within ±"
+            in ended(0, "profile", products, "--out", str(run)).out
+        )
         power = json.loads((run / "profile.json").read_text())["power"]
         curve = read_power(run / "power.csv")
         assert power["samples"] == len(curve.times_us) > 0
@@ -366,18 +373,16 @@ class TestWithPyTorch:
         )
 
     def test_samples_that_fail_cost_the_profile_nothing_else(
-        self,
-        tmp_path: Path,
-        products: str,
-        card: HostCard,
-        capsys: pytest.CaptureFixture[str],
+        self, tmp_path: Path, products: str, card: HostCard
     ) -> None:
         run = tmp_path / "run"
         run.mkdir()
         (run / "power.csv").write_text("of another profile")
         card.nvml.missing = True
-        assert main(["profile", products, "--out", str(run)]) == 0
-        assert "The profile has no power samples. A card keeps no" in capsys.readouterr().err
+        assert (
+            "The profile has no power samples. A card keeps no"
+            in ended(0, "profile", products, "--out", str(run)).err
+        )
         assert (run / "operator_calls.jsonl").is_file()
         assert not (run / "power.csv").exists()
 
@@ -402,10 +407,7 @@ class TestWithPyTorch:
         assert "equally often" not in shown.err
 
     def test_calls_that_not_every_run_makes_are_told(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "uneven_runs.py").write_text(
             "import torch\n"
@@ -416,5 +418,7 @@ class TestWithPyTorch:
         )
         monkeypatch.syspath_prepend(tmp_path)
         options = ("--runs", "2", "--gpu-device", "cpu", "--out", str(tmp_path / "run"))
-        assert main(["profile", "uneven_runs:compute", *options]) == 0
-        assert "2 of 3 unique calls were not made equally often" in capsys.readouterr().err
+        assert (
+            "2 of 3 unique calls were not made equally often"
+            in ended(0, "profile", "uneven_runs:compute", *options).err
+        )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_outcomes import ended
 from msgspec.structs import replace
 from report_fixtures import a_run
 
@@ -37,6 +38,14 @@ K02 = replace(
 )
 
 
+def printed(*words: object) -> str:
+    return ended(0, "report", *words).out
+
+
+def refused(*words: object) -> str:
+    return ended(2, "report", *words).err
+
+
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -51,11 +60,10 @@ def make_run(project: Path, name: str, *measurements: Measurement, **changes: ob
     return folder.path
 
 
-def test_the_latest_run_is_summed_up(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_latest_run_is_summed_up(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K02)
-    assert main(["report"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed()
     assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)")
     assert "k02" in shown
     assert "k01" not in shown
@@ -70,27 +78,22 @@ def test_runs_are_merged_into_one_report(project: Path) -> None:
     assert merged.measurements[1].time_ms == 0.25
 
 
-def test_a_run_of_this_project_can_be_named_by_its_id(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_this_project_can_be_named_by_its_id(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b")
-    assert main(["report", "a"]) == 0
-    assert "k01" in capsys.readouterr().out
+    assert "k01" in printed("a")
 
 
-def test_json_can_go_to_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_can_go_to_the_terminal(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--json", "-"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed("--json", "-"))
     assert document["schema_version"] == 1
     assert [m["node_id"] for m in document["measurements"]] == [K01.node_id]
 
 
-def test_markdown_can_go_to_the_terminal(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_can_go_to_the_terminal(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--md", "-"]) == 0
-    assert capsys.readouterr().out.startswith("# NVIDIA H200 (emulated), run a\n")
+    assert printed("--md", "-").startswith("# NVIDIA H200 (emulated), run a\n")
 
 
 def test_views_are_written_from_a_json_report(project: Path) -> None:
@@ -103,12 +106,9 @@ def test_views_are_written_from_a_json_report(project: Path) -> None:
     assert "k01" in (project / "a.md").read_text()
 
 
-def test_a_run_without_measurements_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_measurements_is_refused(project: Path) -> None:
     make_run(project, "a")
-    assert main(["report", "--json", "a.json"]) == 2
-    assert "Run a has no measurements, so there is nothing to report" in capsys.readouterr().err
+    assert "Run a has no measurements, so there is nothing to report" in refused("--json", "a.json")
     assert not (project / "a.json").exists()
 
 
@@ -131,12 +131,9 @@ def test_a_view_of_figures_is_refused_where_no_kernel_has_any(
     assert not (project / "out").exists()
 
 
-def test_failed_kernels_alone_are_still_shown(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_kernels_alone_are_still_shown(project: Path) -> None:
     make_run(project, "a", WRONG)
-    assert main(["report"]) == 0
-    assert "correctness: 1 of 4 elements is wrong." in capsys.readouterr().out
+    assert "correctness: 1 of 4 elements is wrong." in printed()
 
 
 YOLO = replace(
@@ -188,55 +185,42 @@ def test_measurements_are_chosen_by_any_id_that_a_view_shows(
         (["--sort", "nothing"], "--sort 'nothing' is not understood: give rank, name, time"),
     ],
 )
-def test_a_choice_of_nothing_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
+def test_a_choice_of_nothing_is_refused(project: Path, words: list[str], said: str) -> None:
     make_run(project, "a", K01, YOLO)
-    assert main(["report", *words]) == 2
-    err = capsys.readouterr().err
+    err = refused(*words)
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_the_summary_can_be_sorted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_can_be_sorted(project: Path) -> None:
     make_run(project, "a", K01, replace(K02, time_ms=0.25, edp_mj_ms=25.0))
-    assert main(["report", "--sort", "time"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed("--sort", "time")
     assert shown.index("k02") < shown.index("k01")
 
 
 @pytest.mark.parametrize("columns", ["40", "60", "80"])
 def test_the_summary_is_as_wide_as_the_terminal(
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    columns: str,
+    project: Path, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     make_run(project, "a", K01, replace(K02, validity=("host_gaps", "temperature_drift")))
     monkeypatch.setenv("COLUMNS", columns)
-    assert main(["report"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed().splitlines()
     assert max(map(len, lines)) <= int(columns)
     assert "temperature_drift" in "\n".join(lines)
 
 
-def test_without_any_run_there_is_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report"]) == 2
-    assert "run pytest first" in capsys.readouterr().err
+def test_without_any_run_there_is_advice() -> None:
+    assert "run pytest first" in refused()
 
 
-def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(project: Path) -> None:
     make_run(project, "a", K01)
     make_run(project, "b", K01, emulated=False)
-    assert main(["report", "a", "b"]) == 2
-    assert "cannot be merged" in capsys.readouterr().err
+    assert "cannot be merged" in refused("a", "b")
 
 
-def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "no-such-run"]) == 2
-    assert capsys.readouterr().err == (
+def test_a_missing_run_is_one_sentence() -> None:
+    assert refused("no-such-run") == (
         "gpuenergy: error: no-such-run does not exist: name a folder in .gpuenergy/runs, the id of "
         "one, or a JSON report.\n"
     )
@@ -252,16 +236,11 @@ def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_each_view_goes_to_a_file_or_to_the_terminal(
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
-    name: str,
-    beginning: str,
+    project: Path, option: str, name: str, beginning: str
 ) -> None:
     make_run(project, "a", K01)
     assert main(["report", option, f"deep/{name}"]) == 0
-    assert main(["report", option, "-"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(option, "-")
     assert shown.startswith(beginning)
     assert (project / "deep" / name).read_text(encoding="utf-8") == shown
 
@@ -273,9 +252,8 @@ def test_parquet_is_written(project: Path) -> None:
     assert (project / "t.parquet").read_bytes().startswith(b"PAR1")
 
 
-def test_the_schema_needs_no_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--schema", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["title"] == "Report of pytest-gpuenergy"
+def test_the_schema_needs_no_run(project: Path) -> None:
+    assert json.loads(printed("--schema", "-"))["title"] == "Report of pytest-gpuenergy"
     assert list(project.iterdir()) == []
 
 
@@ -325,12 +303,9 @@ def test_the_page_shows_the_trend_over_the_runs_that_are_named(project: Path) ->
     assert [run for run, _ in one["runs"]] == ["a", "c"]
 
 
-def test_a_trend_without_a_page_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trend_without_a_page_is_refused(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--trend"]) == 2
-    assert "--trend is shown on the HTML page only: give --html too" in capsys.readouterr().err
+    assert "--trend is shown on the HTML page only: give --html too" in refused("--trend")
 
 
 def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
@@ -344,13 +319,12 @@ def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
 @pytest.mark.parametrize("name", ["run.json", "measurements.jsonl", "anchors.jsonl"])
 @pytest.mark.parametrize("option", ["--json", "--md", "--csv", "--schema"])
 def test_no_view_takes_the_place_of_what_a_run_has_measured(
-    project: Path, capsys: pytest.CaptureFixture[str], name: str, option: str
+    project: Path, name: str, option: str
 ) -> None:
     folder = make_run(project, "a", K01)
     (folder / "anchors.jsonl").touch()
     before = (folder / name).read_text()
-    assert main(["report", option, str(folder / name)]) == 2
-    assert "is where a run stores its measurements" in capsys.readouterr().err
+    assert "is where a run stores its measurements" in refused(option, str(folder / name))
     assert (folder / name).read_text() == before
 
 
@@ -372,12 +346,9 @@ def test_a_link_to_what_was_measured_is_no_place_for_a_view(project: Path) -> No
     ],
     ids=" ".join,
 )
-def test_each_view_needs_a_place_of_its_own(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_each_view_needs_a_place_of_its_own(project: Path, words: list[str]) -> None:
     make_run(project, "a", K01)
-    assert main(["report", *words]) == 2
-    assert "conflict: give each a path of its own" in capsys.readouterr().err
+    assert "conflict: give each a path of its own" in refused(*words)
     assert not (project / "v").exists()
 
 
@@ -399,9 +370,7 @@ def test_views_can_share_a_folder(project: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_read_is_not_replaced(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_what_is_read_is_not_replaced(project: Path, words: list[str]) -> None:
     folder = make_run(project, "a", K01)
     assert main(["report", "a", "--json", "a.json"]) == 0
     shutil.copytree(folder, "copy")
@@ -409,8 +378,7 @@ def test_what_is_read_is_not_replaced(
     output.parent.mkdir(parents=True)
     output.write_text("GFLOP/s: 1\n")
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    assert main(words) == 2
-    assert "is also an input, and would be overwritten" in capsys.readouterr().err
+    assert "is also an input, and would be overwritten" in ended(2, *words).err
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
@@ -428,55 +396,46 @@ def test_a_baseline_is_not_written_over_what_was_measured(project: Path) -> None
     assert lines.read_text() == before
 
 
-def test_a_baseline_without_a_page_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_without_a_page_is_refused(project: Path) -> None:
     make_run(project, "a", K01)
-    assert main(["report", "--baseline", "a"]) == 2
-    assert "give --html too" in capsys.readouterr().err
+    assert "give --html too" in refused("--baseline", "a")
 
 
 ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "bench/results/nvidia-h200-2026-11-22/report.json"
 
 
-def view(capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    assert main(["report", str(REPORT), *options]) == 0
-    return capsys.readouterr().out
+def view(*options: str) -> str:
+    return printed(str(REPORT), *options)
 
 
-def test_the_summary_names_the_kernels_within_noise(capsys: pytest.CaptureFixture[str]) -> None:
-    text = view(capsys)
+def test_the_summary_names_the_kernels_within_noise() -> None:
+    text = view()
     assert "49.2 mJ ±0.72 % k03, k01 within noise at current" in text
     assert "5.61 mJ ±0.72 % k05 at current" in text  # certainly the least
 
 
-def test_markdown_names_them_and_gives_every_figure_its_interval(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = view(capsys, "--md", "-")
+def test_markdown_names_them_and_gives_every_figure_its_interval() -> None:
+    text = view("--md", "-")
     assert "49.2 mJ ±0.72 % (k03, k01 within noise at current)" in text
     rows = [line for line in text.splitlines() if line.startswith(("| k0", "| k1", "| k2", "| *"))]
     assert len(rows) == 175
     assert all(row.count("±") == 3 for row in rows)
 
 
-def test_json_lists_them_and_can_be_read_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    text = view(capsys, "--json", "-")
+def test_json_lists_them_and_can_be_read_again(tmp_path: Path) -> None:
+    text = view("--json", "-")
     case3 = next(one for one in json.loads(text)["best"] if one["workload"] == "case3")
     assert case3["energy"]["kernels"] == ["k03", "k01"]
     assert case3["time"]["kernels"] == ["k01"]
     assert set(case3["front"]) < set(case3["near_front"])
     again = tmp_path / "again.json"
     again.write_text(text, encoding="utf-8")
-    assert main(["report", str(again), "--json", "-"]) == 0
-    assert capsys.readouterr().out == text
+    assert printed(str(again), "--json", "-") == text
 
 
-def test_the_tidy_table_has_the_standing_of_each_row(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(view(capsys, "--tidy", "-"))))
+def test_the_tidy_table_has_the_standing_of_each_row() -> None:
+    rows = list(csv.DictReader(io.StringIO(view("--tidy", "-"))))
     case3 = {row["kernel_label"]: row for row in rows if row["workload_name"] == "case3"}
     assert case3["k01"]["best_of"] == "time energy edp"
     assert case3["k03"]["best_of"] == "energy edp"

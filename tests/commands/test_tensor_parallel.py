@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import replay_on_host
+from command_outcomes import ended
 from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
@@ -85,30 +86,24 @@ class TestRecordedFigures:
         ("lost", "told"), [((1,), "has no folder rank1"), ((0, 1), "has no folder rank0")]
     )
     def test_a_lost_rank_is_named(
-        self,
-        recorded: Path,
-        capsys: pytest.CaptureFixture[str],
-        command: list[str],
-        lost: tuple[int, ...],
-        told: str,
+        self, recorded: Path, command: list[str], lost: tuple[int, ...], told: str
     ) -> None:
         for rank in lost:
             shutil.rmtree(recorded / f"rank{rank}")
         device = ["--gpu-device", "emulated:h200x2"] if command == ["replay"] else []
-        assert main([*command, str(recorded), *device]) == 2
-        assert told in capsys.readouterr().err
+        assert told in ended(2, *command, str(recorded), *device).err
 
-    def test_a_number_of_launches_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["replay", str(recorded), "--runs", "1000"]) == 2
-        assert "--runs is for models on one GPU" in capsys.readouterr().err
+    def test_a_number_of_launches_is_refused(self, recorded: Path) -> None:
+        assert (
+            "--runs is for models on one GPU"
+            in ended(2, "replay", str(recorded), "--runs", "1000").err
+        )
 
-    def test_a_replay_that_has_too_few_gpus_is_refused(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["replay", str(recorded), "--gpu-device", "0"]) == 2
-        assert "2 ranks need 2 GPUs, and --gpu-device 0 names 1" in capsys.readouterr().err
+    def test_a_replay_that_has_too_few_gpus_is_refused(self, recorded: Path) -> None:
+        assert (
+            "2 ranks need 2 GPUs, and --gpu-device 0 names 1"
+            in ended(2, "replay", str(recorded), "--gpu-device", "0").err
+        )
 
 
 @pytest.mark.parametrize(
@@ -135,10 +130,12 @@ def test_a_rank_that_was_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ranks.run_ranks(["replay", "run"], 2, Path("run"))
 
 
-def test_a_function_cannot_be_divided(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_cannot_be_divided() -> None:
     pytest.importorskip("torch", reason="needs PyTorch")
-    assert main(["profile", "json:dumps", "--tp", "2", "--out", "run"]) == 2
-    assert "json:dumps is a function: leave it out" in capsys.readouterr().err
+    assert (
+        "json:dumps is a function: leave it out"
+        in ended(2, "profile", "json:dumps", "--tp", "2", "--out", "run").err
+    )
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +217,7 @@ with joined(2, "cpu") as ranks:
         assert said in errors[0]
 
     def test_all_ranks_replay_at_the_same_time(self, profile: Path, tmp_path: Path) -> None:
-        run = copy_of(profile, tmp_path)
+        run = copied_tensor(profile, tmp_path)
         assert replay(run) == [0, 0]
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["rank"], one["step"], one["level"]) for one in report["accounts"]}
@@ -233,7 +230,7 @@ with joined(2, "cpu") as ranks:
     def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(
         self, profile: Path, tmp_path: Path
     ) -> None:
-        run = copy_of(profile, tmp_path)
+        run = copied_tensor(profile, tmp_path)
         assert replay(run) == [0, 0]
         for rank in (0, 1):
             lines = (run / f"rank{rank}/results-emulated/measurements.jsonl").read_text()
@@ -249,7 +246,7 @@ with joined(2, "cpu") as ranks:
     def test_what_was_measured_before_a_rank_was_killed_is_kept(
         self, profile: Path, tmp_path: Path
     ) -> None:
-        run = copy_of(profile, tmp_path)
+        run = copied_tensor(profile, tmp_path)
         codes = replay(run, killed_after="1:8")
         assert codes[1] == -9
         assert codes[0] in (None, 75)
@@ -273,6 +270,6 @@ def replay(run: Path, *options: str, killed_after: str = "") -> list[int | None]
     return ranks_of(command, run, **more)
 
 
-def copy_of(profile: Path, folder: Path) -> Path:
+def copied_tensor(profile: Path, folder: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(profile, folder / "run"))

@@ -37,21 +37,18 @@ def record_path(device: EmulatedDevice, state: Path) -> Path:
     return state / "leases" / f"{device.uuid}.json"
 
 
-def test_the_card_is_set_and_tells_what_it_enforces(card: EmulatedDevice) -> None:
-    assert Lease(card).set(CAP) == Setpoint(300.0)
+@pytest.fixture
+def lease(card: EmulatedDevice) -> Lease:
+    """A lease that has set the card to `CAP`."""
+    lease = Lease(card)
+    assert lease.set(CAP) == CAP
     assert present_mw(card) == 300_000
+    return lease
 
 
 def test_a_card_that_enforces_less_says_so(card: EmulatedDevice) -> None:
     card.inject("enforced_limit", {"power_w": 250})
     assert Lease(card).set(CAP) == Setpoint(250.0)
-
-
-def test_the_prior_limit_is_restored(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
-    lease.restore()
-    assert present_mw(card) == PRIOR_MW
 
 
 def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
@@ -62,18 +59,15 @@ def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
     assert present_mw(card) == PRIOR_MW
 
 
-def test_restoring_twice_writes_once(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_restoring_twice_writes_once(card: EmulatedDevice, lease: Lease) -> None:
     lease.restore()
+    assert present_mw(card) == PRIOR_MW
     write(card, 600_000)
     lease.restore()
     assert present_mw(card) == 600_000
 
 
-def test_current_puts_the_prior_limit_back(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_current_puts_the_prior_limit_back(lease: Lease) -> None:
     assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
 
 
@@ -91,26 +85,22 @@ def test_a_cap_that_is_already_set_writes_nothing(card: EmulatedDevice, own_fold
 
 
 def test_nothing_is_left_on_disk_when_all_is_restored(
-    card: EmulatedDevice, own_folders: Path
+    card: EmulatedDevice, lease: Lease, own_folders: Path
 ) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
     assert record_path(card, own_folders).exists()
     lease.restore()
     assert not list((own_folders / "leases").iterdir())
 
 
-def test_a_limit_that_somebody_set_since_is_theirs(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_a_limit_that_somebody_set_since_is_theirs(card: EmulatedDevice, lease: Lease) -> None:
     write(card, 600_000)
     lease.restore()
     assert present_mw(card) == 600_000
 
 
-def test_the_next_cap_fails_when_somebody_changed_the_limit(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_the_next_cap_fails_when_somebody_changed_the_limit(
+    card: EmulatedDevice, lease: Lease
+) -> None:
     write(card, 600_000)
     with pytest.raises(SetpointError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
         lease.set(Setpoint(400.0))
@@ -131,13 +121,11 @@ def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
 
 
 def test_a_record_that_cannot_be_removed_is_told(
-    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+    card: EmulatedDevice, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, **_: bool) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    lease = Lease(card)
-    lease.set(CAP)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuse)
         with pytest.raises(SetpointError, match=r"cannot be removed \(Read-only file system\)"):
@@ -334,9 +322,9 @@ def test_a_refusal_says_what_to_do(
     assert not record_path(card, own_folders).exists()
 
 
-def test_a_later_refusal_keeps_the_record_of_the_first_cap(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_a_later_refusal_keeps_the_record_of_the_first_cap(
+    card: EmulatedDevice, lease: Lease
+) -> None:
     fault = card.inject("power_limit", "unknown")
     with pytest.raises(SetpointError):
         lease.set(Setpoint(500.0))
@@ -451,10 +439,8 @@ def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDe
 
 
 def test_a_prior_limit_that_does_not_come_back_is_told(
-    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+    card: EmulatedDevice, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
     monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
     with pytest.raises(SetpointError, match=r"not restored to 450 W .* set 300 W instead"):
         lease.restore()
@@ -495,18 +481,14 @@ def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
     ],
 )
 def test_what_happens_to_the_limit_afterwards_is_a_doubt(
-    card: EmulatedDevice, fault: tuple[str, object], doubt: str
+    card: EmulatedDevice, lease: Lease, fault: tuple[str, object], doubt: str
 ) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
     assert lease.judge() == ()
     card.inject(*fault)
     assert lease.judge() == (doubt,)
 
 
-def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice, lease: Lease) -> None:
     lease.set(CURRENT)
     assert lease.judge() == ()
     write(card, 600_000)
@@ -522,9 +504,9 @@ def test_a_card_without_power_limits_is_not_judged(card: EmulatedDevice) -> None
     assert lease.judge() == ()
 
 
-def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card: EmulatedDevice) -> None:
-    lease = Lease(card)
-    lease.set(CAP)
+def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(
+    card: EmulatedDevice, lease: Lease
+) -> None:
     write(card, 400_000)
     lease.set(CURRENT)
     with pytest.raises(SetpointError, match=r"Somebody else has changed .* 400 W"):

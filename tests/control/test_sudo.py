@@ -29,7 +29,6 @@ from pytest_gpuenergy.control import (
     read_limits,
     recorded_uuids,
     safe_program,
-    sudoers_line,
     supported_clocks,
 )
 from pytest_gpuenergy.devices import NvmlGpu
@@ -110,7 +109,9 @@ def machine(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
         path.write_text(source.format(**names, **paths))
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(made.nvidia_smi.parent))
-    made.rules.write_text(limit_rule("ann", str(made.nvidia_smi), real.uuid, read_limits(real)))
+    made.rules.write_text(
+        limit_rule(real.uuid, read_limits(real), user="ann", program=str(made.nvidia_smi))
+    )
     return made
 
 
@@ -154,7 +155,9 @@ def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: st
 
 def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
     limits = PowerLimits(400.0, 500.0, 450.0)
-    machine.rules.write_text(limit_rule("ann", str(machine.nvidia_smi), real.uuid, limits))
+    machine.rules.write_text(
+        limit_rule(real.uuid, limits, user="ann", program=str(machine.nvidia_smi))
+    )
     with pytest.raises(SetpointError, match=r"sudo does not allow .* -pl 300: add the rule"):
         Lease(real, found(real)).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
@@ -165,7 +168,9 @@ def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine)
 def may_lock(real: NvmlGpu, machine: Machine) -> Machine:
     """A machine whose sudo allows clocks, but no limits."""
     clocks = supported_clocks(real)
-    machine.rules.write_text(clock_rule("ann", str(machine.nvidia_smi), real.uuid, clocks))
+    machine.rules.write_text(
+        clock_rule(real.uuid, clocks, user="ann", program=str(machine.nvidia_smi))
+    )
     return machine
 
 
@@ -204,7 +209,7 @@ def test_the_rule_for_limits_locks_no_clock(real: NvmlGpu, machine: Machine) -> 
 
 def test_the_documentation_shows_the_rule_for_clocks_as_it_is() -> None:
     uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
-    shown = clock_rule("ann", "/usr/bin/nvidia-smi", uuid, range(345, 1981, 15))
+    shown = clock_rule(uuid, range(345, 1981, 15), user="ann", program="/usr/bin/nvidia-smi")
     text = (ROOT / "docs" / "how-to" / "locked-clocks.md").read_text()
     assert f"```text\n{shown}\n```" in text
 
@@ -245,7 +250,7 @@ def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> No
 
 def test_the_rule_is_for_one_user_and_one_gpu() -> None:
     limits = PowerLimits(100.0, 165.5, 165.0)
-    assert limit_rule("ann", "/usr/bin/nvidia-smi", "GPU-1f2e", limits) == (
+    assert limit_rule("GPU-1f2e", limits, user="ann", program="/usr/bin/nvidia-smi") == (
         "ann ALL=(root) NOPASSWD: "
         "/usr/bin/nvidia-smi -i GPU-1f2e -pl 1[0-5][0-9], "
         "/usr/bin/nvidia-smi -i GPU-1f2e -pl 16[0-5]"
@@ -254,7 +259,9 @@ def test_the_rule_is_for_one_user_and_one_gpu() -> None:
 
 def test_the_documentation_shows_the_rule_as_it_is() -> None:
     uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
-    shown = limit_rule("ann", "/usr/bin/nvidia-smi", uuid, PowerLimits(200.0, 700.0, 700.0))
+    shown = limit_rule(
+        uuid, PowerLimits(200.0, 700.0, 700.0), user="ann", program="/usr/bin/nvidia-smi"
+    )
     assert f"```text\n{shown}\n```" in (ROOT / "docs" / "how-to" / "power-caps.md").read_text()
 
 
@@ -362,7 +369,7 @@ def test_a_name_that_belongs_to_another_id_is_not_given(
 def test_without_a_name_there_is_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getuid", lambda: 54_321)
     with pytest.raises(SetpointError, match="User 54321 has no name, which sudo requires"):
-        sudoers_line("GPU-1", LIMITS)
+        limit_rule("GPU-1", LIMITS)
 
 
 @needs_roots_system
@@ -371,7 +378,7 @@ def test_a_program_of_the_system_is_safe() -> None:
 
 
 def test_a_program_and_folders_of_root_give_a_rule(disk: Disk) -> None:
-    assert f" {disk.program} -i GPU-1 -pl " in sudoers_line("GPU-1", LIMITS)
+    assert f" {disk.program} -i GPU-1 -pl " in limit_rule("GPU-1", LIMITS)
 
 
 @pytest.mark.parametrize("place", ["nvidia-smi", "", "..", "../.."])
@@ -379,7 +386,7 @@ def test_what_belongs_to_somebody_else_gives_no_rule(disk: Disk, place: str) -> 
     entry = (disk.folder / place).resolve()
     disk.owners[entry] = 12_345
     with pytest.raises(SetpointError, match=f"because {re.escape(str(entry))} belongs to user 12"):
-        sudoers_line("GPU-1", LIMITS)
+        limit_rule("GPU-1", LIMITS)
 
 
 @pytest.mark.parametrize("place", ["nvidia-smi", "", "..", "../.."])
@@ -388,7 +395,7 @@ def test_what_others_can_write_to_gives_no_rule(disk: Disk, place: str, mode: in
     entry = (disk.folder / place).resolve()
     disk.modes[entry] = mode
     with pytest.raises(SetpointError, match=f"because other users can write to {entry}"):
-        sudoers_line("GPU-1", LIMITS)
+        limit_rule("GPU-1", LIMITS)
 
 
 def test_a_link_to_a_program_that_others_can_change_gives_no_rule(
@@ -400,7 +407,7 @@ def test_a_link_to_a_program_that_others_can_change_gives_no_rule(
     disk.program.symlink_to(theirs / "tool")
     disk.modes[theirs] = 0o777
     with pytest.raises(SetpointError, match=r"because other users can write to .*theirs"):
-        sudoers_line("GPU-1", LIMITS)
+        limit_rule("GPU-1", LIMITS)
 
 
 def test_a_users_own_program_gives_no_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,4 +448,4 @@ def test_a_missing_program_has_no_rule(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_uuid_with_words_of_its_own_gives_no_rule() -> None:
     with pytest.raises(SetpointError, match="is not the UUID of a GPU"):
-        limit_rule("ann", "/usr/bin/nvidia-smi", "GPU-1 -pl 1, ALL", LIMITS)
+        limit_rule("GPU-1 -pl 1, ALL", LIMITS, user="ann", program="/usr/bin/nvidia-smi")

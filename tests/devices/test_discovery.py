@@ -22,7 +22,7 @@ from pytest_gpuenergy.devices import (
     has_context,
     visible_gpus,
 )
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, Runner
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, HostRunner
 from pytest_gpuenergy.opening import open_gpu
 from pytest_gpuenergy.support import DeviceError, InputError
 
@@ -111,26 +111,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("kind", [Cuda, NewCuda])
-def test_uuids_are_in_cudas_order_and_nvmls_form(
-    machine: Callable[..., None], kind: type[Cuda]
-) -> None:
+def test_uuids_are_in_cudas_order_and_nvmls_form(machine, kind):
     machine(kind(SECOND, FIRST))
     assert cuda_uuids() == [SECOND, FIRST]
 
 
-def test_gpus_are_mapped_by_uuid_not_by_index(machine: Callable[..., None]) -> None:
+def test_gpus_are_mapped_by_uuid_not_by_index(machine):
     machine(Cuda(SECOND), Nvml(FIRST, SECOND))
     _, (gpu,) = find_gpus()
     assert (gpu.ordinal, gpu.uuid, gpu.name) == (0, SECOND, "NVIDIA H200")
     assert gpu.handle == f"handle of {SECOND}"
 
 
-def test_a_machine_whose_gpus_are_hidden_has_none(machine: Callable[..., None]) -> None:
+def test_a_machine_whose_gpus_are_hidden_has_none(machine):
     machine(Cuda(), Nvml(FIRST))
     assert find_gpus()[1] == []
 
 
-def test_a_machine_without_the_library_says_what_to_install(machine: Callable[..., None]) -> None:
+def test_a_machine_without_the_library_says_what_to_install(machine):
     machine(OSError("libcuda.so.1: cannot open shared object file"))
     with pytest.raises(DeviceError, match=r"libcuda.so.1 is missing: install the NVIDIA driver"):
         cuda_uuids()
@@ -139,7 +137,7 @@ def test_a_machine_without_the_library_says_what_to_install(machine: Callable[..
 @pytest.mark.parametrize(
     "function", ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid"]
 )
-def test_a_driver_that_fails_is_named(machine: Callable[..., None], function: str) -> None:
+def test_a_driver_that_fails_is_named(machine, function):
     machine(Cuda(FIRST, fails=function))
     with pytest.raises(
         DeviceError, match=rf"{function} of the CUDA driver fails with CUDA_ERROR_NO_DEVICE: check"
@@ -147,19 +145,19 @@ def test_a_driver_that_fails_is_named(machine: Callable[..., None], function: st
         cuda_uuids()
 
 
-def test_an_error_without_a_name_has_its_number(machine: Callable[..., None]) -> None:
+def test_an_error_without_a_name_has_its_number(machine):
     machine(Cuda(FIRST, fails="cuInit", named=False))
     with pytest.raises(DeviceError, match="cuInit of the CUDA driver fails with error 100"):
         cuda_uuids()
 
 
-def test_a_gpu_that_nvml_does_not_know_is_named(machine: Callable[..., None]) -> None:
+def test_a_gpu_that_nvml_does_not_know_is_named(machine):
     machine(Cuda(FIRST), Nvml(SECOND))
     with pytest.raises(DeviceError, match=rf"CUDA sees {FIRST} but NVML does not \(Not Found\)"):
         find_gpus()
 
 
-def test_a_mig_instance_is_refused(machine: Callable[..., None]) -> None:
+def test_a_mig_instance_is_refused(machine):
     """CUDA reports a MIG instance's UUID like a GPU's; NVML calls it MIG-."""
     machine(Cuda(FIRST), Nvml(FIRST.replace("GPU-", "MIG-")))
     with pytest.raises(DeviceError, match=r"CUDA device 0 is a MIG instance, .* CUDA_VISIBLE"):
@@ -167,16 +165,14 @@ def test_a_mig_instance_is_refused(machine: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("in_use", [None, 0, 1])
-def test_it_is_known_whose_context_this_process_has(
-    machine: Callable[..., None], in_use: int | None
-) -> None:
+def test_it_is_known_whose_context_this_process_has(machine, in_use):
     cuda = Cuda(FIRST, SECOND)
     cuda.in_use = in_use
     machine(cuda)
     assert [has_context(ordinal) for ordinal in range(2)] == [in_use == 0, in_use == 1]
 
 
-def test_a_driver_that_does_not_tell_of_contexts_is_named(machine: Callable[..., None]) -> None:
+def test_a_driver_that_does_not_tell_of_contexts_is_named(machine):
     machine(Cuda(FIRST, fails="cuDevicePrimaryCtxGetState"))
     with pytest.raises(
         DeviceError, match=r"cuDevicePrimaryCtxGetState .* with CUDA_ERROR_NO_DEVICE"
@@ -227,7 +223,7 @@ def seen(value: str | None, order: str | None = None) -> tuple[str, ...]:
         ("0,MIG-GPU-aa11-1/1/0", (A,)),
     ],
 )
-def test_which_gpus_are_seen(value: str | None, uuids: tuple[str, ...]) -> None:
+def test_which_gpus_are_seen(value, uuids):
     assert seen(value) == uuids
 
 
@@ -246,28 +242,26 @@ def test_which_gpus_are_seen(value: str | None, uuids: tuple[str, ...]) -> None:
         ("MIG-1", "CUDA_VISIBLE_DEVICES names the MIG instance MIG-1, which has no power sensor"),
     ],
 )
-def test_what_is_asked_in_vain_is_said(value: str | None, remark: str | None) -> None:
+def test_what_is_asked_in_vain_is_said(value, remark):
     environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     found = visible_gpus(environment, ALIKE).remark
     assert found == remark if remark is None else str(found).startswith(remark)
 
 
-def test_unlike_gpus_are_in_the_order_of_their_addresses_when_that_is_asked() -> None:
+def test_unlike_gpus_are_in_the_order_of_their_addresses_when_that_is_asked():
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
     assert visible_gpus(environment, MIXED).uuids == (B,)
 
 
 @pytest.mark.parametrize("order", [None, "FASTEST_FIRST", "pci_bus_id"])
 @pytest.mark.parametrize("value", [None, "0", "1,0"])
-def test_which_of_unlike_gpus_is_the_fastest_only_cuda_knows(
-    order: str | None, value: str | None
-) -> None:
+def test_which_of_unlike_gpus_is_the_fastest_only_cuda_knows(order, value):
     given = {"CUDA_VISIBLE_DEVICES": value, "CUDA_DEVICE_ORDER": order}
     with pytest.raises(InputError, match=r"set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"):
         visible_gpus({k: v for k, v in given.items() if v is not None}, MIXED)
 
 
-def test_a_uuid_needs_no_order() -> None:
+def test_a_uuid_needs_no_order():
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-aa2"}, MIXED).uuids == (B,)
 
 
@@ -279,14 +273,14 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=6).map(",".join))
-def test_whatever_is_said_no_gpu_is_seen_twice(value: str) -> None:
+def test_whatever_is_said_no_gpu_is_seen_twice(value):
     uuids = seen(value)
     assert len(set(uuids)) == len(uuids)
     assert set(uuids) <= set(UUIDS)
 
 
 @given(st.permutations(range(4)), st.integers(0, 4))
-def test_gpus_are_seen_in_the_order_of_the_list(order: list[int], count: int) -> None:
+def test_gpus_are_seen_in_the_order_of_the_list(order, count):
     value = ",".join(map(str, order[:count]))
     assert seen(value) == tuple(UUIDS[k] for k in order[:count])
     assert seen(",".join(UUIDS[k] for k in order[:count])) == seen(value)
@@ -306,7 +300,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NvmlGpu]]:
     def no_cuda() -> list[str]:
         raise DeviceError("libcuda.so.1 is missing.")
 
-    runner: Any = create_autospec(Runner, instance=True)
+    runner: Any = create_autospec(HostRunner, instance=True)
     with EmulatedDevice(DEFAULT_PROFILE, 3, runner=runner) as last:
         assert isinstance(last, EmulatedDevice)
         nvml: Any = last.nvml
@@ -360,13 +354,7 @@ def with_environment(*names: int | str) -> Callable[[list[NvmlGpu], pytest.Monke
         (with_environment("uuid3"), "auto", 3),
     ],
 )
-def test_only_the_selected_gpu_is_touched(
-    four: list[NvmlGpu],
-    monkeypatch: pytest.MonkeyPatch,
-    install: Callable[[list[NvmlGpu], pytest.MonkeyPatch], None],
-    spec: str,
-    touched: int,
-) -> None:
+def test_only_the_selected_gpu_is_touched(four, monkeypatch, install, spec, touched):
     install(four, monkeypatch)
     before = limits_w(four)
     with open_gpu(spec) as gpu:
@@ -388,9 +376,7 @@ def test_only_the_selected_gpu_is_touched(
     ],
 )
 @pytest.mark.usefixtures("four")
-def test_a_gpu_that_is_hidden_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, value: str, spec: str, message: str
-) -> None:
+def test_a_gpu_that_is_hidden_is_not_taken(monkeypatch, value, spec, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     monkeypatch.setattr(select, "find_gpus", lambda: ("nvml", []))
     with pytest.raises(InputError, match=message), open_gpu(spec):
@@ -398,7 +384,7 @@ def test_a_gpu_that_is_hidden_is_not_taken(
 
 
 @pytest.mark.usefixtures("four")
-def test_where_all_are_hidden_the_emulated_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_all_are_hidden_the_emulated_one_is_taken(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.setattr(select, "find_gpus", lambda: ("nvml", []))
     with open_gpu("auto") as gpu:

@@ -62,7 +62,7 @@ def holder(own_folders: Path, uuid: str = "GPU-1") -> int:
     return int((own_folders / "emulated" / f"{uuid}.lock").read_text())
 
 
-def test_a_gpu_in_use_names_the_process_that_has_it() -> None:
+def test_a_gpu_in_use_names_the_process_that_has_it():
     with held_by_another() as process:
         with (
             pytest.raises(DeviceError, match=rf"in use by process {process.pid}: wait for it"),
@@ -72,7 +72,7 @@ def test_a_gpu_in_use_names_the_process_that_has_it() -> None:
         process.communicate()
 
 
-def test_a_gpu_is_free_again_when_its_user_was_killed(own_folders: Path) -> None:
+def test_a_gpu_is_free_again_when_its_user_was_killed(own_folders):
     with held_by_another() as process:
         assert holder(own_folders) == process.pid
         process.kill()
@@ -81,7 +81,7 @@ def test_a_gpu_is_free_again_when_its_user_was_killed(own_folders: Path) -> None
             assert holder(own_folders) == os.getpid()
 
 
-def test_a_gpu_is_free_again_after_an_error() -> None:
+def test_a_gpu_is_free_again_after_an_error():
     def fail() -> None:
         with gpu_lock(card(), wait_s=0):
             raise RuntimeError
@@ -92,7 +92,7 @@ def test_a_gpu_is_free_again_after_an_error() -> None:
         pass
 
 
-def test_waiting_ends_as_soon_as_the_gpu_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_ends_as_soon_as_the_gpu_is_free(monkeypatch):
     with held_by_another() as process:
         waits: list[float] = []
 
@@ -105,7 +105,7 @@ def test_waiting_ends_as_soon_as_the_gpu_is_free(monkeypatch: pytest.MonkeyPatch
             assert len(waits) == 1
 
 
-def test_different_gpus_do_not_wait_for_each_other(own_folders: Path) -> None:
+def test_different_gpus_do_not_wait_for_each_other(own_folders):
     with held_by_another("GPU-2") as process:
         with gpu_lock(card("GPU-1"), wait_s=0):
             assert holder(own_folders, "GPU-1") == os.getpid()
@@ -113,14 +113,14 @@ def test_different_gpus_do_not_wait_for_each_other(own_folders: Path) -> None:
         process.communicate()
 
 
-def test_a_real_gpu_is_shared_by_the_users_of_the_machine(temporary: Path) -> None:
+def test_a_real_gpu_is_shared_by_the_users_of_the_machine(temporary):
     with gpu_lock(card(emulated=False), wait_s=0):
         folder = temporary / "pytest-gpuenergy-locks"
         assert (folder / "GPU-1.lock").read_text() == str(os.getpid())
         assert folder.stat().st_mode & 0o7777 == 0o1777
 
 
-def test_an_emulated_gpu_is_shared_by_the_users_of_its_state(own_folders: Path) -> None:
+def test_an_emulated_gpu_is_shared_by_the_users_of_its_state(own_folders):
     with gpu_lock(card(), wait_s=0):
         assert holder(own_folders) == os.getpid()
 
@@ -139,7 +139,7 @@ def protected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("protected")
-def test_a_lock_that_another_user_made_is_shared(temporary: Path) -> None:
+def test_a_lock_that_another_user_made_is_shared(temporary):
     path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
     path.parent.mkdir()
     path.write_text("77")
@@ -178,9 +178,7 @@ def modes(path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "device"])
-def test_what_somebody_put_in_place_of_the_lock_is_refused(
-    temporary: Path, precious: Path, kind: str
-) -> None:
+def test_what_somebody_put_in_place_of_the_lock_is_refused(temporary, precious, kind):
     path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
     path.parent.mkdir(mode=0o700)
     path.parent.chmod(0o1777)
@@ -203,7 +201,7 @@ def test_what_somebody_put_in_place_of_the_lock_is_refused(
     assert modes(precious) == (0o600, 0o700)
 
 
-def test_a_link_to_nowhere_in_place_of_the_lock_makes_no_file(temporary: Path) -> None:
+def test_a_link_to_nowhere_in_place_of_the_lock_makes_no_file(temporary):
     path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
     path.parent.mkdir()
     path.symlink_to(temporary / "elsewhere")
@@ -212,7 +210,7 @@ def test_a_link_to_nowhere_in_place_of_the_lock_makes_no_file(temporary: Path) -
     assert not (temporary / "elsewhere").exists()
 
 
-def test_a_link_in_place_of_the_folder_is_refused(temporary: Path, precious: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_refused(temporary, precious):
     (temporary / "pytest-gpuenergy-locks").symlink_to(precious.parent)
     with refused():
         take_lock()
@@ -221,14 +219,14 @@ def test_a_link_in_place_of_the_folder_is_refused(temporary: Path, precious: Pat
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe"])
-def test_no_place_for_the_lock_is_one_sentence(temporary: Path, kind: str) -> None:
+def test_no_place_for_the_lock_is_one_sentence(temporary, kind):
     path = temporary / "pytest-gpuenergy-locks"
     path.write_text("") if kind == "file" else os.mkfifo(path)
     with refused("Not a directory"):
         take_lock()
 
 
-def test_a_folder_for_everybody_is_made_whatever_the_umask_is(temporary: Path) -> None:
+def test_a_folder_for_everybody_is_made_whatever_the_umask_is(temporary):
     umask = os.umask(0o077)
     try:
         take_lock()
@@ -238,7 +236,7 @@ def test_a_folder_for_everybody_is_made_whatever_the_umask_is(temporary: Path) -
     assert modes(path) == (0o666, 0o1777)
 
 
-def test_a_folder_that_somebody_may_have_put_there_is_not_opened_up(temporary: Path) -> None:
+def test_a_folder_that_somebody_may_have_put_there_is_not_opened_up(temporary):
     temporary.chmod(0o777)  # without the sticky bit everybody can rename what is in it
     private = temporary / "pytest-gpuenergy-locks"
     private.mkdir(mode=0o700)
@@ -247,9 +245,7 @@ def test_a_folder_that_somebody_may_have_put_there_is_not_opened_up(temporary: P
 
 
 @root_only
-def test_a_folder_of_another_user_in_which_all_can_replace_files_is_refused(
-    temporary: Path,
-) -> None:
+def test_a_folder_of_another_user_in_which_all_can_replace_files_is_refused(temporary):
     folder = temporary / "pytest-gpuenergy-locks"
     folder.mkdir()
     folder.chmod(0o777)
@@ -284,7 +280,7 @@ def for_everybody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @root_only
 @pytest.mark.parametrize(("first", "second"), [(0, SOMEBODY), (SOMEBODY, 0), (SOMEBODY, 54322)])
-def test_users_of_a_machine_share_the_lock(for_everybody: Path, first: int, second: int) -> None:
+def test_users_of_a_machine_share_the_lock(for_everybody, first, second):
     with user(first):
         take_lock()
     path = for_everybody / "pytest-gpuenergy-locks" / "GPU-1.lock"
@@ -300,9 +296,7 @@ def test_users_of_a_machine_share_the_lock(for_everybody: Path, first: int, seco
         pass
 
 
-def test_a_lock_that_was_replaced_while_waiting_is_taken_anew(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_was_replaced_while_waiting_is_taken_anew(temporary, monkeypatch):
     path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
     with contextlib.ExitStack() as first:
         first.enter_context(gpu_lock(card(emulated=False), wait_s=0))
@@ -320,7 +314,7 @@ def test_a_lock_that_was_replaced_while_waiting_is_taken_anew(
             take_lock()
 
 
-def test_what_somebody_wrote_into_the_lock_is_not_repeated(temporary: Path) -> None:
+def test_what_somebody_wrote_into_the_lock_is_not_repeated(temporary):
     path = temporary / "pytest-gpuenergy-locks" / "GPU-1.lock"
     with gpu_lock(card(emulated=False), wait_s=0):
         path.write_text("\x1b[2Jrun(this)")
@@ -328,7 +322,7 @@ def test_what_somebody_wrote_into_the_lock_is_not_repeated(temporary: Path) -> N
             take_lock()
 
 
-def test_processes_of_one_group_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_group_wait_for_each_other(monkeypatch):
     with held_by_another(group="run1") as process:
         waits: list[float] = []
 
@@ -342,9 +336,7 @@ def test_processes_of_one_group_wait_for_each_other(monkeypatch: pytest.MonkeyPa
             assert len(waits) == 3
 
 
-def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(
-    monkeypatch: pytest.MonkeyPatch, own_folders: Path
-) -> None:
+def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(monkeypatch, own_folders):
     with held_by_another(group="run1") as process:
         (lock,) = own_folders.rglob("GPU-1.lock")
         named = lock.read_text()
@@ -363,7 +355,7 @@ def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(
             assert len(waits) == 20
 
 
-def test_processes_of_another_group_hardly_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_another_group_hardly_wait(monkeypatch):
     now_s = 100.0
 
     def sleep(duration_s: float) -> None:

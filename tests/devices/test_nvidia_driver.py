@@ -70,7 +70,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_driver(tmp_path_factory.mktemp("driver"))
 
 
-def test_gpus_are_found_in_cudas_order(driver: Path) -> None:
+def test_gpus_are_found_in_cudas_order(driver):
     assert value_with(driver, "found = [one.uuid for one in gpus]", STUB_CUDA="21") == [
         SECOND,
         FIRST,
@@ -87,16 +87,14 @@ def test_gpus_are_found_in_cudas_order(driver: Path) -> None:
         ("two\nlines\t\x1b[31m", "two\ufffdlines\ufffd\ufffd[31m"),
     ],
 )
-def test_a_name_is_one_printable_line(driver: Path, name: str, shown: str) -> None:
+def test_a_name_is_one_printable_line(driver, name, shown):
     raw = os.fsdecode(name.encode("latin-1"))  # a byte that is not UTF-8
     assert value_with(driver, "found = gpu.name", STUB_NAME=raw) == shown
 
 
 @pytest.mark.parametrize("latecomers", [0, 1, 40])
 @pytest.mark.parametrize("count", [0, 1, 300])
-def test_processes_are_listed_whatever_starts_meanwhile(
-    driver: Path, count: int, latecomers: int
-) -> None:
+def test_processes_are_listed_whatever_starts_meanwhile(driver, count, latecomers):
     stub = {"STUB_PROCESSES": str(count), "STUB_LATECOMERS": str(latecomers)}
     expected = [300 + number for number in range(count + latecomers if count else 0)]
     assert value_with(driver, IDS, **stub) == expected
@@ -105,20 +103,18 @@ def test_processes_are_listed_whatever_starts_meanwhile(
 @pytest.mark.parametrize(
     ("without", "first"), [((), 300), (("_v3",), 200), (("_v3", "_v2"), 100), (("_v2",), 300)]
 )
-def test_processes_are_listed_by_any_version_of_the_function(
-    tmp_path: Path, without: tuple[str, ...], first: int
-) -> None:
+def test_processes_are_listed_by_any_version_of_the_function(tmp_path, without, first):
     driver = build_driver(tmp_path, without=[f"{PROCESSES}{one}" for one in without])
     assert value_with(driver, IDS, STUB_PROCESSES="2") == [first, first + 1]
 
 
-def test_without_any_version_the_doctor_says_so(tmp_path: Path) -> None:
+def test_without_any_version_the_doctor_says_so(tmp_path):
     every = [f"{PROCESSES}{version}" for version in ("", "_v2", "_v3")]
     checks = doctor(build_driver(tmp_path, without=every))
     assert checks["GPU 0 other processes"].endswith(f"lacks {PROCESSES}")
 
 
-def test_a_driver_of_which_any_function_is_missing_is_told_in_sentences(driver: Path) -> None:
+def test_a_driver_of_which_any_function_is_missing_is_told_in_sentences(driver):
     source = Path(__file__).parents[1].joinpath("nvidia_stub/nvml.c").read_text()
     functions = re.findall(r"^(?:CALL|TELL|RUNNING)\((nvml\w+)", source, flags=re.MULTILINE)
     assert len(functions) > 25
@@ -138,7 +134,7 @@ def readings(driver: Path, **stub: str) -> list[str]:
     return found
 
 
-def test_readings_that_a_card_does_not_support_are_left_out(driver: Path) -> None:
+def test_readings_that_a_card_does_not_support_are_left_out(driver):
     fails = ("Temperature", "ClockInfo", "CurrentClocksEventReasons", "PowerManagementLimit")
     stub = " ".join(f"nvmlDeviceGet{one}=3" for one in (*fails, "EnforcedPowerLimit", "Samples"))
     conditions, limits, _, enforced, _, source, samples, power = readings(driver, STUB_FAIL=stub)
@@ -165,21 +161,19 @@ def test_readings_that_a_card_does_not_support_are_left_out(driver: Path) -> Non
         ("nvmlDeviceGetTotalEnergyConsumption=15", "0", "broken", "cannot be read: GPU is lost"),
     ],
 )
-def test_the_doctor_says_where_energy_comes_from(
-    driver: Path, fails: str, field: str, status: str, found: str
-) -> None:
+def test_the_doctor_says_where_energy_comes_from(driver, fails, field, status, found):
     checks = doctor(driver, STUB_FAIL=fails, STUB_FIELD=field)
     assert checks["GPU 0 energy"].startswith(f"{status}: ")
     assert found in checks["GPU 0 energy"]
 
 
-def test_a_card_without_energy_is_refused_in_a_sentence(driver: Path) -> None:
+def test_a_card_without_energy_is_refused_in_a_sentence(driver):
     fails = "nvmlDeviceGetTotalEnergyConsumption=3 nvmlDeviceGetPowerUsage=3"
     source = readings(driver, STUB_FAIL=fails, STUB_FIELD="3")[5]
     assert source.startswith("NVIDIA A10 offers neither an energy counter nor a power reading")
 
 
-def test_a_gpu_that_is_lost_in_mid_run_is_told_in_a_sentence(driver: Path) -> None:
+def test_a_gpu_that_is_lost_in_mid_run_is_told_in_a_sentence(driver):
     code = """
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.support import DeviceError
@@ -197,13 +191,13 @@ except DeviceError as error:
     )
 
 
-def test_one_lost_gpu_does_not_hide_the_others(driver: Path) -> None:
+def test_one_lost_gpu_does_not_hide_the_others(driver):
     checks = doctor(driver, STUB_FAIL="nvmlDeviceGetUUID=15@2", STUB_CUDA="1")
     assert checks["GPU 1"] == "broken: it does not answer: GPU is lost"
     assert checks["GPU 0 power limit"].startswith("note: 150 W")
 
 
-def test_an_error_that_the_binding_does_not_know_has_the_drivers_text(driver: Path) -> None:
+def test_an_error_that_the_binding_does_not_know_has_the_drivers_text(driver):
     raw = os.fsdecode(b"K\xe4se")
     checks = doctor(driver, STUB_FAIL="nvmlDeviceGetUUID=77", STUB_ERROR=raw, STUB_CUDA="")
     assert checks["GPU 0"] == "broken: it does not answer: K\ufffdse"
@@ -218,15 +212,13 @@ def test_an_error_that_the_binding_does_not_know_has_the_drivers_text(driver: Pa
         (("nvml", "cuda"), ("nvmlInitWithFlags",), "lacks nvmlInit"),
     ],
 )
-def test_libraries_in_part_are_told_in_a_sentence(
-    tmp_path: Path, libraries: tuple[str, ...], without: tuple[str, ...], sentence: str
-) -> None:
+def test_libraries_in_part_are_told_in_a_sentence(tmp_path, libraries, without, sentence):
     checks = doctor(build_driver(tmp_path, without=without, libraries=libraries))
     assert any(sentence in found for found in checks.values())
 
 
 @pytest.mark.slow
-def test_all_that_nvml_writes_has_room(tmp_path: Path) -> None:
+def test_all_that_nvml_writes_has_room(tmp_path):
     """Run under AddressSanitizer, which ends the process at a write beyond allocated memory."""
     flags = ("-fsanitize=address", "-g")
     sanitizer = subprocess.run(

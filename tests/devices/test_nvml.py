@@ -28,23 +28,21 @@ def install(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", module)  # type: ignore[arg-type]
 
 
-def test_a_working_library_is_initialized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_library_is_initialized_once(monkeypatch):
     starts: list[bool] = []
     install(monkeypatch, fake(nvmlInit=lambda: starts.append(True)))
     assert isinstance(load_nvml(), GuardedNvml)
     assert starts == [True]
 
 
-def test_without_the_module_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_module_the_error_says_what_to_install(monkeypatch):
     install(monkeypatch, None)
     with pytest.raises(DeviceError, match="pip install nvidia-ml-py"):
         load_nvml()
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_an_old_module_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_old_module_is_named_with_its_place(monkeypatch, name):
     module = fake(__file__="/old/pynvml.py")
     delattr(module, name)
     install(monkeypatch, module)
@@ -52,11 +50,11 @@ def test_an_old_module_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch, 
         load_nvml()
 
 
-def test_the_declared_module_has_all_we_need() -> None:
+def test_the_declared_module_has_all_we_need():
     assert [name for name in NEEDED if not hasattr(pynvml, name)] == []
 
 
-def test_a_driver_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_start_is_one_sentence(monkeypatch):
     def fail() -> None:
         raise NvmlError("Driver/library version mismatch")
 
@@ -98,7 +96,7 @@ def assert_denied(name: str) -> None:
     assert calls == []
 
 
-def test_every_getter_of_the_installed_module_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_getter_of_the_installed_module_is_called(monkeypatch):
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
     ours = ("nvmlDeviceGetSamples", "nvmlDeviceGetComputeRunningProcesses")
     for name in (name for name in FUNCTIONS if "Get" in name and name not in ours):
@@ -118,9 +116,7 @@ def test_every_getter_of_the_installed_module_is_called(monkeypatch: pytest.Monk
         (OSError(5, "I/O"), "NVMLError_Unknown", "fails with OSError"),
     ],
 )
-def test_whatever_the_binding_raises_is_an_error_of_nvml(
-    monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: str, said: str
-) -> None:
+def test_whatever_the_binding_raises_is_an_error_of_nvml(monkeypatch, raised, expected, said):
     def fail(_: object) -> None:
         raise raised
 
@@ -130,44 +126,44 @@ def test_whatever_the_binding_raises_is_an_error_of_nvml(
     assert isinstance(found.value, getattr(pynvml, expected))
 
 
-def test_a_function_that_an_older_module_lacks_is_not_found() -> None:
+def test_a_function_that_an_older_module_lacks_is_not_found():
     with pytest.raises(pynvml.NVMLError_FunctionNotFound, match="lacks nvmlDeviceGetMagic"):
         GuardedNvml(pynvml).nvmlDeviceGetMagic(0)
 
 
-def test_constants_and_errors_are_the_modules_own() -> None:
+def test_constants_and_errors_are_the_modules_own():
     assert GuardedNvml(pynvml).NVMLError is pynvml.NVMLError
     assert GuardedNvml(pynvml).NVML_FI_DEV_POWER_INSTANT == pynvml.NVML_FI_DEV_POWER_INSTANT
 
 
 @pytest.mark.parametrize("word", ["deny", "Deny", "1", "false"])
-def test_a_denied_write_does_not_reach_nvml(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+def test_a_denied_write_does_not_reach_nvml(monkeypatch, word):
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
     assert_denied("nvmlDeviceSetPowerManagementLimit")
 
 
-def test_no_setter_of_the_installed_module_gets_through() -> None:
+def test_no_setter_of_the_installed_module_gets_through():
     assert len(SETTERS) > 40
     for name in SETTERS:
         assert_denied(name)
 
 
 @given(st.sampled_from(WRITES), later_words)
-def test_no_setter_of_a_later_module_gets_through(prefix: str, rest: str) -> None:
+def test_no_setter_of_a_later_module_gets_through(prefix, rest):
     assert_denied(prefix + rest)
 
 
 @given(st.sampled_from(["nvmlDevice", "nvmlSystem", "nvmlGpm", "nvml"]), later_words)
-def test_a_call_with_an_unknown_verb_is_denied(subject: str, rest: str) -> None:
+def test_a_call_with_an_unknown_verb_is_denied(subject, rest):
     assert_denied(f"{subject}Retune{rest}")
 
 
 @pytest.mark.parametrize("name", ["nvmlDeviceIsolate", "nvmlDeviceGetterRemove", "nvmlInitialize"])
-def test_a_longer_word_is_another_word(name: str) -> None:
+def test_a_longer_word_is_another_word(name):
     assert_denied(name)
 
 
-def test_the_library_beneath_is_not_offered() -> None:
+def test_the_library_beneath_is_not_offered():
     with pytest.raises(AttributeError, match="no function or constant nvmlLib"):
         _ = GuardedNvml(pynvml).nvmlLib
     with pytest.raises(WritesDeniedError):
@@ -178,9 +174,7 @@ def test_the_library_beneath_is_not_offered() -> None:
 @pytest.mark.parametrize(
     "name", ["nvmlDeviceSetPowerManagementLimit", "nvmlDeviceResetGpuLockedClocks"]
 )
-def test_an_allowed_write_reaches_nvml_unchanged(
-    monkeypatch: pytest.MonkeyPatch, name: str, word: str | None
-) -> None:
+def test_an_allowed_write_reaches_nvml_unchanged(monkeypatch, name, word):
     monkeypatch.delenv("GPUENERGY_CAP_WRITES")
     if word is not None:
         monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
@@ -190,11 +184,11 @@ def test_an_allowed_write_reaches_nvml_unchanged(
 
 
 @pytest.mark.parametrize("value", ["NVIDIA H200", b"NVIDIA H200"])
-def test_strings_of_old_and_new_modules(value: str | bytes) -> None:
+def test_strings_of_old_and_new_modules(value):
     assert printable_text(value) == "NVIDIA H200"
 
 
-def test_samples_that_come_late_have_room() -> None:
+def test_samples_that_come_late_have_room():
     def ask(*arguments: Any) -> int:
         count, samples = arguments[-2]._obj, arguments[-1]
         if samples is None:
@@ -212,7 +206,7 @@ def test_samples_that_come_late_have_room() -> None:
 
 
 @pytest.mark.parametrize("refused", [1, 2])
-def test_refused_samples_raise_the_error_of_nvml(refused: int) -> None:
+def test_refused_samples_raise_the_error_of_nvml(refused):
     calls: list[int] = []
 
     def ask(*_: Any) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.emulator import AccessProfile, HostRunner
+from pytest_gpuenergy.emulator import HostRunner, LaunchProfile
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
@@ -48,10 +48,10 @@ def small_kernel(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]
 @pytest.fixture
 def check_races(
     runner: HostRunner, small_kernel: Callable[..., tuple[Kernel, dict[str, Arena]]]
-) -> Callable[..., AccessProfile]:
+) -> Callable[..., tuple[LaunchProfile, ...]]:
     """Make check_races(...), which returns the profile of a `small_kernel` that does not race."""
 
-    def check(*arguments: Any, **named: Any) -> AccessProfile:
+    def check(*arguments: Any, **named: Any) -> tuple[LaunchProfile, ...]:
         kernel, arenas = small_kernel(*arguments, **named)
         return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
 
@@ -81,7 +81,7 @@ def run_orders(
 
 
 @pytest.fixture
-def fault_of(check_races: Callable[..., AccessProfile]) -> Callable[..., KernelFault]:
+def fault_of(check_races: Callable[..., tuple[LaunchProfile, ...]]) -> Callable[..., KernelFault]:
     """Make fault_of(...), which returns the fault that the check finds in a `small_kernel`."""
 
     def find(*arguments: Any, **named: Any) -> KernelFault:

@@ -65,7 +65,7 @@ RIGHT_BARRIERS = {
 def test_barriers_order_what_comes_before_and_after(run_orders, check_races, body):
     for result in run_orders(BEGIN + body, before=BARRIER_HEADERS):
         np.testing.assert_array_equal(result["y"][:64], 64 - np.arange(64))
-    assert check_races(BEGIN + body, before=BARRIER_HEADERS).launches[0].blocks_run == 1
+    assert check_races(BEGIN + body, before=BARRIER_HEADERS)[0].blocks_run == 1
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ RIGHT_PIPELINES = {
 def test_pipelines_bring_copies_in_time(run_orders, check_races, body):
     for result in run_orders(body, before=PIPELINE_HEADERS):
         np.testing.assert_array_equal(result["y"][:64], np.full(64, 4))
-    assert check_races(body, before=PIPELINE_HEADERS).launches[0].blocks_run == 1
+    assert check_races(body, before=PIPELINE_HEADERS)[0].blocks_run == 1
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def _exchange(declared: str, release: str, scope: str = "device") -> tuple[str, 
 @pytest.mark.parametrize("declared", DECLARED)
 def test_what_is_released_is_acquired(check_races, run_orders, declared):
     body, before = _exchange(declared, "release")
-    assert check_races(body, grid=8, before=before).launches[0].blocks_run == 8
+    assert check_races(body, grid=8, before=before)[0].blocks_run == 8
     for result in run_orders(body, grid=8, before=before):
         expected = np.arange(512).reshape(8, 64)[::-1].ravel()
         np.testing.assert_array_equal(result["n"][:512], expected)

@@ -18,7 +18,6 @@ from pytest_gpuenergy.control import Lease, Setpoint
 from pytest_gpuenergy.devices import Arena, Device, Work
 from pytest_gpuenergy.emulator import (
     DEFAULT_PROFILE,
-    AccessProfile,
     EmulatedDevice,
     HostKernel,
     LaunchProfile,
@@ -75,12 +74,11 @@ class FakeRunner:
     def open(self, *_: Any, timeout_s: float, inspecting: bool = False) -> Iterator[FakeProgram]:
         yield FakeProgram(FakeRunner() if inspecting else self, timeout_s)
 
-    def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> AccessProfile:
+    def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> Any:
         self.calls.append(f"check {timeout_s:g}")
         if self.fault:
             raise self.fault
-        profile = LaunchProfile("f", 196, 8, COUNTS)
-        return AccessProfile((profile,) * len(kernel.launches))
+        return (LaunchProfile("f", 196, 8, COUNTS),) * len(kernel.launches)
 
     def close(self) -> None:
         self.calls.append("close")

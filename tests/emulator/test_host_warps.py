@@ -36,7 +36,7 @@ def count(runner: HostRunner, tmp_path: Path) -> Count:
             f"int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;\n{body}\n}}"
         )
         kernel = Kernel(source, (launch,))
-        return runner.check_races(kernel, arenas, {}, timeout_s=20.0).traffic[0]
+        return runner.check_races(kernel, arenas, {}, timeout_s=20.0)[0].traffic
 
     return go
 

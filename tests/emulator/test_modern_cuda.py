@@ -372,7 +372,7 @@ def _copy(first=FIRST, wait="cg::wait_prior<1>(block);", last="cg::wait(block);"
 def test_copies_by_a_group_arrive_in_order(run_orders, check_races, text):
     for result in run_orders(text, before=BEFORE):
         np.testing.assert_array_equal(result["y"][:128], np.ones(128))
-    assert check_races(text, before=BEFORE).launches[0].blocks_run == 1
+    assert check_races(text, before=BEFORE)[0].blocks_run == 1
 
 
 @pytest.mark.parametrize(

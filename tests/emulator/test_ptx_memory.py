@@ -115,7 +115,7 @@ def test_accesses_are_counted_as_those_of_c_are(check_races):
     asm("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(x + 3 * i));
     asm volatile("st.global.f32 [%0], %1;" :: "l"(y + 2 * i), "f"(v));"""
     plain = "y[2 * i] = x[3 * i];"
-    assert check_races(inline, 64, 4).launches == check_races(plain, 64, 4).launches
+    assert check_races(inline, 64, 4) == check_races(plain, 64, 4)
 
 
 def test_a_vector_counts_as_one_access(check_races):
@@ -124,7 +124,7 @@ def test_a_vector_counts_as_one_access(check_races):
         : "=f"(v0), "=f"(v1), "=f"(v2), "=f"(v3) : "l"(x + 4 * i));
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(y + 2 * i), "f"(v0 + v1), "f"(v2 + v3));
     """
-    traffic = check_races(body, 64, 4).launches[0].traffic
+    traffic = check_races(body, 64, 4)[0].traffic
     assert (traffic.global_loads, traffic.global_stores, traffic.global_sectors) == (2, 2, 48)
 
 
@@ -410,11 +410,11 @@ def test_loading_matrices_is_checked_as_other_accesses_are(fault_of, sync, place
 def test_what_is_loaded_of_each_matrix_is_counted_once(check_races):
     body = LOAD.replace("SYNC", "__syncwarp();").replace("PLACE", "8 * t")
     profile = check_races(body, block=32, before=BEFORE)
-    assert profile.launches[0].traffic.shared_read_bytes == 512
+    assert profile[0].traffic.shared_read_bytes == 512
 
 
 def _traffic(check_races, body):
-    return check_races(body, block=32, before=BEFORE).launches[0].traffic
+    return check_races(body, block=32, before=BEFORE)[0].traffic
 
 
 @pytest.mark.parametrize("words", [1, 2, 4])

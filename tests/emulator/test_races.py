@@ -87,7 +87,7 @@ def test_two_values_written_to_one_place_race(check):
     ],
 )  # fmt: skip
 def test_ordered_and_harmless_accesses_are_no_race(check, body):
-    assert check(body).launches[0].blocks_run == 1
+    assert check(body)[0].blocks_run == 1
 
 
 def test_synchronizing_the_warp_does_not_order_other_warps(check):
@@ -193,7 +193,7 @@ def test_an_access_beside_a_variable_is_told(check, before, body, pattern):
     ],
 )  # fmt: skip
 def test_variables_may_be_declared_in_many_ways(check, before, body):
-    assert check(body, before=before).launches[0].blocks_run == 1
+    assert check(body, before=before)[0].blocks_run == 1
 
 
 def test_shared_variables_of_a_template_race_too(check):
@@ -205,7 +205,7 @@ def test_shared_variables_of_a_template_race_too(check):
 def test_instances_of_a_template_have_shared_variables_of_their_own(check):
     before = "template <class T> __device__ float f(int t) { __shared__ T s[64]; return s[t] = t; }"
     profile = check("y[t] = f<float>(t) + f<int>(t);", before=before)
-    assert profile.traffic[0].static_shared_bytes == 512
+    assert profile[0].traffic.static_shared_bytes == 512
 
 
 def test_blocks_that_write_one_place_race(check):
@@ -248,27 +248,27 @@ def test_a_later_launch_sees_all_blocks_of_an_earlier_one(runner, tmp_path):
         workspaces=(Tensor("t", (50,), "int32", "workspace"),),
     )
     profile = runner.check_races(kernel, {"y": y}, {}, timeout_s=20.0)
-    assert [launch.entry for launch in profile.launches] == ["first", "second"]
-    assert profile.traffic[1].global_read_bytes == 8
+    assert [launch.entry for launch in profile] == ["first", "second"]
+    assert profile[1].traffic.global_read_bytes == 8
 
 
 def test_all_blocks_of_a_small_grid_are_checked(check_races):
-    assert check_races("y[i] = x[i];", grid=256).launches[0].blocks_run == 256
+    assert check_races("y[i] = x[i];", grid=256)[0].blocks_run == 256
 
 
 def test_the_budget_bounds_the_sample(check_races):
     body = "float sum = 0; for (int k = 0; k < 4096; ++k) sum += x[k]; y[i % 16384] = sum;"
-    (launch,) = check_races(body, grid=100_000).launches
+    (launch,) = check_races(body, grid=100_000)
     assert 8_000_000 <= launch.blocks_run * 64 * 4096 <= 9_000_000
 
 
 def test_blocks_without_accesses_count_too(check_races):
-    (launch,) = check_races("if (b == gridDim.x - 1 && !t) y[0] = 1;", grid=1 << 20).launches
+    (launch,) = check_races("if (b == gridDim.x - 1 && !t) y[0] = 1;", grid=1 << 20)
     assert 10_000 < launch.blocks_run < 200_000
 
 
 def test_the_profile_is_that_of_the_first_blocks(check_races):
-    (launch,) = check_races("if (!t && b == gridDim.x - 1) y[0] = 1;", grid=1000).launches
+    (launch,) = check_races("if (!t && b == gridDim.x - 1) y[0] = 1;", grid=1000)
     assert launch.blocks_run == 1000
     assert launch.traffic.global_write_bytes == pytest.approx(4 / 8)
 
@@ -386,7 +386,7 @@ NEVER_CORRECTED = """
 
 
 def test_an_atomic_may_correct_a_guess(check_races, run_orders):
-    assert check_races(SHARED + GUESSES, grid=3, before=BEFORE).launches[0].blocks_run == 3
+    assert check_races(SHARED + GUESSES, grid=3, before=BEFORE)[0].blocks_run == 3
     for result in run_orders(SHARED + GUESSES, grid=3, before=BEFORE):
         assert result["y"][:12].tolist() == 3 * [2048, 63, 0, 4]
 

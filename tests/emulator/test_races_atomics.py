@@ -78,7 +78,7 @@ def test_unordered_accesses_of_a_block_race(fault_of, cell, body):
 @everywhere(RIGHT)
 def test_ordered_accesses_of_a_block_do_not(check_races, cell, body):
     before, inside = CELLS[cell]
-    assert check_races(inside + body, before=before).launches[0].blocks_run == 1
+    assert check_races(inside + body, before=before)[0].blocks_run == 1
 
 
 def test_an_atomic_of_the_block_is_none_among_blocks(fault_of, check_races):
@@ -116,7 +116,7 @@ PLAIN = {
 )  # fmt: skip
 def test_the_last_block_may_read_what_was_fenced(check_races, change):
     body = LAST_BLOCK.format(**PLAIN | change)
-    assert check_races(body, grid=40, before=TICKET).launches[0].blocks_run == 40
+    assert check_races(body, grid=40, before=TICKET)[0].blocks_run == 40
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_fence_before_or_after_the_barrier_covers_the_block(check_races, body)
     if (!t) mine = atomicAdd(&ticket, 1u);
     __syncthreads();
     if (mine == gridDim.x - 1) for (int k = t; k < 640; k += 64) y[k] = n[k];"""
-    assert check_races(body + tail, grid=10, before=TICKET).launches[0].blocks_run == 10
+    assert check_races(body + tail, grid=10, before=TICKET)[0].blocks_run == 10
 
 
 def test_what_is_written_after_the_fence_is_not_covered(fault_of):
@@ -181,7 +181,7 @@ def test_knowledge_passes_on_from_block_to_block(check_races):
     __threadfence();
     __syncthreads();
     if (!t) atomicAdd(&n[0], 1);"""
-    assert check_races(body, grid=40).launches[0].blocks_run == 40
+    assert check_races(body, grid=40)[0].blocks_run == 40
 
 
 def test_two_chains_do_not_order_each_other(fault_of):
@@ -201,7 +201,7 @@ def test_launches_are_ordered(runner, tmp_path):
         Launch("take", (1, 1, 1), (32, 1, 1), ("y",)),
     )
     profile = runner.check_races(Kernel(source, launches), {"y": y}, {}, timeout_s=20.0)
-    assert [launch.entry for launch in profile.launches] == ["add", "take"]
+    assert [launch.entry for launch in profile] == ["add", "take"]
 
 
 SHARED = "__shared__ volatile int v[2]; if (!t) v[0] = v[1] = 0; __syncthreads();"
@@ -247,7 +247,7 @@ def test_a_volatile_update_may_be_lost(fault_of, variable, body):
     ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, KEPT)
 )
 def test_threads_may_take_turns_with_a_volatile_variable(check_races, variable, body):
-    assert check_races(variable + body).launches[0].blocks_run == 1
+    assert check_races(variable + body)[0].blocks_run == 1
 
 
 VOLATILE_TICKET = """
@@ -274,7 +274,7 @@ def test_a_volatile_ticket_of_blocks_is_no_atomic(fault_of, grid, take):
 
 def test_an_atomic_ticket_may_be_reset_as_volatile(check_races):
     body = VOLATILE_TICKET.replace("TAKE", "atomicAdd((unsigned*)&ticket, 1u)")
-    assert check_races(body, grid=64, before=VOLATILE_DECLARED).launches[0].blocks_run == 64
+    assert check_races(body, grid=64, before=VOLATILE_DECLARED)[0].blocks_run == 64
 
 
 @pytest.mark.parametrize("body", ["v[0] += x[i];", "v[b % 3] += 1;", "if (!t) v[0] = b;"])
@@ -379,7 +379,7 @@ def threads(body: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_fenced_stores_are_seen(check_races: Callable[..., Any], kind: str) -> None:
-    assert check_races(VISIBLE[kind], **threads(VISIBLE[kind])).launches[0].blocks_run == 6
+    assert check_races(VISIBLE[kind], **threads(VISIBLE[kind]))[0].blocks_run == 6
 
 
 @pytest.mark.parametrize("kind", WRONG)

@@ -177,7 +177,7 @@ def test_only_syncwarp_orders_the_memory_of_lanes(fault_of, between):
     ],
 )
 def test_syncwarp_orders_the_lanes_of_its_mask(check_races, body):
-    assert check_races(f"{SHARED} {body}").launches[0].blocks_run == 1
+    assert check_races(f"{SHARED} {body}")[0].blocks_run == 1
 
 
 @pytest.mark.parametrize(
@@ -202,5 +202,5 @@ def test_syncwarp_orders_no_others(fault_of, body):
 
 def test_tensors_are_ordered_by_lane_too(check_races, fault_of):
     body = "y[t] = t; {} if (t % 2) y[t ^ 1] += 1;"
-    assert check_races(body.format("__syncwarp();")).launches[0].blocks_run == 1
+    assert check_races(body.format("__syncwarp();"))[0].blocks_run == 1
     assert "race on global memory" in str(fault_of(body.format("__shfl_sync(~0u, t, 0);")))

@@ -153,7 +153,7 @@ def test_stages_in_shared_memory_of_any_size_multiply_matrices(
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_right_stages_do_not_race(runner, product, body):
     profile = runner.check_races(*product(body), {}, timeout_s=20.0)
-    assert profile.launches[0].blocks_run == 4
+    assert profile[0].blocks_run == 4
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ WAITING = [
 
 @pytest.mark.parametrize("body", WAITING)
 def test_threads_may_wait_for_others(check_races, run_orders, body):
-    assert check_races(body).launches[0].blocks_run == 1
+    assert check_races(body)[0].blocks_run == 1
     assert [result["n"][0] for result in run_orders(body)] == [64, 64, 64]
 
 
@@ -97,7 +97,7 @@ def test_what_is_waited_for_must_be_fenced(fault_of, body):
 
 
 def test_active_lanes_of_a_branch_may_shuffle(check_races, run_orders):
-    assert check_races(ACTIVE).launches[0].blocks_run == 1
+    assert check_races(ACTIVE)[0].blocks_run == 1
     for result in run_orders(ACTIVE):
         assert (result["n"][:22] == 1).all()
         assert result["n"][22] == 0
@@ -226,7 +226,7 @@ MEET = """
 def test_a_block_keeps_its_barrier_and_copies_while_it_waits_for_another(
     run_orders, check_races, body
 ):
-    assert check_races(body, before=BEFORE, grid=20).launches[0].blocks_run == 20
+    assert check_races(body, before=BEFORE, grid=20)[0].blocks_run == 20
     for result in run_orders(body, before=BEFORE, grid=20):
         expected = np.repeat(1 + np.arange(20) + np.arange(1, 21), 64)
         np.testing.assert_array_equal(result["y"][:1280], expected)
@@ -238,7 +238,7 @@ def test_a_phase_does_not_hide_that_another_block_must_fence(fault_of):
 
 
 def test_blocks_meet_at_a_barrier_in_global_memory(run_orders, check_races):
-    assert check_races(MEET, before=BEFORE, grid=9).launches[0].blocks_run == 9
+    assert check_races(MEET, before=BEFORE, grid=9)[0].blocks_run == 9
     for result in run_orders(MEET, before=BEFORE, grid=9):
         expected = (np.arange(9) + 3) % 9 + 2
         np.testing.assert_array_equal(result["y"][4096:4105], expected)
@@ -346,28 +346,28 @@ GRID_BARRIER = """
 def test_the_first_block_may_wait_for_the_second(check_races, run_orders, flag):
     put, get = FLAGS[flag]
     body = FIRST_WAITS.replace("SET", put.format(5, 1)).replace("GET", get.format(5))
-    assert check_races(body, grid=2).launches[0].blocks_run == 2
+    assert check_races(body, grid=2)[0].blocks_run == 2
     for result in run_orders(body, grid=2):
         assert (result["y"][1:65] == 10).all()
 
 
 @pytest.mark.parametrize("blocks", [2, 9, 100])
 def test_a_scan_looks_back_at_other_blocks(check_races, run_orders, blocks):
-    assert check_races(SCAN, grid=blocks).launches[0].blocks_run >= min(blocks, 8)
+    assert check_races(SCAN, grid=blocks)[0].blocks_run >= min(blocks, 8)
     each = np.arange(64) + np.arange(blocks)[:, None] % 3
     for result in run_orders(SCAN, grid=blocks):
         np.testing.assert_array_equal(result["y"][: 64 * blocks], np.cumsum(each))
 
 
 def test_a_warp_looks_back_together(check_races, run_orders):
-    assert check_races(WARP_LOOKS_BACK, block=32, grid=40).launches[0].blocks_run == 40
+    assert check_races(WARP_LOOKS_BACK, block=32, grid=40)[0].blocks_run == 40
     expected = [sum(range(max(1, b - 31), b + 1)) for b in range(40)]
     for result in run_orders(WARP_LOOKS_BACK, block=32, grid=40):
         np.testing.assert_array_equal(result["y"][4096:4136], expected)
 
 
 def test_a_block_fixes_up_a_tile_that_others_have_begun(check_races, run_orders):
-    assert check_races(FIX_UP, grid=40).launches[0].blocks_run == 40
+    assert check_races(FIX_UP, grid=40)[0].blocks_run == 40
     for result in run_orders(FIX_UP, grid=40):
         expected = np.repeat([4 * k * 4 + 10 for k in range(10)], 64)
         np.testing.assert_array_equal(result["y"][:640], expected)
@@ -375,7 +375,7 @@ def test_a_block_fixes_up_a_tile_that_others_have_begun(check_races, run_orders)
 
 @pytest.mark.parametrize("blocks", [1, 2, 33])
 def test_all_blocks_may_meet(check_races, run_orders, blocks):
-    assert check_races(GRID_BARRIER, grid=blocks).launches[0].blocks_run == blocks
+    assert check_races(GRID_BARRIER, grid=blocks)[0].blocks_run == blocks
     for result in run_orders(GRID_BARRIER, grid=blocks):
         expected = np.repeat((np.arange(blocks) + 2) % blocks, 64)
         np.testing.assert_array_equal(result["y"][4096 : 4096 + 64 * blocks], expected)
@@ -466,7 +466,7 @@ def test_blocks_before_a_later_launch_wait_too(runner, tmp_path):
     )
     kernel = Kernel(source, launches)
     profile = runner.check_races(kernel, {"y": y}, {}, timeout_s=20.0)
-    assert profile.launches[0].blocks_run == 400
+    assert profile[0].blocks_run == 400
     runner.run(kernel, {"y": y}, {}, timeout_s=20.0, order_seed=1)
     assert y.value()[400] == 400
 
@@ -531,7 +531,7 @@ __global__ void k(const int* x, int* part, int* y) {
 def test_the_barrier_orders_what_blocks_access(runner, summed):
     kernel, arenas, _ = summed(SOURCE)
     checked = runner.check_races(kernel, arenas, {}, timeout_s=20.0)
-    assert checked.launches[0].blocks_run == 6
+    assert checked[0].blocks_run == 6
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import CLOCK_SPAN_S, ClockSamples
-from pytest_gpuenergy.energy import LEAST_STEP, clock_states, has_clock_step, step_indices
+from pytest_gpuenergy.energy import MIN_STEP, clock_states, has_clock_step, step_indices
 
 BASE_MHZ = 1977.8
 TRIALS = 13
@@ -138,7 +138,7 @@ def test_outliers_are_no_steps(seed: int, count: int, data: st.DataObject) -> No
 
 def test_a_smaller_change_is_no_step() -> None:
     factors = np.ones(60)
-    factors[-6:] += LEAST_STEP / 2
+    factors[-6:] += MIN_STEP / 2
     assert len(states_of(factors)) == 1
 
 

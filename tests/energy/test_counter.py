@@ -159,23 +159,6 @@ def test_a_counter_that_falls_while_nobody_reads_was_reset() -> None:
     assert raised.value.flag == "counter_reset"
 
 
-def test_the_emulated_counter_is_stale_when_stuck(device: EmulatedDevice) -> None:
-    device.inject("counter_stuck")
-    with pytest.raises(CounterError) as raised:
-        EnergyCounter(device).probe()
-    assert raised.value.flag == "counter_stale"
-
-
-def test_the_emulated_counter_is_reset_on_demand(device: EmulatedDevice) -> None:
-    device.clock.sleep_s(5.0)
-    counter = EnergyCounter(device)
-    counter.probe()
-    device.inject("counter_reset")
-    with pytest.raises(CounterError) as raised:
-        counter.next_edge(3)
-    assert raised.value.flag == "counter_reset"
-
-
 @pytest.mark.parametrize("error", ["not_supported", "gpu_is_lost", "unknown"])
 def test_a_counter_that_cannot_be_read_is_a_device_error(
     device: EmulatedDevice, error: str
@@ -422,7 +405,3 @@ def test_a_scheduled_counter_that_falls_was_reset() -> None:
 def test_two_edges_keep_their_own_times() -> None:
     times_s, _ = regular_times_s(make_edges([1.0, 1.1], [0.004, 0.004]), 0.1)
     assert times_s == pytest.approx([1.0, 1.1])
-
-
-def test_an_edge_in_the_middle_of_its_bracket() -> None:
-    assert Edge(1.0, 1.5, 7).time_s == 1.25

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices import Repeater, Timeline
-from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
+from pytest_gpuenergy.emulator import EmulatedDevice, HostRunner, find_profile
 from pytest_gpuenergy.energy import (
-    LEAST_PAUSE_S,
+    MIN_PAUSE_S,
     CounterError,
     Edge,
     EnergyCounter,
@@ -84,7 +84,7 @@ def test_energy_is_true_within_half_a_percent(
 @pytest.mark.parametrize("profile", ["h100", "h200", "v100", "rtx4090"])
 @pytest.mark.parametrize("load", [0.25, 0.5, 0.9])
 def test_energy_is_that_of_a_settled_card(
-    repeat: Repeat, runner: Runner, profile: str, load: float
+    repeat: Repeat, runner: HostRunner, profile: str, load: float
 ) -> None:
     with EmulatedDevice(find_profile(profile), runner=runner) as card:
         power_w = load * card.profile.default_limit_w
@@ -122,7 +122,7 @@ def test_energy_under_a_cap_is_true(device: EmulatedDevice, repeat: Repeat) -> N
     assert reading.flags == ()
 
 
-def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: Runner) -> None:
+def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: HostRunner) -> None:
     with EmulatedDevice(find_profile("v100"), runner=runner) as v100:
         for pause_s in (0.0, 0.0137, 0.0061, 0.0113):  # another phase of the counter each time
             v100.clock.sleep_s(1.0 + pause_s)
@@ -352,7 +352,7 @@ def test_a_card_that_protects_itself_is_flagged(
     assert set(reading.flags) == flags
 
 
-def test_a_drift_of_temperature_is_flagged(repeat: Repeat, runner: Runner) -> None:
+def test_a_drift_of_temperature_is_flagged(repeat: Repeat, runner: HostRunner) -> None:
     settings = MeterSettings(
         warmup_max_s=1.0, max_measure_s=30.0, relative_half_width=0.0, preheat_s=0.0
     )
@@ -550,30 +550,22 @@ def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 10
     return most_s
 
 
-def test_a_cold_card_is_heated_for_as_long_as_allowed() -> None:
-    assert seconds(Preheat(20.0, lambda _: None)) == 20
-
-
-def test_a_settled_card_is_not_heated() -> None:
-    assert seconds(Preheat(20.0, lambda _: None), SETTLED) == 0
-
-
-def test_a_card_that_may_yet_get_warmer_is_heated() -> None:
-    unknown = Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001)
-    assert seconds(Preheat(20.0, lambda _: None), unknown) == 20
-
-
-def test_an_error_that_heating_does_not_reduce_is_no_reason_to_heat() -> None:
-    inexact = Settling(60.0, 60.2, 3.0, 0.4, 0.004, 0.001)
-    assert seconds(Preheat(20.0, lambda _: None), inexact) == 0
-
-
-def test_a_card_without_a_temperature_is_not_heated() -> None:
-    assert seconds(Preheat(20.0, lambda _: None), None) == 0
-
-
-def test_zero_seconds_are_none() -> None:
-    assert seconds(Preheat(0.0, lambda _: None)) == 0
+@pytest.mark.parametrize(
+    ("longest_s", "settling", "expected_s"),
+    [
+        (20.0, COLD, 20),
+        (0.0, COLD, 0),
+        (20.0, SETTLED, 0),
+        (20.0, Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001), 20),
+        (20.0, Settling(60.0, 60.2, 3.0, 0.4, 0.004, 0.001), 0),
+        (20.0, None, 0),
+    ],
+    ids=["cold", "no time", "settled", "open", "an error that heating leaves", "no temperature"],
+)
+def test_a_card_is_heated_while_it_may_get_warmer(
+    longest_s: float, settling: Settling | None, expected_s: int
+) -> None:
+    assert seconds(Preheat(longest_s, lambda _: None), settling) == expected_s
 
 
 def test_the_seconds_are_for_all_runs_together() -> None:
@@ -581,24 +573,12 @@ def test_the_seconds_are_for_all_runs_together() -> None:
     assert [seconds(preheat), seconds(preheat)] == [20, 0]
 
 
-def test_a_pause_gives_its_seconds_back() -> None:
+@pytest.mark.parametrize(("pause_s", "expected_s"), [(12.0, 12), (MIN_PAUSE_S, 0), (1000.0, 20)])
+def test_a_pause_gives_its_seconds_back_unless_it_is_short(pause_s: float, expected_s: int) -> None:
     preheat = Preheat(20.0, lambda _: None)
     seconds(preheat)
-    preheat.paused(12.0)
-    assert seconds(preheat) == 12
-
-
-def test_a_short_pause_gives_nothing_back() -> None:
-    preheat = Preheat(20.0, lambda _: None)
-    seconds(preheat)
-    preheat.paused(LEAST_PAUSE_S)
-    assert seconds(preheat) == 0
-
-
-def test_a_long_pause_gives_no_more_than_all() -> None:
-    preheat = Preheat(20.0, lambda _: None)
-    preheat.paused(1000.0)
-    assert seconds(preheat) == 20
+    preheat.paused(pause_s)
+    assert seconds(preheat) == expected_s
 
 
 def test_the_time_left_is_announced_every_five_seconds() -> None:

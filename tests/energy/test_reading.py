@@ -26,7 +26,7 @@ from pytest_gpuenergy.energy import (
     settling_gains,
     variance_of_mean,
 )
-from pytest_gpuenergy.record import Estimate, Metric, Window
+from pytest_gpuenergy.record import Estimate, Metric
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30)
 
@@ -214,11 +214,6 @@ def test_a_trial_of_a_known_rate() -> None:
     (trial,) = cut_windows([2.0, 4.0], [5000, 6000], timeline)
     assert (trial.seconds, trial.joules, trial.launches) == pytest.approx((2.0, 1.0, 200.0))
     assert (trial.time_ms, trial.energy_mj) == pytest.approx((9.0, 5.0))
-
-
-def test_figures_of_a_trial_are_of_one_launch() -> None:
-    trial = Window(seconds=1.0, joules=2.0, launches=100.0, busy_seconds=0.5)
-    assert (trial.time_ms, trial.energy_mj) == (5.0, 20.0)
 
 
 def turns(times_s: list[float], rounds: int, *, launches: int = 100) -> Timeline:

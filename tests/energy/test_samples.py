@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
+from pytest_gpuenergy.emulator import EmulatedDevice, HostRunner, find_profile
 from pytest_gpuenergy.energy import (
     CounterError,
     EnergyMeter,
@@ -29,7 +29,7 @@ INSTANT = 186
 
 
 @pytest.fixture
-def open_card(runner: Runner) -> Iterator[Callable[..., EmulatedDevice]]:
+def open_card(runner: HostRunner) -> Iterator[Callable[..., EmulatedDevice]]:
     """Return a function that opens an emulated card with ``faults``."""
     opened = []
 

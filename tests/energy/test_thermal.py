@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy import Leakage, Sample, Settling, ThermalModel, step_error
+from pytest_gpuenergy.energy import Leakage, Settling, ThermalModel, ThermalSample, step_error
 
 STEP_S = 0.1
 
@@ -34,7 +34,7 @@ class Card:
     def temperature_c(self, die_w: float, sink_w: float) -> float:
         return self.air_c + self.die_k_per_w * die_w + self.sink_k_per_w * sink_w
 
-    def step(self, settled_w: float, share: float = 1.0) -> Sample:
+    def step(self, settled_w: float, share: float = 1.0) -> ThermalSample:
         """Let a tenth of a second pass, in which ``share`` of the power heats the die."""
         heat_w = share * settled_w
         away_k = self.temperature_c(self.die_w, self.sink_w) - self.temperature_c(heat_w, heat_w)
@@ -44,17 +44,19 @@ class Card:
             kept = math.exp(-STEP_S / constant_s)
             setattr(self, name, kept * before_w + (1 - kept) * share * power_w)
         self.time_s += STEP_S
-        return Sample(self.time_s, power_w, round(self.temperature_c(self.die_w, self.sink_w)))
+        return ThermalSample(
+            self.time_s, power_w, round(self.temperature_c(self.die_w, self.sink_w))
+        )
 
-    def run(self, settled_w: float, seconds: float, share: float = 1.0) -> list[Sample]:
+    def run(self, settled_w: float, seconds: float, share: float = 1.0) -> list[ThermalSample]:
         return [self.step(settled_w, share) for _ in range(round(seconds / STEP_S))]
 
-    def rest(self, seconds: float = 1.0) -> Sample:
+    def rest(self, seconds: float = 1.0) -> ThermalSample:
         run = self.run(self.idle_w, seconds)
         return run[-1]._replace(power_w=float(np.mean([one.power_w for one in run])))
 
 
-def settled_power_w(run: list[Sample], settling: Settling) -> float:
+def settled_power_w(run: list[ThermalSample], settling: Settling) -> float:
     return float(np.mean([one.power_w for one in run[-8:]])) * (1 + settling.gain)
 
 

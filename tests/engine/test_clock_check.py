@@ -13,7 +13,7 @@ from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.emulator import Demand, EmulatedDevice
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading
-from pytest_gpuenergy.engine import Station, Subject, keeps_to_lock, lock_flags
+from pytest_gpuenergy.engine import Harness, Station, Subject, keeps_to_lock, lock_flags
 from pytest_gpuenergy.record import WorkloadInfo
 
 Make = Callable[..., AbstractContextManager[Repeater]]
@@ -107,3 +107,18 @@ def test_a_cap_does_not_bind_where_the_lock_does(
     assert found.cap_binding is binding
     assert found.sm_clock_mhz == found.locked_sm_clock_min_mhz == clock_mhz
     assert not {"clock_below_lock", "clock_above_lock", "lock_lost"} & {*found.validity}
+
+
+Repeat = Callable[..., AbstractContextManager[Repeater]]
+
+
+def test_a_record_has_the_mean_temperature_and_clock_of_the_trials(
+    device: EmulatedDevice, repeat: Repeat
+) -> None:
+    found = Harness(device).measure_callable(
+        repeat, WorkloadInfo("w", {}, 10**8, 10**6), Subject("id", "k01"), "callable"
+    )
+    assert found.begin is not None
+    assert found.begin.temperature_c is not None
+    assert found.temperature_c == pytest.approx(found.begin.temperature_c, abs=3)
+    assert found.effective_sm_clock_mhz == pytest.approx(1980, rel=0.01)

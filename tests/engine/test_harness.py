@@ -5,24 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from jobs import job_of
+from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.devices import MAX_PLACEMENTS, Repeater, Timeline
 from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
 from pytest_gpuenergy.energy import MeterSettings
-from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.engine import (
+    Harness,
+    Subject,
+    Verifier,
+    board_kernels,
+    drawings_of,
+    verify_on_device,
+)
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, RecordedFigures
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import FIGURES, Measurement, WorkloadInfo, check
 from pytest_gpuenergy.support import KernelFault, decode, encode
-from pytest_gpuenergy.workloads import Conv2d
+from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 SMALL = Conv2d.of("small", 1, 8, 8, 8, 4, 3, 3, 1, 1)
 SUBJECT = Subject("test.py::test[small-k01-current]", "k01")
@@ -359,3 +367,91 @@ def test_a_process_killed_while_measuring_leaves_the_card_usable(device: Emulate
     assert os.getpid() not in {
         process.pid for process in device.nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
     }
+
+
+@pytest.mark.slow
+def test_the_kernels_of_boards_are_right_and_their_references_can_tell() -> None:
+    with open_device("emulated") as device:
+        rotate, scale = board_kernels(device)
+        for one in (rotate, scale):
+            verify_on_device(device, one.kernel, one.workload)
+        shorter = replace(rotate.kernel, source=rotate.kernel.source.replace("k < 512", "k < 511"))
+        with pytest.raises(KernelFault, match="wrong"):
+            verify_on_device(device, shorter, rotate.workload)
+
+
+def test_boards_of_one_model_get_the_same_kernels() -> None:
+    with open_device("emulated:h200x2") as one, open_device("emulated:h200x2", index=1) as other:
+        assert [k.kernel.digest for k in board_kernels(one)] == [
+            k.kernel.digest for k in board_kernels(other)
+        ]
+
+
+TENSORS = (Tensor("x", (64,), "float32", "input"), Tensor("y", (64,), "float32", "output"))
+
+
+def double(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"y": 2 * inputs["x"]}
+
+
+def right(x: Any, y: Any) -> None:
+    y[...] = 2 * x
+
+
+DOUBLE = Contract("double", TENSORS, double)
+EACH = len(drawings_of((0, 1, 2), DOUBLE))
+
+
+def verifier(
+    body: Callable[..., None] = right, *, emulated: bool = True
+) -> tuple[Verifier, PythonDevice]:
+    device = PythonDevice(body, emulated=emulated)
+    return Verifier(device, 60.0, None), device
+
+
+def test_a_workload_that_is_a_function_is_verified_once_on_an_emulated_gpu() -> None:
+    found, device = verifier()
+    results = [found.verify(KERNEL, DOUBLE) for _ in range(5)]
+    assert device.runs == EACH
+    assert len(set(results)) == 1
+
+
+def test_a_real_gpu_verifies_every_time() -> None:
+    found, device = verifier(emulated=False)
+    for _ in range(2):
+        found.verify(KERNEL, DOUBLE)
+    assert device.runs == 2 * EACH
+
+
+@pytest.mark.parametrize(
+    ("kernel", "workload"),
+    [
+        (replace(KERNEL, source="__global__ void f() { /* other */ }"), DOUBLE),
+        (KERNEL, replace(DOUBLE, compute=lambda inputs: {"y": 2 * inputs["x"]})),
+        (KERNEL, replace(DOUBLE, init={"x": (0.0, 1.0)})),
+    ],
+    ids=["text", "function", "range"],
+)
+def test_what_was_known_of_another_pair_does_not_count(kernel: Any, workload: Contract) -> None:
+    found, device = verifier()
+    found.verify(KERNEL, DOUBLE)
+    found.verify(kernel, workload)
+    assert device.runs == 2 * EACH
+
+
+def test_a_wrong_kernel_is_never_known() -> None:
+    found, device = verifier(lambda x, y: None)  # noqa: ARG005 -- it does nothing
+    for _ in range(2):
+        with pytest.raises(KernelFault):
+            found.verify(KERNEL, DOUBLE)
+    assert device.runs == 2 * 2  # a wrong one runs once more, on other outputs
+
+
+def test_a_workload_without_a_hash_is_verified_every_time() -> None:
+    class Unhashable(Contract):
+        __hash__ = None  # type: ignore[assignment]
+
+    found, device = verifier()
+    for _ in range(2):
+        found.verify(KERNEL, Unhashable("double", TENSORS, double))
+    assert device.runs == 2 * EACH

@@ -38,7 +38,8 @@ def verified(workload: Contract, function: Function, text: str = "") -> Correctn
         y[...] = function(x)
 
     kernel = replace(KERNEL, source=f"{KERNEL.source} {text}")
-    return verify_on_device(PythonDevice(body), kernel, workload)
+    # With a fixed seed: a random one may, rarely, leave out an eighth of a vector.
+    return verify_on_device(PythonDevice(body), kernel, workload, drawn=3)
 
 
 def assert_wrong(workload: Contract, function: Function, text: str = "") -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from python_kernels import PythonDevice
 
-from pytest_gpuenergy.devices import GUARD_BYTES, Arena, Device, KernelRepeater, Loaded
+from pytest_gpuenergy.devices import GUARD_BYTES, Arena, Loaded
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import (
     SEEDS,
     Case,
@@ -31,7 +33,8 @@ from pytest_gpuenergy.engine import (
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.workloads import Array, Contract, Conv2d, ErrorBound, Scalar, Tensor
+from pytest_gpuenergy.tuners import MmaParameters, SimtParameters
+from pytest_gpuenergy.workloads import Array, Contract, Conv2d, ErrorBound, Gemm, Scalar, Tensor
 
 SMALL = Conv2d.of("small", 1, 6, 7, 3, 4, 3, 3, 1, 1)
 SHAPE = SMALL.outputs[0].shape
@@ -40,41 +43,26 @@ RUNS = len(drawings_of((*SEEDS, 2), SMALL))
 Run = Callable[[Mapping[str, Arena]], None]
 
 
-class FakeDevice(Device):
-    """Runs a Python function in place of a kernel; counts the runs."""
-
-    name, uuid, architecture = "Fake", "GPU-fake", "sm_90"
+class FakeDevice(PythonDevice):
+    """Calls a function with the arenas in place of a kernel; notes its calls."""
 
     def __init__(
         self, run: Run, *, emulated: bool = False, compiler: str = "1.0", relaunches: bool = False
     ) -> None:
-        self.run, self.emulated, self.compiler = run, emulated, compiler
-        self.runs: list[tuple[int, float]] = []
+        super().__init__(lambda: None, emulated=emulated)
+        self.run, self.compiler = run, compiler
+        self.calls: list[tuple[int, float]] = []
         self.relaunches = relaunches
         self.relaunched: list[bool] = []
         self.scalars: Mapping[str, Scalar] = {}
-
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
-        raise NotImplementedError
-
-    def compile(self, kernel: Kernel) -> None:
-        raise NotImplementedError
 
     @contextmanager
     def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
         self.scalars = job.scalars
         yield FakeLoaded(self, arenas, job.timeout_s)
 
-    def repeat(
-        self, job: Job, arenas: Mapping[str, Arena]
-    ) -> AbstractContextManager[KernelRepeater]:
-        raise NotImplementedError
-
     def describe(self) -> dict[str, str]:
         return {"compiler": self.compiler}
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class FakeLoaded:
     timeout_s: float
 
     def run(self, order_seed: int = 0) -> None:
-        self.device.runs.append((order_seed, self.timeout_s))
+        self.device.calls.append((order_seed, self.timeout_s))
         self.device.run(self.arenas)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
@@ -92,7 +80,7 @@ class FakeLoaded:
         if self.device.relaunches:
             self.device.relaunched.append(once)
             self.device.run(self.arenas)
-            yield len(self.device.runs) + len(self.device.relaunched)
+            yield len(self.device.calls) + len(self.device.relaunched)
 
 
 def kernel(source: str = "__global__ void f() {}") -> Kernel:
@@ -143,7 +131,7 @@ def test_a_correct_kernel_passes_with_its_errors() -> None:
 def test_each_seed_runs_in_another_order_within_the_time_given() -> None:
     device = FakeDevice(right)
     verify_on_device(device, kernel(), SMALL, seeds=(5, 6, 7), timeout_s=3.0)
-    assert device.runs == [(order, 3.0) for order in range(RUNS)]
+    assert device.calls == [(order, 3.0) for order in range(RUNS)]
 
 
 def test_scalars_reach_the_kernel_by_name() -> None:
@@ -246,26 +234,17 @@ def test_an_infinite_element_is_wrong(value: float) -> None:
     assert f"the worst is output[0, 2, 5, 6] = {value:g} instead of" in fault(then(edit))
 
 
-def test_an_output_that_was_not_written_is_told() -> None:
-    message = fault(lambda _: None)
-    assert (
-        message
-        == "126 of 126 elements of output (first output[0, 0, 0, 0]) are never written or NaN."
-    )
-
-
-def test_an_element_that_was_not_written_is_told() -> None:
-    def run(arenas: Mapping[str, Arena]) -> None:
+def test_what_was_not_written_is_told() -> None:
+    def forget_one(arenas: Mapping[str, Arena]) -> None:
         poison = arenas["output"].value()
         right(arenas)
         output = arenas["output"].value()
         output[0, 1, 0, 6] = poison[0, 1, 0, 6]
         write(arenas, output)
 
-    message = fault(run)
-    assert (
-        message == "1 of 126 elements of output (first output[0, 1, 0, 6]) is never written or NaN."
-    )
+    first = "elements of output (first output"
+    assert fault(lambda _: None) == f"126 of 126 {first}[0, 0, 0, 0]) are never written or NaN."
+    assert fault(forget_one) == f"1 of 126 {first}[0, 1, 0, 6]) is never written or NaN."
 
 
 @pytest.mark.parametrize(
@@ -422,16 +401,11 @@ def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
     assert changed in fault(run)
 
 
-def test_a_kernel_is_launched_again_where_that_is_possible() -> None:
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_kernel_is_launched_again_where_that_is_possible(measured: bool) -> None:
     device = FakeDevice(right, relaunches=True)
-    verify_on_device(device, kernel(), SMALL)
-    assert device.relaunched == [False, True, True, True]
-
-
-def test_where_nothing_is_measured_both_launches_are_single() -> None:
-    device = FakeDevice(right, relaunches=True)
-    verify_on_device(device, kernel(), SMALL, measured=False)
-    assert device.relaunched == [True, True, True, True]
+    verify_on_device(device, kernel(), SMALL, measured=measured)
+    assert device.relaunched == [not measured, True, True, True]
 
 
 @pytest.mark.parametrize("phase", range(4))
@@ -455,7 +429,7 @@ def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(
     good: int, measured: bool
 ) -> None:
     def run(arenas: Mapping[str, Arena]) -> None:
-        if len(device.runs) + len(device.relaunched) <= good:
+        if len(device.calls) + len(device.relaunched) <= good:
             right(arenas)
 
     device = FakeDevice(run, relaunches=True)
@@ -513,22 +487,13 @@ def test_arenas_are_gone_afterwards(
     assert not any(path.parent.exists() for path in paths)
 
 
-def remembered(workload: Conv2d | Contract = SMALL, **options: Any) -> FakeDevice:
-    """A device that has verified a correct kernel twice."""
-    device = FakeDevice(right, **options)
-    results = [verify_on_device(device, kernel(), workload) for _ in range(2)]
-    assert results[0] == results[1]
-    return device
-
-
-def test_an_emulated_device_runs_what_it_knows_only_once(own_cache: Path) -> None:
-    assert own_cache.is_dir()
-    assert len(remembered(emulated=True).runs) == RUNS
-
-
-def test_a_real_device_runs_every_time(own_cache: Path) -> None:
-    assert own_cache.is_dir()
-    assert len(remembered(emulated=False).runs) == 2 * RUNS
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("emulated", "runs"), [(True, RUNS), (False, 2 * RUNS)])
+def test_only_an_emulated_device_runs_what_it_knows_once(emulated: bool, runs: int) -> None:
+    device = FakeDevice(right, emulated=emulated)
+    first, second = (verify_on_device(device, kernel(), SMALL) for _ in range(2))
+    assert first == second
+    assert len(device.calls) == runs
 
 
 @pytest.fixture
@@ -556,7 +521,7 @@ def test_what_was_known_of_another_kernel_does_not_count(
         device, changed.get("kernel", kernel()), SMALL, seeds=changed.get("seeds", SEEDS)
     )
     assert own_cache.is_dir()
-    assert len(device.runs) == len(SEEDS)
+    assert len(device.calls) == len(SEEDS)
 
 
 def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
@@ -565,7 +530,7 @@ def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
         with pytest.raises(KernelFault):
             verify_on_device(device, kernel(), SMALL)
     assert not list((own_cache / "verified").iterdir())
-    assert len(device.runs) == 2 * 2  # a wrong one runs once more, on other outputs
+    assert len(device.calls) == 2 * 2  # a wrong one runs once more, on other outputs
 
 
 def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> None:
@@ -574,7 +539,7 @@ def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> 
     device = FakeDevice(lambda arenas: write(arenas, arenas["x"].value(), "y"), emulated=True)
     for _ in range(2):
         verify_on_device(device, kernel(), workload)
-    assert len(device.runs) == 2 * len(drawings_of((*SEEDS, 2), workload))
+    assert len(device.calls) == 2 * len(drawings_of((*SEEDS, 2), workload))
     assert not list(own_cache.rglob("*.npz"))
 
 
@@ -585,7 +550,7 @@ def test_a_damaged_memory_is_made_again(own_cache: Path, text: str) -> None:
     memory.write_text(text)
     device = FakeDevice(right, emulated=True)
     assert isinstance(verify_on_device(device, kernel(), SMALL), Correctness)
-    assert len(device.runs) == RUNS
+    assert len(device.calls) == RUNS
 
 
 def test_a_reference_is_computed_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -643,3 +608,69 @@ def test_a_reference_of_another_shape_is_made_again(own_cache: Path) -> None:
     (path,) = own_cache.rglob("*.npz")
     np.savez(path, output=wanted[:, :1])
     np.testing.assert_array_equal(cached_reference(SMALL, 0)["output"], wanted)
+
+
+FLOAT32 = Gemm("g", 8, 8, 8)
+SPLIT = Gemm("g", 8, 8, 8, mode="3xtf32")
+ON_TENSOR_CORES = MmaParameters(tile_m=16, tile_n=16, tile_k=16, warp_m=16, warp_n=16, stages=2)
+ON_CUDA_CORES = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def test_float32_is_not_computed_on_tensor_cores(device: EmulatedDevice) -> None:
+    kernel = ON_TENSOR_CORES.kernel(SPLIT)
+    with pytest.raises(KernelFault) as fault:
+        verify_on_device(device, kernel, FLOAT32)
+    assert fault.value.outcome == "correctness"
+    assert "instructions for tensor cores (mma), but g is declared as float32" in str(fault.value)
+    assert "declare mode=3xtf32" in str(fault.value)
+
+
+def test_a_mode_that_declares_them_may(device: EmulatedDevice) -> None:
+    assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
+
+
+def test_float32_may_be_computed_on_cuda_cores(device: EmulatedDevice) -> None:
+    assert (
+        verify_on_device(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5
+    )
+
+
+def test_text_that_is_not_compiled_does_not_count(device: EmulatedDevice) -> None:
+    kernel = ON_CUDA_CORES.kernel(FLOAT32)
+    unused = "#if 0\n" + ON_TENSOR_CORES.kernel(SPLIT).source + "\n#endif\n"
+    other = type(kernel)(unused + kernel.source, kernel.launches)
+    assert device.tensor_core_instructions(Job.of(other, FLOAT32)) == frozenset()
+
+
+M, N, K = 32, 16, 64
+PRODUCT = Gemm("product", M, N, K)
+SOURCE = """
+extern "C" __global__ void product(const float* A, const float* B, float* C) {
+  float sum = 0;
+  for (int k = 0; k < 64; ++k) sum += A[blockIdx.x * 64 + k] * B[k * 16 + threadIdx.x];
+  C[blockIdx.x * 16 + threadIdx.x] = sum;
+}
+"""
+
+
+def product_kernel(source: str) -> Kernel:
+    return Kernel(source, (Launch("product", (M, 1, 1), (N, 1, 1), ("A", "B", "C")),))
+
+
+@pytest.mark.slow
+def test_an_exact_product_is_right() -> None:
+    with EmulatedDevice() as device:
+        assert verify_on_device(device, product_kernel(SOURCE), PRODUCT).seeds[:2] == (0, 1)
+
+
+@pytest.mark.slow
+def test_errors_of_the_size_of_rounding_are_found_where_nothing_is_rounded() -> None:
+    careless = product_kernel(SOURCE.replace("= sum;", "= sum * 1.0000002f;"))
+    with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"bound 0\.0e\+00"):
+        verify_on_device(device, careless, PRODUCT)

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import HostLostError, Settings
 from pytest_gpuenergy.fleet import (
-    MOST_LOSSES,
+    MAX_LOSSES,
     Failed,
     FoundSlots,
     Message,
@@ -130,10 +130,10 @@ def test_a_process_that_does_not_start_in_time_is_ended() -> None:
 
 def test_a_gpu_that_is_lost_again_and_again_is_given_up() -> None:
     gpu = gpu_that(f"{says(READY, FOUND)}{HEARS}raise SystemExit('The host burns.')")
-    for _ in range(MOST_LOSSES + 1):
+    for _ in range(MAX_LOSSES + 1):
         with pytest.raises(HostLostError, match=r"was lost: The host burns\."):
             gpu.call("rest")
-    with pytest.raises(DeviceError, match=f"was lost {MOST_LOSSES + 1} times"):
+    with pytest.raises(DeviceError, match=f"was lost {MAX_LOSSES + 1} times"):
         gpu.call("rest")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.fleet import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     Fleet,
     FleetSettings,
     RayFleet,
@@ -17,7 +17,9 @@ from pytest_gpuenergy.fleet import (
     SshFleet,
     SshHost,
     parse_fleet,
+    reason_in,
     tx_spec,
+    usage_problem,
 )
 from pytest_gpuenergy.support import InputError
 
@@ -47,7 +49,7 @@ FLEETS = st.one_of(
         RayFleet, SETTINGS, st.none() | st.builds("{}:{}".format, NAMES, st.integers(1, 65535))
     ),
     st.builds(SshFleet, HOSTS, SETTINGS),
-    st.builds(SlurmFleet, OPTIONS, st.integers(1, MOST_WORKERS), SETTINGS),
+    st.builds(SlurmFleet, OPTIONS, st.integers(1, MAX_WORKERS), SETTINGS),
 )
 
 
@@ -122,3 +124,113 @@ def test_execnet_starts_the_words_that_a_specification_was_made_of(words: list[s
     spec = execnet.XSpec(tx_spec(words))
     assert spec.popen
     assert shlex.split(spec.python) == words
+
+
+OWN = ("-p", "xdist", "--gpuenergy-fleet")
+
+
+@pytest.fixture
+def passing(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile("def test_of_somebody_else():\n    pass")
+    return pytester
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("k8s:x",), "give ray, *"),
+        (("ssh:a", "-n", "2"), "leave out -n and --tx"),
+        (("ssh:a", "--tx", "popen"), "leave out -n and --tx"),
+        (("ssh:a", "--pdb"), "--pdb"),
+        (("ssh:a", "-p", "no:xdist"), "pip install pytest-xdist"),
+        (("ssh:a", "--gpu-device", "0"), "--gpu-device 0 names a GPU of one host"),
+        (("ssh:a", "--powercap", ""), "names no power cap"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[1:]) or "text",
+)
+def test_a_contradiction_is_wrong_usage(
+    passing: pytest.Pytester, arguments: tuple[str, ...], said: str
+) -> None:
+    result = passing.runpytest_inprocess(*OWN, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{said}*"])
+
+
+@pytest.mark.usefixtures("no_ssh")
+def test_a_fleet_without_a_usable_gpu_is_refused_with_the_reasons(
+    passing: pytest.Pytester,
+) -> None:
+    result = passing.runpytest_inprocess(*OWN, "ssh:a,b")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: *ssh:a,b: no GPU of this fleet can be used. a: no route. b: no route."]
+    )
+
+
+def test_an_empty_option_switches_the_ini_file_off(passing: pytest.Pytester) -> None:
+    passing.makeini("[pytest]\ngpuenergy_fleet = ssh:a,b")
+    passing.runpytest_inprocess(*OWN, "").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [("--collect-only", "*test_of_somebody_else*"), ("--markers", "*energy_budget*")],
+)
+def test_what_only_shows_something_needs_no_fleet(
+    passing: pytest.Pytester, option: str, shown: str
+) -> None:
+    result = passing.runpytest_inprocess(*OWN, "ssh:a,b", option)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([shown])
+
+
+def test_a_run_outside_the_project_is_refused(passing: pytest.Pytester) -> None:
+    inner = passing.mkdir("project")
+    (inner / "pytest.ini").write_text("[pytest]\n")
+    (inner / "test_it.py").write_text("def test_it():\n    pass\n")
+    result = passing.runpytest_inprocess(*OWN, "ssh:a", "project/test_it.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *inside the project: change to {inner}."])
+
+
+@given(st.text(max_size=400))
+def test_anything_becomes_one_printable_line(text: str) -> None:
+    reason = reason_in(text)
+    assert bool(reason) == bool(text.strip())
+    assert not reason or (reason.isprintable() and reason.endswith((".", "!", "?")))
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("Warning: slow.\nssh: connect to host a port 22: Connection refused\n", "ssh: connect to"),
+        ("No ED25519 key is known\nHost key verification failed.\n", "compare the key it shows"),
+        ("me@a: Permission denied (publickey,password).\n", "ssh-copy-id"),
+        ("ModuleNotFoundError: No module named 'pytest_gpuenergy'\n", "install pytest-gpuenergy"),
+        ("/usr/bin/env: \u2018/x\u2019: No such file or directory\n", "give python=PATH"),
+        (
+            "srun: error: Node failure on node2\nsrun: Job step aborted: Waiting up to 32 seconds "
+            "for job step to finish.\n",
+            "srun: error: Node failure on node2.",
+        ),
+        ("Connection closed by 10.0.0.1 port 22\n", "Connection closed by 10.0.0.1 port 22."),
+    ],
+)
+def test_the_reason_is_found_among_what_is_printed(printed: str, reason: str) -> None:
+    assert reason in reason_in(printed)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "usage: -c [options] [file_or_dir]\n-c: error: unrecognized arguments: --kernels\n"
+            "  inifile: /p/pyproject.toml\n  rootdir: /p",
+            "unrecognized arguments: --kernels: the project there has another conftest.py than "
+            "here: copy it, or give dir=PATH.",
+        ),
+        ("--gpuenergy-seed: x is no number.\nMore.", "--gpuenergy-seed: x is no number."),
+    ],
+)
+def test_a_usage_error_is_told_without_its_usage(said: str, reason: str) -> None:
+    assert usage_problem(said) == reason

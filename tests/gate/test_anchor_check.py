@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,9 +82,7 @@ def check(**changes: Any) -> AnchorCheck:
 
 @PLAIN
 @given(factor=st.floats(0.5, 2.0), half=st.floats(1e-6, 0.05))
-def test_drift_is_a_change_beyond_the_bound_that_is_sure(
-    taken: Make, factor: float, half: float
-) -> None:
+def test_drift_is_a_change_beyond_the_bound_that_is_sure(taken, factor, half):
     found = judge_check(taken(half=half), taken(factor, half), ["a"])
     assert found.time is not None
     assert found.edp is not None
@@ -99,7 +96,7 @@ def test_drift_is_a_change_beyond_the_bound_that_is_sure(
         assert found.verdict == "good"
 
 
-def test_a_check_tells_where_and_when(taken: Make) -> None:
+def test_a_check_tells_where_and_when(taken):
     again = taken(end=Conditions(58, 1980, 3201, 0, 450_000), started="2026-01-02T03:10:00+00:00")
     found = judge_check(taken(), again, ["a", "b"])
     assert (found.workload, found.kernel, found.cap, found.gpu_uuid) == (
@@ -113,17 +110,17 @@ def test_a_check_tells_where_and_when(taken: Make) -> None:
     assert found.items == ("a", "b")
 
 
-def test_what_failed_or_is_flagged_itself_is_no_good_check(taken: Make, failed: Make) -> None:
+def test_what_failed_or_is_flagged_itself_is_no_good_check(taken, failed):
     assert judge_check(taken(), failed(started="x"), []).verdict == "unsure"
     assert judge_check(taken(), taken(validity=("host_gaps",)), []).verdict == "unsure"
 
 
-def test_drift_is_drift_although_the_check_is_flagged(taken: Make) -> None:
+def test_drift_is_drift_although_the_check_is_flagged(taken):
     hot = taken(1.3, validity=("sw_thermal_slowdown",))
     assert judge_check(taken(), hot, []).verdict == "drift"
 
 
-def test_what_no_good_check_speaks_for_is_found(taken: Make) -> None:
+def test_what_no_good_check_speaks_for_is_found(taken):
     first = taken(node_id="first")
     early, late = "2026-01-02T03:05:00+00:00", "2026-01-02T03:15:00+00:00"
     rows = [
@@ -140,9 +137,7 @@ def test_what_no_good_check_speaks_for_is_found(taken: Make) -> None:
     assert [m.node_id for m in unchecked(rows, checks, first)] == ["again", "bad"]
 
 
-def test_checks_are_kept_line_by_line_and_in_the_json(
-    tmp_path: Path, run_info: Make, measured: Make
-) -> None:
+def test_checks_are_kept_line_by_line_and_in_the_json(tmp_path, run_info, measured):
     folder = RunFolder.create(tmp_path, run_info())
     folder.append(measured(1))
     checks = (check(), check(verdict="drift", items=("a", "b")), check(time=None, error="lost"))
@@ -156,7 +151,7 @@ def test_checks_are_kept_line_by_line_and_in_the_json(
     assert load_report(tmp_path / "r.json") == report
 
 
-def test_a_report_without_checks_is_read(tmp_path: Path, report: Make, measured: Make) -> None:
+def test_a_report_without_checks_is_read(tmp_path, report, measured):
     write_json(report(measured(1)), tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())
     del document["anchors"]
@@ -165,7 +160,7 @@ def test_a_report_without_checks_is_read(tmp_path: Path, report: Make, measured:
 
 
 @pytest.mark.parametrize("anchors", [{}, [1], [{"node_id": "x"}]], ids=str)
-def test_damaged_checks_are_refused(tmp_path: Path, report: Make, anchors: object) -> None:
+def test_damaged_checks_are_refused(tmp_path, report, anchors):
     write_json(report(), tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text()) | {"anchors": anchors}
     (tmp_path / "r.json").write_text(json.dumps(document))
@@ -173,12 +168,12 @@ def test_damaged_checks_are_refused(tmp_path: Path, report: Make, anchors: objec
         load_report(tmp_path / "r.json")
 
 
-def test_merged_runs_have_the_checks_of_all(runs_with: Make) -> None:
+def test_merged_runs_have_the_checks_of_all(runs_with):
     first, second = runs_with(check(), check(verdict="drift"))
     assert merge([second, first]).anchors == first.anchors + second.anchors
 
 
-def test_the_summary_names_the_largest_change_and_what_is_flagged(measured: Make) -> None:
+def test_the_summary_names_the_largest_change_and_what_is_flagged(measured):
     rows = [measured(1), measured(2, validity=("drift",))]
     checks = [check(), check(verdict="drift", time=Estimate(1.08, 1.07, 1.09))]
     checks.append(check(verdict="unsure", time=None, energy=None, edp=None, error="It is lost."))
@@ -193,13 +188,13 @@ def test_the_summary_names_the_largest_change_and_what_is_flagged(measured: Make
 
 @PLAIN
 @given(value=st.floats(allow_nan=False, allow_infinity=False))
-def test_ratios_that_cannot_be_are_shown_without_a_fault(report: Make, value: float) -> None:
+def test_ratios_that_cannot_be_are_shown_without_a_fault(report, value):
     odd = check(energy=Estimate(value, value, value))
     assert list(anchor_lines([], [odd], emulated=False))
     json.dumps(page_data(replace(report(), anchors=(odd,))), allow_nan=False)
 
 
-def test_names_in_checks_are_text_in_markdown(report: Make) -> None:
+def test_names_in_checks_are_text_in_markdown(report):
     text = markdown(replace(report(), anchors=(check(kernel="<b>`|"),)))
     assert "anchor kernels (emulated) were measured again once" in text
     assert "<b>" not in text

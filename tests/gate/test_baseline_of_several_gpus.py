@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from board_reports import board_measurement, report_on
 from msgspec.structs import replace
 
 from pytest_gpuenergy.gate import GateSettings, compare, update
@@ -34,7 +35,7 @@ def on(run_info: Make, measured: Make) -> Callable[..., Report]:
     return make
 
 
-def test_a_run_on_some_gpus_of_the_baseline_replaces_their_figures(on: Make) -> None:
+def test_a_run_on_some_gpus_of_the_baseline_replaces_their_figures(on):
     changed = update(on(1, 2, 3), on(3, time_ms=0.7))
     assert [m.kernel.label for m in changed.taken] == ["k03"]
     assert [m.kernel.label for m in changed.kept] == ["k01", "k02"]
@@ -44,7 +45,7 @@ def test_a_run_on_some_gpus_of_the_baseline_replaces_their_figures(on: Make) -> 
     assert {one.identity.kernel for one in again.judgements} == {"k01", "k02", "k03"}
 
 
-def test_figures_of_one_model_do_not_replace_those_of_another(on: Make, measured: Make) -> None:
+def test_figures_of_one_model_do_not_replace_those_of_another(on, measured):
     other = replace(on(3), measurements=(measured(1, gpu_uuid="GPU-3"),))
     changed = update(on(1, 3), other)
     assert [m.gpu_uuid for m in changed.report.measurements] == ["GPU-1", "GPU-3", "GPU-3"]
@@ -59,9 +60,31 @@ def test_figures_of_one_model_do_not_replace_those_of_another(on: Make, measured
         ((2, 1), {"emulated": False}, "emulated or real (emulated and real)"),
     ],
 )
-def test_every_gpu_of_a_run_has_to_be_one_of_the_baselines(
-    on: Make, numbers: tuple[int, ...], changes: dict[str, Any], said: str
-) -> None:
+def test_every_gpu_of_a_run_has_to_be_one_of_the_baselines(on, numbers, changes, said):
     with pytest.raises(InputError) as caught:
         update(on(1, 2, 3), on(*numbers, **changes))
     assert said in str(caught.value)
+
+
+def test_the_gain_of_a_board_is_not_counted_twice():
+    """The common shift of unchanged kernels is taken from raw figures, with gains or without."""
+    before = report_on(
+        {"GPU-0": 1.0, "GPU-1": 1.04},
+        *(board_measurement("GPU-0", f"k{n}", energy_mj=10.0, error=0.001) for n in range(6)),
+    )
+    now = report_on(
+        {"GPU-0": 1.0, "GPU-1": 1.04},
+        *(
+            replace(
+                board_measurement("GPU-1", f"k{n}", energy_mj=10.4, error=0.001),
+                node_id=f"board::k{n}-700W-GPU-0",
+            )
+            for n in range(6)
+        ),
+        gpu_uuid="GPU-1",
+    )
+    settings = GateSettings.parse(["energy:5%"], session_sd="", allow="board", strict=False)
+    known = compare(before, now, settings)
+    unknown = compare(replace(before, board_checks=()), replace(now, board_checks=()), settings)
+    assert known == unknown
+    assert known.shifts

@@ -57,14 +57,14 @@ def verdict(edp: float, *flags: str) -> str:
 
 
 @pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
-def test_no_flag_hides_a_change_far_beyond_the_limit(flag: str) -> None:
+def test_no_flag_hides_a_change_far_beyond_the_limit(flag):
     comparison = compared(measurement(), replace(measurement(143_000), validity=(flag,)))
     assert [str(judgement.verdict) for judgement in comparison.judgements] == ["WORSE"]
     assert not comparison.passed
 
 
 @pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
-def test_no_flag_hides_an_edp_far_over_its_budget(flag: str) -> None:
+def test_no_flag_hides_an_edp_far_over_its_budget(flag):
     found = replace(measurement(143_000), validity=(flag,))
     edp_mj_ms = measurement().edp_mj_ms
     assert edp_mj_ms is not None
@@ -72,25 +72,25 @@ def test_no_flag_hides_an_edp_far_over_its_budget(flag: str) -> None:
 
 
 @pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
-def test_a_flag_leaves_open_what_is_near_the_limit(flag: str) -> None:
+def test_a_flag_leaves_open_what_is_near_the_limit(flag):
     assert verdict(1.15, flag) == "AMBIGUOUS"
 
 
 @pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
-def test_a_flagged_measurement_that_has_not_changed_is_open(flag: str) -> None:
+def test_a_flagged_measurement_that_has_not_changed_is_open(flag):
     assert verdict(1.0, flag) == "AMBIGUOUS"
 
 
 @pytest.mark.parametrize(("flag", "expected"), [("drift", "WORSE"), ("host_gaps", "AMBIGUOUS")])
-def test_a_flag_for_a_few_per_cent_explains_no_doubling(flag: str, expected: str) -> None:
+def test_a_flag_for_a_few_per_cent_explains_no_doubling(flag, expected):
     assert verdict(2.0, flag) == expected
 
 
-def test_the_worst_flag_counts() -> None:
+def test_the_worst_flag_counts():
     assert verdict(2.0, "drift", "foreign_process") == "AMBIGUOUS"
 
 
-def test_the_change_that_is_shown_is_the_one_that_was_measured() -> None:
+def test_the_change_that_is_shown_is_the_one_that_was_measured():
     (plain,) = compared(measurement(), measurement(2.0)).judgements
     flagged = replace(measurement(2.0), validity=("drift",))
     (judgement,) = compared(measurement(), flagged).judgements
@@ -108,37 +108,35 @@ def test_the_change_that_is_shown_is_the_one_that_was_measured() -> None:
     ],
     ids=["no interval", "no trials", "another limit", "another lock"],
 )
-def test_what_else_is_in_doubt_hides_nothing_far_beyond_the_limit(changes: dict[str, Any]) -> None:
+def test_what_else_is_in_doubt_hides_nothing_far_beyond_the_limit(changes):
     comparison = compared(measurement(), replace(measurement(143_000), **changes))
     assert not comparison.passed
 
 
-def test_another_lock_of_the_clocks_puts_what_is_near_the_limit_in_doubt() -> None:
+def test_another_lock_of_the_clocks_puts_what_is_near_the_limit_in_doubt():
     locked = replace(measurement(1.2), locked_sm_clock_max_mhz=1500)
     (doubt,) = pair_doubts(measurement(), locked, Metric.TIME)
     assert doubt.reason == "the SM clocks were not locked and are now locked to 1500 MHz"
 
 
 @pytest.mark.parametrize("changes", [{"gpu_uuid": "GPU-2"}, {"software": {"driver": "590"}}])
-def test_another_board_or_driver_hides_nothing_far_beyond_the_limit(
-    changes: dict[str, Any],
-) -> None:
+def test_another_board_or_driver_hides_nothing_far_beyond_the_limit(changes):
     assert not compared(measurement(), measurement(143_000), **changes).passed
 
 
-def test_another_energy_source_hides_nothing_far_beyond_the_limit() -> None:
+def test_another_energy_source_hides_nothing_far_beyond_the_limit():
     other = replace(measurement(143_000), energy_source="instant power")
     assert not compared(measurement(), other).passed
 
 
-def test_another_workload_is_never_judged() -> None:
+def test_another_workload_is_never_judged():
     new = measurement(143_000)
     other = replace(new, workload=replace(new.workload, flops=2 * new.workload.flops))
     (judgement,) = compared(measurement(), other).judgements
     assert judgement.verdict == "AMBIGUOUS"
 
 
-def test_a_strict_gate_fails_what_a_flag_leaves_open() -> None:
+def test_a_strict_gate_fails_what_a_flag_leaves_open():
     strict = changed(EDP_5, strict=True)
     assert not compared(measurement(), replace(measurement(), validity=("drift",)), strict).passed
 
@@ -149,16 +147,14 @@ def test_a_strict_gate_fails_what_a_flag_leaves_open() -> None:
     st.lists(st.floats(1, 1e3)),
     st.sampled_from(Metric),
 )
-def test_a_doubt_never_narrows_an_interval(
-    mean: float, half: float, factors: list[float], metric: Metric
-) -> None:
+def test_a_doubt_never_narrows_an_interval(mean, half, factors, metric):
     change = Estimate(mean, mean - half, mean + half)
     found = widened(change, [Doubt("", factor) for factor in factors], metric)
     assert found.low <= change.low <= change.high <= found.high
 
 
 @given(st.floats(1, 1e3), st.floats(-5, 5))
-def test_the_factor_of_a_product_is_that_of_both(factor: float, mean: float) -> None:
+def test_the_factor_of_a_product_is_that_of_both(factor, mean):
     change = Estimate(mean, mean, mean)
     time, edp = (widened(change, [Doubt("", factor)], m) for m in (Metric.TIME, Metric.EDP))
     assert math.isclose(mean - edp.low, 2 * (mean - time.low), abs_tol=1e-9)
@@ -176,30 +172,30 @@ def time_verdict(base: Measurement, new: Measurement, limit: float) -> str:
     return str(judgement.verdict)
 
 
-def test_a_slower_clock_may_explain_a_longer_time() -> None:
+def test_a_slower_clock_may_explain_a_longer_time():
     assert time_verdict(at_clock(2000.0), at_clock(1900.0, 1.05), 0.0) == "AMBIGUOUS"
 
 
-def test_a_slower_clock_explains_no_more_than_its_share() -> None:
+def test_a_slower_clock_explains_no_more_than_its_share():
     assert time_verdict(at_clock(2000.0), at_clock(1980.0, 1.05), 0.0) == "WORSE"
 
 
-def test_a_faster_clock_may_hide_a_longer_time() -> None:
+def test_a_faster_clock_may_hide_a_longer_time():
     assert time_verdict(at_clock(1900.0), at_clock(2000.0), 0.02) == "AMBIGUOUS"
 
 
-def test_a_clock_that_a_power_limit_moves_belongs_to_the_kernel() -> None:
+def test_a_clock_that_a_power_limit_moves_belongs_to_the_kernel():
     capped = replace(at_clock(1900.0, 1.05), cap_binding=True)
     assert time_verdict(at_clock(2000.0), capped, 0.0) == "WORSE"
 
 
-def test_two_clocks_are_named() -> None:
+def test_two_clocks_are_named():
     (doubt,) = pair_doubts(at_clock(1991.0), at_clock(1974.0), Metric.TIME)
     assert doubt.reason == "the SMs ran at 1991 MHz and run at 1974 MHz now"
 
 
 @given(st.floats(0.8, 1.25))
-def test_room_for_a_clock_grows_towards_the_change_at_equal_clocks(ratio: float) -> None:
+def test_room_for_a_clock_grows_towards_the_change_at_equal_clocks(ratio):
     # By itself, an energy that goes with the clock's square is no change.
     change = Estimate(*[2 * math.log(ratio)] * 3)
     found = widened(change, [Doubt("clock", 1.0, ratio)], Metric.ENERGY)

@@ -22,7 +22,7 @@ UNKNOWN = Conditions(None, None, None, None, None)
 
 
 @given(st.integers(2, 1000))
-def test_looks_spend_the_error_once_and_end_with_the_last_round(most: int) -> None:
+def test_looks_spend_the_error_once_and_end_with_the_last_round(most):
     looks = Looks.up_to(most)
     assert looks.rounds[-1] == most
     assert list(looks.rounds) == sorted(set(looks.rounds))
@@ -30,7 +30,7 @@ def test_looks_spend_the_error_once_and_end_with_the_last_round(most: int) -> No
 
 
 @given(st.lists(st.floats(-0.1, 0.1), min_size=4, max_size=20), st.floats(1e-6, 0.02))
-def test_more_rounds_never_widen_an_interval(ratios: list[float], tail: float) -> None:
+def test_more_rounds_never_widen_an_interval(ratios, tail):
     widths = []
     for number in range(4, len(ratios) + 1):
         found = LOOKS.interval(ratios[:number], tail=tail)
@@ -45,13 +45,13 @@ def test_more_rounds_never_widen_an_interval(ratios: list[float], tail: float) -
         assert all(now <= before + 1e-12 for before, now in itertools.pairwise(widths))
 
 
-def test_before_the_first_look_nothing_is_known() -> None:
+def test_before_the_first_look_nothing_is_known():
     found = LOOKS.interval([0.1, 0.1, 0.1], tail=0.01)
     assert found.low < math.log(1e-8)
     assert found.high > math.log(1e8)
 
 
-def test_rounds_after_a_look_wait_for_the_next() -> None:
+def test_rounds_after_a_look_wait_for_the_next():
     ratios = [0.01, 0.02, 0.03, 0.02]
     assert LOOKS.interval([*ratios, 5.0], tail=0.01) == LOOKS.interval(ratios, tail=0.01)
 
@@ -59,7 +59,7 @@ def test_rounds_after_a_look_wait_for_the_next() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", ab_coverage.NOISES)
 @pytest.mark.parametrize("change", [0.0, 0.01])
-def test_errors_are_as_rare_as_allowed_with_any_noise(noise: str, change: float) -> None:
+def test_errors_are_as_rare_as_allowed_with_any_noise(noise, change):
     """With the noise of AR(1) turns, 1.2 % instead of 1 % (docs/explanation/gate.md)."""
     rng, runs, tail = np.random.default_rng(3), 400, 0.005
     turns = 0.003 * ab_coverage.NOISES[noise](rng, runs, 32)
@@ -97,10 +97,10 @@ WIDE = [1.0, 1.1, 0.9, 1.0]
         (replace(turns(CLOSE), base=turns(CLOSE).base[:3]), False),
     ],
 )
-def test_rounds_end_when_each_verdict_is_clear(made: Turns, enough: bool) -> None:
+def test_rounds_end_when_each_verdict_is_clear(made, enough):
     assert made.are_enough(JUDGED, 1, LOOKS) is enough
 
 
-def test_rounds_go_on_for_a_stated_precision() -> None:
+def test_rounds_go_on_for_a_stated_precision():
     assert not turns(CLOSE).are_enough(JUDGED, 1, LOOKS, 0.002)
     assert turns(CLOSE).are_enough(JUDGED, 1, LOOKS, 0.05)

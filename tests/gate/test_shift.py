@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -75,9 +74,7 @@ def of(comparison: Comparison, label: str) -> Judgement:
 
 
 @pytest.mark.parametrize("board", ["GPU-1", "GPU-2"])
-def test_a_regression_is_found_beside_a_shift_in_the_other_direction(
-    compared: Callable[..., Comparison], board: str
-) -> None:
+def test_a_regression_is_found_beside_a_shift_in_the_other_direction(compared, board):
     new = times(kernels(2, edp=1.05), 0.95)  # better than before, but all others are more so
     found = compared(kernels(1), new, board=board)
     judgement = of(found, "new")
@@ -90,16 +87,14 @@ def test_a_regression_is_found_beside_a_shift_in_the_other_direction(
     }
 
 
-def test_a_shift_of_all_is_no_regression_of_a_changed_kernel(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_a_shift_of_all_is_no_regression_of_a_changed_kernel(compared):
     found = compared(kernels(1), times(kernels(2), 1.05), GateSettings.parse(["edp:4%"]))
     assert of(found, "new").verdict is Verdict.SAME
     assert of(found, "new").reasons == ()  # neither is another board a doubt
     assert found.passed
 
 
-def test_shift_and_scatter_are_printed_in_all_forms(compared: Callable[..., Comparison]) -> None:
+def test_shift_and_scatter_are_printed_in_all_forms(compared):
     found = compared(kernels(1), times(kernels(2), 1.05))
     (shift,) = json.loads(json_document(found))["shifts"]
     assert shift["kernels"] == 8
@@ -113,16 +108,14 @@ def test_shift_and_scatter_are_printed_in_all_forms(compared: Callable[..., Comp
     assert [one["unchanged"] for one in judged] == [False, *[True] * 8]
 
 
-def test_with_one_unchanged_kernel_all_is_as_without(compared: Callable[..., Comparison]) -> None:
+def test_with_one_unchanged_kernel_all_is_as_without(compared):
     base, new = kernels(1, unchanged=1), times(kernels(2, unchanged=1), 1.05)
     found = compared(base, new)
     assert not found.shifts
     assert of(found, "new").reasons  # another board
 
 
-def test_two_unchanged_kernels_show_what_another_board_does(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_two_unchanged_kernels_show_what_another_board_does(compared):
     base, new = kernels(1, unchanged=2), times(kernels(2, unchanged=2, edp=1.5), 1.05)
     judgement = of(compared(base, new), "new")
     assert judgement.reasons == ()
@@ -145,9 +138,7 @@ def half_widths(comparison: Comparison) -> dict[tuple[str, str], float]:
     st.sampled_from([1.0, 0.97, 1.04]),
     st.integers(1, 3),
 )
-def test_one_more_typical_reference_never_widens_an_interval(
-    seed: int, unchanged: int, part: float, shift: float, changed: int
-) -> None:
+def test_one_more_typical_reference_never_widens_an_interval(seed, unchanged, part, shift, changed):
     """Its change lies one standard deviation from the median, in turn on either side."""
     measure = drawn_measurement(np.random.default_rng(seed))
     steady = measure("x", STEADY, 1.0)
@@ -177,7 +168,7 @@ def test_one_more_typical_reference_never_widens_an_interval(
 
 
 @pytest.mark.slow
-def test_more_references_at_five_caps_find_more() -> None:
+def test_more_references_at_five_caps_find_more():
     found = {
         count: [
             *drawn(
@@ -196,9 +187,7 @@ def test_more_references_at_five_caps_find_more() -> None:
     assert np.mean([one.found for one in found[12]]) > np.mean([one.found for one in found[2]])
 
 
-def test_few_kernels_at_each_of_many_caps_show_the_scatter_together(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_few_kernels_at_each_of_many_caps_show_the_scatter_together(compared):
     def at(cap: str, rows: list[Measurement]) -> list[Measurement]:
         return [replace(row, cap=cap, node_id=f"{row.node_id}-{cap}") for row in rows]
 
@@ -225,15 +214,13 @@ def test_few_kernels_at_each_of_many_caps_show_the_scatter_together(
         {"cap": "300W"},
     ],
 )
-def test_a_kernel_in_doubt_is_not_taken_for_unchanged(
-    compared: Callable[..., Comparison], change: dict[str, Any]
-) -> None:
+def test_a_kernel_in_doubt_is_not_taken_for_unchanged(compared, change):
     base, new = kernels(1, unchanged=2), kernels(2, unchanged=2)
     new[-1] = replace(new[-1], **change)
     assert not compared(base, new).shifts
 
 
-def test_each_cap_has_a_shift_of_its_own(compared: Callable[..., Comparison]) -> None:
+def test_each_cap_has_a_shift_of_its_own(compared):
     def at(cap: str, rows: list[Measurement]) -> list[Measurement]:
         return [replace(row, cap=cap, node_id=f"{row.node_id}-{cap}") for row in rows]
 
@@ -246,9 +233,7 @@ def test_each_cap_has_a_shift_of_its_own(compared: Callable[..., Comparison]) ->
     }
 
 
-def test_what_all_unchanged_kernels_lose_is_told_and_fails(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_what_all_unchanged_kernels_lose_is_told_and_fails(compared):
     limits = GateSettings.parse(["time:5%"])
     found = compared(kernels(1), times(kernels(2), 1.2), limits, board="GPU-1")
     assert {one.verdict for one in found.judgements} == {Verdict.SAME}
@@ -262,18 +247,14 @@ def test_what_all_unchanged_kernels_lose_is_told_and_fails(
     assert compared(kernels(1), times(kernels(2), 1.2), lenient, board="GPU-1").passed
 
 
-def test_energy_between_boards_shifts_by_percents_without_a_word(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_energy_between_boards_shifts_by_percents_without_a_word(compared):
     limits = GateSettings.parse(["energy:5%"])
     found = compared(kernels(1), times(kernels(2), 0.9), limits)  # half of it energy
     assert found.passed
     assert not any("usual" in line for line in terminal(found))
 
 
-def test_an_unchanged_kernel_that_falls_behind_the_others_is_worse(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_an_unchanged_kernel_that_falls_behind_the_others_is_worse(compared):
     new = kernels(2, unchanged=10)
     new[3] = multiplied(new[3], 1.2)
     found = compared(kernels(1, unchanged=10), new)
@@ -283,9 +264,7 @@ def test_an_unchanged_kernel_that_falls_behind_the_others_is_worse(
     assert judged.shift.scatter < 0.01
 
 
-def test_kernels_that_truly_changed_do_not_hide_behind_the_scatter_they_cause(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_kernels_that_truly_changed_do_not_hide_behind_the_scatter_they_cause(compared):
     new = kernels(2, unchanged=12)
     new[1:6] = times(new[1:6], 1.2)  # as a new compiler may do
     found = compared(kernels(1, unchanged=12), new)
@@ -294,9 +273,7 @@ def test_kernels_that_truly_changed_do_not_hide_behind_the_scatter_they_cause(
     assert any("without 5 that lie apart" in line for line in terminal(found))
 
 
-def test_a_scatter_that_sessions_do_not_explain_is_told(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_a_scatter_that_sessions_do_not_explain_is_told(compared):
     new = kernels(2, unchanged=12)
     new[1:] = [multiplied(row, 1 + place / 60) for place, row in enumerate(new[1:])]
     found = compared(kernels(1, unchanged=12), new)
@@ -306,9 +283,7 @@ def test_a_scatter_that_sessions_do_not_explain_is_told(
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32), st.floats(0.7, 1.4), st.randoms(use_true_random=False))
-def test_relative_changes_depend_neither_on_the_shift_nor_on_the_order(
-    seed: int, factor: float, random: Any
-) -> None:
+def test_relative_changes_depend_neither_on_the_shift_nor_on_the_order(seed, factor, random):
     run = a_run()
     base, new = kernels(seed), kernels(seed + 1)
 
@@ -327,9 +302,7 @@ def test_relative_changes_depend_neither_on_the_shift_nor_on_the_order(
         assert shifted[label] == pytest.approx(ends, abs=1e-9)
 
 
-def test_boards_are_compared_without_being_allowed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_boards_are_compared_without_being_allowed(capsys, tmp_path):
     base, new = RESULTS / "other-board.json", RESULTS / "report.json"
     out = tmp_path / "gate.json"
     main(["compare", str(base), str(new), "--fail", "edp:5%", "--json", str(out), "--md", "-"])
@@ -344,9 +317,7 @@ def test_boards_are_compared_without_being_allowed(
     assert "another board changed in common by EDP -4.3 %" in capsys.readouterr().out
 
 
-def test_a_real_regression_is_found_on_another_board(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_real_regression_is_found_on_another_board(capsys, tmp_path):
     new = load_report(RESULTS / "report.json")
     label = "case3-k09"
     rows = [

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import CudaDevice, Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench
-from pytest_gpuenergy.search.trust import variant_refusals
+from pytest_gpuenergy.search import SearchBench
+from pytest_gpuenergy.search.validation import variant_refusals
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +34,7 @@ def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -> None:
-    found = Bench(SPEC, gpu, Metric.TIME).evaluate(candidate("honest"))
+    found = SearchBench(SPEC, gpu, Metric.TIME).evaluate(candidate("honest"))
     assert found.outcome == "correct"
     assert found.other_sizes is not None
 
@@ -42,7 +42,7 @@ def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_is_refused_whatever_its_text_is(gpu: Device, name: str) -> None:
-    found = Bench(SPEC, gpu, Metric.TIME).evaluate(candidate(name))
+    found = SearchBench(SPEC, gpu, Metric.TIME).evaluate(candidate(name))
     assert (found.outcome == "correct", found.cost) == (False, None)
 
 
@@ -51,16 +51,16 @@ def test_one_that_stops_after_many_launches_is_found_by_its_results(
     gpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CudaDevice, "variable_bytes", lambda *_: 0)
-    found = Bench(SPEC, gpu, Metric.TIME).evaluate(candidate("stops_after_many_launches"))
+    found = SearchBench(SPEC, gpu, Metric.TIME).evaluate(candidate("stops_after_many_launches"))
     assert "Correct at first, wrong after" in str(found.message)
 
 
 def test_one_that_recognizes_its_output_is_found_by_its_text(gpu: Device) -> None:
-    found = Bench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
+    found = SearchBench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
     assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "constraints"
 
 
 @pytest.mark.usefixtures("text_unseen")
 def test_and_by_that_alone(gpu: Device) -> None:
-    found = Bench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
+    found = SearchBench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
     assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "correct"

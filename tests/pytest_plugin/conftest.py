@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,20 @@ import pytest_gpuenergy.pytest_plugin.energy_benchmark
 import pytest_gpuenergy.pytest_plugin.outputs
 import pytest_gpuenergy.pytest_plugin.run_plugin
 import pytest_gpuenergy.record.run_info  # noqa: F401
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import Report, RunFolder, load_report
+
+TEST = """
+import os
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+{head}
+{marks}
+def test_scale({arguments}load_kernel, energy_benchmark):
+    {before}
+    m = energy_benchmark(load_kernel({source}, **LAUNCH), workload=SCALE{more})
+    {after}
+"""
 
 
 @dataclass(frozen=True)
@@ -39,12 +54,50 @@ class Project:
     def module(self, text: str, name: str = "test_scale") -> None:
         self.pytester.makepyfile(**{name: text})
 
+    def bench(
+        self,
+        source: str = "SOURCE",
+        *,
+        head: str = "",
+        marks: str = "",
+        arguments: str = "powercap, ",
+        before: str = "",
+        more: str = "",
+        after: str = "",
+        name: str = "test_scale",
+    ) -> None:
+        """Write a test that measures the kernel of this source; the rest is Python text, too."""
+        text = TEST.format(
+            source=source,
+            head=head,
+            marks=marks,
+            arguments=arguments,
+            before=before,
+            more=more,
+            after=after,
+        )
+        self.module(text, name)
+
     def run(self, *arguments: str) -> pytest.RunResult:
         return self.pytester.runpytest_inprocess(*arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a subprocess."""
         return self.pytester.runpytest_subprocess(*arguments)
+
+    def refused(self, *arguments: str) -> pytest.LineMatcher:
+        """The error output of a run that is refused before anything is measured."""
+        result = self.run(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "Traceback" not in result.stdout.str() + result.stderr.str()
+        assert not self.runs
+        return result.stderr
+
+    @staticmethod
+    def limit_w(spec: str = "emulated", index: int = 0) -> float:
+        """The current power limit of an emulated card."""
+        with open_device(spec, index=index) as device:
+            return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
 
     @property
     def runs(self) -> list[Path]:
@@ -65,6 +118,12 @@ class Project:
 @pytest.fixture(autouse=True)
 def own_surroundings(machine_apart: None) -> None:
     """Do not wait for a GPU that another run is using."""
+
+
+@pytest.fixture
+def inject(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give the emulated card these faults, or none any more."""
+    return lambda **faults: monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-
-from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -18,17 +16,6 @@ pytestmark = pytest.mark.slow
 EVERY = ("--gpuenergy-anchor", "4")
 ALWAYS = ("--gpuenergy-anchor", "0.01")
 GATED = ("--gpuenergy-compare", "base.json", "--gpuenergy-fail", "time:20%")
-TWELVE = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("number", range(1, 13))
-def test_scale(number, gpu, powercap, load_kernel, energy_benchmark):
-    for what, value in FAULTS.get(number, {}).items():
-        gpu.inject(what, value)
-    label = f"k{number:02d}"
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label=label)
-"""
 SLOWER = {"percent": 8}  # below the gate's limit
 
 
@@ -37,11 +24,29 @@ def file_order(project: Project) -> None:
     project.ini('gpuenergy_order = "file"')
 
 
+def numbered(
+    project: Project,
+    count: int = 12,
+    *,
+    faults: dict[int, dict[str, object]] | None = None,
+    after: str = "",
+) -> None:
+    """Items of kernels k01 and so on; ``faults`` gives those that begin with some items."""
+    project.bench(
+        head=f"FAULTS = {faults or {}!r}",
+        marks=f'@pytest.mark.parametrize("number", range(1, {count + 1}))',
+        arguments="number, gpu, powercap, ",
+        before="[gpu.inject(*fault) for fault in FAULTS.get(number, {}).items()]",
+        more=', label=f"k{number:02d}"',
+        after=after,
+    )
+
+
 def run_with(
-    project: Project, *arguments: str, faults: dict[int, object] | None = None
+    project: Project, *arguments: str, faults: dict[int, dict[str, object]] | None = None
 ) -> pytest.RunResult:
-    """A run of twelve items under one power cap; ``faults`` gives the faults of some items."""
-    project.module(f"FAULTS = {faults or {}!r}\n{TWELVE}")
+    """A run of twelve items under one power cap."""
+    numbered(project, faults=faults)
     return project.run("--powercap", "700W", *arguments)
 
 
@@ -105,8 +110,7 @@ def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project: Pr
 
 def test_what_is_flagged_afterwards_is_on_disk_at_once(project: Project) -> None:
     # Ended in the middle: only what was written item by item exists.
-    ends = f"{TWELVE}    if number == 8:\n        import os\n        os._exit(1)\n"
-    project.module(f"FAULTS = {{3: {{'slower': {SLOWER}}}}}\n{ends}")
+    numbered(project, faults={3: {"slower": SLOWER}}, after="if number == 8: os._exit(1)")
     project.run_apart("--powercap", "700W", *EVERY)
     stored = project.stored()
     assert [check.verdict for check in stored.anchors][-1] == "drift"
@@ -115,7 +119,7 @@ def test_what_is_flagged_afterwards_is_on_disk_at_once(project: Project) -> None
 
 
 def test_each_power_cap_has_its_own_anchor(project: Project) -> None:
-    project.module(f"FAULTS = {{}}\n{TWELVE.replace('range(1, 13)', 'range(1, 5)')}")
+    numbered(project, 4)
     arguments = ("--powercap", "1,5", "--gpuenergy-order", "interleaved")
     project.run(*arguments, *EVERY).assert_outcomes(passed=8)
     report = project.report()
@@ -173,11 +177,11 @@ def test_a_check_that_fails_is_told_and_flags_nothing(project: Project) -> None:
 
 
 def test_a_run_that_is_resumed_checks_its_anchor_first(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
     run_with(project, "-k", "1-700W or 2-700W or 3-700W").assert_outcomes(passed=5, deselected=7)
     assert project.report().anchors == ()
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"slower": SLOWER}))
+    inject(slower=SLOWER)
     run_with(project, "--gpuenergy-resume").assert_outcomes(passed=7, skipped=5)
     report = project.report()
     (check,) = report.anchors
@@ -201,7 +205,7 @@ def test_a_short_run_has_no_check_and_one_that_is_resumed_with_nothing_left(
 
 def test_workers_have_an_anchor_each(project: Project) -> None:
     two = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2")
-    project.module(f"FAULTS = {{}}\n{TWELVE.replace('range(1, 13)', 'range(1, 7)')}")
+    numbered(project, 6)
     result = project.run("--powercap", "700W", *two, *ALWAYS)
     result.assert_outcomes(passed=6)
     report = project.report()
@@ -213,8 +217,7 @@ def test_workers_have_an_anchor_each(project: Project) -> None:
 
 
 def test_an_interrupted_run_makes_no_more_checks(project: Project) -> None:
-    stops = f"{TWELVE}    if number == 3:\n        raise KeyboardInterrupt\n"
-    project.module(f"FAULTS = {{}}\n{stops}")
+    numbered(project, after="if number == 3: raise KeyboardInterrupt")
     arguments = ("--powercap", "700W", "--gpuenergy-anchor", "3")
     assert project.run_apart(*arguments).ret == pytest.ExitCode.INTERRUPTED
     report = project.report()
@@ -223,12 +226,10 @@ def test_an_interrupted_run_makes_no_more_checks(project: Project) -> None:
 
 
 def test_a_limit_that_somebody_has_set_is_left_alone_by_the_last_checks(project: Project) -> None:
-    faults = {3: {"limit_changed": {"power_w": 444, "after_s": 1.5}}}
-    project.module(f"FAULTS = {faults}\n{TWELVE.replace('range(1, 13)', 'range(1, 4)')}")
+    numbered(project, 3, faults={3: {"limit_changed": {"power_w": 444, "after_s": 1.5}}})
     project.run("--powercap", "1,2", "--gpuenergy-anchor", "6")
     last = project.report().anchors[-1]
     assert last.verdict == "unsure"
     assert last.error is not None
     assert last.error.startswith("Somebody else has changed the power limit")
-    with open_device("emulated") as device:
-        assert device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) == 444_000
+    assert project.limit_w() == 444

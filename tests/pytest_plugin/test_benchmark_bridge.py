@@ -39,19 +39,16 @@ def test_time_energy_and_edp_are_records_of_their_own(project: Project) -> None:
         "mJ",
         "mJ·ms",
     ]
-
-
-def test_records_tell_where_they_are_from(project: Project) -> None:
-    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
-    info = records(project)[NAME]["extra_info"]
-    assert info["gpu"] == "NVIDIA H200"
-    assert info["emulated"] is True
+    info = found[NAME]["extra_info"]
+    assert (info["gpu"], info["emulated"]) == ("NVIDIA H200", True)
     assert info["enforced_power_limit_w"] == 450.0
     assert json.loads((project.path / "b.json").read_text())["gpuenergy"]["emulated"] is True
 
 
-def test_the_table_names_the_right_units(project: Project) -> None:
+def test_the_table_names_the_right_units_and_nothing_stays_changed(project: Project) -> None:
+    before = TableResults.compute_scale, dict(TIME_UNITS)
     result = project.run("--benchmark-json", "b.json", *ONE)
+    assert (TableResults.compute_scale, dict(TIME_UNITS)) == before
     result.stdout.fnmatch_lines(["* benchmark 'EDP (mJ·ms) (emulated)': 1 tests *"])
     result.stdout.fnmatch_lines(["Name (in ?J·ms) *", "Name (in ?J) *", "Name (time in us) *"])
 
@@ -104,12 +101,6 @@ def test_without_an_output_of_it_nothing_is_added(project: Project) -> None:
     assert "benchmark '" not in result.stdout.str()
 
 
-def test_a_run_leaves_pytest_benchmark_as_it_was(project: Project) -> None:
-    before = TableResults.compute_scale, dict(TIME_UNITS)
-    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
-    assert (TableResults.compute_scale, dict(TIME_UNITS)) == before
-
-
 def test_without_pytest_benchmark_all_else_works(project: Project) -> None:
     result = project.run_apart(*ONE, "-p", "no:benchmark")
     result.assert_outcomes(passed=1)
@@ -121,19 +112,16 @@ def test_workers_of_xdist_hand_their_items_over(project: Project) -> None:
     assert len(records(project)) == 3
 
 
-PARAMETRIZED = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_scale(powercap, load_kernel, energy_benchmark, n):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-
-def test_own(benchmark, powercap):
-    benchmark.pedantic(sum, ([1, 2],))
-"""
+@pytest.fixture
+def parametrized(project: Project) -> None:
+    project.bench(
+        head="def test_own(benchmark, powercap): benchmark.pedantic(sum, ([1, 2],))",
+        marks='@pytest.mark.parametrize("n", [1, 2])',
+        arguments="n, powercap, ",
+    )
 
 
+@pytest.mark.usefixtures("parametrized")
 @pytest.mark.parametrize(
     ("group_by", "titles"),
     [
@@ -147,15 +135,14 @@ def test_own(benchmark, powercap):
 def test_items_are_grouped_by_their_parameters_and_unit(
     project: Project, group_by: str, titles: list[str]
 ) -> None:
-    project.module(PARAMETRIZED)
     result = project.run("--benchmark-json", "b.json", "--benchmark-group-by", group_by, *ONE)
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines_random([f"*- benchmark '{title}': * tests -*" for title in titles])
     result.stdout.fnmatch_lines(["report: *"])
 
 
+@pytest.mark.usefixtures("parametrized")
 def test_parameters_are_readable_in_every_record(project: Project) -> None:
-    project.module(PARAMETRIZED)
     project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=3)
     assert "UNSERIALIZABLE" not in (project.path / "b.json").read_text()
     found = records(project)

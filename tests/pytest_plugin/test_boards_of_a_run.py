@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,21 +17,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TWO = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("number", range(2))
-def test_scale(number, powercap, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-"""
 ALWAYS = ("--gpuenergy-boards", "always", "--powercap", "700W")
+
+
+def two(project: Project) -> None:
+    mark = '@pytest.mark.parametrize("number", range(2))'
+    project.bench(marks=mark, arguments="number, powercap, ")
 
 
 def test_each_board_measures_the_kernels_once_and_its_gain_is_found(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    project.module(TWO)  # pytest-xdist gives one item to each worker
+    two(project)  # pytest-xdist gives one item to each worker
     arguments = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2")
     result = project.run(*arguments, "--powercap", "700W", "--gpuenergy-preheat", "30")
     result.assert_outcomes(passed=2)
@@ -56,7 +53,7 @@ def test_each_board_measures_the_kernels_once_and_its_gain_is_found(
 
 
 def test_a_resumed_run_measures_the_kernels_under_new_caps_only(project: Project) -> None:
-    project.module(TWO)
+    two(project)
     project.run(*ALWAYS, "-k", "0-700W").assert_outcomes(passed=1, deselected=1)
     first = project.stored().board_checks
     assert {m.cap for m in first} == {"700W"}
@@ -74,9 +71,9 @@ def test_a_single_gpu_measures_no_kernels_of_ours_unless_asked_to(project: Proje
 
 
 def test_a_kernel_that_fails_is_recorded_with_the_reason_and_the_run_goes_on(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"launch": "unknown"}))
+    inject(launch="unknown")
     project.run(*ALWAYS).assert_outcomes(failed=1)  # as without them
     checks = project.stored().board_checks
     assert [m.measured for m in checks] == [False, False]
@@ -86,14 +83,6 @@ def test_a_kernel_that_fails_is_recorded_with_the_reason_and_the_run_goes_on(
 def test_verifying_measures_no_boards(project: Project) -> None:
     project.run("--gpuenergy-verify-only", "--gpuenergy-boards", "always")
     assert project.stored().board_checks == ()
-
-
-def test_what_boards_are_asked_for_must_be_understood(project: Project) -> None:
-    result = project.run("--gpuenergy-boards", "sometimes")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["*--gpuenergy-boards 'sometimes' is not understood: give auto or*"]
-    )
 
 
 def test_calibrated_figures_need_the_gains_of_boards(

@@ -92,15 +92,7 @@ def test_a_reference_that_does_not_fit_fails_the_item_in_one_sentence(
 
 
 def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_scale(load_kernel, energy_benchmark):
-            kernel = load_kernel(SOURCE, **LAUNCH)
-            energy_benchmark(kernel, workload=SCALE, reference=lambda x: 2 * x)
-        """
-    )
+    project.bench(more=", reference=lambda x: 2 * x")
     result = project.run("--powercap", "current")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(

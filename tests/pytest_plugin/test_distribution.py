@@ -126,11 +126,17 @@ class Run:
 ITEMS = [f"{group}/{item}" for group in "abcd" for item in range(3)]
 
 
-def test_each_group_goes_to_one_worker() -> None:
-    one, two = Node("gw0"), Node("gw1")
+def pair(items: Sequence[str], **of_first: bool) -> tuple[Run, Node, Node]:
+    """A run with two workers that have collected the same items."""
+    one, two = Node("gw0", **of_first), Node("gw1")
     run = Run(one, two)
     for node in (one, two):
-        run.collect(node, ITEMS)
+        run.collect(node, items)
+    return run, one, two
+
+
+def test_each_group_goes_to_one_worker() -> None:
+    run, one, two = pair(ITEMS)
     run.finish(one, two)
     assert sorted(item for item, _ in run.done) == ITEMS
     boards = {item[0]: {by for other, by in run.done if other[0] == item[0]} for item in ITEMS}
@@ -140,25 +146,18 @@ def test_each_group_goes_to_one_worker() -> None:
 
 
 def test_the_longest_group_comes_first_if_durations_are_known() -> None:
-    node = Node("gw0")
-    run = Run(node, durations_s={"b/0": 1.0, "c/1": 60.0})
-    run.collect(node, ITEMS)
-    assert run.has(node)[0] == "c/0"
-
-
-def test_groups_keep_their_order_if_no_duration_is_known() -> None:
-    node = Node("gw0")
-    run = Run(node)
-    run.collect(node, ITEMS)
-    run.finish(node)
+    first, later = Node("gw0"), Node("gw0")
+    run = Run(first, durations_s={"b/0": 1.0, "c/1": 60.0})
+    run.collect(first, ITEMS)
+    assert run.has(first)[0] == "c/0"
+    run = Run(later)
+    run.collect(later, ITEMS)
+    run.finish(later)
     assert [item for item, _ in run.done] == ITEMS
 
 
 def test_what_a_lost_worker_has_left_is_run_by_others_once() -> None:
-    one, two = Node("gw0"), Node("gw1")
-    run = Run(one, two)
-    for node in (one, two):
-        run.collect(node, ITEMS)
+    run, one, two = pair(ITEMS)
     run.step(one)
     assert run.lose(one) is None
     run.finish(two)
@@ -167,10 +166,7 @@ def test_what_a_lost_worker_has_left_is_run_by_others_once() -> None:
 
 
 def test_a_second_loss_in_an_item_is_its_end() -> None:
-    one, two = Node("gw0"), Node("gw1")
-    run = Run(one, two)
-    for node in (one, two):
-        run.collect(node, ["a/0"])
+    run, one, two = pair(["a/0"])
     first, second = (one, two) if one.queue else (two, one)
     assert run.lose(first) is None
     assert run.has(second) == ["a/0"]
@@ -180,10 +176,7 @@ def test_a_second_loss_in_an_item_is_its_end() -> None:
 
 
 def test_the_item_in_which_a_worker_was_lost_is_run_elsewhere() -> None:
-    one, two = Node("gw0"), Node("gw1")
-    run = Run(one, two)
-    for node in (one, two):
-        run.collect(node, ["a/0", "b/0", "b/1"])
+    run, one, two = pair(["a/0", "b/0", "b/1"])
     lost, other = (one, two) if "a/0" in run.has(one) else (two, one)
     run.lose(lost)
     again = Node(lost.name)
@@ -195,10 +188,7 @@ def test_the_item_in_which_a_worker_was_lost_is_run_elsewhere() -> None:
 
 
 def test_what_an_unfit_worker_puts_off_is_run_by_others_but_not_its_plain_items() -> None:
-    one, two = Node("gw0"), Node("gw1")
-    run = Run(one, two)
-    for node in (one, two):
-        run.collect(node, [*ITEMS, "plain"])
+    run, one, two = pair([*ITEMS, "plain"])
     one.fit = False
     run.finish(one, two)
     assert sorted(item for item, _ in run.done) == sorted([*ITEMS, "plain"])
@@ -207,10 +197,7 @@ def test_what_an_unfit_worker_puts_off_is_run_by_others_but_not_its_plain_items(
 
 
 def test_another_worker_is_called_when_all_are_ending() -> None:
-    one, two = Node("gw0"), Node("gw1")
-    run = Run(one, two)
-    for node in (one, two):
-        run.collect(node, ["a/0", "b/0"])
+    run, one, two = pair(["a/0", "b/0"])
     run.step(two)  # it has ended the last of its items
     one.fit = False
     run.step(one)
@@ -242,10 +229,7 @@ def test_the_rest_of_a_group_stays_on_its_model() -> None:
 
 
 def test_a_worker_that_can_no_longer_be_told_anything_gets_nothing() -> None:
-    one, two = Node("gw0", broken=True), Node("gw1")
-    run = Run(one, two)
-    for node in (one, two):
-        run.collect(node, ITEMS)
+    run, one, two = pair(ITEMS, broken=True)
     run.lose(one)
     run.finish(two)
     assert sorted(item for item, _ in run.done) == ITEMS

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import Report, load_report, write_classic_csv, write_json
 
 if TYPE_CHECKING:
@@ -40,12 +39,6 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
 """
 
 
-def limit_w() -> float:
-    """The emulated card's current power limit."""
-    with open_device("emulated") as device:
-        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
-
-
 # A file of buffers takes 135 kB: there is room for one, or not even one.
 @pytest.mark.parametrize(
     ("limit_bytes", "sentence"),
@@ -63,7 +56,7 @@ def test_a_disk_that_fills_up_keeps_what_was_measured(
     result.stdout.fnmatch_lines([sentence])
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
     assert [m.measured for m in project.stored().measurements] == [True]
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 def test_a_measurement_that_cannot_be_written_fails_its_item_and_no_other(
@@ -84,7 +77,7 @@ def test_a_measurement_that_cannot_be_written_fails_its_item_and_no_other(
     result.stdout.fnmatch_lines(["*measurements.jsonl cannot be written: Read-only file system."])
     assert [m.cap for m in project.stored().measurements] == ["200W", "450W"]
     assert project.report().measurements == project.stored().measurements
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 def test_a_report_folder_that_turns_read_only_keeps_the_run(
@@ -105,7 +98,7 @@ def test_a_report_folder_that_turns_read_only_keeps_the_run(
     assert "Traceback" not in result.stdout.str()
     assert [m.measured for m in project.stored().measurements] == [True]
     assert not (project.path / "out" / "r.json").exists()
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 def test_two_runs_of_one_project_at_once_have_a_report_each(project: Project) -> None:
@@ -225,4 +218,4 @@ def test_too_few_open_files_are_told_in_one_sentence(project: Project) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Too many open files*"])
     assert "Traceback" not in result.stdout.str()
-    assert limit_w() == 700
+    assert project.limit_w() == 700

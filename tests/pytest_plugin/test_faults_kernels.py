@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.opening import open_device
-
 if TYPE_CHECKING:
     from conftest import Project
 
@@ -85,12 +83,6 @@ def test_scale(turn, powercap, load_kernel, energy_benchmark):
 """
 
 
-def limit_w() -> float:
-    """The emulated card's current power limit."""
-    with open_device("emulated") as device:
-        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
-
-
 @pytest.mark.parametrize(
     ("fault", "outcome"),
     [
@@ -117,7 +109,7 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(
     assert [m.outcome for m in stored] == ["correct", outcome, "correct"]
     assert [m.measured for m in stored] == [True, False, True]
     assert project.report().measurements == stored
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 @pytest.mark.parametrize(
@@ -138,7 +130,7 @@ def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_a
     result.assert_outcomes(passed=2, failed=1)
     assert "Traceback" not in result.stdout.str()
     assert [m.outcome for m in project.stored().measurements] == ["correct", outcome, "correct"]
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 def test_a_kernel_that_asks_for_too_much_memory_takes_only_its_own_item_along(
@@ -161,4 +153,4 @@ def test_a_kernel_that_asks_for_too_much_memory_takes_only_its_own_item_along(
     result = project.run("--powercap", "1")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["constraints: Out of memory: 204800 MiB of buffers do not fit *"])
-    assert limit_w() == 700
+    assert project.limit_w() == 700

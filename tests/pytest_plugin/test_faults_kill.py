@@ -35,12 +35,6 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
 PATIENCE_S = 60.0
 
 
-def limit_w() -> float:
-    """The emulated card's current power limit."""
-    with open_device("emulated") as device:
-        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
-
-
 def descendants(pid: int) -> Iterator[int]:
     """The process's current descendants."""
     try:
@@ -107,10 +101,10 @@ def test_a_kill_in_the_middle_of_an_item_leaves_results_and_the_next_start_remov
     assert all(map(has_ended, pids))
     stored = project.stored().measurements
     assert [m.measured for m in stored] == [True, True]
-    assert limit_w() == 200
+    assert project.limit_w() == 200
     assert buffers(pids[0])
     project.run("--powercap", "current", "-k", "1").assert_outcomes(passed=1)
-    assert limit_w() == 700
+    assert project.limit_w() == 700
     assert not buffers(pids[0])
 
 
@@ -120,7 +114,7 @@ def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> 
     result = project.run("--powercap", "1", "--gpuenergy-resume")
     result.assert_outcomes(skipped=2, passed=1)
     assert [m.measured for m in project.report().measurements] == [True] * 3
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 DIES_IN_THE_SETTLE = """
@@ -147,12 +141,12 @@ def test_a_kill_while_the_cap_settles_is_undone(
         # The enforced limit does not follow, so the lease waits for it.
         late.setenv("GPUENERGY_EMULATED_FAULTS", '{"enforced_limit": {"power_w": 250}}')
         assert project.run_apart("--powercap", "2").ret == -signal.SIGKILL
-    assert limit_w() == 325
+    assert project.limit_w() == 325
     (project.path / "conftest.py").unlink()
     result = project.run("--powercap", "current")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["restored after a killed run: * is back at 700 W."])
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 DIES_WITH_ANOTHER_GPU = """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-THREE = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_scale(number, gpu, powercap, load_kernel, energy_benchmark):
-    if number == 2:
-        for what, value in FAULTS.items():
-            gpu.inject(what, value)
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-"""
+NUMBERED = '@pytest.mark.parametrize("number", [1, 2, 3])'
 
 
 @pytest.fixture(autouse=True)
@@ -34,23 +24,25 @@ def file_order(project: Project) -> None:
     project.ini('gpuenergy_order = "file"')
 
 
-def limit_w() -> float:
-    """The emulated card's current power limit."""
-    with open_device("emulated") as device:
-        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+def three(project: Project, faults: object, *, after: str = "") -> None:
+    """Three items; the faults are on the card from the second item on."""
+    project.bench(
+        marks=NUMBERED,
+        arguments="number, gpu, powercap, ",
+        before=f"if number == 2: [gpu.inject(*fault) for fault in {faults!r}.items()]",
+        after=after,
+    )
 
 
 def run_with(project: Project, *arguments: str, **faults: object) -> pytest.RunResult:
-    """A run of three items; ``faults`` are on the card from the second item on."""
-    project.module(f"FAULTS = {faults!r}\n{THREE}")
+    three(project, faults)
     return project.run("--powercap", "1", *arguments)
 
 
 def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
     project: Project,
 ) -> None:
-    project.module(f"FAULTS = {{'any': {{'error': 'gpu_is_lost', 'after_s': 1.0}}}}\n{THREE}")
-    result = project.run("--powercap", "1")
+    result = run_with(project, any={"error": "gpu_is_lost", "after_s": 1.0})
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
     assert outcomes.get("failed", 0) + outcomes.get("errors", 0) + outcomes.get("skipped", 0) == 2
@@ -62,18 +54,17 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
     assert stored[0].measured
     assert not any(m.measured for m in stored[1:])
     assert project.report().measurements == stored
-    assert limit_w() == 200  # nobody could restore it
-    project.module(THREE.replace("number == 2", "False"))
+    assert project.limit_w() == 200  # nobody could restore it
+    three(project, {})
     project.run("--powercap", "current").assert_outcomes(passed=3)
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 @pytest.mark.parametrize(
     "cap", [pytest.param("700W", marks=pytest.mark.thorough), "300W", "current"]
 )
 def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, cap: str) -> None:
-    lose = "\n    if number == 1:\n        gpu.inject('any', 'gpu_is_lost')"
-    project.module(f"FAULTS = {{}}\n{THREE.rstrip()}{lose}\n")
+    three(project, {}, after="if number == 1: gpu.inject('any', 'gpu_is_lost')")
     result = project.run("--powercap", cap)
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
@@ -82,9 +73,8 @@ def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, c
 
 
 def test_a_limit_that_changes_under_current_is_flagged(project: Project) -> None:
-    run = [*("--powercap", "current"), "-k", "2"]
-    project.module(f"FAULTS = {{'limit_changed': {{'power_w': 444, 'after_s': 0.1}}}}\n{THREE}")
-    project.run(*run).assert_outcomes(passed=1)
+    three(project, {"limit_changed": {"power_w": 444, "after_s": 0.1}})
+    project.run("--powercap", "current", "-k", "2").assert_outcomes(passed=1)
     assert [m.validity for m in project.stored().measurements] == [("power_limit_changed",)]
 
 
@@ -99,26 +89,14 @@ def test_a_counter_that_breaks_in_an_item_leaves_no_figure_there(
     stored = project.stored().measurements
     assert [m.measured for m in stored] == [True, False, True]
     assert stored[1].validity == (flag,)
-    assert limit_w() == 700
-
-
-def test_a_limit_that_somebody_changes_in_an_item_is_flagged_and_left_alone(
-    project: Project,
-) -> None:
-    result = run_with(project, "-rs", limit_changed={"power_w": 444, "after_s": 1.5})
-    result.assert_outcomes(passed=2, skipped=1)
-    result.stdout.fnmatch_lines(
-        ["SKIPPED * Somebody else has changed the power limit of NVIDIA H200 to 444 W: *"]
-    )
-    assert [m.validity for m in project.stored().measurements] == [(), ("power_limit_changed",)]
-    assert limit_w() == 444
+    assert project.limit_w() == 700
 
 
 def test_a_limit_enforced_lower_than_asked_is_recorded(project: Project) -> None:
     run_with(project, enforced_limit={"power_w": 150}).assert_outcomes(passed=3)
     limits = [(m.power_limit_w, m.enforced_power_limit_w) for m in project.stored().measurements]
     assert limits == [(200, 200), (200, 150), (200, 150)]
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1.5])
@@ -145,10 +123,9 @@ def test_a_reading_that_cannot_be_had_does_not_stop_a_run(
 
 
 def test_a_card_without_a_counter_is_measured_by_its_power(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    faults = {"energy": "not_supported", "field_missing": {"field": 186}}
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+    inject(energy="not_supported", field_missing={"field": 186})
     result = project.run("--powercap", "700W")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
@@ -159,18 +136,16 @@ def test_a_card_without_a_counter_is_measured_by_its_power(
 
 
 def test_the_source_of_energy_and_the_card_are_recorded(project: Project) -> None:
-    project.run("--powercap", "1", "--gpu-device", "emulated:v100").assert_outcomes(skipped=1)
     project.run("--powercap", "2", "--gpu-device", "emulated:v100").assert_outcomes(passed=1)
-    measurement = next(m for run in project.runs for m in _loaded(run))
+    (measurement,) = project.stored().measurements
     with open_device("emulated:v100") as device:
         assert (measurement.energy_source, measurement.gpu_uuid) == ("counter", device.uuid)
 
 
 def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    faults = dict.fromkeys(("energy", "fields", "power"), "not_supported")
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+    inject(**dict.fromkeys(("energy", "fields", "power"), "not_supported"))
     result = project.run("--powercap", "700W")
     assert result.ret != pytest.ExitCode.OK
     text = result.stdout.str() + result.stderr.str()
@@ -190,9 +165,9 @@ def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(
     ids=["mismatch", "not-loaded", "no-permission", "lost"],
 )
 def test_an_nvml_that_does_not_start_ends_the_run_in_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch, faults: dict[str, object]
+    project: Project, inject: Callable[..., None], faults: dict[str, object]
 ) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
+    inject(**faults)
     result = project.run("--powercap", "1")
     assert result.ret != pytest.ExitCode.OK
     text = result.stdout.str() + result.stderr.str()
@@ -200,8 +175,8 @@ def test_an_nvml_that_does_not_start_ends_the_run_in_one_sentence(
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
     assert not project.runs
-    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
-    assert limit_w() == 700
+    inject()
+    assert project.limit_w() == 700
 
 
 def test_without_the_module_pynvml_a_real_gpu_is_refused_in_one_sentence(
@@ -214,9 +189,3 @@ def test_without_the_module_pynvml_a_real_gpu_is_refused_in_one_sentence(
     assert "The module pynvml is missing: pip install nvidia-ml-py." in text
     assert "Traceback" not in text
     assert not project.runs
-
-
-def _loaded(run: object) -> tuple[object, ...]:
-    from pytest_gpuenergy.report import RunFolder
-
-    return RunFolder(run).load().measurements  # type: ignore[arg-type]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,19 +16,13 @@ ONE = ("--powercap", "450W")
 
 @pytest.mark.slow
 def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_scale(powercap, load_kernel, energy_benchmark):
-            kernel = load_kernel(SOURCE, **LAUNCH)
-            m = energy_benchmark(kernel, workload=SCALE)
-            assert m.outcome == "correct" and m.measured
-            assert m.kernel.digest == kernel.digest
-            assert abs(m.energy_mj - m.power_w * m.time_ms) < 0.02 * m.energy_mj
-            assert abs(m.edp_mj_ms - m.energy_mj * m.time_ms) < 0.02 * m.edp_mj_ms
-            assert m.correctness.seeds[:2] == (0, 1)
-        """
+    project.bench(
+        after="""
+    assert m.outcome == "correct" and m.measured
+    assert m.kernel.digest == load_kernel(SOURCE, **LAUNCH).digest
+    assert abs(m.energy_mj - m.power_w * m.time_ms) < 0.02 * m.energy_mj
+    assert abs(m.edp_mj_ms - m.energy_mj * m.time_ms) < 0.02 * m.edp_mj_ms
+    assert m.correctness.seeds[:2] == (0, 1)"""
     )
     project.run(*ONE).assert_outcomes(passed=1)
     (measurement,) = project.stored().measurements
@@ -38,15 +32,7 @@ def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
 
 
 def test_a_wrong_kernel_fails_with_size_and_place_and_has_no_figures(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_wrong(powercap, load_kernel, energy_benchmark):
-            source = SOURCE.replace("factor *", "(i == 77 ? 0 : factor) *")
-            energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
-        """
-    )
+    project.bench('SOURCE.replace("factor *", "(i == 77 ? 0 : factor) *")')
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -64,60 +50,27 @@ def test_a_wrong_kernel_fails_with_size_and_place_and_has_no_figures(project: Pr
 
 
 def test_a_kernel_that_does_not_compile_fails_with_the_line(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_broken(powercap, load_kernel, energy_benchmark):
-            source = SOURCE.replace("factor *", "nonsense *")
-            energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
-        """
-    )
+    project.bench('SOURCE.replace("factor *", "nonsense *")')
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["compile: line 4: *nonsense*"])
     assert [m.outcome for m in project.report().measurements] == ["compile"]
 
 
-def test_a_kernel_needs_a_workload(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SOURCE
-
-        def test_bare(powercap, load_kernel, energy_benchmark):
-            energy_benchmark(load_kernel(SOURCE, **LAUNCH))
-        """
-    )
-    result = project.run(*ONE)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["test_*.py:*: energy_benchmark needs workload=... to verify a kernel."]
-    )
-    assert not project.stored().measurements
-
-
 def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(
     project: Project,
 ) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_two(powercap, load_kernel, energy_benchmark):
-            for label in ("first", "second"):
-                energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label=label)
-        """
-    )
+    project.bench(after="energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)")
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "test_*.py:*: energy_benchmark was already used in test_scale.py::test_two[[]450W]: "
+            "test_*.py:*: energy_benchmark was already used in test_scale.py::test_scale[[]450W]: "
             "parametrize the test, so that each measurement is an item of its own."
         ]
     )
     for report in (project.stored(), project.report()):
-        assert [(m.kernel.label, m.measured) for m in report.measurements] == [("first", True)]
+        assert [(m.kernel.label, m.measured) for m in report.measurements] == [("scale", True)]
 
 
 def test_an_item_that_is_run_again_measures_again(project: Project) -> None:
@@ -151,33 +104,13 @@ def test_a_callable_is_skipped_on_the_emulated_gpu(project: Project) -> None:
     )
 
 
-def test_without_a_cap_the_card_is_left_as_it_is(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_uncapped(load_kernel, energy_benchmark):
-            m = energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-            assert (m.cap, m.power_limit_w, m.enforced_power_limit_w) == ("current", None, 700)
-        """
-    )
-    project.run().assert_outcomes(passed=1)
-
-
-def test_a_test_without_a_cap_runs_at_the_prior_limit_between_capped_ones(
+def test_without_a_cap_the_card_is_left_as_it_is_also_between_capped_items(
     project: Project,
 ) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_1_capped(powercap):
-            pass
-
-        def test_2_uncapped(load_kernel, energy_benchmark):
-            m = energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-            assert m.enforced_power_limit_w == 700
-        """
+    project.bench(
+        head="def test_capped(powercap): pass",
+        arguments="",
+        after='assert (m.cap, m.power_limit_w, m.enforced_power_limit_w) == ("current", None, 700)',
     )
     project.run("--powercap", "1").assert_outcomes(passed=2)
 
@@ -197,61 +130,40 @@ def test_the_gpu_fixture_is_the_device(project: Project) -> None:
 def test_a_kernel_is_loaded_from_a_path_relative_to_the_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.pytester.mkdir("bench")
-    project.pytester.path.joinpath("test_scale.py").unlink()
-    for name, text in (
-        (
-            "test_file.py",
-            """
+    (project.path / "test_scale.py").unlink()
+    bench = project.pytester.mkdir("bench")
+    source = 'extern "C" __global__ void f(float* y) {}'
+    (bench / "kernels").mkdir()
+    (bench / "kernels" / "f.cu").write_text(source)
+    (bench / "test_file.py").write_text(
+        f"""
 from pathlib import Path
 
-def launch(load, path):
-    return load(path, entry="f", grid=1, block=32, arguments=("y",))
-
 def test_text_and_path(load_kernel):
-    relative = launch(load_kernel, "kernels/f.cu")
-    assert relative == launch(load_kernel, Path("kernels/f.cu"))
-    assert relative == launch(load_kernel, Path(__file__).parent / "kernels" / "f.cu")
-    assert relative == launch(load_kernel, 'extern "C" __global__ void f(float* y) {}')
-    assert relative.origin.kind == "file"
-""",
-        ),
-        ("kernels/f.cu", 'extern "C" __global__ void f(float* y) {}'),
-    ):
-        path = project.path / "bench" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    texts = ("kernels/f.cu", Path("kernels/f.cu"), Path(__file__).parent / "kernels/f.cu")
+    launch = dict(entry="f", grid=1, block=32, arguments=("y",))
+    first, *others = (load_kernel(text, **launch) for text in (*texts, {source!r}))
+    assert others == [first] * 3
+    assert first.origin.kind == "file"
+"""
+    )
     monkeypatch.chdir("/")
-    project.run(f"--rootdir={project.path}", os.fspath(project.path / "bench")).assert_outcomes(
-        passed=1
-    )
-
-
-def test_a_kernel_file_that_is_not_there_is_told(project: Project) -> None:
-    project.module(
-        """
-        def test_missing(load_kernel):
-            load_kernel("no.cu", entry="f", grid=1, block=1, arguments=())
-        """
-    )
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["test_*.py:*: *kernel source */no.cu*"])
+    project.run(f"--rootdir={project.path}", os.fspath(bench)).assert_outcomes(passed=1)
 
 
 def test_a_gpu_that_fails_while_measuring_fails_the_item_in_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"launch": "gpu_is_lost"}))
+    inject(launch="gpu_is_lost")
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["runtime: The launch failed on the emulated GPU: *"])
 
 
 def test_a_counter_that_stands_still_gives_no_figures(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"counter_stuck": True}))
+    inject(counter_stuck=True)
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(

@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-BENCH = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("name", {names})
-def test_scale(name, powercap, load_kernel, energy_benchmark):
-    text = SOURCE.replace({line!r}, {change!r}) if name == "changed" else SOURCE
-    source = text + f"// {{name}}" if name != "changed" else text
-    energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE, label=name)
-"""
 UNCHANGED = [f"same{number}" for number in range(6)]
 COMPARE = ("--powercap", "current", "--gpuenergy-compare", "base.json")
 CHANGED = "test_scale.py::test_scale[[]changed-current]"
@@ -40,7 +30,12 @@ def cases(project: Project) -> list[ElementTree.Element]:
 def bench(project: Project, change: str, *, first: bool) -> None:
     """A bench of a kernel with ``change``, before or after the unchanged ones."""
     names = ["changed", *UNCHANGED] if first else [*UNCHANGED, "changed"]
-    project.module(BENCH.format(names=names, line=LINE, change=change))
+    project.bench(
+        f'SOURCE.replace({LINE!r}, {change!r}) if name == "changed" else SOURCE + f"// {{name}}"',
+        marks=f'@pytest.mark.parametrize("name", {names})',
+        arguments="name, powercap, ",
+        more=", label=name",
+    )
 
 
 def other_board(project: Project, factor: float) -> None:
@@ -86,15 +81,6 @@ def test_what_was_measured_first_is_judged_again_at_the_end(project: Project) ->
     assert properties["edp_change"].endswith("WORSE (when it was measured: AMBIGUOUS)")
 
 
-def test_what_fails_the_run_fails_in_junit_xml_too(project: Project) -> None:
-    bench(project, LINE, first=False)
-    other_board(project, 0.5)
-    project.run(*COMPARE, "--gpuenergy-fail", "time:5%", "--junitxml=j.xml")
-    (case,) = (one for one in cases(project) if one.attrib["classname"] == "gpuenergy")
-    (failure,) = case.iter("failure")
-    assert "of what has not changed at current (emulated): +4" in failure.attrib["message"]
-
-
 def test_an_items_interval_is_the_same_in_junit_xml_and_in_the_summary(project: Project) -> None:
     bench(project, LINE, first=False)
     project.run("--powercap", "current", "--gpuenergy-json", "base.json")
@@ -115,7 +101,10 @@ def test_an_items_interval_is_the_same_in_junit_xml_and_in_the_summary(project: 
 def test_a_slower_harness_fails_the_run(project: Project) -> None:
     bench(project, LINE, first=False)
     other_board(project, 0.5)
-    result = project.run(*COMPARE, "--gpuenergy-fail", "time:5%")
+    result = project.run(*COMPARE, "--gpuenergy-fail", "time:5%", "--junitxml=j.xml")
+    (case,) = (one for one in cases(project) if one.attrib["classname"] == "gpuenergy")
+    (failure,) = case.iter("failure")
+    assert "of what has not changed at current (emulated): +4" in failure.attrib["message"]
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         ["time of what has not changed at current (emulated): +4*limit of 5 %: WORSE*"]

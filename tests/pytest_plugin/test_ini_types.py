@@ -77,10 +77,8 @@ def test_a_list_of_limits_is_the_same_as_the_option_repeated(
         ("strict_powercap = [true]", "strict_powercap in * is *: give true or false."),
         ('strict_powercap = "maybe"', "strict_powercap in * is 'maybe': give true or false."),
         ("gpuenergy_timeout = -1", "--gpuenergy-timeout '-1' is not a number of seconds above 0*"),
-        (
-            "gpuenergy_timeout = nan",
-            "--gpuenergy-timeout 'nan' is not a number of *",
-        ),
+        ("gpuenergy_timeout = nan", "--gpuenergy-timeout 'nan' is not a number of *"),
+        ('powercap = ","', "--powercap ',' names no power cap: *"),
         ("gpuenergy_seed = 1.5", "--gpuenergy-seed '1.5' is not a whole number from 0 to *."),
         ("gpuenergy_preheat = -1", "--gpuenergy-preheat '-1' is not a number of seconds from 0 *"),
         ('gpuenergy_cache = "warm"', "--gpuenergy-cache 'warm' is not understood: *"),

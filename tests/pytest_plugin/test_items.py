@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import RunFolder
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract
 
 if TYPE_CHECKING:
     from conftest import Project
-
-TABLE = """
-[tool.gpuenergy.powercaps]
-"NVIDIA H200" = [100, 450, 1000]
-"""
 
 
 def ids(project: Project, *arguments: str) -> list[str]:
@@ -32,29 +24,21 @@ def ids(project: Project, *arguments: str) -> list[str]:
     return re.findall(r"^[\w.]+::(.+)$", result.stdout.str(), re.M)
 
 
-def test_the_emulated_gpu_runs_under_every_cap_of_its_table(project: Project) -> None:
-    assert ids(project) == [f"test_scale[{watts}W]" for watts in (200, 325, 450, 575, 700)]
-
-
-def test_the_table_is_the_one_of_the_device(project: Project) -> None:
-    assert ids(project, "--gpu-device", "emulated:a30") == [
-        f"test_scale[{watts}W]" for watts in (100, 120, 140, 160, 165)
-    ]
-
-
 @pytest.mark.parametrize(
-    ("caps", "labels"),
+    ("arguments", "labels"),
     [
-        ("current", ["current"]),
-        ("1,5", ["200W", "700W"]),
-        ("300W,2,325W", ["300W", "325W"]),
-        ("all,current", ["200W", "325W", "450W", "575W", "700W", "current"]),
+        ("", "200W 325W 450W 575W 700W"),
+        ("--gpu-device emulated:a30", "100W 120W 140W 160W 165W"),
+        ("--powercap current", "current"),
+        ("--powercap 1,5", "200W 700W"),
+        ("--powercap 300W,2,325W", "300W 325W"),
+        ("--powercap all,current", "200W 325W 450W 575W 700W current"),
     ],
 )
-def test_caps_are_chosen_by_index_watts_or_name(
-    project: Project, caps: str, labels: list[str]
+def test_items_have_the_caps_of_the_device_or_those_that_are_asked_for(
+    project: Project, arguments: str, labels: str
 ) -> None:
-    assert ids(project, "--powercap", caps) == [f"test_scale[{label}]" for label in labels]
+    assert ids(project, *arguments.split()) == [f"test_scale[{cap}]" for cap in labels.split()]
 
 
 def test_the_cap_comes_last_in_the_id(project: Project) -> None:
@@ -94,22 +78,21 @@ def test_a_test_that_sets_the_cap_itself_is_left_alone(project: Project) -> None
     project.run().assert_outcomes(passed=2)
 
 
-def test_a_test_without_the_fixture_is_run_once(project: Project) -> None:
-    project.module("def test_plain():\n    pass\n")
-    assert ids(project) == ["test_plain"]
-
-
-def test_a_mark_that_uses_the_fixture_is_enough(project: Project) -> None:
+def test_the_fixture_may_be_asked_for_by_a_mark_or_not_at_all(project: Project) -> None:
     project.module(
         """
         import pytest
+
+        def test_plain():
+            pass
 
         @pytest.mark.usefixtures("powercap")
         def test_marked():
             pass
         """
     )
-    assert ids(project, "--powercap", "1,2") == ["test_marked[200W]", "test_marked[325W]"]
+    marked = ["test_marked[200W]", "test_marked[325W]"]
+    assert ids(project, "--powercap", "1,2") == ["test_plain", *marked]
 
 
 def test_the_card_is_under_the_cap_and_put_back_afterwards(project: Project) -> None:
@@ -121,12 +104,11 @@ def test_the_card_is_under_the_cap_and_put_back_afterwards(project: Project) -> 
         """
     )
     project.run().assert_outcomes(passed=5)
-    with open_device("emulated") as device:
-        assert device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) == 700_000
+    assert project.limit_w() == 700
 
 
-def test_current_touches_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
+def test_current_touches_nothing(project: Project, inject: Callable[..., None]) -> None:
+    inject(power_limit="no_permission")
     project.run("--powercap", "current").assert_outcomes(passed=1)
     (measurement,) = project.stored().measurements
     assert measurement.power_limit_w is None
@@ -134,93 +116,21 @@ def test_current_touches_nothing(project: Project, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_table_of_the_project_replaces_ours(project: Project) -> None:
-    project.ini(TABLE)
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]')
     assert ids(project) == ["test_scale[100W]", "test_scale[450W]", "test_scale[1000W]"]
-
-
-def test_a_table_value_that_the_card_cannot_take_is_skipped_with_the_reason(
-    project: Project,
-) -> None:
-    project.ini(TABLE)
-    result = project.run("-rs")
-    result.assert_outcomes(passed=1, skipped=2)
-    for watts in (100, 1000):
-        result.stdout.fnmatch_lines(
-            [
-                f"SKIPPED * Power cap {watts}W is skipped: {watts} W is outside this card's "
-                "constraints of 200 W to 700 W."
-            ]
-        )
-
-
-def test_a_table_value_that_the_card_cannot_take_fails_when_strict(project: Project) -> None:
-    project.ini(TABLE)
-    result = project.run("--strict-powercap", "--powercap", "1")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        ["Power cap 100W is skipped: 100 W is outside this card's constraints of *"]
-    )
-
-
-def test_all_are_those_that_the_card_can_take_even_when_strict(project: Project) -> None:
-    project.ini(TABLE)
-    result = project.run("--strict-powercap", "--powercap", "all", "-rs")
-    assert result.ret == pytest.ExitCode.OK
-    result.assert_outcomes(passed=1, skipped=2)
-    result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W is outside *"])
-
-
-def test_a_table_of_which_the_card_can_take_nothing_fails(project: Project) -> None:
-    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 1000]')
-    result = project.run("--strict-powercap", "--powercap", "all")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*The power caps 100W, 1000W could not be set for any item*"])
 
 
 def test_a_table_that_is_none_is_refused(project: Project) -> None:
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [0]')
-    result = project.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
+    project.refused().fnmatch_lines(
         ["*/pyproject.toml: the power caps of 'NVIDIA H200' must be a list of positive watts, *."]
-    )
-    assert not project.runs
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
-def test_a_cap_that_cannot_be_set_skips_or_fails_when_strict(
-    project: Project, monkeypatch: pytest.MonkeyPatch, strict: bool
-) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
-    project.ini(f"strict_powercap = {str(strict).lower()}")
-    result = project.run("-rs", "--powercap", "450W")
-    result.assert_outcomes(skipped=int(not strict), errors=int(strict))
-    reason = "The power limit of NVIDIA H200 cannot be set to 450 W (*): run as root (*)."
-    result.stdout.fnmatch_lines([reason if strict else f"SKIPPED * {reason}"])
-    text = result.stdout.str()
-    assert text.count("cannot be set to 450 W") == 2  # once for the item, once for the run
-    assert not project.stored().measurements
-
-
-def test_a_limit_that_somebody_else_set_in_between_is_told(project: Project) -> None:
-    project.module(
-        """
-        def test_meddles(powercap, gpu):
-            gpu.nvml.nvmlDeviceSetPowerManagementLimit(gpu.handle, 333_000)
-        """
-    )
-    result = project.run("-rs", "--powercap", "1,2")
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(
-        ["SKIPPED * Somebody else has changed the power limit of NVIDIA H200 to 333 W: *"]
     )
 
 
 def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    function = "nvmlDeviceGetPowerManagementLimitConstraints"
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({function: "not_supported"}))
+    inject(nvmlDeviceGetPowerManagementLimitConstraints="not_supported")
     result = project.run()
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
@@ -228,18 +138,6 @@ def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(
     )
     project.run("--powercap", "current").assert_outcomes(passed=1)
     assert project.stored().run.power_limits_w == {}
-
-
-@pytest.mark.slow
-def test_a_gpu_in_use_by_another_process_ends_the_run(
-    project: Project,
-) -> None:
-    with open_device("emulated") as device, gpu_lock(device, wait_s=0):
-        result = project.run("--gpuenergy-lock-wait", "0")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    sentence = f"NVIDIA H200 ({device.uuid}) is in use by process {os.getpid()}: wait for it *"
-    result.stdout.fnmatch_lines([f"*error: {sentence}"])
-    assert not project.runs
 
 
 SEVERAL = """

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 ONE = ("--powercap", "450W")
 CAP = Setpoint(450.0, index=3)
-TEST = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("size", [64, 128])
-def test_scale({arguments}, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE{label})
-"""
 
 
 def item(ids: str | None, *, capped: bool = True) -> Any:
@@ -67,31 +59,31 @@ def test_different_parameters_give_different_labels(ids: list[str]) -> None:
     assert one != other
 
 
-@pytest.mark.slow
-def test_items_of_a_parametrized_test_are_recorded_apart(project: Project) -> None:
-    project.module(TEST.format(arguments="size, powercap", label=""))
-    project.run("--powercap", "1,2").assert_outcomes(passed=4)
-    found = [(m.kernel.label, m.cap) for m in project.report().measurements]
-    assert sorted(found) == [
-        (label, cap) for label in ("scale-128", "scale-64") for cap in ("200W", "325W")
-    ]
+def sizes(project: Project, *, arguments: str = "powercap, ", more: str = "") -> None:
+    """A test with two sizes."""
+    mark = '@pytest.mark.parametrize("size", [64, 128])'
+    project.bench(marks=mark, arguments=f"size, {arguments}", more=more)
 
 
-def test_without_a_cap_too(project: Project) -> None:
-    project.module(TEST.format(arguments="size", label=""))
-    project.run().assert_outcomes(passed=2)
-    labels = [m.kernel.label for m in project.report().measurements]
-    assert labels == ["scale-64", "scale-128"]
-
-
-def test_a_label_that_is_given_is_kept_as_it_is(project: Project) -> None:
-    project.module(TEST.format(arguments="size, powercap", label=', label=f"n{size}"'))
+@pytest.mark.parametrize(
+    ("arguments", "more", "names"),
+    [
+        ("powercap, ", "", ["scale-64", "scale-128"]),
+        ("", "", ["scale-64", "scale-128"]),
+        ("powercap, ", ', label=f"n{size}"', ["n64", "n128"]),
+    ],
+    ids=["capped", "no cap", "label"],
+)
+def test_items_of_a_parametrized_test_are_recorded_apart(
+    project: Project, arguments: str, more: str, names: list[str]
+) -> None:
+    sizes(project, arguments=arguments, more=more)
     project.run(*ONE).assert_outcomes(passed=2)
-    assert {m.kernel.label for m in project.report().measurements} == {"n64", "n128"}
+    assert {m.kernel.label for m in project.report().measurements} == {*names}
 
 
 def test_an_item_that_could_not_be_told_apart_is_refused(project: Project) -> None:
-    project.module(TEST.format(arguments="size, powercap", label=', label="same"'))
+    sizes(project, more=', label="same"')
     result = project.run(*ONE)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
@@ -108,7 +100,7 @@ def test_an_item_that_could_not_be_told_apart_is_refused(project: Project) -> No
 def test_it_is_refused_too_when_the_other_one_was_measured_before_a_resume(
     project: Project,
 ) -> None:
-    project.module(TEST.format(arguments="size, powercap", label=', label="same"'))
+    sizes(project, more=', label="same"')
     project.run(*ONE, "-k", "128").assert_outcomes(passed=1, deselected=1)
     flagged = any(m.validity for m in project.report().measurements)
     result = project.run(*ONE, "--gpuenergy-resume")

@@ -10,15 +10,14 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Project
 
-TWO = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("size", [64, 128])
-def test_scale(size, powercap, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(f"{SOURCE}// {size}", **LAUNCH), workload=SCALE)
-"""
 DRY = ("--collect-only", "-q")
+
+
+def two(project: Project, name: str = "test_scale", **parts: str) -> None:
+    """Two sizes of a kernel, which are kernels of their own."""
+    mark = '@pytest.mark.parametrize("size", [64, 128])'
+    given = {"source": 'f"{SOURCE}// {size}"', "marks": mark, **parts}
+    project.bench(arguments="size, powercap, ", name=name, **given)
 
 
 def ids(result: pytest.RunResult) -> list[str]:
@@ -38,7 +37,7 @@ def test_an_id_runs_under_its_cap_without_the_option(project: Project, cap: str)
 
 @pytest.mark.slow
 def test_every_id_in_a_report_can_be_run(project: Project) -> None:
-    project.module(TWO)
+    two(project)
     project.run("--powercap", "300W,current").assert_outcomes(passed=4)
     for measurement in project.report().measurements:
         assert ids(project.run(measurement.node_id, *DRY)) == [measurement.node_id]
@@ -47,7 +46,7 @@ def test_every_id_in_a_report_can_be_run(project: Project) -> None:
 
 @pytest.mark.slow
 def test_k_takes_the_labels_of_the_latest_run(project: Project) -> None:
-    project.module(TWO)
+    two(project)
     project.run("--powercap", "300W,current").assert_outcomes(passed=4)
     for word, chosen in {
         "scale-64": ["64-300W", "64-current"],
@@ -62,7 +61,9 @@ def test_k_takes_the_labels_of_the_latest_run(project: Project) -> None:
 
 
 def test_words_that_name_items_by_themselves_select_no_others(project: Project) -> None:
-    project.module(TWO.replace("def test_scale", "def test_other"), name="test_other")
+    two(project, "test_other")
+    other = project.path / "test_other.py"
+    other.write_text(other.read_text().replace("def test_scale", "def test_other"))
     project.run("--powercap", "current").assert_outcomes(passed=3)
     found = ids(project.run("-k", "scale", "--powercap", "current", *DRY))  # as all labels begin
     assert found == ["test_scale.py::test_scale[current]"]
@@ -76,12 +77,15 @@ def test_a_cap_that_the_card_does_not_accept_is_no_item(project: Project) -> Non
 
 def test_a_word_that_is_no_id_selects_nothing(project: Project) -> None:
     project.run("--powercap", "1").assert_outcomes(passed=1)
-    for word in ("nothing", "scale-999-300W", "x[", "a.py::b[c-300W]"):
-        assert project.run("-k", word, *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED, word
+    option = ("--powercap", "1", "-k", "test_scale[300W]")  # the option wins over caps in ids
+    words = ("nothing", "scale-999-300W", "x[", "a.py::b[c-300W]", "300W")
+    for arguments in (option, *(("-k", word) for word in words)):
+        result = project.run(*arguments, *DRY)
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED, arguments
 
 
 def test_a_damaged_run_is_no_obstacle(project: Project) -> None:
-    project.module(TWO)
+    two(project)
     project.run("--powercap", "current").assert_outcomes(passed=2)
     broken = project.path / ".gpuenergy" / "runs" / "99999999T000000-aaaaaa"
     broken.mkdir()
@@ -90,25 +94,15 @@ def test_a_damaged_run_is_no_obstacle(project: Project) -> None:
     assert found == ["test_scale.py::test_scale[64-current]"]
 
 
-def test_the_option_wins_over_caps_in_ids(project: Project) -> None:
-    result = project.run("--powercap", "1", "-k", "test_scale[300W]", *DRY)
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
 @pytest.mark.parametrize("word", ["test_scale[300W]", "test_scale.py::test_scale[300W] or nothing"])
 def test_a_cap_in_an_id_for_k_needs_no_option_either(project: Project, word: str) -> None:
     assert ids(project.run("-k", word, *DRY)) == ["test_scale.py::test_scale[300W]"]
 
 
-def test_a_cap_alone_is_no_id_that_asks_for_it(project: Project) -> None:
-    assert project.run("-k", "300W", *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
 @pytest.mark.slow
 def test_ids_that_are_no_expression_for_k_can_be_run(project: Project) -> None:
-    module = TWO.replace("[64, 128]", '[64, 128], ids=["one word", "two"]')
-    module = module.replace('f"{SOURCE}// {size}"', "SOURCE")  # which other tests have compiled
-    project.module(module.replace("workload=SCALE", 'workload=SCALE, label=f"scale<{size}>"'))
+    mark = '@pytest.mark.parametrize("size", [64, 128], ids=["one word", "two"])'
+    two(project, source="SOURCE", marks=mark, more=', label=f"scale<{size}>"')
     project.run("--powercap", "300W").assert_outcomes(passed=2)
     item = "test_scale.py::test_scale[one word-300W]"
     for word in ("scale<64>-300W", "scale-scale<64>-300W", item, f" {item} ", "scale<64> at 300W"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,7 @@ from pytest_gpuenergy.support import SetpointError
 if TYPE_CHECKING:
     from conftest import Project
 
-
-def inject(monkeypatch: pytest.MonkeyPatch, **faults: object) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
-
-
-def limit_w(spec: str = "emulated", index: int = 0) -> float:
-    with open_device(spec, index=index) as device:
-        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+Inject = Callable[..., None]
 
 
 def set_limit(watts: float, spec: str = "emulated", index: int = 0) -> None:
@@ -36,7 +28,7 @@ def set_limit(watts: float, spec: str = "emulated", index: int = 0) -> None:
 def test_the_owners_limit_is_put_back_not_the_default_one(project: Project) -> None:
     set_limit(400)
     project.run("--powercap", "1,5").assert_outcomes(passed=2)
-    assert limit_w() == 400
+    assert project.limit_w() == 400
 
 
 def test_a_limit_set_by_the_command_is_the_runs_own(project: Project) -> None:
@@ -44,16 +36,16 @@ def test_a_limit_set_by_the_command_is_the_runs_own(project: Project) -> None:
     project.run("--powercap", "current,5").assert_outcomes(passed=2)
     enforced = {m.cap: m.enforced_power_limit_w for m in project.stored().measurements}
     assert enforced == {"current": 300, "700W": 700}
-    assert limit_w() == 300
+    assert project.limit_w() == 300
     assert main(["powercap", "restore"]) == 0
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 @pytest.mark.slow
 def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Inject
 ) -> None:
-    inject(monkeypatch, power_limit={"error": "unknown", "after_calls": 1})
+    inject(power_limit={"error": "unknown", "after_calls": 1})
     result = project.run("--powercap", "1,2,3", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -65,14 +57,14 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
         ]
     )
     assert [m.cap for m in project.report().measurements] == ["200W"]
-    assert limit_w() == 200
-    monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
+    assert project.limit_w() == 200
+    inject()
     result = project.run("--powercap", "current")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["restored after a killed run: The power limit of NVIDIA H200 is back at 700 W."]
     )
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
 @pytest.mark.slow
@@ -99,17 +91,14 @@ def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> No
             "SKIPPED * NVIDIA H200 does not report its power limit (*): check it *",
         ]
     )
-    assert limit_w() == 300
+    assert project.limit_w() == 300
     assert main(["powercap", "restore"]) == 0
-    assert limit_w() == 700
+    assert project.limit_w() == 700
 
 
-def test_a_lower_enforced_limit_flags_the_measurement(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inject(monkeypatch, enforced_limit={"power_w": 250})
-    result = project.run("--powercap", "1,3", "-v")
-    result.assert_outcomes(passed=2)
+def test_a_lower_enforced_limit_flags_the_measurement(project: Project, inject: Inject) -> None:
+    inject(enforced_limit={"power_w": 250})
+    project.run("--powercap", "1,3").assert_outcomes(passed=2)
     low, high = project.stored().measurements
     assert "enforced_limit_lower" not in low.validity
     assert "enforced_limit_lower" in high.validity
@@ -117,9 +106,9 @@ def test_a_lower_enforced_limit_flags_the_measurement(
 
 
 def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follow(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Inject
 ) -> None:
-    inject(monkeypatch, limit_changed={"power_w": 600, "after_s": 1.5})
+    inject(limit_changed={"power_w": 600, "after_s": 1.5})
     result = project.run("--powercap", "1,2,3", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
     (measurement,) = project.stored().measurements
@@ -127,16 +116,7 @@ def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follo
     result.stdout.fnmatch_lines(
         ["SKIPPED * Somebody else has changed the power limit of NVIDIA H200 to 600 W: end *"]
     )
-    assert limit_w() == 600
-
-
-def test_a_cap_that_cannot_be_set_fails_when_strict(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inject(monkeypatch, power_limit="no_permission")
-    result = project.run("--powercap", "1", "--strict-powercap")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*cannot be set to 200 W (*): run as root *"])
+    assert project.limit_w() == 600
 
 
 def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> None:
@@ -157,7 +137,7 @@ def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> N
         """
     )
     project.run("--gpu-device", spec, "--powercap", "1,2").assert_outcomes(passed=2)
-    assert [limit_w(spec, index) for index in range(4)] == [600, 601, 602, 603]
+    assert [project.limit_w(spec, index) for index in range(4)] == [600, 601, 602, 603]
 
 
 def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> None:
@@ -165,16 +145,14 @@ def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> No
     result.assert_outcomes(passed=3)
     idle = [m for m in project.stored().measurements if not m.cap_binding]
     assert idle
-    named = [m.cap for m in sorted(idle, key=lambda m: m.power_limit_w)]
-    result.stdout.fnmatch_lines(
-        [f"caps without effect (no kernel was held back): {', '.join(named)}"]
-    )
+    named = ", ".join(m.cap for m in sorted(idle, key=lambda m: m.power_limit_w))
+    result.stdout.fnmatch_lines([f"caps without effect (no kernel was held back): {named}"])
 
 
 # -- caps that could not be set for any item -------------------------------------------------
 
 UNSET = "gpuenergy: error: The power cap"
-TABLE = '[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]'
+ONE_UNSET = ["power caps that could not be set: 200W (1 item)"]
 
 
 def sentences(result: pytest.RunResult) -> list[str]:
@@ -182,26 +160,32 @@ def sentences(result: pytest.RunResult) -> list[str]:
 
 
 @pytest.fixture
-def no_rights(monkeypatch: pytest.MonkeyPatch) -> None:
-    inject(monkeypatch, power_limit="no_permission")
+def no_rights(inject: Inject) -> None:
+    inject(power_limit="no_permission")
 
 
 @pytest.mark.usefixtures("no_rights")
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
 @pytest.mark.parametrize("where", ["command line", "ini file"])
-def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project: Project, where: str) -> None:
+def test_a_cap_that_could_be_set_for_no_item_fails_the_run(
+    project: Project, where: str, strict: bool
+) -> None:
+    project.ini(f"strict_powercap = {str(strict).lower()}")
     project.ini('powercap = "3"' if where == "ini file" else "")
     result = project.run("-rs", *(["--powercap", "3"] if where == "command line" else []))
-    result.assert_outcomes(skipped=1)
+    result.assert_outcomes(skipped=int(not strict), errors=int(strict))
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     reason = "The power limit of NVIDIA H200 cannot be set to 450 W (*): run as root (*)."
-    result.stdout.fnmatch_lines(
+    result.stdout.fnmatch_lines_random(
         [
             "power caps that could not be set: 450W (1 item)",
             f"{UNSET} 450W could not be set for any item: {reason}",
-            f"SKIPPED * {reason}",
+            reason if strict else f"SKIPPED * {reason}",
         ]
     )
     assert len(sentences(result)) == 1
+    assert result.stdout.str().count("cannot be set to 450 W") == 2  # for the item and the run
+    assert not project.stored().measurements
 
 
 @pytest.mark.usefixtures("no_rights")
@@ -224,25 +208,46 @@ def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["power caps that could not be set: 200W (1 item), 325W (1 item), 450W (1 item), 575W *"]
     )
-
-
-def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Project) -> None:
-    project.ini(TABLE)
-    result = project.run("--powercap", "all")
+    # Caps whose items were deselected do not count either.
+    result = project.run("--powercap", "1,5", "-k", "700W")
+    result.assert_outcomes(passed=1, deselected=1)
     assert result.ret == pytest.ExitCode.OK
+
+
+def test_table_values_beyond_the_card_are_skipped_and_fail_when_named_or_strict(
+    project: Project,
+) -> None:
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]')
     reason = "100 W is outside this card's constraints of 200 W to 700 W."
-    result.stdout.fnmatch_lines(
-        [
-            f"gpuenergy: power cap 100W cannot be set: {reason}",
-            "gpuenergy: power cap 1000W cannot be set: 1000 W is outside *",
-            "power caps that could not be set: 100W (1 item), 1000W (1 item)",
-        ]
-    )
+    for strict in ((), ("--strict-powercap",)):
+        result = project.run("--powercap", "all", "-rs", *strict)
+        result.assert_outcomes(passed=1, skipped=2)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.fnmatch_lines(
+            [
+                f"gpuenergy: power cap 100W cannot be set: {reason}",
+                "gpuenergy: power cap 1000W cannot be set: 1000 W is outside *",
+                "power caps that could not be set: 100W (1 item), 1000W (1 item)",
+            ]
+        )
+        result.stdout.fnmatch_lines_random(
+            [f"SKIPPED * Power cap {watts}W is skipped: {watts} W is *" for watts in (100, 1000)]
+        )
     result = project.run("--powercap", "all,1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert sentences(result) == [
         f"{UNSET} 100W could not be set for any item: Power cap 100W is skipped: {reason}"
     ]
+    result = project.run("--strict-powercap", "--powercap", "1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"Power cap 100W is skipped: {reason}"])
+
+
+def test_a_table_of_which_the_card_can_take_nothing_fails(project: Project) -> None:
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 1000]')
+    result = project.run("--strict-powercap", "--powercap", "all")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*The power caps 100W, 1000W could not be set for any item*"])
 
 
 @pytest.mark.slow
@@ -266,7 +271,7 @@ def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project
     result = project.run("--powercap", "1")
     result.assert_outcomes(passed=1, skipped=1)
     assert not sentences(result)
-    result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
+    result.stdout.fnmatch_lines(ONE_UNSET)
 
 
 @pytest.mark.slow
@@ -300,14 +305,7 @@ def test_nothing_is_said_of_caps_with_items_that_were_not_reached(
     result = project.run_apart("-x", "--powercap", "1", "--gpuenergy-order", "file")
     assert result.ret == code
     assert not sentences(result)
-    result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])
-
-
-@pytest.mark.usefixtures("no_rights")
-def test_nothing_is_said_of_caps_whose_items_were_deselected(project: Project) -> None:
-    result = project.run("--powercap", "1,5", "-k", "700W")
-    result.assert_outcomes(passed=1, deselected=1)
-    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(ONE_UNSET)
 
 
 def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project: Project) -> None:
@@ -334,10 +332,10 @@ def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project: Proj
     ids=["measured", "not measured"],
 )
 def test_what_the_resumed_run_measured_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, earlier: str, code: pytest.ExitCode
+    project: Project, inject: Inject, earlier: str, code: pytest.ExitCode
 ) -> None:
     project.run("--powercap", earlier)
-    inject(monkeypatch, power_limit="no_permission")
+    inject(power_limit="no_permission")
     result = project.run("--powercap", "1,5", "--gpuenergy-resume")
     assert result.ret == code
     assert len(sentences(result)) == int(code != pytest.ExitCode.OK)
@@ -378,68 +376,76 @@ class Writer:
             raise SetpointError("1200 MHz is not allowed: ask for it.")
 
 
-def header(
+W200, W325, W450 = (Setpoint(watts) for watts in (200.0, 325.0, 450.0))
+THROUGH = "power limits are set through zeusd (/run/zeusd.sock)"
+
+
+@pytest.mark.parametrize(
+    ("setpoints", "persistent", "find", "lines"),
+    [
+        ((W200, CURRENT), True, lambda _: Writer(), [THROUGH]),
+        (
+            (W200, CURRENT, W450),
+            True,
+            choose_writer,
+            [
+                "power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids changing "
+                "the power limit or any other setting of a real GPU: unset it, or use --powercap "
+                "current and --smclock current."
+            ],
+        ),
+        (
+            (W200, W325),
+            True,
+            lambda _: Writer(),
+            [THROUGH, "power cap 325W cannot be set: 325 W is not allowed: ask for it."],
+        ),
+        (
+            (Setpoint(200.0, sm_clock_mhz=1500), Setpoint(sm_clock_mhz=1200)),
+            False,
+            lambda _: Writer(),
+            [
+                "energy from the NVML energy counter; setpoints: 200W-1500MHz, 1200MHz",
+                "power limits and clocks are set through zeusd (/run/zeusd.sock)",
+                "SM clocks are unlocked afterwards, which is the default: what they were locked to "
+                "before cannot be read",
+                "setpoint 1200MHz cannot be set: 1200 MHz is not allowed: ask for it.",
+                "persistence mode is off, so power limits and clocks are lost whenever the driver "
+                "unloads: sudo nvidia-smi -pm 1",
+            ],
+        ),
+        (
+            (W200,),
+            False,
+            lambda _: Writer(),
+            [
+                "persistence mode is off, so power limits are lost whenever the driver unloads: "
+                "sudo nvidia-smi -pm 1"
+            ],
+        ),
+        (
+            (CURRENT,),
+            False,
+            lambda _: Writer(),
+            ["energy from the NVML energy counter; power caps: current"],
+        ),
+    ],
+    ids=["writer", "denied", "refused cap", "clocks", "no persistence", "current"],
+)
+def test_the_header_says_who_sets_what_and_what_cannot_be_set(
     monkeypatch: pytest.MonkeyPatch,
-    *caps: Setpoint,
-    persistent: bool = True,
-    find: Callable[[Any], object] = lambda _: Writer(),
-) -> list[str]:
+    setpoints: tuple[Setpoint, ...],
+    persistent: bool,
+    find: Callable[[Any], object],
+    lines: list[str],
+) -> None:
     with open_device("emulated") as device:
         mode = int(persistent)
         monkeypatch.setattr(type(device.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: mode)
         names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
-        options: Any = SimpleNamespace(verify_only=False)
-        named = NamedSetpoints({"all": caps})
+        named = NamedSetpoints({"all": setpoints})
         card: Any = SimpleNamespace(device=real, named=named, settings_writer=lambda: find(real))
-        return header_lines(card, options)
-
-
-def test_the_header_names_who_sets_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, Setpoint(200.0), CURRENT)[-1] == (
-        "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)"
-    )
-
-
-def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    caps = (Setpoint(200.0), CURRENT, Setpoint(450.0))
-    assert header(monkeypatch, *caps, find=choose_writer)[-1] == (
-        "gpuenergy: power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids "
-        "changing the power limit or any other setting of a real GPU: unset it, or use --powercap "
-        "current and --smclock current."
-    )
-
-
-def test_the_header_names_a_cap_that_the_writer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, Setpoint(200.0), Setpoint(325.0))[-2:] == [
-        "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)",
-        "gpuenergy: power cap 325W cannot be set: 325 W is not allowed: ask for it.",
-    ]
-
-
-def test_the_header_says_how_clocks_are_locked_and_what_is_restored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    setpoints = (Setpoint(200.0, sm_clock_mhz=1500), Setpoint(sm_clock_mhz=1200))
-    lines = header(monkeypatch, *setpoints, persistent=False)
-    assert lines[-5:] == [
-        "gpuenergy: energy from the NVML energy counter; setpoints: 200W-1500MHz, 1200MHz",
-        "gpuenergy: power limits and clocks are set through zeusd (/run/zeusd.sock)",
-        "gpuenergy: SM clocks are unlocked afterwards, which is the default: what they were locked "
-        "to before cannot be read",
-        "gpuenergy: setpoint 1200MHz cannot be set: 1200 MHz is not allowed: ask for it.",
-        "gpuenergy: persistence mode is off, so power limits and clocks are lost whenever the "
-        "driver unloads: sudo nvidia-smi -pm 1",
-    ]
-
-
-def test_the_header_advises_persistence_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert header(monkeypatch, Setpoint(200.0), persistent=False)[-1] == (
-        "gpuenergy: persistence mode is off, so power limits are lost whenever the driver "
-        "unloads: sudo nvidia-smi -pm 1"
-    )
-
-
-def test_a_run_that_touches_nothing_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = header(monkeypatch, CURRENT, persistent=False)
-    assert lines[-1] == "gpuenergy: energy from the NVML energy counter; power caps: current"
+        options: Any = SimpleNamespace(verify_only=False)
+        shown = header_lines(card, options)
+    assert shown[-len(lines) :] == [f"gpuenergy: {line}" for line in lines]

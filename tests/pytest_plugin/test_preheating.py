@@ -8,6 +8,8 @@ import pytest
 
 from pytest_gpuenergy.opening import open_device
 
+pytestmark = pytest.mark.slow
+
 SLOW_TO_SETTLE = ("--gpu-device", "emulated:h100", "--powercap", "current")
 
 
@@ -17,7 +19,6 @@ def now_s() -> float:
         return card.clock.now_s()
 
 
-@pytest.mark.slow
 def test_a_cold_card_is_heated_up_first(project) -> None:
     began_s = now_s()
     result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
@@ -28,19 +29,12 @@ def test_a_cold_card_is_heated_up_first(project) -> None:
     assert 2 < heated_s - (now_s() - began_s) < 11
 
 
-@pytest.mark.slow
-def test_zero_seconds_of_heating_up_are_none(project) -> None:
-    result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
+@pytest.mark.parametrize("arguments", [("--gpuenergy-preheat", "0"), ("-q",)])
+def test_no_heating_up_and_a_quiet_run_are_not_told(project, arguments: tuple[str, ...]) -> None:
+    result = project.run(*SLOW_TO_SETTLE, *arguments)
     result.stdout.no_fnmatch_line("*heating up the GPU*")
 
 
-@pytest.mark.slow
-def test_a_quiet_run_does_not_tell_of_the_heating_up(project) -> None:
-    result = project.run(*SLOW_TO_SETTLE, "-q")
-    result.stdout.no_fnmatch_line("*heating up the GPU*")
-
-
-@pytest.mark.slow
 def test_the_record_has_the_energy_as_measured_and_both_temperatures(project) -> None:
     project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
     first = project.stored().measurements[0]
@@ -50,18 +44,5 @@ def test_the_record_has_the_energy_as_measured_and_both_temperatures(project) ->
     assert 0 < 1.96 * first.settling_error < half_width / first.energy_mj
     raw = sum(trial.energy_mj for trial in first.trials) / len(first.trials)
     assert first.raw_energy_mj == pytest.approx(raw)
-
-
-@pytest.mark.slow
-def test_the_energy_changes_from_one_temperature_to_the_other_as_the_record_says(project) -> None:
-    project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
-    first = project.stored().measurements[0]
-    warmer_k = first.settled_temperature_c - first.temperature_c
-    brought = first.raw_energy_mj * (1 + first.energy_change_per_k * warmer_k)
+    brought = first.raw_energy_mj * (1 + first.energy_change_per_k * warmer)
     assert brought == pytest.approx(first.energy_mj, rel=1e-6)
-
-
-def test_what_is_no_number_of_seconds_is_refused(project) -> None:
-    result = project.run("--gpuenergy-preheat", "warm")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--gpuenergy-preheat 'warm' is not a number of seconds*"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from conftest import Project
 
 pytestmark = pytest.mark.slow
-
-HOT = json.dumps({"thermal_throttle": True})
 
 
 def test_clean_items_are_skipped_and_the_report_is_complete(project: Project) -> None:
@@ -31,13 +30,11 @@ def test_clean_items_are_skipped_and_the_report_is_complete(project: Project) ->
     assert len(json.loads((project.path / "r.json").read_text())["measurements"]) == 5
 
 
-def test_flagged_items_are_measured_again(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as hot:
-        hot.setenv("GPUENERGY_EMULATED_FAULTS", HOT)
-        project.run("--powercap", "1").assert_outcomes(passed=1)
+def test_flagged_items_are_measured_again(project: Project, inject: Callable[..., None]) -> None:
+    inject(thermal_throttle=True)
+    project.run("--powercap", "1").assert_outcomes(passed=1)
     assert project.report().measurements[0].validity
+    inject()
     project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
     (measurement,) = project.report().measurements
     assert "sw_thermal_slowdown" not in measurement.validity
@@ -63,14 +60,9 @@ def test_a_changed_kernel_is_measured_again(project: Project) -> None:
     assert after.kernel.digest == other.kernel.digest != before.kernel.digest
 
 
-def test_without_a_run_there_is_nothing_to_resume(project: Project) -> None:
+def test_a_run_is_a_new_one_without_the_option_or_an_earlier_run(project: Project) -> None:
     project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
-    assert len(project.runs) == 1
-
-
-def test_without_the_option_a_run_is_a_new_one(project: Project) -> None:
-    for _ in range(2):
-        project.run("--powercap", "1").assert_outcomes(passed=1)
+    project.run("--powercap", "1").assert_outcomes(passed=1)
     assert len(project.runs) == 2
 
 

@@ -6,12 +6,11 @@ import csv
 import json
 import signal
 import subprocess
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import Report, RunFolder, latest_run
 
 if TYPE_CHECKING:
@@ -19,32 +18,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-THREE = """
-import os
-import signal
-import subprocess
-import sys
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_scale(number, powercap, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-    if number == 2 and "BLOW" in os.environ:
-        os.kill(os.getpid(), int(os.environ["BLOW"]))
-"""
-
-
-def limit_w() -> float:
-    """The emulated card's current power limit."""
-    with open_device("emulated") as device:
-        return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
-
-
-def test_the_folder_keeps_itself_out_of_version_control(project: Project) -> None:
-    project.run("--powercap", "1").assert_outcomes(passed=1)
-    lines = (project.path / ".gpuenergy" / ".gitignore").read_text().splitlines()
-    assert lines[-1] == "*"
+def three(project: Project, *, blow: signal.Signals | None = None) -> None:
+    """Three items; the second ends with a signal to its own process."""
+    blows = "" if blow is None else f"if number == 2: os.kill(os.getpid(), {blow:d})"
+    project.bench(
+        marks='@pytest.mark.parametrize("number", [1, 2, 3])',
+        arguments="number, powercap, ",
+        after=blows,
+    )
 
 
 def test_a_run_has_a_line_for_each_item_and_the_views(project: Project) -> None:
@@ -54,6 +36,8 @@ def test_a_run_has_a_line_for_each_item_and_the_views(project: Project) -> None:
     assert [json.loads(line)["cap"] for line in lines] == ["200W", "450W"]
     assert project.report() == project.stored()
     assert (folder / "csv" / "scale" / "powercap3" / "results.csv").exists()
+    # The folder keeps itself out of version control.
+    assert (project.path / ".gpuenergy" / ".gitignore").read_text().splitlines()[-1] == "*"
 
 
 def test_the_report_names_the_run(project: Project) -> None:
@@ -108,9 +92,9 @@ def test_a_cap_that_the_card_cannot_take_has_empty_columns(project: Project) -> 
 
 
 def test_table_columns_are_there_when_only_another_cap_could_be_set(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, inject: Callable[..., None]
 ) -> None:
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
+    inject(power_limit="no_permission")
     project.run("--powercap", "1,2,current").assert_outcomes(passed=1, skipped=2)
     header, row = all_csv(project)
     assert len(header) == 19
@@ -134,16 +118,7 @@ def test_a_resumed_run_keeps_the_table_that_it_asked_for(project: Project) -> No
 
 
 def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project) -> None:
-    project.module(
-        """
-        from pathlib import Path
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_scale(powercap, load_kernel, energy_benchmark):
-            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-            Path("late.json").mkdir()
-        """
-    )
+    project.bench(after="os.mkdir('late.json')")
     result = project.run("--powercap", "1", "--gpuenergy-json", "late.json")
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -162,16 +137,8 @@ def test_a_run_is_read_once_at_its_end(project: Project, monkeypatch: pytest.Mon
         return report
 
     monkeypatch.setattr(RunFolder, "load", count)
-    views = (
-        "--gpuenergy-json",
-        "r.json",
-        "--gpuenergy-csv",
-        "csv",
-        "-p",
-        "benchmark",
-        "--benchmark-json",
-        "b.json",
-    )
+    views = ("--gpuenergy-json=r.json", "--gpuenergy-csv=csv")
+    views = (*views, "-p", "benchmark", "--benchmark-json=b.json")
     result = project.run("--powercap", "1,5", *views)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*best of each workload (emulated)", "report: *r.json*"])
@@ -194,23 +161,6 @@ def test_a_damaged_run_folder_is_told_and_fails_the_run(project: Project) -> Non
     result.stdout.fnmatch_lines(["gpuenergy: error: */run.json: it is not complete JSON (*)."])
 
 
-def test_a_folder_that_vanishes_fails_the_item_in_one_sentence(project: Project) -> None:
-    project.module(
-        """
-        import shutil
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_scale(powercap, load_kernel, energy_benchmark):
-            shutil.rmtree(".gpuenergy")
-            energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-        """
-    )
-    result = project.run("--powercap", "1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*/measurements.jsonl cannot be written: *."])
-    assert "Traceback" not in result.stdout.str()
-
-
 def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> None:
     (project.path / ".gpuenergy").write_text("in the way")
     result = project.run()
@@ -221,25 +171,23 @@ def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> No
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_restores_the_cap_and_keeps_the_results(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+    project: Project, number: signal.Signals
 ) -> None:
-    monkeypatch.setenv("BLOW", str(int(signal.Signals[name])))
-    project.module(THREE)
+    three(project, blow=number)
     result = project.run_apart("--powercap", "1", "--gpuenergy-json", "r.json")
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert limit_w() == 700
+    assert project.limit_w() == 700
     assert len(project.report().measurements) == 2
     assert (project.path / "r.json").exists()
     result.stdout.fnmatch_lines(["scale at 200W (emulated)*"])
 
 
 def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project,
 ) -> None:
-    monkeypatch.setenv("BLOW", str(int(signal.SIGKILL)))
-    project.module(THREE)
+    three(project, blow=signal.SIGKILL)
     result = project.run_apart("--powercap", "1")
     assert result.ret == -signal.SIGKILL
     stored = project.stored().measurements
@@ -247,29 +195,13 @@ def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(
         f"test_scale.py::test_scale[{number}-200W]" for number in (1, 2)
     ]
     assert all(m.measured for m in stored)
-    assert limit_w() == 200
-    monkeypatch.delenv("BLOW")
+    assert project.limit_w() == 200
+    three(project)
     project.run("--powercap", "current").assert_outcomes(passed=3)
-    assert limit_w() == 700
-    assert {m.enforced_power_limit_w for m in _last(project)} == {700}
-
-
-def test_a_cap_that_cannot_be_restored_fails_the_run_and_is_restored_later(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as locked:
-        fault = {"power_limit": {"error": "no_permission", "after_calls": 1}}
-        locked.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(fault))
-        result = project.run("--powercap", "1")
-    result.assert_outcomes(passed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(
-        ["gpuenergy: error: The power limit of NVIDIA H200 was not restored to 700 W *"]
-    )
-    assert len(project.report().measurements) == 1
-    assert limit_w() == 200
-    project.run("--powercap", "current").assert_outcomes(passed=1)
-    assert limit_w() == 700
+    assert project.limit_w() == 700
+    last = latest_run(project.path)
+    assert last is not None
+    assert {m.enforced_power_limit_w for m in last.load().measurements} == {700}
 
 
 def test_a_line_cut_short_does_not_spoil_the_others(project: Project) -> None:
@@ -280,12 +212,6 @@ def test_a_line_cut_short_does_not_spoil_the_others(project: Project) -> None:
     assert [m.cap for m in project.stored().measurements] == ["200W"]
     project.run("--powercap", "1,2", "--gpuenergy-resume")
     assert [m.cap for m in project.report().measurements] == ["200W", "325W"]
-
-
-def _last(project: Project) -> tuple[Measurement, ...]:
-    folder = latest_run(project.path)
-    assert folder is not None
-    return folder.load().measurements
 
 
 def test_the_page_is_written_where_it_was_asked_for(project: Project) -> None:

@@ -70,14 +70,6 @@ import pytest
 def {hook}():
     os.kill(os.getpid(), signal.{name})
 """
-INTERRUPTED = """
-import os, signal
-from parts import LAUNCH, SCALE, SOURCE
-
-def test_scale(powercap, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-    os.kill(os.getpid(), signal.SIGINT)
-"""
 
 
 @pytest.mark.parametrize("hook", ["pytest_terminal_summary", "pytest_unconfigure"])
@@ -86,7 +78,7 @@ def test_scale(powercap, load_kernel, energy_benchmark):
     ["SIGINT", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGTERM", "SIGHUP"))],
 )
 def test_the_report_is_written_all_the_same(project: Project, hook: str, name: str) -> None:
-    project.module(INTERRUPTED)
+    project.bench(after="os.kill(os.getpid(), 2)  # SIGINT")
     project.pytester.makeconftest(CONFTEST.format(hook=hook, name=name, first=True))
     result = project.run_apart("--powercap", "1", "--gpuenergy-json", "r.json")
     assert result.ret == pytest.ExitCode.INTERRUPTED

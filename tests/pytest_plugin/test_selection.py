@@ -14,25 +14,27 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TESTS = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.quick
-@pytest.mark.parametrize("name", {names})
-def test_scale(name, powercap, load_kernel, energy_benchmark):
-    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label=name)
-"""
 STRICT = ("--gpuenergy-compare=base.json", "--gpuenergy-fail=edp:90%", "--gpuenergy-strict")
 CAPS = 'powercap = "1,2"'
+
+
+def kernels(project: Project, *names: str, file: str = "test_scale", after: str = "") -> None:
+    """A test of kernels with these labels."""
+    project.bench(
+        marks=f'@pytest.mark.quick\n@pytest.mark.parametrize("name", {names})',
+        arguments="name, powercap, ",
+        more=", label=name",
+        after=after,
+        name=file,
+    )
 
 
 @pytest.fixture
 def two_files(project: Project) -> Project:
     """A project of two files, with a baseline of three kernels at two caps."""
     ini(project, CAPS)
-    project.module(TESTS.format(names=["a", "b"]))
-    project.module(TESTS.format(names=["c"]), "test_other")
+    kernels(project, "a", "b")
+    kernels(project, "c", file="test_other")
     project.run("--gpuenergy-json", "base.json").assert_outcomes(passed=6)
     return project
 
@@ -45,10 +47,9 @@ def ini(project: Project, *lines: str, addopts: str = "") -> None:
 
 def fail_once(project: Project, name: str) -> None:
     """Have the items of a kernel fail in a run, so that ``--lf`` runs them again."""
-    text = TESTS.format(names=["a", "b"])
-    project.module(f"{text}    assert name != {name!r}\n")
+    kernels(project, "a", "b", after=f"assert name != {name!r}")
     project.run()
-    project.module(text)
+    kernels(project, "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_what_the_ini_file_leaves_out_is_missed(
 def test_a_case_that_would_have_been_selected_is_missed(
     two_files: Project, arguments: tuple[str, ...]
 ) -> None:
-    two_files.module(TESTS.format(names=["a"]))
+    kernels(two_files, "a")
     result = two_files.run(*arguments, *STRICT)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*error: gate: 2 of * missing from this run (scale-b-*"])

@@ -31,9 +31,7 @@ def test_a_selection_without_energy_items_fails(judged: Project) -> None:
 
 
 def test_items_that_are_all_skipped_fail(judged: Project) -> None:
-    judged.module(
-        "import pytest\n@pytest.mark.skip\ndef test_scale(energy_benchmark, powercap): pass"
-    )
+    judged.bench(marks="@pytest.mark.skip")
     result = judged.run(*STRICT)
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines([PROBLEM])
@@ -41,9 +39,7 @@ def test_items_that_are_all_skipped_fail(judged: Project) -> None:
 
 
 def test_items_that_are_all_skipped_fail_with_xdist_too(judged: Project) -> None:
-    judged.module(
-        "import pytest\n@pytest.mark.skip\ndef test_scale(energy_benchmark, powercap): pass"
-    )
+    judged.bench(marks="@pytest.mark.skip")
     judged.ini('gpuenergy_compare = "base.json"\ngpuenergy_strict = true')
     result = judged.run("-p", "xdist", "--powercap", "1", "-n1")
     result.stdout.fnmatch_lines([PROBLEM])
@@ -51,12 +47,7 @@ def test_items_that_are_all_skipped_fail_with_xdist_too(judged: Project) -> None
 
 
 def test_a_budget_is_no_comparison(judged: Project) -> None:
-    judged.module(
-        "import pytest\nfrom parts import *\n"
-        "@pytest.mark.edp_budget(max_mj_ms=1e9)\n"
-        "def test_other(powercap, load_kernel, energy_benchmark):\n"
-        "    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label='other')\n"
-    )
+    judged.bench(marks="@pytest.mark.edp_budget(max_mj_ms=1e9)", more=", label='other'")
     result = judged.run(*STRICT[:-1], "--gpuenergy-fail", "edp:5%", "test_scale.py")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 ONE = ("--powercap", "450W")
 FIGURES = r"\d+(\.\d+)? (µs|ms) \d+(\.\d+)? (µJ|mJ|J) \d[\d.e-]* mJ·ms( \(emulated\))?"
-
-
-@pytest.fixture
-def flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the emulated card hot, so that no measurement is clean."""
-    monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"thermal_throttle": True}))
 
 
 def test_the_header_says_emulated_and_names_the_caps(project: Project) -> None:
@@ -65,41 +59,30 @@ def test_verbose_words_hold_the_figures(project: Project) -> None:
     assert any(line.startswith("PASSED") for line in lines)
 
 
-@pytest.mark.usefixtures("flagged")
-def test_a_measurement_that_is_not_clean_is_flagged(project: Project) -> None:
+def test_a_measurement_that_is_not_clean_is_flagged(
+    project: Project, inject: Callable[..., None]
+) -> None:
+    inject(thermal_throttle=True)  # the card is hot
     result = project.run("-v", *ONE)
     result.assert_outcomes(passed=1)
     assert re.search(rf"test_scale\[450W\] FLAGGED {FIGURES}", result.stdout.str())
     result.stdout.fnmatch_lines(["1 of 1 measurements are flagged (see validity)"])
     (measurement,) = project.stored().measurements
     assert {"sw_thermal_slowdown", "hw_thermal_slowdown"} & set(measurement.validity)
-
-
-@pytest.mark.usefixtures("flagged")
-def test_a_flagged_item_shows_as_an_exclamation_mark(project: Project) -> None:
-    result = project.run(*ONE, "--gpuenergy-preheat", "0")
-    result.stdout.re_match_lines([r"test_scale\.py ! +\[100%\]"])
+    project.run(*ONE).stdout.re_match_lines([r"test_scale\.py ! +\[100%\]"])
 
 
 @pytest.mark.slow
 def test_the_summary_marks_the_pareto_front(project: Project) -> None:
-    project.module(
-        """
-        import pytest
-        from parts import LAUNCH, SCALE, SOURCE
-
-        @pytest.mark.parametrize("label", ["lean", "wasteful"])
-        def test_scale(label, powercap, load_kernel, energy_benchmark):
-            launch, source = LAUNCH, SOURCE
-            if label == "wasteful":  # three more loads of every element
-                source = source.replace(
-                    "y[i] = factor * x[i];",
-                    "const volatile float* v = x; float z = 0; y[i] = factor * x[i];"
-                    "for (int k = 0; k < 300; ++k) z += v[(i + 32 * k) % 1024];"
-                    "if (z == 12345.0f) y[i] = z;",
-                )
-            energy_benchmark(load_kernel(source, **launch), workload=SCALE, label=label)
-        """
+    project.bench(  # the wasteful one loads every element three hundred times more
+        """SOURCE if label == "lean" else SOURCE.replace(
+        "y[i] = factor * x[i];",
+        "const volatile float* v = x; float z = 0; y[i] = factor * x[i];"
+        "for (int k = 0; k < 300; ++k) z += v[(i + 32 * k) % 1024]; if (z == 12345.0f) y[i] = z;",
+    )""",
+        marks='@pytest.mark.parametrize("label", ["lean", "wasteful"])',
+        arguments="label, powercap, ",
+        more=", label=label",
     )
     result = project.run("--powercap", "700W")
     result.assert_outcomes(passed=2)
@@ -116,15 +99,7 @@ def test_the_summary_marks_the_pareto_front(project: Project) -> None:
 
 
 def test_the_summary_names_what_failed(project: Project) -> None:
-    project.module(
-        """
-        from parts import LAUNCH, SCALE, SOURCE
-
-        def test_broken(powercap, load_kernel, energy_benchmark):
-            source = SOURCE.replace("factor *", "nonsense *")
-            energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE, label="broken")
-        """
-    )
+    project.bench('SOURCE.replace("factor *", "nonsense *")', more=', label="broken"')
     project.run(*ONE).stdout.fnmatch_lines(
         ["*= gpuenergy =*", "scale at 450W (emulated)*", "  broken * compile: line 4: *"]
     )
@@ -135,10 +110,8 @@ def test_figures_are_junit_properties(project: Project) -> None:
     document = ElementTree.parse(project.path / "junit.xml")
     found = {p.get("name"): p.get("value") for p in document.iter("property")}
     (measurement,) = project.report().measurements
-    assert float(str(found["time_ms"])) == measurement.time_ms
-    assert float(str(found["energy_mj"])) == measurement.energy_mj
-    assert float(str(found["edp_mj_ms"])) == measurement.edp_mj_ms
-    assert float(str(found["power_w"])) == measurement.power_w
+    for name in ("time_ms", "energy_mj", "edp_mj_ms", "power_w"):
+        assert float(str(found[name])) == getattr(measurement, name)
     assert float(str(found["enforced_power_limit_w"])) == 450.0
     assert found["emulated"] == "True"
     assert found["validity"] == " ".join(measurement.validity)
@@ -165,34 +138,16 @@ def test_durations_say_where_the_time_went(project: Project) -> None:
     assert 0 < sum(measurement.phases_s.values()) <= measurement.wall_s
 
 
-def test_without_being_asked_nothing_is_said_of_durations(project: Project) -> None:
-    assert "wall time" not in project.run(*ONE).stdout.str()
-
-
-def test_a_long_run_tells_how_long_it_will_take(
+def test_a_long_run_tells_how_long_it_will_take_unless_it_is_quiet_or_not_ours(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
-    result = project.run("--powercap", "1,2,3", "--gpuenergy-preheat", "0")
-    result.stdout.fnmatch_lines(
+    caps = ("--powercap", "1,2,3")
+    project.run(*caps).stdout.fnmatch_lines(
         ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
     )
-
-
-def test_a_quiet_run_does_not_tell_how_long_it_will_take(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
-    assert " left" not in project.run("-q", "--powercap", "1,2,3").stdout.str()
-
-
-def test_tests_that_are_not_ours_tell_no_progress(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
+    assert " left" not in project.run("-q", *caps).stdout.str()
     project.module("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
     assert " left" not in project.run().stdout.str()
 
@@ -208,28 +163,27 @@ def test_quiet_keeps_the_best_and_drops_the_words(project: Project) -> None:
     )
 
 
-LONG = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.parametrize("name", ["slow", "x" * 70])
-def test_scale(name, powercap, load_kernel, energy_benchmark):
-    source = SOURCE
-    if name == "slow":
-        source = source.replace("factor * x[i];", "factor * x[i]; for (int k = 0; k < 99; ++k) "
-                                "y[i] += x[(i + 32 * k) % 1024] - x[(i + 32 * k) % 1024];")
-    energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
-"""
+@pytest.fixture
+def long_name(project: Project) -> None:
+    """A project with a slow kernel, and one with a long name."""
+    project.bench(
+        """SOURCE.replace(
+        "factor * x[i];", "factor * x[i]; for (int k = 0; k < 99; ++k) "
+        "y[i] += x[(i + 32 * k) % 1024] - x[(i + 32 * k) % 1024];"
+    ) if name == "slow" else SOURCE""",
+        marks='@pytest.mark.parametrize("name", ["slow", "x" * 70])',
+        arguments="name, powercap, ",
+    )
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("long_name")
 @pytest.mark.parametrize(
     ("columns", "quiet"), each_once([40, 60, 80], {"all": ((),), "quiet": (("-q",),)})
 )
 def test_the_summary_is_as_wide_as_the_terminal(
     project: Project, monkeypatch: pytest.MonkeyPatch, columns: int, quiet: tuple[str, ...]
 ) -> None:
-    project.module(LONG)
     monkeypatch.setenv("COLUMNS", str(columns))
     result = project.run(*ONE, *quiet)
     result.assert_outcomes(passed=2)
@@ -240,60 +194,47 @@ def test_the_summary_is_as_wide_as_the_terminal(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("long_name")
 def test_the_summary_is_sorted_as_asked_for(project: Project) -> None:
-    project.module(LONG)
     for key, first in (("time", "scale-xx"), ("name", "scale-slow")):
         text = project.run(*ONE, "--gpuenergy-sort", key).stdout.str()
         table = text.partition("scale at 450W (emulated)")[2].splitlines()
         assert table[2][2:].startswith(first)
 
 
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def run(interval_s: float, item_s: list[float], total: int, skipped: int = 0) -> list[str | None]:
+def progress(
+    interval_s: float, item_s: list[float], total: int, skipped: int = 0
+) -> list[str | None]:
     """The line after each item; the first ``skipped`` items are skipped."""
-    clock = Clock()
-    progress = Progress(interval_s, clock)
+    now_s = 0.0
+    shown = Progress(interval_s, lambda: now_s)
     lines = []
     for number, seconds in enumerate(item_s):
-        clock.now_s += seconds
-        lines.append(progress.finish(total, skipped=number < skipped))
+        now_s += seconds
+        lines.append(shown.finish(total, skipped=number < skipped))
     return lines
 
 
-def test_the_time_left_follows_from_the_items_so_far() -> None:
-    assert run(0.0, [60.0, 60.0], 4) == [
-        "gpuenergy: 1 of 4 items, about 3 min 0 s left",
-        "gpuenergy: 2 of 4 items, about 2 min 0 s left",
-    ]
-
-
-def test_what_the_first_item_waited_for_does_not_count_again() -> None:
-    *_, last = run(0.0, [60.0, 10.0, 10.0], 10)
-    assert last == "gpuenergy: 3 of 10 items, about 70 s left"
+@pytest.mark.parametrize(
+    ("item_s", "total", "skipped", "lines"),
+    [
+        ([60, 60], 4, 0, ["1 of 4 items, about 3 min 0 s", "2 of 4 items, about 2 min 0 s"]),
+        ([60, 10, 10], 10, 0, ["3 of 10 items, about 70 s"]),  # the first waited for compilers
+        ([1], 1, 0, [None]),
+        ([0, 0, 30], 5, 2, ["3 of 5 items, about 60 s"]),  # skipped items take no time
+        ([1, 1], 5, 2, [None, None]),
+    ],
+)
+def test_the_time_left_follows_from_the_items_so_far(
+    item_s: list[float], total: int, skipped: int, lines: list[str | None]
+) -> None:
+    shown = progress(0.0, item_s, total, skipped)[-len(lines) :]
+    assert shown == [line and f"gpuenergy: {line} left" for line in lines]
 
 
 def test_an_interval_passes_between_two_lines() -> None:
-    told = [line is not None for line in run(25.0, [10.0] * 9, 100)]
+    told = [line is not None for line in progress(25.0, [10.0] * 9, 100)]
     assert told == [False, False, True] * 3
-
-
-def test_the_last_item_leaves_nothing_to_tell() -> None:
-    assert run(0.0, [1.0], 1) == [None]
-
-
-def test_items_that_were_skipped_do_not_make_it_hopeful() -> None:
-    *_, last = run(0.0, [0.0, 0.0, 30.0], 5, skipped=2)
-    assert last == "gpuenergy: 3 of 5 items, about 60 s left"
-
-
-def test_while_all_are_skipped_nothing_is_known() -> None:
-    assert run(0.0, [1.0, 1.0], 5, skipped=2) == [None, None]
 
 
 def report(item: str, reason: str = "", when: str = "call") -> Any:

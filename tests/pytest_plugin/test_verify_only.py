@@ -13,26 +13,11 @@ if TYPE_CHECKING:
     from conftest import Project
 
 VERIFY = "--gpuenergy-verify-only"
-USES_FIGURES = """
-import pytest
-from parts import LAUNCH, SCALE, SOURCE
-
-@pytest.mark.energy_budget(joules=1e-9)
-def test_scale(powercap, load_kernel, energy_benchmark):
-    m = energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
-    assert m.time_ms < 1e-9
-"""
-WRONG = """
-from parts import LAUNCH, SCALE, SOURCE
-
-def test_scale(powercap, load_kernel, energy_benchmark):
-    source = SOURCE.replace("factor *", "(i == 77 ? 0 : factor) *")
-    energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
-"""
 
 
 def test_a_correct_kernel_passes_without_figures_whatever_its_budget(project: Project) -> None:
-    project.module(USES_FIGURES)
+    budget = "@pytest.mark.energy_budget(joules=1e-9)"
+    project.bench(marks=budget, after="assert m.time_ms < 1e-9")
     result = project.run(VERIFY, "-v")
     result.assert_outcomes(passed=1)
     assert result.ret == 0
@@ -52,22 +37,18 @@ def test_a_correct_kernel_passes_without_figures_whatever_its_budget(project: Pr
 
 
 def test_a_wrong_kernel_fails(project: Project) -> None:
-    project.module(WRONG)
+    project.bench('SOURCE.replace("factor *", "(i == 77 ? 0 : factor) *")')
     result = project.run(VERIFY)
     result.assert_outcomes(failed=1)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["correctness: 1 of 1024 elements of y (first y[[]77]) is wrong *"])
 
 
-def test_the_ini_file_can_ask_for_it(project: Project) -> None:
-    project.ini("gpuenergy_verify_only = true")
-    project.run("--powercap", "1").assert_outcomes(passed=1)
-    assert project.report().measurements[0].verified_only
-
-
 def test_each_cap_that_is_named_is_an_item_and_none_is_set(project: Project) -> None:
-    project.run(VERIFY, "--powercap", "1,2").assert_outcomes(passed=2)
-    assert [m.enforced_power_limit_w for m in project.report().measurements] == [None, None]
+    project.ini("gpuenergy_verify_only = true")
+    project.run("--powercap", "1,2").assert_outcomes(passed=2)
+    found = [(m.verified_only, m.enforced_power_limit_w) for m in project.report().measurements]
+    assert found == [(True, None), (True, None)]
 
 
 @pytest.mark.slow
@@ -110,10 +91,6 @@ def test_resuming_skips_what_is_verified_and_later_measures_it(project: Project)
     again.stdout.fnmatch_lines(["SKIPPED * already verified in run *"])
     project.run("--powercap", "current", "--gpuenergy-resume").assert_outcomes(passed=1)
     assert project.report().measurements[0].measured
-
-
-def test_resuming_a_measured_run_keeps_its_figures(project: Project) -> None:
-    project.run("--powercap", "current").assert_outcomes(passed=1)
     project.run(VERIFY, "--gpuenergy-resume").assert_outcomes(skipped=1)
     assert project.report().measurements[0].measured
 
@@ -137,9 +114,9 @@ def test_a_baseline_in_the_ini_file_is_not_judged(project: Project, gpu: str) ->
 
 
 def test_a_limit_on_the_command_line_contradicts_it(project: Project) -> None:
-    result = project.run(VERIFY, "--gpuenergy-fail", "edp:5%", "--gpuenergy-compare", "x.json")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--gpuenergy-verify-only measures nothing that *"])
+    limit = ("--gpuenergy-fail", "edp:5%", "--gpuenergy-compare", "x.json")
+    error = project.refused(VERIFY, *limit)
+    error.fnmatch_lines(["*--gpuenergy-verify-only measures nothing that *"])
 
 
 def test_commands_cope_with_records_that_have_no_figures(

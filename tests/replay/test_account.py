@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -20,8 +19,8 @@ from pytest_gpuenergy.replay import (
     UniqueCall,
     account_for_step,
     extract_kernels,
-    key_of,
     read_calls,
+    replayed_key,
     savings,
 )
 
@@ -325,7 +324,7 @@ class TestBloomOnAnH200:
     ) -> None:
         lines = (BLOOM / "results/measurements.jsonl").read_bytes().splitlines()
         measured = {
-            key_of(one): one
+            replayed_key(one): one
             for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
         }
         calls = read_calls(BLOOM)
@@ -334,7 +333,3 @@ class TestBloomOnAnH200:
         assert found.coverage > 0.99
         assert found.time_error is not None
         assert abs(found.time_error) < 0.03
-
-    def test_the_profile_says_what_it_is_of(self) -> None:
-        profile = json.loads((BLOOM / "profile.json").read_text())
-        assert (profile["model"], profile["device"]) == ("bloom-560m", "NVIDIA H200")

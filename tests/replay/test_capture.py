@@ -104,13 +104,13 @@ def test_memory_is_followed_through_the_calls() -> None:
     st.data(),
 )
 def test_a_copy_has_the_same_elements_strides_and_alignment(sizes: list[int], data: Any) -> None:
-    from pytest_gpuenergy.replay import copy_of, describe
+    from pytest_gpuenergy.replay import copied_tensor, describe
 
     strides = data.draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
     offset = data.draw(st.integers(0, 9))
     room = torch.arange(200, dtype=torch.float16)
     view = room.as_strided(sizes, strides, offset)
-    copied = copy_of(view)
+    copied = copied_tensor(view)
     assert torch.equal(copied, view)
     assert describe(copied) == describe(view)
     assert copied.untyped_storage().data_ptr() != room.untyped_storage().data_ptr()

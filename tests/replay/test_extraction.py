@@ -12,9 +12,10 @@ from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operato
 from pytest_gpuenergy.replay import (
     KernelExtraction,
     Signature,
+    UniqueKernel,
     extract_kernels,
     launches,
-    signature_of,
+    replay_signature,
     unique_kernels,
     write_extraction,
 )
@@ -23,13 +24,13 @@ from pytest_gpuenergy.support import InputError
 COPY = lasting("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 70.0, 5.0, bytes=4096)
 
 
-def unique(written: list[dict[str, Any]]) -> list[Any]:
-    return [kernel for kernel, _ in unique_kernels(launches(events(written)))]
+def unique(written: list[dict[str, Any]]) -> list[UniqueKernel]:
+    return unique_kernels(launches(events(written)))
 
 
 def signature(written: list[dict[str, Any]]) -> Signature:
-    (one,) = launches(events(written))
-    return signature_of("k", one)
+    (kernel,) = unique(written)
+    return replay_signature(kernel)
 
 
 def extracted(folder: Path, written: list[dict[str, Any]]) -> KernelExtraction:
@@ -170,7 +171,7 @@ def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(
     spans: list[tuple[int, int]],
 ) -> None:
     written = [lasting("kernel", "k", float(begin), float(length)) for begin, length in spans]
-    found = KernelExtraction(launches(events(written)), [], [])
+    found = KernelExtraction(launches(events(written)), [])
     busy = {us for begin, length in spans for us in range(begin, begin + length)}
     assert found.busy_us == pytest.approx(len(busy))
     assert found.span_us == pytest.approx(max(busy) + 1 - min(busy))

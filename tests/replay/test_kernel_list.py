@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from profiler_traces import ADDMM, GEMM, lasting, launch, layer, operator, write
 
 from pytest_gpuenergy.replay import (
-    KernelList,
+    UniqueKernel,
     extract_kernels,
     read_list,
     understood,
@@ -41,7 +41,7 @@ NAMES = dict(understood())
 OTHERS = [(field, name) for field in VALUES for name in NAMES[field]]
 
 
-def listed(folder: Path, *lines: dict[str, Any]) -> KernelList:
+def listed(folder: Path, *lines: dict[str, Any]) -> tuple[list[UniqueKernel], list[str]]:
     path = folder / OLDER
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return read_list(path)
@@ -50,7 +50,7 @@ def listed(folder: Path, *lines: dict[str, Any]) -> KernelList:
 def only(folder: Path, line: dict[str, Any]) -> Any:
     (found,), notes = listed(folder, line)
     assert notes == []
-    return found.kernel
+    return found
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_value_that_is_not_understood_is_left_out_and_told(
     line = {"name": "add", "total_us": 3}
     (found,), notes = listed(tmp_path, line, {**line, field: value})
     assert notes == [f"{field} is not understood in 1 line, such as line 2, and left out there"]
-    assert found.kernel.total_us == 6.0
+    assert found.total_us == 6.0
 
 
 @pytest.mark.parametrize(
@@ -175,26 +175,26 @@ def test_what_is_no_list_gets_one_sentence(tmp_path: Path, content: bytes, said:
 def test_arguments_without_an_operator_are_left_out_and_told(tmp_path: Path) -> None:
     line = {key: value for key, value in VALUES.items() if key != "operator"}
     (found,), notes = listed(tmp_path, line)
-    assert found.kernel.operator is None
+    assert found.operator is None
     assert notes[0].startswith("operator is not understood in 1 line")
 
 
 def test_lines_that_share_everything_count_once(tmp_path: Path) -> None:
     (found,), _ = listed(tmp_path, VALUES, {**VALUES, "layers": 5})
-    assert (found.kernel.calls, found.kernel.total_us) == (48, 25.0)
-    assert found.kernel.layers == (3, 5)
+    assert (found.calls, found.total_us) == (48, 25.0)
+    assert found.layers == (3, 5)
 
 
 def test_the_sum_of_known_and_unknown_calls_is_unknown(tmp_path: Path) -> None:
     without = {key: value for key, value in VALUES.items() if key != "calls"}
     (found,), _ = listed(tmp_path, VALUES, without)
-    assert found.kernel.calls is None
+    assert found.calls is None
 
 
 def test_copies_and_sets_are_known_by_their_names(tmp_path: Path) -> None:
     lines = [{"name": name, "total_us": 1} for name in ("Memcpy HtoD", "Memset (Device)", "add")]
     found, _ = listed(tmp_path, *lines)
-    assert {one.kernel.work for one in found} == {"copy", "set", "kernel"}
+    assert {one.work for one in found} == {"copy", "set", "kernel"}
 
 
 launch_plans = st.fixed_dictionaries(

@@ -79,7 +79,7 @@ def test_the_power_is_below_the_launches_on_the_same_axis(tmp_path: Path) -> Non
 def test_the_power_ends_where_the_timeline_does(tmp_path: Path) -> None:
     write(tmp_path / "trace.json", [*layer(), *layer(ts=100.0, correlation=2)])
     (tmp_path / "power.csv").write_text("timestamp_us,power_w\n20.0,90\n140.0,300\n")
-    _, power = chart_specs(extract_kernels(tmp_path), most_launches=1)["gantt"]["vconcat"]
+    _, power = chart_specs(extract_kernels(tmp_path), max_launches=1)["gantt"]["vconcat"]
     assert len(power["data"]["values"]) == 1
 
 
@@ -111,7 +111,7 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 def test_a_long_timeline_says_what_it_leaves_out(tmp_path: Path) -> None:
     written = [one for number in range(1, 6) for one in launch("k", number, 9 * number, number)]
     found = extract_kernels(write(tmp_path / "trace.json", written))
-    write_charts(found, tmp_path, "Kernels", most_launches=2)
+    write_charts(found, tmp_path, "Kernels", max_launches=2)
     spec = json.loads(Page(tmp_path / "gantt.html").json)["gantt"]
     assert len(spec["data"]["values"]) == 2
     assert "leaves out the last 3 launches" in (tmp_path / "gantt.html").read_text()

@@ -7,7 +7,6 @@ import io
 import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,8 @@ from pytest_gpuenergy.record import (
     setpoints,
 )
 from pytest_gpuenergy.report import (
-    Tie,
     best_lines,
-    cap_words,
-    clock_saving,
-    group,
+    best_of_each,
     idle_caps,
     json_document,
     markdown,
@@ -56,12 +52,19 @@ def plane(at_clock: Make) -> list[Measurement]:
     return rows
 
 
-def test_setpoints_are_ordered_by_limit_and_then_by_clock(plane: list[Measurement]) -> None:
+def best_of(rows: list[Measurement]) -> Any:
+    """The best of rows of one workload."""
+    (found,) = best_of_each(rows)
+    return found
+
+
+def test_setpoints_are_ordered_by_limit_and_then_by_clock(plane):
     assert setpoints(plane) == IN_ORDER
-    assert [setpoint for _, setpoint in group(plane)] == list(IN_ORDER)
+    titles = [line for line in summary(plane, emulated=False) if line.startswith("case1 at ")]
+    assert [line.split()[2].rstrip(",") for line in titles] == list(IN_ORDER)
 
 
-def test_a_label_consists_of_a_limit_and_a_clock(plane: list[Measurement]) -> None:
+def test_a_label_consists_of_a_limit_and_a_clock(plane):
     parts = {m.cap: (limit_label(m), clock_label(m)) for m in plane}
     assert parts["450W-990MHz"] == ("450W", "990MHz")
     assert parts["1500MHz"] == ("current", "1500MHz")
@@ -70,7 +73,7 @@ def test_a_label_consists_of_a_limit_and_a_clock(plane: list[Measurement]) -> No
 
 
 @given(st.permutations(IN_ORDER))
-def test_the_order_of_setpoints_is_not_that_of_the_run(labels: list[str]) -> None:
+def test_the_order_of_setpoints_is_not_that_of_the_run(labels):
     def row(label: str) -> Measurement:
         watts, _, clock = label.rpartition("-") if "MHz" in label else (label, "", "")
         limit_w = float(watts[:-1]) if watts.endswith("W") else None
@@ -105,23 +108,19 @@ def test_the_order_of_setpoints_is_not_that_of_the_run(labels: list[str]) -> Non
         ),
     ],
 )
-def test_setpoints_within_noise_are_a_rectangle_where_they_are_one(
-    at_clock: Make, tied: list[tuple[int, int | None]], words: str
-) -> None:
-    rows = [at_clock(1, cap, clock) for cap in (3, 5) for clock in CLOCKS]
-    found = Tie(Metric.EDP, tuple(at_clock(1, *place) for place in tied))
-    assert cap_words(found, rows) == words
+def test_setpoints_within_noise_are_a_rectangle_where_they_are_one(at_clock, tied, words):
+    places = [(cap, clock) for cap in (3, 5) for clock in CLOCKS]
+    rows = [at_clock(1, *place, energy_mj=100.0 if place in tied else 200.0) for place in places]
+    assert best_of(rows).caps == words
 
 
-def test_clocks_alone_within_noise_are_a_range(at_clock: Make) -> None:
-    rows = [at_clock(1, None, clock) for clock in (990, 1500, 1800)]
-    found = Tie(Metric.EDP, tuple(rows[1:]))
-    assert cap_words(found, rows) == "any clock from 1500 MHz"
+def test_clocks_alone_within_noise_are_a_range(at_clock):
+    rows = [at_clock(1, None, clock) for clock in (1500, 1800)]
+    rows.append(at_clock(1, None, 990, energy_mj=200.0))
+    assert best_of(rows).caps == "any clock from 1500 MHz"
 
 
-def test_the_classic_tree_has_columns_by_cap_and_then_by_clock(
-    plane: list[Measurement], report: Make, tmp_path: Path
-) -> None:
+def test_the_classic_tree_has_columns_by_cap_and_then_by_clock(plane, report, tmp_path):
     rows = [replace(m, energy_mj=100.0 + place) for place, m in enumerate(plane)]
     write_classic_csv(report(*rows), tmp_path)
     folders = {path.parent.name for path in tmp_path.glob("case1/*/results.csv")}
@@ -133,9 +132,7 @@ def test_the_classic_tree_has_columns_by_cap_and_then_by_clock(
     assert energies == [by_label[label] for label in ("450W", "700W", *outside)]
 
 
-def test_the_tidy_table_has_a_column_for_each_setting(
-    frugal_clock: list[Measurement], report: Make
-) -> None:
+def test_the_tidy_table_has_a_column_for_each_setting(frugal_clock, report):
     table = list(csv.DictReader(io.StringIO(tidy_csv(report(*frugal_clock)))))
     settings = ("cap", "power_limit_w", "sm_clock_mhz", "locked_sm_clock_min_mhz")
     assert [table[0][name] for name in settings] == ["450W", "450.0", "", ""]
@@ -143,7 +140,7 @@ def test_the_tidy_table_has_a_column_for_each_setting(
     assert (table[3]["effective_sm_clock_mhz"], table[3]["best_of"]) == ("1500.0", "energy edp")
 
 
-def test_a_cap_that_holds_back_without_a_lock_is_not_idle(at_clock: Make) -> None:
+def test_a_cap_that_holds_back_without_a_lock_is_not_idle(at_clock):
     rows = [
         at_clock(1, 3, 990, cap_binding=False),
         at_clock(1, 3, cap_binding=True),
@@ -153,7 +150,7 @@ def test_a_cap_that_holds_back_without_a_lock_is_not_idle(at_clock: Make) -> Non
     assert idle_caps(rows) == ["700W"]
 
 
-def test_of_many_setpoints_only_those_among_the_best_have_tables(at_clock: Make) -> None:
+def test_of_many_setpoints_only_those_among_the_best_have_tables(at_clock):
     rows = [
         at_clock(rank, cap, clock, time_ms=0.1 * rank + 100 / (clock or 1980), energy_mj=50.0 + cap)
         for rank in range(1, 7)
@@ -180,9 +177,8 @@ def frugal_clock(at_clock: Make) -> list[Measurement]:
     ]
 
 
-def test_what_the_best_clock_saves_has_an_interval(frugal_clock: list[Measurement]) -> None:
-    saving = clock_saving(frugal_clock, Metric.ENERGY)
-    assert saving is not None
+def test_what_the_best_clock_saves_has_an_interval(frugal_clock):
+    saving = best_of(frugal_clock).savings[Metric.ENERGY]
     assert saving.change == pytest.approx(-0.1)
     assert saving.low is not None
     assert saving.high is not None
@@ -194,20 +190,19 @@ def test_what_the_best_clock_saves_has_an_interval(frugal_clock: list[Measuremen
     )
 
 
-def test_without_a_lock_or_without_unlocked_clocks_there_is_no_saving(at_clock: Make) -> None:
-    assert clock_saving([at_clock(1, 3), at_clock(1, 5)], Metric.EDP) is None
-    assert clock_saving([at_clock(1, 3, 990), at_clock(1, 5, 990)], Metric.EDP) is None
+def test_without_a_lock_or_without_unlocked_clocks_there_is_no_saving(at_clock):
+    assert best_of([at_clock(1, 3), at_clock(1, 5)]).savings == {}
+    assert best_of([at_clock(1, 3, 990), at_clock(1, 5, 990)]).savings == {}
 
 
-def test_figures_without_intervals_save_without_an_interval(measured: Make) -> None:
+def test_figures_without_intervals_save_without_an_interval(measured):
     locked = replace(measured(1, 3, energy_mj=80.0), cap="450W-990MHz", sm_clock_mhz=990)
-    saving = clock_saving([measured(1, 3), locked], Metric.ENERGY)
-    assert saving is not None
+    saving = best_of([measured(1, 3), locked]).savings[Metric.ENERGY]
     assert (saving.change, saving.low, saving.high) == (pytest.approx(-0.2), None, None)
 
 
 @pytest.mark.slow
-def test_the_interval_of_the_saving_holds_although_the_best_are_chosen(at_clock: Make) -> None:
+def test_the_interval_of_the_saving_holds_although_the_best_are_chosen(at_clock):
     rng = np.random.default_rng(1)
     sd, runs, held = 0.01, 300, 0
     true = [100.0] * 6 + [90.0] * 6
@@ -222,17 +217,12 @@ def test_the_interval_of_the_saving_holds_although_the_best_are_chosen(at_clock:
             )
             for rank, energy in enumerate(true)
         ]
-        saving = clock_saving(rows, Metric.ENERGY)
-        assert saving is not None
-        assert saving.low is not None
-        assert saving.high is not None
+        saving = best_of(rows).savings[Metric.ENERGY]
         held += saving.low <= -0.1 <= saving.high
     assert held / runs >= 0.95
 
 
-def test_savings_are_in_the_terminal_the_markdown_and_the_json(
-    frugal_clock: list[Measurement], report: Make
-) -> None:
+def test_savings_are_in_the_terminal_the_markdown_and_the_json(frugal_clock, report):
     words = "-10.0 % (-10.3 % to -9.7 %): k01 at 700W-1500MHz, not k01 at 450W"
     lines = list(best_lines(frugal_clock, emulated=True))
     assert "best setpoint" in lines[1]
@@ -247,6 +237,6 @@ def test_savings_are_in_the_terminal_the_markdown_and_the_json(
     assert best["energy"]["caps"] == ["700W-1500MHz"]
 
 
-def test_a_saving_with_a_flag_is_marked(frugal_clock: list[Measurement]) -> None:
+def test_a_saving_with_a_flag_is_marked(frugal_clock):
     rows = [replace(m, validity=("host_gaps",)) if m.sm_clock_mhz else m for m in frugal_clock]
     assert "not k01 at 450W !" in "\n".join(best_lines(rows, emulated=False))

@@ -61,7 +61,7 @@ def half(m: Measurement, metric: Metric) -> float:
     return found.relative_half_width
 
 
-def test_figures_are_geometric_means(tmp_path: Path) -> None:
+def test_figures_are_geometric_means(tmp_path):
     one = kernels()
     runs = [run("1", one), run("2", [times(m, 1.21) for m in one])]
     paths = [tmp_path / f"{report.run.run_id}.json" for report in runs]
@@ -76,7 +76,7 @@ def test_figures_are_geometric_means(tmp_path: Path) -> None:
     assert mean.run.options["mean_of"] == "1, 2"
 
 
-def test_intervals_of_runs_that_agree_shrink_with_the_square_root_of_their_number() -> None:
+def test_intervals_of_runs_that_agree_shrink_with_the_square_root_of_their_number():
     one = kernels()
     mean = by_label(mean_of_runs([run(str(number), one) for number in range(4)]))
     for m in one:
@@ -86,7 +86,7 @@ def test_intervals_of_runs_that_agree_shrink_with_the_square_root_of_their_numbe
             )
 
 
-def test_intervals_of_runs_that_disagree_are_wider() -> None:
+def test_intervals_of_runs_that_disagree_are_wider():
     one = kernels()
     apart = [times(m, 1.05 if place % 2 else 1 / 1.05) for place, m in enumerate(one)]
     mean = by_label(mean_of_runs([run("1", one), run("2", apart)]))
@@ -95,7 +95,7 @@ def test_intervals_of_runs_that_disagree_are_wider() -> None:
         assert half(mean[m.kernel.label], Metric.TIME) < half(m, Metric.TIME)
 
 
-def test_one_kernel_far_apart_keeps_its_own_scatter() -> None:
+def test_one_kernel_far_apart_keeps_its_own_scatter():
     one = kernels()
     other = [times(one[0], 1.5), *one[1:]]
     mean = by_label(mean_of_runs([run("1", one), run("2", other)]))
@@ -108,7 +108,7 @@ def test_one_kernel_far_apart_keeps_its_own_scatter() -> None:
     levels=st.lists(st.floats(0.9, 1.1), min_size=3, max_size=3),
     lacking=st.lists(st.sampled_from(LABELS[5:]), max_size=3, unique=True),
 )
-def test_what_a_run_lacks_does_not_shift_a_kernel(levels: list[float], lacking: list[str]) -> None:
+def test_what_a_run_lacks_does_not_shift_a_kernel(levels, lacking):
     one = kernels()
     runs = [
         run(
@@ -133,11 +133,7 @@ def test_what_a_run_lacks_does_not_shift_a_kernel(levels: list[float], lacking: 
     ),
     st.sets(st.sampled_from(LABELS), max_size=3),
 )
-def test_whatever_the_runs_are_like_their_mean_can_be_read(
-    tmp_path_factory: pytest.TempPathFactory,
-    factors: list[list[tuple[float, float]]],
-    lacking: set[str],
-) -> None:
+def test_whatever_the_runs_are_like_their_mean_can_be_read(tmp_path_factory, factors, lacking):
     runs = []
     for number, of_kernels in enumerate(factors):
         made = [elsewhere(m, *of) for m, of in zip(kernels(number), of_kernels, strict=True)]
@@ -149,7 +145,7 @@ def test_whatever_the_runs_are_like_their_mean_can_be_read(
     assert load_report(path) == mean
 
 
-def test_a_kernel_that_failed_in_any_run_has_failed() -> None:
+def test_a_kernel_that_failed_in_any_run_has_failed():
     one = kernels()
     wrong = Measurement(
         one[0].node_id, one[0].workload, one[0].kernel, "correctness", one[0].cap, error="wrong"
@@ -159,7 +155,7 @@ def test_a_kernel_that_failed_in_any_run_has_failed() -> None:
     assert mean["k02"].measured
 
 
-def test_flagged_measurements_are_left_out_where_there_are_others() -> None:
+def test_flagged_measurements_are_left_out_where_there_are_others():
     one = kernels()
     doubtful = [times(m, 2.0).flagged("not_steady") for m in one]
     mean = mean_of_runs([run("1", one), run("2", doubtful)])
@@ -167,13 +163,13 @@ def test_flagged_measurements_are_left_out_where_there_are_others() -> None:
     assert not any(m.validity for m in mean.measurements)
 
 
-def test_what_is_flagged_in_all_runs_stays_flagged() -> None:
+def test_what_is_flagged_in_all_runs_stays_flagged():
     one = [m.flagged("not_steady") for m in kernels()]
     mean = mean_of_runs([run("1", one), run("2", one)])
     assert {m.validity for m in mean.measurements} == {("not_steady",)}
 
 
-def test_parts_of_one_run_are_one_run() -> None:
+def test_parts_of_one_run_are_one_run():
     one = kernels()
     parts = [run("1", one[:4]), run("1", one[4:])]
     with pytest.raises(Exception, match="at least two runs"):
@@ -182,9 +178,7 @@ def test_parts_of_one_run_are_one_run() -> None:
     assert len(mean.measurements) == len(one)
 
 
-def test_a_mean_is_a_baseline_and_finds_what_single_runs_do_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mean_is_a_baseline_and_finds_what_single_runs_do_not(tmp_path, capsys):
     rng = np.random.default_rng(4)
     measure = drawn_measurement(rng)
 
@@ -208,14 +202,14 @@ def test_a_mean_is_a_baseline_and_finds_what_single_runs_do_not(
     assert any("k01" in line for line in worse)
 
 
-def test_a_kernel_with_another_text_has_no_mean() -> None:
+def test_a_kernel_with_another_text_has_no_mean():
     one = kernels()
     other = [replace(m, kernel=replace(m.kernel, digest="another")) for m in one]
     with pytest.raises(Exception, match=r"has another kernel in one of these runs"):
         mean_of_runs([run("1", one), run("2", other)])
 
 
-def test_several_models_have_no_mean() -> None:
+def test_several_models_have_no_mean():
     stations = tuple(
         StationInfo(f"GPU-{name}", name, "host", "sm_90", False, {}, {})
         for name in ("NVIDIA H100", "NVIDIA H200")
@@ -225,15 +219,13 @@ def test_several_models_have_no_mean() -> None:
         mean_of_runs([mixed, run("2", kernels())])
 
 
-def test_one_run_is_refused_with_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_run_is_refused_with_a_sentence(tmp_path, capsys):
     write_json(run("1", kernels()), tmp_path / "1.json")
     assert main(["report", "--mean", str(tmp_path / "1.json")]) == 2
     assert "A mean needs at least two runs: name more of them." in capsys.readouterr().err
 
 
-def test_a_mean_of_figures_with_hardly_a_bound_can_be_read_back(tmp_path: Path) -> None:
+def test_a_mean_of_figures_with_hardly_a_bound_can_be_read_back(tmp_path):
     sides = [run(name, kernels()) for name in "12"]
     vague, *rest = sides[0].measurements
     vague = replace(vague, energy_mj_ci95=Interval(-1e300, 1e300))

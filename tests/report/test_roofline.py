@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from pytest_gpuenergy.record import (
 )
 from pytest_gpuenergy.report import Roofline, arithmetic, roofline, summary, tidy_csv
 
-Make = Callable[..., Any]
 H200 = "NVIDIA H200"
 CONV = {"kind": "conv2d", "dtype": "float32"}
 
@@ -41,19 +39,19 @@ def product(flops: int, moved: int, **changes: Any) -> Measurement:
     )
 
 
-def test_many_operations_a_byte_are_under_the_roof_of_arithmetic() -> None:
+def test_many_operations_a_byte_are_under_the_roof_of_arithmetic():
     found = roofline(product(33_450_000_000, 10_000_000), H200)
     assert found.gb_s == pytest.approx(10)
     assert found.flop_per_byte == pytest.approx(3345)
     assert (found.percent_of_peak, found.roof) == (pytest.approx(50), "compute")
 
 
-def test_few_operations_a_byte_are_under_the_roof_of_the_memory() -> None:
+def test_few_operations_a_byte_are_under_the_roof_of_the_memory():
     found = roofline(product(1_200_000_000, 1_200_000_000), H200)
     assert (found.percent_of_peak, found.roof) == (pytest.approx(25), "memory")
 
 
-def test_where_only_bytes_are_known_the_memory_is_the_roof() -> None:
+def test_where_only_bytes_are_known_the_memory_is_the_roof():
     found = roofline(product(0, 2_400_000_000, parameters={}), H200)
     assert (found.flop_per_byte, found.percent_of_peak) == (None, pytest.approx(50))
 
@@ -68,7 +66,7 @@ def test_where_only_bytes_are_known_the_memory_is_the_roof() -> None:
         ("bfloat16", 989.4),
     ],
 )
-def test_the_roof_is_that_of_the_declared_mode(mode: str, tflops: float) -> None:
+def test_the_roof_is_that_of_the_declared_mode(mode, tflops):
     item = product(10**10, 10, parameters={"kind": "gemm", "mode": mode})
     assert roofline(item, H200).percent_of_peak == pytest.approx(1e3 / tflops)
 
@@ -82,13 +80,11 @@ def test_the_roof_is_that_of_the_declared_mode(mode: str, tflops: float) -> None
         ({"x": "int32[4]"}, None),
     ],
 )
-def test_the_arithmetic_of_tensors_is_that_with_the_highest_peak(
-    shapes: dict[str, str], expected: str | None
-) -> None:
+def test_the_arithmetic_of_tensors_is_that_with_the_highest_peak(shapes, expected):
     assert arithmetic(product(1, 1, parameters={"kind": "contract", **shapes})) == expected
 
 
-def test_a_bound_that_allows_tf32_has_its_roof() -> None:
+def test_a_bound_that_allows_tf32_has_its_roof():
     loose = Correctness(1e-4, 1e-4, 2.0**-9, 2.0**-9, (0,))
     exact = Correctness(1e-7, 1e-7, 1e-5, 1e-5, (0,))
     assert arithmetic(product(1, 1, correctness=loose)) == "tf32"
@@ -105,17 +101,17 @@ def test_a_bound_that_allows_tf32_has_its_roof() -> None:
     ],
     ids=["unknown traffic", "undeclared type", "type without a peak", "no figures"],
 )
-def test_what_is_unknown_has_no_percentage(item: Measurement) -> None:
+def test_what_is_unknown_has_no_percentage(item):
     assert roofline(item, H200).percent_of_peak is None
 
 
 @pytest.mark.parametrize("name", ["Some other GPU", "", "NVIDIA H200 MIG 1g.18gb"])
-def test_an_unknown_card_has_a_data_rate_but_no_percentage(name: str) -> None:
+def test_an_unknown_card_has_a_data_rate_but_no_percentage(name):
     found = roofline(product(10**9, 10**6), name)
     assert found == Roofline(gb_s=pytest.approx(1), flop_per_byte=1000)
 
 
-def test_what_stays_in_the_l2_is_not_set_against_the_device_memory() -> None:
+def test_what_stays_in_the_l2_is_not_set_against_the_device_memory():
     small, large = (
         product(1, size, cache="hot") for size in (PEAKS[H200].l2_bytes, PEAKS[H200].l2_bytes + 1)
     )
@@ -124,7 +120,7 @@ def test_what_stays_in_the_l2_is_not_set_against_the_device_memory() -> None:
     assert roofline(product(10**9, 10**6, cache="hot"), H200).roof == "compute"
 
 
-def test_a_power_limit_does_not_lower_the_roof() -> None:
+def test_a_power_limit_does_not_lower_the_roof():
     free, held = (
         roofline(product(10**9, 10, enforced_power_limit_w=watts), H200) for watts in (700, 200)
     )
@@ -138,9 +134,7 @@ def test_a_power_limit_does_not_lower_the_roof() -> None:
     st.floats(1e-3, 0.5),
     st.sampled_from(sorted(PEAKS)),
 )
-def test_the_roof_is_the_lower_of_both_peaks(
-    flops: int, moved: int, time_ms: float, width: float, name: str
-) -> None:
+def test_the_roof_is_the_lower_of_both_peaks(flops, moved, time_ms, width, name):
     ends = Interval(time_ms * (1 - width), time_ms * (1 + width))
     found = roofline(product(flops, moved, time_ms=time_ms, time_ms_ci95=ends), name)
     peaks = PEAKS[name]
@@ -156,22 +150,22 @@ def test_the_roof_is_the_lower_of_both_peaks(
         assert interval.high / interval.low == pytest.approx(ends.high / ends.low)
 
 
-def test_every_emulated_model_has_peaks_with_a_source() -> None:
+def test_every_emulated_model_has_peaks_with_a_source():
     assert all(PEAKS[profile.name].source for profile in PROFILES.values())
     assert all(peaks.source for peaks in PEAKS.values())
 
 
-def test_tensor_cores_are_no_slower_than_cuda_cores() -> None:
+def test_tensor_cores_are_no_slower_than_cuda_cores():
     for name, peaks in PEAKS.items():
         known = [peaks.fp32_tflops, peaks.tf32_tflops, peaks.bf16_tflops]
         assert sorted(filter(None, known)) == list(filter(None, known)), name
 
 
-def test_older_drivers_names_are_known_too() -> None:
+def test_older_drivers_names_are_known_too():
     assert peaks_of("A100-SXM4-40GB") == PEAKS["NVIDIA A100-SXM4-40GB"]
 
 
-def test_the_tidy_table_has_them(report: Make, measured: Make) -> None:
+def test_the_tidy_table_has_them(report, measured):
     workload = WorkloadInfo("case1", CONV, 10**9, 10**6)
     (row,) = csv.DictReader(io.StringIO(tidy_csv(report(measured(1, workload="x")))))
     assert (row["gb_s"], row["flop_per_byte"], row["percent_of_peak"]) == ("2.0", "1000.0", "")
@@ -181,7 +175,7 @@ def test_the_tidy_table_has_them(report: Make, measured: Make) -> None:
     assert row["roof"] == "compute"
 
 
-def test_the_terminal_shows_them() -> None:
+def test_the_terminal_shows_them():
     item = product(
         33_450_000_000,
         10_000_000,

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
-from pytest_gpuenergy.report import json_document, load_report, report_schema, schema_document
+from pytest_gpuenergy.report import json_document, load_report, schema_document
 from pytest_gpuenergy.support import ReportError
 
-Make = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
-    schema = report_schema()
+    schema = json.loads(schema_document())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_the_published_schema_is_this_releases() -> None:
+def test_the_published_schema_is_this_releases():
     path = "docs/reference/report.schema.json"
     published = (ROOT / path).read_text(encoding="utf-8")
     assert published == schema_document(), f"gpuenergy report --schema {path}"
@@ -34,13 +31,11 @@ def test_the_published_schema_is_this_releases() -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "bench" / "results").glob("*/report.json")), ids=lambda p: p.parent.name
 )
-def test_bundled_reports_are_valid(validator: jsonschema.Draft202012Validator, path: Path) -> None:
+def test_bundled_reports_are_valid(validator, path):
     validator.validate(json.loads(path.read_text(encoding="utf-8")))
 
 
-def test_what_is_written_is_valid(
-    validator: jsonschema.Draft202012Validator, report: Make, measured: Make, failed: Make
-) -> None:
+def test_what_is_written_is_valid(validator, report, measured, failed):
     validator.validate(json.loads(json_document(report(measured(1), failed(2)))))
 
 
@@ -58,13 +53,7 @@ def test_what_is_written_is_valid(
     ],
     ids=str,
 )
-def test_schema_and_reader_refuse_the_same(
-    validator: jsonschema.Draft202012Validator,
-    report: Make,
-    measured: Make,
-    tmp_path: Path,
-    change: dict[str, object],
-) -> None:
+def test_schema_and_reader_refuse_the_same(validator, report, measured, tmp_path, change):
     document = json.loads(json_document(report(measured(1))))
     validator.validate(copy.deepcopy(document))
     document["measurements"][0] |= change
@@ -74,16 +63,12 @@ def test_schema_and_reader_refuse_the_same(
     assert not validator.is_valid(document)
 
 
-def test_fields_of_a_later_release_are_allowed(
-    validator: jsonschema.Draft202012Validator, report: Make, measured: Make
-) -> None:
+def test_fields_of_a_later_release_are_allowed(validator, report, measured):
     document = json.loads(json_document(report(measured(1))))
     document["measurements"][0]["later"] = 1
     validator.validate(document)
 
 
-def test_another_version_is_not_valid(
-    validator: jsonschema.Draft202012Validator, report: Make
-) -> None:
+def test_another_version_is_not_valid(validator, report):
     document = json.loads(json_document(report())) | {"schema_version": 2}
     assert not validator.is_valid(document)

@@ -1,18 +1,18 @@
-"""Workloads of different work that a bench has given one name, in every view."""
+"""What measurements are of, and the ids by which users name them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record import Measurement, WorkloadInfo
-from pytest_gpuenergy.report import Report, page_data, write_json
+from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.report import Report, page_data, with_item_names, write_json
 
 Make = Callable[..., Any]
 SMALL, LARGE = ("scale (x float32[64])", "scale (x float32[4096])")
@@ -31,9 +31,7 @@ def shared(report: Make, measured: Make) -> Report:
     return made
 
 
-def test_no_best_is_among_different_work(
-    shared: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_best_is_among_different_work(shared, tmp_path, capsys):
     write_json(shared, tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -50,7 +48,7 @@ def test_no_best_is_among_different_work(
     assert document["measurements"][0]["workload"]["name"] == "scale"
 
 
-def test_the_page_has_a_chart_for_each(shared: Report) -> None:
+def test_the_page_has_a_chart_for_each(shared):
     data = page_data(shared, shared)
     names = [SMALL, SMALL, LARGE]
     assert [row["workload"] for row in data["rows"]] == names
@@ -59,7 +57,7 @@ def test_the_page_has_a_chart_for_each(shared: Report) -> None:
     assert {row["known_as"] for row in data["rows"]} == {"scale"}  # as in the trend
 
 
-def test_the_work_is_told_by_all_in_which_it_differs(report: Make, measured: Make) -> None:
+def test_the_work_is_told_by_all_in_which_it_differs(report, measured):
     sizes = [(1, 1), (1, 2), (2, 1)]
     rows = [
         replace(
@@ -70,3 +68,32 @@ def test_the_work_is_told_by_all_in_which_it_differs(report: Make, measured: Mak
     ]
     names = [row["workload"] for row in page_data(report(*rows))["rows"]]
     assert names == [f"copy (m {m} n {n})" for n, m in sizes]
+
+
+@pytest.mark.parametrize(
+    ("expression", "changed"),
+    [
+        ("scale-b1-450W", "(test_scale[b1-450W])"),
+        ("scale-b1", "(test_scale[b1-200W] or test_scale[b1-450W])"),
+        ("not (scale-b1-200W and x)", "not ((test_scale[b1-200W]) and x)"),
+        ("b1-450W or test_scale", "b1-450W or test_scale"),
+        ("nothing and 450W", "nothing and 450W"),
+        ("", ""),
+    ],
+)
+def test_ids_become_the_names_of_their_items(measured, expression, changed):
+    label = KernelInfo("b1", "0" * 64, "source")
+    items = [
+        replace(
+            measured(None, cap, workload="scale"),
+            node_id=f"test_scale.py::test_scale[b1-{watts}W]",
+            kernel=label,
+        )
+        for cap, watts in ((1, 200), (3, 450))
+    ]
+    assert with_item_names(expression, items) == changed
+
+
+@given(st.text())
+def test_without_measurements_an_expression_stays_as_it_is(expression):
+    assert with_item_names(expression, []) == expression

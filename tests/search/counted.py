@@ -10,7 +10,7 @@ from pytest_gpuenergy.search import (
     LaunchPlan,
     ScalarSpec,
     TensorSpec,
-    work_of,
+    count_work,
 )
 
 N = 4096
@@ -57,6 +57,6 @@ def triton_spec(body: str, *, constants: dict[str, int] | None = None) -> Kernel
 
 def counted(spec: KernelSpec) -> KernelWork:
     """Return the work of a spec's baseline, whose text must be understood."""
-    found = work_of(spec.baseline, spec)
+    found = count_work(spec.baseline, spec)
     assert found is not None
     return found

@@ -17,14 +17,14 @@ from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.record import Metric, Peaks, peaks_of
 from pytest_gpuenergy.search import (
-    Bench,
-    Limit,
+    PowerCutoff,
     Result,
+    SearchBench,
     SearchNode,
     SpecWorkload,
     floor_ms,
     kernel_of,
-    limit_of,
+    power_cutoff,
     read_spec,
     workload_of,
 )
@@ -60,18 +60,18 @@ def test_an_unknown_card_has_no_peaks(tmp_path: Path) -> None:
 
 def test_seeds_are_drawn_anew_by_each_bench_of_a_real_gpu(tmp_path: Path) -> None:
     card: Any = SimpleNamespace(emulated=False)
-    bench = Bench(read_spec(write(tmp_path)), card, Metric.TIME)
-    assert bench.hidden_seeds("x") == bench.hidden_seeds("x")
-    assert bench.hidden_seeds("x") != replace(bench).hidden_seeds("x")
+    bench = SearchBench(read_spec(write(tmp_path)), card, Metric.TIME)
+    assert bench.hidden.seeds("x") == bench.hidden.seeds("x")
+    assert bench.hidden.seeds("x") != replace(bench).hidden.seeds("x")
 
 
 def test_seeds_of_the_emulated_gpu_depend_on_that_of_the_search(tmp_path: Path) -> None:
     card: Any = SimpleNamespace(emulated=True)
     spec = read_spec(write(tmp_path))
-    one, same, other = (Bench(spec, card, Metric.TIME, seed) for seed in (1, 1, 2))
-    assert one.hidden_seeds("x") == same.hidden_seeds("x")
-    assert one.hidden_seeds("x") != other.hidden_seeds("x")
-    assert one.hidden_seeds("x") != one.hidden_seeds("y")
+    one, same, other = (SearchBench(spec, card, Metric.TIME, seed) for seed in (1, 1, 2))
+    assert one.hidden.seeds("x") == same.hidden.seeds("x")
+    assert one.hidden.seeds("x") != other.hidden.seeds("x")
+    assert one.hidden.seeds("x") != one.hidden.seeds("y")
 
 
 FIGURES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(50, 700)), min_size=1, max_size=9)
@@ -92,7 +92,7 @@ def test_what_is_beyond_the_limit_is_not_the_best(
     figures: list[tuple[float, float]], metric: Metric, longer: float, power: float
 ) -> None:
     nodes = [node(metric, *one) for one in figures]
-    limit = limit_of(nodes, metric)
+    limit = power_cutoff(nodes, metric)
     assert limit is not None
     best = min(one.cost or 0.0 for one in nodes)
     least_w = min(power_w for _, power_w in figures)
@@ -102,7 +102,7 @@ def test_what_is_beyond_the_limit_is_not_the_best(
 @given(FIGURES, NEEDING_POWER)
 def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric: Metric) -> None:
     nodes = [node(metric, *one) for one in figures]
-    limit = limit_of(nodes, metric)
+    limit = power_cutoff(nodes, metric)
     best = min(nodes, key=lambda one: one.cost or 0.0)
     assert limit is not None
     assert best.time_ms is not None
@@ -110,18 +110,18 @@ def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric
 
 
 def test_there_is_none_without_power_or_figures() -> None:
-    assert limit_of([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
+    assert power_cutoff([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
     failed = SearchNode(id="s", parent=None, outcome="runtime", cost=None, time_ms=None)
-    assert limit_of([failed], Metric.EDP) is None
+    assert power_cutoff([failed], Metric.EDP) is None
 
 
 @pytest.mark.slow
 def test_a_slow_variant_has_an_assumed_power(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
-        bench = Bench(spec, device, Metric.EDP)
-        slow = bench.evaluate(spec.baseline, Limit(1e-6, 321.0))
-        fast = bench.evaluate(spec.baseline, Limit(1e6, 321.0))
+        bench = SearchBench(spec, device, Metric.EDP)
+        slow = bench.evaluate(spec.baseline, PowerCutoff(1e-6, 321.0))
+        fast = bench.evaluate(spec.baseline, PowerCutoff(1e6, 321.0))
     assert slow.time_ms is not None
     assert (slow.outcome, slow.power_w, slow.energy_mj) == ("correct", None, None)
     assert slow.cost == pytest.approx(321.0 * slow.time_ms**2)
@@ -135,14 +135,16 @@ LOW_W = 100.0
 """A limit under which the kernel takes a third longer."""
 
 
-def evaluated(folder: Path, objective: Metric = Metric.EDP, limit: Limit | None = None) -> Result:
+def evaluated(
+    folder: Path, objective: Metric = Metric.EDP, limit: PowerCutoff | None = None
+) -> Result:
     """Evaluate the baseline on a card whose low limit takes effect after the first moments."""
     spec = read_spec(write(folder))
     with pytest.MonkeyPatch.context() as patch:
         fault = {"enforced_limit": {"power_w": LOW_W, "after_s": 0.05}}
         patch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(fault))
         with EmulatedDevice() as device:
-            return Bench(spec, device, objective).evaluate(spec.baseline, limit)
+            return SearchBench(spec, device, objective).evaluate(spec.baseline, limit)
 
 
 @pytest.mark.slow
@@ -151,7 +153,7 @@ def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
         device.inject("enforced_limit", {"power_w": LOW_W})
-        bench = Bench(spec, device, Metric.EDP)
+        bench = SearchBench(spec, device, Metric.EDP)
         kernel = kernel_of(spec, spec.baseline, spec.sizes[0])
         workload = bench.workload(spec.sizes[0], device)
         subject = Subject("scale", kernel.short_digest)
@@ -170,11 +172,11 @@ def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
 def test_the_first_moments_decide_whether_power_is_measured(tmp_path: Path) -> None:
     burst_ms = evaluated(tmp_path).burst_time_ms
     assert burst_ms is not None
-    within = evaluated(tmp_path, limit=Limit(1.01 * burst_ms, 300.0))
+    within = evaluated(tmp_path, limit=PowerCutoff(1.01 * burst_ms, 300.0))
     assert within.time_ms is not None
     assert within.time_ms > 1.01 * burst_ms
     assert within.assumed_power_w is None
-    beyond = evaluated(tmp_path, limit=Limit(0.99 * burst_ms, 300.0))
+    beyond = evaluated(tmp_path, limit=PowerCutoff(0.99 * burst_ms, 300.0))
     assert (beyond.time_ms, beyond.assumed_power_w) == (burst_ms, 300.0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from pytest_gpuenergy.search import (
     CardModel,
     Costs,
     GraphExplorer,
-    Guide,
     KernelSpec,
     KernelWork,
     Region,
@@ -32,16 +30,7 @@ from pytest_gpuenergy.search import (
     Situation,
     State,
     Tactic,
-    changed,
-    costs_of,
-    dominant,
     improvement,
-    involvement,
-    power_w,
-    saved,
-    shares_of_energy,
-    shares_of_time,
-    situation_of,
 )
 
 CARD = CardModel(DEFAULT_PROFILE, 700.0)
@@ -62,14 +51,14 @@ WORKS = st.builds(
 
 
 def costs(work: KernelWork, dram_bytes: float = 0.0) -> Costs:
-    found = costs_of(work, CARD, dram_bytes)
+    found = CARD.costs(work, dram_bytes)
     assert found is not None
     return found
 
 
 def situation(work: KernelWork, time_s: float | None = None, card: CardModel = CARD) -> Situation:
     found = costs(work)
-    return situation_of(found, time_s or found.time_s, card)
+    return card.situation(found, time_s or found.time_s)
 
 
 def busy(**amounts: float) -> KernelWork:
@@ -80,7 +69,7 @@ def busy(**amounts: float) -> KernelWork:
 @given(st.dictionaries(st.sampled_from(REGIONS), st.floats(0, 2)), st.floats(1e-3, 1))
 def test_shares_of_time_add_up_to_one(busy_s: dict[Region, float], time_s: float) -> None:
     busy_s.pop("overlap", None)
-    shares = shares_of_time(busy_s, time_s)
+    shares = Situation(time_s, Costs(busy_s, 0.0, {}, 1), 0.0, False, 0.0).time_shares
     assert set(shares) == set(REGIONS)
     assert all(share >= 0 for share in shares.values())
     assert math.fsum(shares.values()) == pytest.approx(1)
@@ -109,7 +98,7 @@ def test_what_a_kernel_does_most_is_its_bottleneck(
 
 def test_device_memory_counts_as_memory() -> None:
     found = costs(busy(), dram_bytes=1e9)
-    assert dominant(shares_of_time(found.busy_s, found.time_s)) == "gmem"
+    assert CARD.situation(found, found.time_s).bottleneck == "gmem"
 
 
 def test_what_is_slower_than_the_model_waits() -> None:
@@ -119,18 +108,21 @@ def test_what_is_slower_than_the_model_waits() -> None:
 
 
 def test_a_launch_of_which_no_block_fits_has_no_costs() -> None:
-    assert costs_of(KernelWork(1, 128, shared_bytes=1 << 20), CARD, 0.0) is None
+    assert CARD.costs(KernelWork(1, 128, shared_bytes=1 << 20), 0.0) is None
 
 
 def test_energy_goes_to_what_moves_and_computes() -> None:
-    assert dominant(shares_of_energy(costs(busy(instructions=1e5)))) == "compute"
-    assert dominant(shares_of_energy(costs(busy(l2_bytes=1e6)))) == "gmem"
-    assert shares_of_energy(costs(busy())) == dict.fromkeys(REGIONS, 0.0)
+    computes, moves = (
+        situation(busy(**some)) for some in ({"instructions": 1e5}, {"l2_bytes": 1e6})
+    )
+    assert computes.energy_shares["compute"] == 1
+    assert moves.energy_shares["gmem"] == 1
+    assert situation(busy()).energy_shares == dict.fromkeys(REGIONS, 0.0)
 
 
 @given(st.floats(0, 100))
 def test_power_is_between_that_of_an_idle_card_and_its_limit(activity: float) -> None:
-    assert DEFAULT_PROFILE.idle_w <= power_w(activity, CARD) <= DEFAULT_PROFILE.default_limit_w
+    assert DEFAULT_PROFILE.idle_w <= CARD.power_w(activity) <= DEFAULT_PROFILE.default_limit_w
 
 
 @given(WORKS, st.floats(1e-7, 1), st.sampled_from(METRICS))
@@ -138,27 +130,27 @@ def test_what_does_not_change_gains_nothing(
     work: KernelWork, time_s: float, metric: Metric
 ) -> None:
     same = costs(work)
-    assert saved(situation_of(same, time_s, CARD), same, same, metric) == pytest.approx(0, abs=1e-9)
-    assert changed(same, same) == frozenset()
+    assert CARD.situation(same, time_s).saved(same, same, metric) == pytest.approx(0, abs=1e-9)
+    assert same.changed(same) == frozenset()
 
 
 @given(WORKS, WORKS, st.sampled_from(METRICS))
 def test_gains_are_finite(one: KernelWork, two: KernelWork, metric: Metric) -> None:
     before = costs(one)
-    assert abs(saved(situation_of(before, 1e-3, CARD), before, costs(two), metric)) <= 3
+    assert abs(CARD.situation(before, 1e-3).saved(before, costs(two), metric)) <= 3
 
 
 def test_work_that_vanishes_gains_no_more_than_is_believed() -> None:
     before = busy(instructions=1e5)
     found = costs(before)
-    assert saved(situation(before, 1e-5), found, costs(busy()), Metric.EDP) == 3
+    assert situation(before, 1e-5).saved(found, costs(busy()), Metric.EDP) == 3
 
 
 def saved_gain(
     before: KernelWork, after: KernelWork, metric: Metric, *, limit_w: float = 700.0
 ) -> float:
     card = CardModel(DEFAULT_PROFILE, limit_w)
-    return saved(situation(before, card=card), costs(before), costs(after), metric)
+    return situation(before, card=card).saved(costs(before), costs(after), metric)
 
 
 def test_only_what_is_the_bottleneck_gains_time() -> None:
@@ -191,14 +183,14 @@ def test_at_the_power_limit_waiting_less_saves_nothing() -> None:
 
 def test_a_measured_power_tells_whether_the_limit_binds() -> None:
     found = costs(busy(instructions=1e5))
-    assert situation_of(found, 1e-3, CARD, measured_w=699.0).limited
-    assert not situation_of(found, 1e-3, CARD, measured_w=400.0).limited
-    assert not situation_of(found, 1e-3, CardModel(DEFAULT_PROFILE), measured_w=699.0).limited
+    assert CARD.situation(found, 1e-3, measured_w=699.0).limited
+    assert not CARD.situation(found, 1e-3, measured_w=400.0).limited
+    assert not CardModel(DEFAULT_PROFILE).situation(found, 1e-3, measured_w=699.0).limited
 
 
 def test_a_profile_takes_the_place_of_the_estimate() -> None:
     found = costs(busy(instructions=1e5))
-    profiled = situation_of(found, 1e-3, CARD, used={"compute": 0.1, "smem": 0.8})
+    profiled = CARD.situation(found, 1e-3, used={"compute": 0.1, "smem": 0.8})
     assert profiled.bottleneck == "smem"
     assert profiled.time_shares["overlap"] == pytest.approx(0.2)
 
@@ -206,18 +198,18 @@ def test_a_profile_takes_the_place_of_the_estimate() -> None:
 def test_a_move_can_change_what_it_relieves_and_no_more_than_the_contract_leaves() -> None:
     found = situation(busy(instructions=1e5))
     all_of_it = dict.fromkeys(REGIONS, 1.0)
-    most = involvement(found, ["compute"], all_of_it, Metric.TIME)
+    most = found.involvement(["compute"], all_of_it, Metric.TIME)
     assert most == pytest.approx(found.time_shares["compute"])
-    assert involvement(found, ["atomics"], all_of_it, Metric.TIME) == 0
+    assert found.involvement(["atomics"], all_of_it, Metric.TIME) == 0
     half = {**all_of_it, "compute": 0.5}
-    assert involvement(found, ["compute"], half, Metric.TIME) == pytest.approx(most / 2)
-    assert involvement(found, REGIONS, all_of_it, Metric.EDP) > most
+    assert found.involvement(["compute"], half, Metric.TIME) == pytest.approx(most / 2)
+    assert found.involvement(REGIONS, all_of_it, Metric.EDP) > most
 
 
 def test_a_move_that_changes_a_unit_is_seen() -> None:
     before = costs(busy(instructions=1e5, serial=1e4))
     after = costs(busy(instructions=5e4, serial=5e3, functions=1e6))
-    assert changed(before, after) == {"compute", "sfu", "overlap"}
+    assert before.changed(after) == {"compute", "sfu", "overlap"}
 
 
 def test_a_card_is_known_by_its_name_or_taken_for_a_similar_one() -> None:
@@ -377,7 +369,7 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
             [move_named("cache_policy_cg")],
             seed=0,
             parameters=SearchParameters(min_pred_gain=least),
-            guide=Guide(prior, Path),
+            prior=prior,
         )
         explorer.learn(FUNCTIONS.baseline, result_of(prior, FUNCTIONS.baseline))
         tried.append(explorer.propose() is not None)
@@ -390,8 +382,6 @@ def test_the_least_gain_is_a_fraction_of_the_cost(
 ) -> None:
     prior = prior_of(MEMORY)
     monkeypatch.setattr(prior, "gain", lambda *_: gain)
-    explorer = GraphExplorer(
-        MEMORY, [move_named("cache_policy_cg")], seed=0, guide=Guide(prior, Path)
-    )
+    explorer = GraphExplorer(MEMORY, [move_named("cache_policy_cg")], seed=0, prior=prior)
     explorer.learn(MEMORY.baseline, result_of(prior, MEMORY.baseline))
     assert (explorer.propose() is not None) == tried

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, strategies as st
 from move_checks import move_named, spec_of
 from moved_triton import add_of
 from msgspec.structs import replace
@@ -83,6 +84,29 @@ def sources(condition: str) -> tuple[str, list[str]]:
     return source, [one.state.source for one in move.applications(spec.baseline, spec)]
 
 
+EXPRESSIONS = st.recursive(
+    st.one_of(st.integers(0, 20).map(str), st.sampled_from(["n", "step", "threadIdx.x"])),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(
+        lambda parts: f"({' '.join(parts)})"
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS, st.sampled_from(["<", "<=", ">", ">="]), EXPRESSIONS)
+def test_a_condition_that_goes_is_the_same_for_all_threads_and_sizes(
+    left: str, sign: str, right: str
+) -> None:
+    condition = f"{left} {sign} {right}"
+    _, changed = sources(condition)
+    code = compile(condition.replace("threadIdx.x", "thread"), "condition", "eval")
+    for text in changed:
+        holds = "y[threadIdx.x] = x[threadIdx.x];" in text
+        for n in (64, 96):
+            for thread in range(64):
+                assert eval(code, {"n": n, "step": 32, "thread": thread}) is holds
+
+
 @pytest.mark.parametrize("condition", ALWAYS)
 def test_a_condition_that_always_holds_is_recognized(condition: str) -> None:
     source, (changed,) = sources(condition)
@@ -126,26 +150,27 @@ OTHER_MASKS = [
 ]
 
 
+def unmasked(*changes: tuple[str, str]) -> list[str]:
+    """What the move makes of masked additions whose text is changed."""
+    spec = add_of(128, 640)
+    source = spec.source
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    state = replace(spec.baseline, source=source)
+    move = move_named("pad_tail_and_mask")
+    return [one.state.source for one in move.applications(state, spec)]
+
+
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_mask_that_always_holds_is_recognized(mask: str) -> None:
-    spec = add_of(128, 640)
-    source = spec.source.replace("mask = offs < n", f"mask = {mask}")
-    (one,) = move_named("pad_tail_and_mask").applications(
-        replace(spec.baseline, source=source), replace(spec, source=source)
-    )
-    assert "tl.store(out_ptr + offs, x + y)" in one.state.source
+    (text,) = unmasked(("mask = offs < n", f"mask = {mask}"))
+    assert "tl.store(out_ptr + offs, x + y)" in text
 
 
 @pytest.mark.parametrize("mask", OTHER_MASKS)
 def test_a_mask_that_may_fail_is_left_alone(mask: str) -> None:
-    spec = add_of(128, 640)
-    source = spec.source.replace("mask = offs < n", f"mask = {mask}")
-    source = source.replace("mask=(offs < n)", "mask=mask")
-    state = replace(spec.baseline, source=source)
-    assert (
-        list(move_named("pad_tail_and_mask").applications(state, replace(spec, source=source)))
-        == []
-    )
+    assert not unmasked(("mask = offs < n", f"mask = {mask}"), ("mask=(offs < n)", "mask=mask"))
 
 
 @pytest.mark.parametrize(
@@ -153,9 +178,10 @@ def test_a_mask_that_may_fail_is_left_alone(mask: str) -> None:
     [("x_ptr + offs, mask=mask", "*[x_ptr + offs, mask]"), ("mask=mask)  # one", "**more)  # one")],
 )
 def test_a_load_whose_arguments_are_hidden_is_left_alone(old: str, new: str) -> None:
-    spec = add_of(128, 640)
-    assert old in spec.source
-    source = spec.source.replace(old, new)
-    state = replace(spec.baseline, source=source)
-    (one,) = move_named("pad_tail_and_mask").applications(state, replace(spec, source=source))
-    assert new in one.state.source
+    (text,) = unmasked((old, new))
+    assert new in text
+
+
+def test_a_mask_within_a_masked_store_stays_when_that_of_the_store_goes() -> None:
+    (text,) = unmasked(("x + y, mask=mask", "tl.load(x_ptr, mask=mask), mask=mask"))
+    assert "tl.store(out_ptr + offs, tl.load(x_ptr, mask=mask))" in text

@@ -11,21 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cheat_candidates import (
-    FOLDER,
-    KNOWN_SEEDS,
-    RIGHT_BUT_READS,
-    SPEC,
-    WHOLE_BLOCKS,
-    candidate,
-)
+from cheat_candidates import FOLDER, KNOWN_SEEDS, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, KernelSpec, Result, State, additions, outputs_read
-from pytest_gpuenergy.search.trust import variant_refusals
+from pytest_gpuenergy.search import KernelSpec, Result, SearchBench, State, additions, outputs_read
+from pytest_gpuenergy.search.validation import hidden_inputs, variant_refusals
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
 NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"
@@ -89,13 +82,13 @@ def device() -> Iterator[EmulatedDevice]:
 
 
 @pytest.fixture(scope="module")
-def bench(device: EmulatedDevice) -> Bench:
+def bench(device: EmulatedDevice) -> SearchBench:
     """Return one bench for all candidates, as in a search."""
-    return Bench(SPEC, device, Metric.TIME)
+    return SearchBench(SPEC, device, Metric.TIME)
 
 
 def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec) -> Result:
-    return Bench(spec, device, Metric.TIME).evaluate(state)
+    return SearchBench(spec, device, Metric.TIME).evaluate(state)
 
 
 def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
@@ -106,7 +99,7 @@ def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
 
 
 @pytest.mark.slow
-def test_an_honest_kernel_is_correct(bench: Bench) -> None:
+def test_an_honest_kernel_is_correct(bench: SearchBench) -> None:
     assert bench.evaluate(candidate("honest")).outcome == "correct"
 
 
@@ -125,7 +118,7 @@ def test_the_text_shows_what_a_kernel_keeps_from_launch_to_launch(name: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KEEPS_SOMETHING))
-def test_a_cheat_that_keeps_something_is_refused_by_its_text(bench: Bench, name: str) -> None:
+def test_a_cheat_that_keeps_something_is_refused_by_its_text(bench: SearchBench, name: str) -> None:
     found = bench.evaluate(candidate(name))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "adds the file-scope variable __device__" in str(found.message)
@@ -137,7 +130,7 @@ def test_the_text_shows_that_a_kernel_reads_its_output(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(bench: Bench) -> None:
+def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(bench: SearchBench) -> None:
     found = bench.evaluate(candidate(RIGHT_BUT_READS))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "may read what c held before, which its baseline does not" in str(found.message)
@@ -154,7 +147,7 @@ def test_a_variant_may_read_an_output_that_its_baseline_reads(device: EmulatedDe
 @pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_cheat_is_refused_by_its_results(bench: Bench, name: str) -> None:
+def test_a_cheat_is_refused_by_its_results(bench: SearchBench, name: str) -> None:
     found = bench.evaluate(candidate(name))
     outcome = "compile" if name == "writes_on_another_stream" else "correctness"
     assert (found.outcome, found.cost) == (outcome, None)
@@ -173,13 +166,13 @@ def test_a_cheat_is_refused_by_its_results(bench: Bench, name: str) -> None:
 def test_a_cheat_is_refused_where_the_baseline_is_the_reference(
     device: EmulatedDevice, name: str
 ) -> None:
-    bench = Bench(replace(SPEC, reference={}), device, Metric.TIME)
+    bench = SearchBench(replace(SPEC, reference={}), device, Metric.TIME)
     assert bench.evaluate(candidate("honest")).outcome == "correct"
     assert bench.evaluate(candidate(name)).outcome == "correctness"
 
 
 @pytest.mark.slow
-def test_a_launch_that_leaves_blocks_out_is_refused(bench: Bench) -> None:
+def test_a_launch_that_leaves_blocks_out_is_refused(bench: SearchBench) -> None:
     launch = replace(SPEC.launch, grid=("N // block_x", "M // block_y - 1"))
     found = bench.evaluate(replace(SPEC.baseline, launch=launch))
     assert found.outcome == "correctness"
@@ -192,7 +185,7 @@ class TestWhatTheCheatsWouldGain:
     def test_one_that_knows_the_seeds_is_wrong_for_the_sparse_drawings(
         self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Bench, "hidden_seeds", lambda *_: KNOWN_SEEDS)
+        monkeypatch.setattr(hidden_inputs.Hidden, "seeds", lambda *_: KNOWN_SEEDS)
         spec = replace(SPEC, other_sizes=False)
         assert evaluated(device, candidate("knows_the_seed"), spec).outcome == "correctness"
 
@@ -226,7 +219,7 @@ def test_what_only_the_text_shows_has_right_results(device: EmulatedDevice, name
 
 @pytest.mark.slow
 def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: SearchBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created: list[tuple[str, Any]] = []
     filled: list[tuple[Any, Any]] = []
@@ -257,7 +250,7 @@ def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize(("more", "outcome"), [(0, "correct"), (4, "constraints")])
 def test_machine_code_with_more_variables_than_the_baselines_is_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
+    bench: SearchBench, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
 ) -> None:
     def variable_bytes(_: EmulatedDevice, kernel: Any) -> int:
         return 16 + more * (kernel.origin.details["state"] != SPEC.baseline.id)

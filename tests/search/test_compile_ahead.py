@@ -12,15 +12,8 @@ from kernel_specs import SOURCE, launch_with, optimize, spec_with, state_of, wri
 from spaces import DrawnSpace, drawn_spaces, run
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.search import (
-    Bench,
-    GraphExplorer,
-    GraphStrategy,
-    Result,
-    State,
-    foreseen,
-)
-from pytest_gpuenergy.search.running import search as search_module
+from pytest_gpuenergy.search import GraphExplorer, GraphStrategy, Result, SearchBench, State
+from pytest_gpuenergy.search.running import kernel_search
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 3))
@@ -29,9 +22,9 @@ def test_looking_ahead_changes_nothing(space: DrawnSpace, seed: int, count: int)
     strategy = GraphStrategy(space, seed=seed)
     found = []
     while proposal := strategy.propose():
-        foreseen(strategy, lambda _: (), count)
+        strategy.foreseen(lambda _: (), count)
         strategy.learn(proposal, space.cost(proposal))
-        foreseen(strategy, space.actions, count)
+        strategy.foreseen(space.actions, count)
         found.append(proposal.state)
     assert found == expected
 
@@ -42,7 +35,7 @@ def test_when_no_result_is_outstanding_the_next_state_is_foreseen(
 ) -> None:
     strategy = GraphStrategy(space, seed=seed)
     while True:
-        ahead = foreseen(strategy, space.actions, 1)
+        ahead = strategy.foreseen(space.actions, 1)
         proposal = strategy.propose()
         assert [one.state for one in ahead] == ([] if proposal is None else [proposal.state])
         if proposal is None:
@@ -56,7 +49,7 @@ def test_only_states_that_were_never_proposed_are_foreseen(
 ) -> None:
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
-        ahead = [one.state for one in foreseen(strategy, space.actions, count)]
+        ahead = [one.state for one in strategy.foreseen(space.actions, count)]
         assert len(ahead) == len(set(ahead)) <= count
         assert not set(ahead) & set(strategy.graph.nodes)
         strategy.learn(proposal, space.cost(proposal))
@@ -67,7 +60,7 @@ def test_unknown_actions_need_not_be_asked_for(space: DrawnSpace, seed: int) -> 
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
         asked = len(space.asked)
-        foreseen(strategy, lambda _: (), 3)
+        strategy.foreseen(lambda _: (), 3)
         assert len(space.asked) == asked
         strategy.learn(proposal, space.cost(proposal))
 
@@ -77,24 +70,24 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = write(tmp_path)
-    monkeypatch.setattr(search_module, "_AHEAD", 0)
+    monkeypatch.setattr(kernel_search, "_AHEAD", 0)
     assert optimize(spec, tmp_path / "one", "--budget-builds", "3") == 0
     monkeypatch.undo()
 
     prepared: list[str] = []
     early: list[bool] = []
-    prepare, evaluate = EmulatedDevice.prepare, Bench.evaluate
+    prepare, evaluate = EmulatedDevice.prepare, SearchBench.evaluate
 
     def noted(device: EmulatedDevice, kernels: Sequence[Any]) -> None:
         prepared.extend(kernel.origin.details["state"] for kernel in kernels)
         prepare(device, kernels)
 
-    def timed(bench: Bench, state: State, *limit: Any) -> Result:
+    def timed(bench: SearchBench, state: State, *limit: Any) -> Result:
         early.append(prepared.count(state.id) > len(bench.spec.sizes))
         return evaluate(bench, state, *limit)
 
     monkeypatch.setattr(EmulatedDevice, "prepare", noted)
-    monkeypatch.setattr(Bench, "evaluate", timed)
+    monkeypatch.setattr(SearchBench, "evaluate", timed)
     assert optimize(spec, tmp_path / "other", "--budget-builds", "3") == 0
     assert sum(early) >= 2
     assert state_of(tmp_path / "one") == state_of(tmp_path / "other")

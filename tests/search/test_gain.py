@@ -19,19 +19,19 @@ from pytest_gpuenergy.record import METRICS, Conditions, Estimate, Metric
 from pytest_gpuenergy.search import (
     LASTING_SD,
     ROUNDS,
-    Bench,
     Confirmation,
     OwnProcess,
+    SearchBench,
     SearchNode,
     VariantGain,
     compare,
-    gain_of,
     is_out_of_reach,
     is_worth_comparing,
+    judge_rounds,
     proven_change,
     read_spec,
 )
-from pytest_gpuenergy.search.trust import gain as gain_module
+from pytest_gpuenergy.search.running import confirmation
 
 UNKNOWN = Conditions(None, None, None, None, None)
 RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
@@ -73,23 +73,23 @@ def turns(ratio: float, *, flags: tuple[str, ...] = ()) -> Turns:
 
 
 def test_a_gain_beyond_what_lasts_is_accepted_and_a_smaller_one_is_not() -> None:
-    accepted = gain_of("a", turns(0.99), Metric.TIME, candidates=50)
+    accepted = judge_rounds("a", turns(0.99), Metric.TIME, candidates=50)
     assert accepted.accepted
     assert accepted.ratio_intervals[Metric.TIME].high < 1
-    assert not gain_of("a", turns(0.995), Metric.TIME, candidates=50).accepted
-    assert gain_of("a", turns(0.995), Metric.TIME, candidates=1).accepted
+    assert not judge_rounds("a", turns(0.995), Metric.TIME, candidates=50).accepted
+    assert judge_rounds("a", turns(0.995), Metric.TIME, candidates=1).accepted
 
 
 def test_a_flagged_round_needs_a_larger_gain() -> None:
-    found = gain_of("a", turns(0.95, flags=("interval_wide",)), Metric.TIME, candidates=2)
+    found = judge_rounds("a", turns(0.95, flags=("interval_wide",)), Metric.TIME, candidates=2)
     assert not found.accepted
     assert found.reasons == ("flagged: interval_wide",)
     larger = turns(0.9, flags=("interval_wide",))
-    assert gain_of("a", larger, Metric.TIME, candidates=2).accepted
+    assert judge_rounds("a", larger, Metric.TIME, candidates=2).accepted
 
 
 def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
-    found = gain_of("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
+    found = judge_rounds("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
     order = [(one.round, one.side) for one in found.turns]
     assert order[:4] == [(1, "baseline"), (1, "variant"), (2, "variant"), (2, "baseline")]
     assert len(found.turns) == 12
@@ -152,11 +152,11 @@ def compared() -> list[str]:
 def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gains:
     """Return a function that compares 12 variants with a baseline; no gain is accepted."""
 
-    def found(_: Bench, state: str, *, candidates: int, **__: object) -> VariantGain:
+    def found(_: SearchBench, state: str, *, candidates: int, **__: object) -> VariantGain:
         compared.append(state)
         return VariantGain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
-    monkeypatch.setattr(gain_module, "compare", found)
+    monkeypatch.setattr(confirmation, "compare", found)
     bench: Any = SimpleNamespace(
         objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
     )
@@ -208,7 +208,7 @@ def test_nothing_is_compared_once_it_is_stopped(gains: Gains, compared: list[str
 def test_a_comparison_of_equals_ends_early(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
-        gain = compare(Bench(spec, device, Metric.EDP), spec.baseline, candidates=12)
+        gain = compare(SearchBench(spec, device, Metric.EDP), spec.baseline, candidates=12)
     assert gain is not None
     assert not gain.accepted
     assert gain.ended_early

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
-from dataclasses import replace
 
-import msgspec
 import pytest
-from hypothesis import assume, example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
 from pytest_gpuenergy.search import (
@@ -18,17 +15,10 @@ from pytest_gpuenergy.search import (
     GraphStrategy,
     Incumbent,
     SearchParameters,
-    StoredSearch,
 )
-from pytest_gpuenergy.support import InputError
 
 SEEDS = st.integers(0, 5)
 WORKERS = st.integers(1, 4)
-
-
-def stored(explorer: GraphStrategy) -> StoredSearch:
-    """Return a search as it is read from a file."""
-    return msgspec.json.decode(msgspec.json.encode(explorer.record()), type=StoredSearch)
 
 
 @given(drawn_spaces(), WORKERS, SEEDS)
@@ -71,54 +61,13 @@ def test_running_evaluations_are_counted_along_their_paths(
     running = [found for _ in range(workers) if (found := explorer.propose())]
     root = explorer.graph.nodes.get(space.root)
     assert (root.running if root else 0) == len(running)
-    for proposal in reversed(running):
-        explorer.abandon(proposal)
-    assert all(node.running == 0 for node in explorer.graph.nodes.values())
-
-
-COUNTED_ONCE = DrawnSpace(
-    [[9, 0, 4, 1, 2], [], [], [], [0, 10], *[[] for _ in range(6)]],
-    [1.0, None, None, None, 0.25, *[None] * 6],
-    {(0, 9): 0.05},
-)
-"""Whose second good state is expanded after its way was observed."""
-
-
-@given(drawn_spaces(), SEEDS, st.integers(0, 12))
-@example(COUNTED_ONCE, 1, 4)
-def test_a_resumed_search_goes_on_like_one_that_was_never_interrupted(
-    space: DrawnSpace, seed: int, most: int
-) -> None:
-    whole = run(GraphStrategy(space, seed=seed), space)
-    explorer = GraphStrategy(space, seed=seed)
-    first = run(explorer, space, most)
-    again = GraphStrategy.resumed(space, stored(explorer))
-    assert again.incumbent == explorer.incumbent
-    assert first + run(again, space) == whole
-
-
-@given(drawn_spaces(), SEEDS, st.integers(1, 12), WORKERS)
-def test_what_was_running_when_a_search_died_is_proposed_again(
-    space: DrawnSpace, seed: int, most: int, workers: int
-) -> None:
-    explorer = GraphStrategy(space, seed=seed)
-    done = run(explorer, space, most)
-    lost = [found.state for _ in range(workers) if (found := explorer.propose())]
-    again = GraphStrategy.resumed(space, stored(explorer))
-    rest = run(again, space)
-    assert set(lost) <= set(rest)
-    for node in again.graph.nodes.values():
-        assert [node.running, *(edge.running for edge in node.edges or [])].count(0) == 1 + len(
-            node.edges or []
-        )
-    assert sorted(done + rest) == sorted(space.reachable())
 
 
 @given(drawn_spaces(), SEEDS, st.integers(0, 6), st.permutations([0, 1, 2]))
 def test_results_may_come_in_any_order(
     space: DrawnSpace, seed: int, most: int, order: list[int]
 ) -> None:
-    def learned(places: list[int]) -> StoredSearch:
+    def learned(places: list[int]) -> list[tuple[str, GraphNode]]:
         explorer = GraphStrategy(space, seed=seed)
         run(explorer, space, most)
         running = [found for _ in places if (found := explorer.propose())]
@@ -126,7 +75,7 @@ def test_results_may_come_in_any_order(
             if place < len(running):
                 explorer.learn(running[place], space.cost(running[place]))
         run(explorer, space, 3)
-        return stored(explorer)
+        return [*explorer.graph.nodes.items()]
 
     assert learned(order) == learned([0, 1, 2])
 
@@ -291,17 +240,6 @@ def test_nothing_is_proposed_before_the_baseline_is_known() -> None:
     assert explorer.propose() is not None
 
 
-def test_an_abandoned_state_is_proposed_again() -> None:
-    space = grid(1, 2)
-    explorer = GraphStrategy(space)
-    run(explorer, space, 1)
-    proposal = explorer.propose()
-    assert proposal is not None
-    assert explorer.propose() is None
-    explorer.abandon(proposal)
-    assert explorer.propose() == proposal
-
-
 def test_a_result_is_learned_once() -> None:
     space = grid(1, 2)
     explorer = GraphStrategy(space)
@@ -312,8 +250,6 @@ def test_a_result_is_learned_once() -> None:
     explorer.learn(proposal, 1.0)
     with pytest.raises(ValueError, match="'s0' is outstanding"):
         explorer.learn(proposal, 1.0)
-    with pytest.raises(ValueError, match="'s0' is outstanding"):
-        explorer.abandon(proposal)
 
 
 def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
@@ -324,55 +260,6 @@ def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
         found = run(GraphStrategy(star, SearchParameters(root_noise_eps=0), seed=seed), star)
         places = [place for place, state in enumerate(found) if int(state[1:]) % 3 == 0 and place]
         assert places == list(range(places[0], places[0] + 4))
-
-
-VALUES = [None, 0, 1, -1, 10**9, 1e300, "good", "failed", "running", [], True]
-
-
-@given(drawn_spaces(), SEEDS, st.integers(1, 12), st.data())
-def test_a_damaged_search_is_resumed_or_refused_in_one_sentence(
-    space: DrawnSpace, seed: int, most: int, data: st.DataObject
-) -> None:
-    explorer = GraphStrategy(space, seed=seed)
-    run(explorer, space, most)
-    document = msgspec.to_builtins(explorer.record())
-    nodes = document["graph"]["nodes"]
-    node = nodes[data.draw(st.sampled_from(sorted(nodes)))]
-    places = [node, *(node["edges"] or [])]
-    place = data.draw(st.sampled_from(places))
-    name, value = data.draw(st.sampled_from(sorted(place))), data.draw(st.sampled_from(VALUES))
-    assume(name != "child" or not isinstance(value, str))  # only the space knows which there are
-    place[name] = value
-    try:
-        record = msgspec.convert(document, StoredSearch)
-    except msgspec.ValidationError:
-        return
-    with suppress(InputError):
-        run(GraphStrategy.resumed(space, record), space)
-
-
-def test_a_state_without_a_way_to_it_is_refused() -> None:
-    space = grid(2, 2)
-    explorer = GraphStrategy(space)
-    run(explorer, space)
-    record = stored(explorer)
-    record.graph.nodes["s0"].edges = []
-    with pytest.raises(InputError, match="no way leads to 's"):
-        GraphStrategy.resumed(space, record)
-
-
-def test_a_resumed_search_has_the_experience_of_the_first() -> None:
-    costs = [1.0, *(0.5 if head % 3 == 0 else 2.0 for head in range(1, 13))]
-    star = DrawnSpace([list(range(1, 13)), *[[] for _ in range(12)]], costs)
-    for seed in range(5):
-        whole = run(GraphStrategy(star, seed=seed), star)
-        for most in range(len(whole)):
-            explorer = GraphStrategy(star, seed=seed)
-            run(explorer, star, most)
-            assert (
-                run(GraphStrategy.resumed(star, stored(explorer)), star, 1)
-                == whole[most : most + 1]
-            )
 
 
 def test_nothing_is_worth_less_than_a_failure() -> None:
@@ -393,15 +280,6 @@ def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean() 
         order = run(explorer, space)
         found[share] = next(state for state in order if state in ("s11", "s12"))
     assert found[1.0] != found[0.0]
-
-
-def test_a_search_is_not_resumed_from_another_kernel() -> None:
-    space = grid(2, 2)
-    explorer = GraphStrategy(space)
-    record = explorer.record()
-    other = replace(grid(2, 2), root="s3")
-    with pytest.raises(InputError, match=r"began at 's0', not at 's3'"):
-        GraphStrategy.resumed(other, record)
 
 
 @settings(max_examples=20)

@@ -13,33 +13,20 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from kernel_specs import SOURCE, spec_with, write
-from llm_server import (
-    LlmServer,
-    answers,
-    drips,
-    fails,
-    hangs,
-    llm_server,
-    redirects,
-    says,
-    sends,
-)
+from llm_server import LlmServer, answers, drips, fails, hangs, llm_server, redirects, says, sends
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     VOCABULARY,
-    AnswerLog,
     Application,
     Consultant,
-    Context,
     Endpoint,
     KernelSpec,
     LlmMoves,
     LlmSettings,
     Prices,
     Protocol,
-    Refusal,
     Reply,
     Result,
     SearchNode,
@@ -51,6 +38,7 @@ from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 
 BETTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
 KEY = "sk-secret"
+QUICK = {"timeout_s": 0.05, "retries": 0}
 
 
 def diff(before: str = SOURCE, after: str = BETTER) -> str:
@@ -77,8 +65,11 @@ class Asked:
     def on(self, folder: Path) -> LlmMoves:
         """Return the moves of the model for the kernel of a folder."""
         folder.mkdir(exist_ok=True)
-        consultant = Consultant(self.endpoint, AnswerLog(folder), self.told.append)
+        consultant = Consultant(self.endpoint, folder, self.told.append)
         return LlmMoves(consultant, "NVIDIA H200", lambda _, **fields: self.noted.append(fields))
+
+
+Ask = Callable[..., Asked]
 
 
 @pytest.fixture
@@ -87,7 +78,7 @@ def spec(tmp_path: Path) -> KernelSpec:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Asked]]:
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """Ask a server that gives the answers of a test."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -101,22 +92,30 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         yield start
 
 
-def suggested(asked: Asked, spec: KernelSpec) -> Application | Refusal:
-    return asked.moves.suggest(spec.baseline, spec, Context())
+def suggested(
+    asked: Asked, spec: KernelSpec, state: State | None = None, moves: LlmMoves | None = None
+) -> Application | None:
+    """Return the model's proposal for a state, by default for the baseline."""
+    found = list((moves or asked.moves).applications(state or spec.baseline, spec))
+    assert len(found) <= 1
+    return found[0] if found else None
 
 
-def refused(asked: Asked, spec: KernelSpec) -> tuple[str, str]:
-    found = suggested(asked, spec)
-    assert isinstance(found, Refusal)
-    assert asked.moves.counts[found.reason] == 1
-    assert asked.noted[-1]["outcome"] == found.reason
-    return found.reason, found.message
+def refused(
+    asked: Asked, spec: KernelSpec, state: State | None = None, moves: LlmMoves | None = None
+) -> tuple[str, str]:
+    """Return why there is no proposal: the kind of reason, and the reason."""
+    moves = moves or asked.moves
+    count = moves.counts.total() - moves.counts["second_questions"]
+    assert suggested(asked, spec, state, moves) is None
+    assert moves.counts.total() - moves.counts["second_questions"] == count + 1
+    noted = asked.noted[-1]
+    assert moves.counts[noted["outcome"]]
+    return noted["outcome"], noted["message"]
 
 
 class TestProposal:
-    def test_a_diff_becomes_an_application(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_a_diff_becomes_an_application(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(GOOD)
         found = suggested(asked, spec)
         changed = replace(spec.baseline, source=BETTER)
@@ -134,19 +133,19 @@ class TestProposal:
         assert asked.server.paths == ["/responses"]
 
     def test_what_cannot_be_printed_is_left_out_of_its_words(
-        self, ask: Callable[..., Asked], spec: KernelSpec
+        self, ask: Ask, spec: KernelSpec
     ) -> None:
         found = suggested(ask(answers(what="\x1b[31m red \n\u202e ok", diff=diff())), spec)
         assert isinstance(found, Application)
         assert found.what == "red ok by m"
 
-    def test_it_is_a_move_like_others(self, ask: Callable[..., Asked], spec: KernelSpec) -> None:
+    def test_it_is_a_move_like_others(self, ask: Ask, spec: KernelSpec) -> None:
         moves = ask(GOOD, says("nothing")).moves
         [found] = moves.applications(spec.baseline, spec)
         assert found.state.source == BETTER
         assert list(moves.applications(found.state, spec)) == []
 
-    def test_a_launch_alone_can_change(self, ask: Callable[..., Asked], spec: KernelSpec) -> None:
+    def test_a_launch_alone_can_change(self, ask: Ask, spec: KernelSpec) -> None:
         launch = {
             "grid": ["ceil_div(N, block_x * ITEMS)"],
             "block": [64],
@@ -161,7 +160,7 @@ class TestProposal:
         assert found.state == State("cuda", SOURCE, plan)
 
     def test_a_diff_that_does_not_apply_is_followed_by_the_source_once(
-        self, ask: Callable[..., Asked], spec: KernelSpec
+        self, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(STRAY, answers(source=BETTER))
         found = suggested(asked, spec)
@@ -173,15 +172,13 @@ class TestProposal:
         assert "are not in the source" in second["input"][-1]["content"]
         assert "diff" not in second["text"]["format"]["schema"]["properties"]
 
-    def test_new_assembler_is_counted(self, ask: Callable[..., Asked], spec: KernelSpec) -> None:
+    def test_new_assembler_is_counted(self, ask: Ask, spec: KernelSpec) -> None:
         with_assembler = SOURCE.replace("int first", 'asm volatile(""); int first')
         asked = ask(answers(diff=diff(after=with_assembler)))
         assert isinstance(suggested(asked, spec), Application)
         assert asked.moves.counts["inline_assembler"] == 1
 
-    def test_a_triton_module_is_checked_as_one(
-        self, ask: Callable[..., Asked], tmp_path: Path
-    ) -> None:
+    def test_a_triton_module_is_checked_as_one(self, ask: Ask, tmp_path: Path) -> None:
         source = (
             "import triton\nimport triton.language as tl\n\n\n"
             "@triton.jit\ndef scale(x, y, by, n, ITEMS: tl.constexpr):\n    pass\n"
@@ -203,9 +200,7 @@ class TestProposal:
         reasons = []
         for number in range(4):
             state = replace(spec.baseline, launch=replace(spec.launch, num_stages=4 + number))
-            refusal = asked.moves.suggest(state, spec, Context())
-            assert isinstance(refusal, Refusal)
-            reasons.append((refusal.reason, refusal.message))
+            reasons.append(refused(asked, spec, state))
         assert [reason for reason, _ in reasons] == ["launch", "launch", "unsafe", "syntax"]
         assert "power of two" in reasons[0][1]
         assert reasons[1][1] == "launch.block does not exist for triton"
@@ -214,7 +209,7 @@ class TestProposal:
 
 class TestRequest:
     def test_it_has_the_source_the_contract_the_figures_and_what_was_tried(
-        self, ask: Callable[..., Asked], spec: KernelSpec
+        self, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(GOOD)
         state = spec.baseline
@@ -257,7 +252,7 @@ class TestRequest:
             assert f"\n{line}" in text
 
     def test_nothing_of_inputs_seeds_and_expected_outputs_is_sent(
-        self, ask: Callable[..., Asked], tmp_path: Path
+        self, ask: Ask, tmp_path: Path
     ) -> None:
         tensors = [
             {"name": "x", "shape": ["N"], "data": [12.375, 77.125]},
@@ -271,14 +266,12 @@ class TestRequest:
         for secret in ("12.375", "77.125", "seed", "by * x + 0.0"):
             assert secret not in sent
 
-    def test_the_endpoint_is_asked_not_to_store_it(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_the_endpoint_is_asked_not_to_store_it(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(GOOD)
         suggested(asked, spec)
         assert asked.server.requests[0][1]["store"] is False
 
-    def test_the_schema_is_strict(self, ask: Callable[..., Asked], spec: KernelSpec) -> None:
+    def test_the_schema_is_strict(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(GOOD)
         suggested(asked, spec)
         form = asked.server.requests[0][1]["text"]["format"]
@@ -323,7 +316,7 @@ class TestRefusal:
         ],
     )
     def test_what_is_wrong_is_refused_and_counted(
-        self, answer: Any, reason: str, said: str, ask: Callable[..., Asked], spec: KernelSpec
+        self, answer: Any, reason: str, said: str, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(answer)
         found = refused(asked, spec)
@@ -347,15 +340,13 @@ class TestRefusal:
         ],
     )
     def test_the_second_answer_is_checked_the_same_way_and_the_last_one(
-        self, second: Any, reason: str, ask: Callable[..., Asked], spec: KernelSpec
+        self, second: Any, reason: str, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(STRAY, second, GOOD)
         assert refused(asked, spec)[0] == reason
         assert asked.moves.counts["second_questions"] == 1
 
-    def test_what_the_source_had_before_is_no_reason(
-        self, ask: Callable[..., Asked], tmp_path: Path
-    ) -> None:
+    def test_what_the_source_had_before_is_no_reason(self, ask: Ask, tmp_path: Path) -> None:
         spec = read_spec(write(tmp_path, spec_with(source=UNSAFE)))
         after = UNSAFE.replace("by * x[i]", "x[i] * by")
         assert isinstance(suggested(ask(answers(diff=diff(UNSAFE, after))), spec), Application)
@@ -364,22 +355,17 @@ class TestRefusal:
 class TestEndpoint:
     @pytest.mark.parametrize("status", [400, 404, 405, 501])
     def test_without_the_responses_api_chat_completions_are_used_from_then_on(
-        self, status: int, ask: Callable[..., Asked], spec: KernelSpec
+        self, status: int, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(fails(status), GOOD, STRAY, answers(source=BETTER), retries=0)
         assert isinstance(suggested(asked, spec), Application)
         other = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
-        assert isinstance(asked.moves.suggest(other, spec, Context()), Application)
+        assert isinstance(suggested(asked, spec, other), Application)
         chat = "/chat/completions"
         assert asked.server.paths == ["/responses", chat, chat, chat]
         body = asked.server.requests[-1][1]
         assert body["response_format"]["json_schema"]["strict"] is True
         assert body["messages"][0]["role"] == "system"
-
-    def test_a_model_that_nobody_knows_is_away(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
-        assert refused(ask(fails(404, code="model_not_found")), spec)[0] == "away"
 
     @pytest.mark.parametrize(
         ("body", "reason"),
@@ -391,15 +377,13 @@ class TestEndpoint:
         ],
     )
     def test_chat_completions_without_an_answer_are_refused(
-        self, body: bytes, reason: str, ask: Callable[..., Asked], spec: KernelSpec
+        self, body: bytes, reason: str, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(sends(body))
         asked.server.missing = ("/responses",)
         assert refused(asked, spec)[0] == reason
 
-    def test_a_rate_limit_that_passes_is_waited_for(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_a_rate_limit_that_passes_is_waited_for(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(fails(429), fails(500), GOOD)
         assert isinstance(suggested(asked, spec), Application)
         assert asked.told == []
@@ -416,21 +400,13 @@ class TestEndpoint:
         ],
     )
     def test_after_a_failure_the_rules_take_over_and_one_sentence_says_so(
-        self,
-        answer: Any,
-        requests: int,
-        why: str,
-        ask: Callable[..., Asked],
-        spec: KernelSpec,
-        tmp_path: Path,
+        self, answer: Any, requests: int, why: str, ask: Ask, spec: KernelSpec, tmp_path: Path
     ) -> None:
         asked = ask(answer)
         assert refused(asked, spec)[0] == "away"
         for moves in (asked.moves, asked.on(tmp_path / "other")):
             state = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
-            found = moves.suggest(state, spec, Context())
-            assert isinstance(found, Refusal)
-            assert found.reason == "away"
+            assert refused(asked, spec, state, moves)[0] == "away"
         assert len(asked.server.requests) == requests
         [sentence] = asked.told
         assert sentence.startswith("m is not asked any more, because ")
@@ -438,26 +414,48 @@ class TestEndpoint:
         assert sentence.endswith(": rules only.")
         assert KEY not in sentence
 
-    def test_a_server_that_does_not_answer_is_away(
-        self, ask: Callable[..., Asked], spec: KernelSpec
+    @pytest.mark.parametrize(
+        ("answer", "settings", "reason", "why"),
+        [
+            pytest.param(hangs, QUICK, "away", "it did not answer in time", id="hangs"),
+            pytest.param(drips, QUICK, "away", "it did not answer in time", id="never ends"),
+            pytest.param(
+                sends(b" " * (17 << 20)),
+                *({}, "garbled", "the response is larger than 16 MiB"),
+                id="too long",
+            ),
+            pytest.param(
+                sends(b'{"output": [', length=4000),
+                *({"retries": 0}, "away", "it cannot be reached, or broke off"),
+                id="breaks off",
+            ),
+            pytest.param(
+                GOOD,
+                *({"url": "ftp://127.0.0.1/v1", "retries": 0}, "away", ""),
+                id="address that is none",
+            ),
+            pytest.param(
+                fails(404, code="model_not_found"),
+                *({}, "away", "it knows neither the model nor the protocol"),
+                id="unknown model",
+            ),
+        ],
+    )
+    def test_an_endpoint_that_gives_no_answer_is_away(
+        self,
+        answer: Any,
+        settings: dict[str, Any],
+        reason: str,
+        why: str,
+        ask: Ask,
+        spec: KernelSpec,
     ) -> None:
-        asked = ask(hangs, timeout_s=0.05, retries=0)
-        assert refused(asked, spec) == ("away", "it did not answer in time")
-
-    def test_an_answer_that_never_ends_is_not_waited_for(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
-        asked = ask(drips, timeout_s=0.05, retries=0)
-        assert refused(asked, spec) == ("away", "it did not answer in time")
-
-    def test_an_answer_that_is_too_long_is_not_read(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
-        asked = ask(sends(b" " * (17 << 20)))
-        assert refused(asked, spec) == ("garbled", "the response is larger than 16 MiB")
+        found = refused(ask(answer, **settings), spec)
+        assert found[0] == reason
+        assert found[1].startswith(why)
 
     def test_nothing_is_sent_to_where_the_endpoint_redirects(
-        self, ask: Callable[..., Asked], spec: KernelSpec
+        self, ask: Ask, spec: KernelSpec
     ) -> None:
         other = ask(GOOD).server
         asked = ask(redirects(f"{other.url}/responses"))
@@ -465,25 +463,11 @@ class TestEndpoint:
         assert refused(asked, spec) == ("away", why)
         assert other.requests == []
 
-    def test_a_body_that_breaks_off_is_no_answer(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
-        asked = ask(sends(b'{"output": [', length=4000), retries=0)
-        assert refused(asked, spec) == ("away", "it cannot be reached, or broke off")
-
-    def test_nobody_at_the_address_is_away(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_nobody_at_the_address_is_away(self, ask: Ask, spec: KernelSpec) -> None:
         with llm_server() as gone:
             url = gone.url
         asked = ask(GOOD, url=url, retries=0)
         assert refused(asked, spec) == ("away", "it cannot be reached, or broke off")
-
-    def test_an_address_that_is_none_is_away(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
-        asked = ask(GOOD, url="ftp://127.0.0.1/v1", retries=0)
-        assert refused(asked, spec)[0] == "away"
 
     def test_without_the_package_it_is_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "openai", None)
@@ -492,9 +476,7 @@ class TestEndpoint:
 
 
 class TestBudget:
-    def test_tokens_are_counted_as_the_endpoint_says(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_tokens_are_counted_as_the_endpoint_says(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(STRAY, answers(source=BETTER))
         suggested(asked, spec)
         assert asked.moves.consultant.tokens == (200, 20)
@@ -503,9 +485,7 @@ class TestBudget:
             "Proposals of m: proposals 1, second_questions 1; 200 tokens in, 20 tokens out."
         )
 
-    def test_money_is_counted_if_there_are_prices(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_money_is_counted_if_there_are_prices(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(GOOD, prices=Prices(1000.0, 2000.0))
         suggested(asked, spec)
         assert list(asked.moves.lines())[1].endswith("10 tokens out, $0.1200.")
@@ -514,9 +494,7 @@ class TestBudget:
         with pytest.raises(InputError, match="needs the prices of the model"):
             LlmSettings(max_usd=1.0)
 
-    def test_nothing_is_asked_of_a_model_that_has_said_nothing(
-        self, ask: Callable[..., Asked]
-    ) -> None:
+    def test_nothing_is_asked_of_a_model_that_has_said_nothing(self, ask: Ask) -> None:
         assert list(ask(GOOD).moves.lines()) == []
 
     @pytest.mark.parametrize(
@@ -524,28 +502,25 @@ class TestBudget:
         [{"max_tokens": 30_000}, {"max_usd": 30_000.0, "prices": Prices(1e6, 1e6)}],
     )
     def test_a_question_that_could_exceed_the_budget_is_not_asked(
-        self, limits: dict[str, Any], ask: Callable[..., Asked], spec: KernelSpec
+        self, limits: dict[str, Any], ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(says("no", input=5_000, output=23_000), **limits)
         assert refused(asked, spec)[0] == "garbled"
         for threads in (64, 128):
             state = replace(spec.baseline, launch=replace(spec.launch, block=(threads,)))
-            found = asked.moves.suggest(state, spec, Context())
-            assert found == Refusal("budget", "its budget is spent")
+            assert refused(asked, spec, state) == ("budget", "its budget is spent")
         assert asked.told == ["m is not asked any more, because its budget is spent: rules only."]
         assert len(asked.server.requests) == 1
 
     @pytest.mark.parametrize(("max_usd", "requests"), [(0.0, 0), (1e6, 1)])
     def test_answers_that_cost_nothing_are_limited_by_what_questions_cost(
-        self, max_usd: float, requests: int, ask: Callable[..., Asked], spec: KernelSpec
+        self, max_usd: float, requests: int, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(GOOD, max_usd=max_usd, prices=Prices(1.0, 0.0))
         suggested(asked, spec)
         assert len(asked.server.requests) == requests
 
-    def test_an_answer_may_be_as_long_as_the_budget_lasts(
-        self, ask: Callable[..., Asked], spec: KernelSpec
-    ) -> None:
+    def test_an_answer_may_be_as_long_as_the_budget_lasts(self, ask: Ask, spec: KernelSpec) -> None:
         asked = ask(GOOD, max_tokens=12_000)
         suggested(asked, spec)
         [(_, body)] = asked.server.requests
@@ -554,7 +529,7 @@ class TestBudget:
         assert body["max_output_tokens"] + sent > 11_000
 
     def test_what_the_endpoint_does_not_count_counts_as_the_most(
-        self, ask: Callable[..., Asked], spec: KernelSpec
+        self, ask: Ask, spec: KernelSpec
     ) -> None:
         asked = ask(sends(b'{"output": []}'))
         suggested(asked, spec)
@@ -566,49 +541,42 @@ class TestBudget:
 
 class TestLog:
     def test_a_search_that_is_continued_asks_nothing_twice(
-        self, ask: Callable[..., Asked], spec: KernelSpec, tmp_path: Path
+        self, ask: Ask, spec: KernelSpec, tmp_path: Path
     ) -> None:
         asked = ask(STRAY, answers(source=BETTER), says("other"))
         first = suggested(asked, spec)
         again = asked.on(tmp_path / "k")
-        assert again.suggest(spec.baseline, spec, Context()) == first
+        assert suggested(asked, spec, moves=again) == first
         assert len(asked.server.requests) == 2
         assert again.consultant.tokens == asked.moves.consultant.tokens
 
     def test_what_was_not_answered_stays_so(
-        self, ask: Callable[..., Asked], spec: KernelSpec, tmp_path: Path
+        self, ask: Ask, spec: KernelSpec, tmp_path: Path
     ) -> None:
         asked = ask(fails(401), GOOD)
         assert refused(asked, spec)[0] == "away"
         asked.endpoint.away = ""
         again = asked.on(tmp_path / "k")
-        assert again.suggest(spec.baseline, spec, Context()) == Refusal(
-            "away", "it does not accept the key (HTTP status 401)"
-        )
+        why = "it does not accept the key (HTTP status 401)"
+        assert refused(asked, spec, moves=again) == ("away", why)
         other = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
-        assert isinstance(again.suggest(other, spec, Context()), Application)
+        assert isinstance(suggested(asked, spec, other, again), Application)
 
-    def test_a_torn_line_is_asked_again(
-        self, ask: Callable[..., Asked], spec: KernelSpec, tmp_path: Path
-    ) -> None:
+    def test_a_torn_line_is_asked_again(self, ask: Ask, spec: KernelSpec, tmp_path: Path) -> None:
         asked = ask(GOOD)
         first = suggested(asked, spec)
         path = tmp_path / "k/llm.jsonl"
         path.write_bytes(path.read_bytes()[:-20])
-        assert asked.on(tmp_path / "k").suggest(spec.baseline, spec, Context()) == first
+        assert suggested(asked, spec, moves=asked.on(tmp_path / "k")) == first
         assert len(asked.server.requests) == 2
 
-    def test_a_damaged_log_is_told_in_one_sentence(
-        self, ask: Callable[..., Asked], tmp_path: Path
-    ) -> None:
+    def test_a_damaged_log_is_told_in_one_sentence(self, ask: Ask, tmp_path: Path) -> None:
         asked = ask(GOOD)
         (tmp_path / "k/llm.jsonl").write_text("[]\n")
         with pytest.raises(InputError, match=r"The list of answers .* cannot be used"):
             asked.on(tmp_path / "k")
 
-    def test_the_key_is_not_in_it(
-        self, ask: Callable[..., Asked], spec: KernelSpec, tmp_path: Path
-    ) -> None:
+    def test_the_key_is_not_in_it(self, ask: Ask, spec: KernelSpec, tmp_path: Path) -> None:
         suggested(ask(GOOD), spec)
         assert KEY not in (tmp_path / "k/llm.jsonl").read_text()
 

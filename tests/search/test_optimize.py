@@ -21,12 +21,14 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
-from pytest_gpuenergy.search import Bench, Result, State, VariantGain, read_spec
-from pytest_gpuenergy.search.trust import gain as gain_module
+from pytest_gpuenergy.search import Result, SearchBench, State, VariantGain, read_spec
+from pytest_gpuenergy.search.running import confirmation
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
     from conftest import Searched
+
+Capsys = pytest.CaptureFixture[str]
 
 KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
 SCHEMA = Path(__file__).parents[2] / "docs/reference/kernel-spec.schema.json"
@@ -172,9 +174,7 @@ class TestOutcome:
         identity = state_of(tmp_path / "out")["identity"]
         assert (identity["power_limit_w"], identity["sm_clock_mhz"]) == (200, 1500)
 
-    def test_json_is_the_state(
-        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_json_is_the_state(self, spec: Path, tmp_path: Path, capsys: Capsys) -> None:
         assert optimize(spec, tmp_path / "out", "--json", "--budget-builds", "1") == 0
         [printed] = json.loads(capsys.readouterr().out)
         assert printed.pop("kernel") == "scale"
@@ -193,7 +193,7 @@ class TestOutcome:
         assert all(node["outcome"] == "correct" for node in state["nodes"])
 
     def test_a_folder_of_specs_is_searched_kernel_by_kernel(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, capsys: Capsys
     ) -> None:
         write(tmp_path, spec_with(name="broken", source=SOURCE.replace("by * x", "by + x")))
         write(tmp_path)
@@ -219,17 +219,17 @@ class TestProof:
             assert list(found["correctness"]) == ["scale-N4000"]
 
     def test_what_is_not_certainly_better_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
     ) -> None:
         def compare(
-            _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
+            _: SearchBench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
         ) -> VariantGain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
             assert not is_stopped()
             found = VariantGain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
-        monkeypatch.setattr(gain_module, "compare", compare)
+        monkeypatch.setattr(confirmation, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
         state = state_of(tmp_path / "out")
         baseline, *variants = state["nodes"]
@@ -248,10 +248,10 @@ class TestProof:
         assert "Best: the baseline." in trace
 
     def test_what_fails_when_it_is_compared_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
     ) -> None:
         monkeypatch.setattr(
-            gain_module, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+            confirmation, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
         words = ("--objective", "edp", "--budget-builds", "1")
         assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
@@ -261,7 +261,7 @@ class TestProof:
         assert "Wrong after 9 launches." in (tmp_path / "out/kernels/_scale/trace.md").read_text()
 
     def test_what_is_faster_than_the_peaks_allow_is_refused(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, capsys: Capsys
     ) -> None:
         path = write(tmp_path, spec_with(bytes_moved="1000000000 * N"))
         assert optimize(path, tmp_path / "out") == 2
@@ -302,13 +302,13 @@ class TestProof:
         monkeypatch.setattr(EmulatedDevice, "renew", lambda *_: runs.append("another process"))
         state = next(iter(move_named("change_block_sizes").applications(spec.baseline, spec))).state
         with open_device("emulated") as device:
-            assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
+            assert SearchBench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
         processes = ",".join(runs).split("another process")
         assert [spec.baseline.id in one for one in processes[-2:]] == [True, False]
         assert [one for one in processes if state.id in one] == processes[-1:]
 
     def test_a_baseline_that_fails_later_is_not_blamed_on_a_variant(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
     ) -> None:
         path = write(tmp_path, spec_with(reference=None))
         assert optimize(path, tmp_path / "out", "--budget-builds", "0") == 0
@@ -338,9 +338,7 @@ class TestWorker:
             before = json.loads((folder / "result.json").read_text())
             assert found | {"steps_s": {}} == before | {"steps_s": {}}
 
-    def test_one_that_is_wrong_fails(
-        self, finished: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_one_that_is_wrong_fails(self, finished: Path, capsys: Capsys) -> None:
         path = finished / "kernels/_scale/baseline/control.json"
         control = json.loads(path.read_text())
         control["state"]["source"] = SOURCE.replace("by * x", "by + x")
@@ -358,7 +356,7 @@ class TestWorker:
         ],
     )
     def test_a_damaged_control_file_is_told_in_one_sentence(
-        self, tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, content: str, said: str, capsys: Capsys
     ) -> None:
         path = tmp_path / "control.json"
         path.write_text(content)
@@ -395,12 +393,7 @@ class TestUsage:
         ],
     )
     def test_what_cannot_be_done_is_told(
-        self,
-        spec: Path,
-        tmp_path: Path,
-        words: list[str],
-        said: str,
-        capsys: pytest.CaptureFixture[str],
+        self, spec: Path, tmp_path: Path, words: list[str], said: str, capsys: Capsys
     ) -> None:
         (tmp_path / "empty").mkdir()
         places = {"SPEC": str(spec), "EMPTY": str(tmp_path / "empty")}
@@ -408,9 +401,7 @@ class TestUsage:
         assert main(["optimize", *words, "--outdir", str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err
 
-    def test_an_outdir_that_is_a_file_is_told(
-        self, spec: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_an_outdir_that_is_a_file_is_told(self, spec: Path, capsys: Capsys) -> None:
         assert optimize(spec, spec) == 1
         assert "(Not a directory): name another folder." in capsys.readouterr().err
 
@@ -430,11 +421,7 @@ class TestUsage:
         ],
     )
     def test_a_baseline_that_cannot_be_used_is_told_in_one_sentence(
-        self,
-        tmp_path: Path,
-        fields: dict[str, Any],
-        said: str,
-        capsys: pytest.CaptureFixture[str],
+        self, tmp_path: Path, fields: dict[str, Any], said: str, capsys: Capsys
     ) -> None:
         path = write(tmp_path, spec_with(**fields))
         assert optimize(path, tmp_path / "out") == 2
@@ -442,16 +429,16 @@ class TestUsage:
         assert said in error
         assert error.count("error:") == 1
 
-    def test_triton_needs_a_real_gpu(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_triton_needs_a_real_gpu(self, tmp_path: Path, capsys: Capsys) -> None:
         path = write(tmp_path, spec_with(**TRITON))
         assert optimize(path, tmp_path / "out") == 2
         assert "the emulated one runs CUDA text only" in capsys.readouterr().err
+        assert optimize(tmp_path, tmp_path / "out") == 2
+        assert "NVIDIA H200 can run none of the 1 kernels" in capsys.readouterr().err
 
     @pytest.mark.slow
     def test_in_a_folder_what_this_gpu_cannot_run_is_skipped(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path, capsys: Capsys
     ) -> None:
         write(tmp_path)
         write(tmp_path, spec_with(**TRITON))
@@ -462,11 +449,7 @@ class TestUsage:
         assert not (tmp_path / "out/kernels/_triton").exists()
 
     def test_a_compile_cache_that_is_a_file_is_told_in_one_sentence(
-        self,
-        spec: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
     ) -> None:
         monkeypatch.setenv("COMPILE_CACHE_DIR", str(spec))
         assert optimize(spec, tmp_path / "out") == 2
@@ -489,21 +472,14 @@ class TestUsage:
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         assert list(place.glob("*-checked"))
 
-    def test_a_folder_of_which_this_gpu_can_run_nothing_is_refused(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        write(tmp_path, spec_with(**TRITON))
-        assert optimize(tmp_path, tmp_path / "out") == 2
-        assert "NVIDIA H200 can run none of the 1 kernels" in capsys.readouterr().err
-
     @pytest.mark.slow
     def test_two_searches_of_a_kernel_do_not_mix(
         self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         codes = []
-        real = Bench.evaluate
+        real = SearchBench.evaluate
 
-        def evaluate(bench: Bench, state: State, *limit: Any) -> Result:
+        def evaluate(bench: SearchBench, state: State, *limit: Any) -> Result:
             if not codes:
                 command = [sys.executable, "-m", "pytest_gpuenergy.cli", "optimize", str(spec)]
                 command += ["--outdir", str(tmp_path / "out"), "--gpus", "emulated:a100"]
@@ -512,7 +488,7 @@ class TestUsage:
                 assert "Another process is searching in" in done.stderr
             return real(bench, state, *limit)
 
-        monkeypatch.setattr(Bench, "evaluate", evaluate)
+        monkeypatch.setattr(SearchBench, "evaluate", evaluate)
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         assert codes == [2]
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import kernel_specs
 import pytest
-from kernel_specs import SOURCE, write
+from kernel_specs import SOURCE, state_of, write
 from llm_server import LlmServer, answers, fails, llm_server
 
-from pytest_gpuenergy.cli import main
+Capsys = pytest.CaptureFixture[str]
+Serve = Callable[..., LlmServer]
 
 BUDGET = 2
 FASTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
@@ -24,17 +25,12 @@ WRONG = answers(move="cache_policy_cg", what="add", source=SOURCE.replace("by * 
 
 
 def optimize(spec: Path, out: Path, *options: str) -> int:
-    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
-    return main([*words, "--budget-builds", str(BUDGET), *options])
+    return kernel_specs.optimize(spec, out, "--budget-builds", str(BUDGET), *options)
 
 
-def state_of(out: Path) -> Any:
-    return json.loads((out / "kernels/_scale/search_state.json").read_text())
-
-
-def events_of(out: Path) -> list[Any]:
-    lines = (out / "kernels/_scale/events.jsonl").read_text().splitlines()
-    return [one for one in map(json.loads, lines) if one["event"] == "llm"]
+def asked_in(out: Path) -> list[Any]:
+    """Return the events of a search that are questions to the model."""
+    return [event for event in kernel_specs.events_of(out) if event["event"] == "llm"]
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LlmServer]]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Let the environment name a server that gives the answers of a test."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with ExitStack() as stack:
@@ -59,11 +55,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LlmServer]]
 @pytest.mark.slow
 class TestSearch:
     def test_a_proposal_is_evaluated_like_a_move(
-        self,
-        serve: Callable[..., LlmServer],
-        spec: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
+        self, serve: Serve, spec: Path, tmp_path: Path, capsys: Capsys
     ) -> None:
         serve(GOOD)
         assert optimize(spec, tmp_path / "out") == 0
@@ -75,12 +67,12 @@ class TestSearch:
         diff = (folder / "variants" / made[0]["id"] / "candidate.diff").read_text()
         assert "+  for (int i = first; i < first + ITEMS && i < n; ++i) y[i] = by * __ldcg" in diff
         assert "Proposals of gpt-5-mini: proposals " in (folder / "trace.md").read_text()
-        assert events_of(tmp_path / "out")[0]["outcome"] == "proposal"
+        assert asked_in(tmp_path / "out")[0]["outcome"] == "proposal"
         said = capsys.readouterr().err
         assert said.count("gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'") == 1
 
     def test_a_proposal_that_computes_something_else_is_refused(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         serve(answers(diff="@@\n-wrong\n"), WRONG)
         assert optimize(spec, tmp_path / "out") == 0
@@ -89,7 +81,7 @@ class TestSearch:
         assert [node["outcome"] for node in made] == ["correctness"]
 
     def test_a_proposal_of_which_nothing_is_expected_comes_in_its_turn(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         serve(GOOD)
         for prior in ("0", "1"):
@@ -100,7 +92,7 @@ class TestSearch:
         assert second.endswith(" by gpt-5-mini")
 
     def test_a_continued_search_asks_nothing_twice_and_ends_the_same(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "whole") == 0
@@ -109,10 +101,10 @@ class TestSearch:
         assert optimize(spec, tmp_path / "out", "--resume") == 0
         assert len(server.requests) == 2 * asked
         assert state_of(tmp_path / "out")["nodes"] == state_of(tmp_path / "whole")["nodes"]
-        assert events_of(tmp_path / "out") == events_of(tmp_path / "whole")
+        assert asked_in(tmp_path / "out") == asked_in(tmp_path / "whole")
 
     def test_a_continued_search_keeps_its_proposals_without_the_model(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "out") == 0
@@ -123,7 +115,7 @@ class TestSearch:
         assert state_of(tmp_path / "out")["nodes"] == whole["nodes"]
 
     def test_a_search_that_began_without_a_model_goes_on_without(
-        self, serve: Callable[..., LlmServer], spec: Path, tmp_path: Path
+        self, serve: Serve, spec: Path, tmp_path: Path
     ) -> None:
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "1") == 0
@@ -132,18 +124,14 @@ class TestSearch:
         assert len(state_of(tmp_path / "out")["nodes"]) == 1 + BUDGET
 
     def test_the_rules_go_on_when_the_endpoint_is_away(
-        self,
-        serve: Callable[..., LlmServer],
-        spec: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
+        self, serve: Serve, spec: Path, tmp_path: Path, capsys: Capsys
     ) -> None:
         server = serve(fails(401))
         assert optimize(spec, tmp_path / "out") == 0
         said = capsys.readouterr().err
         assert said.count("gpt-5-mini is not asked any more, because it does not accept the") == 1
         assert len(server.requests) == 1
-        assert {one["outcome"] for one in events_of(tmp_path / "out")} == {"away"}
+        assert {one["outcome"] for one in asked_in(tmp_path / "out")} == {"away"}
         assert "away" in (tmp_path / "out/kernels/_scale/trace.md").read_text()
         assert optimize(spec, tmp_path / "rules", "--no-llm") == 0
         assert state_of(tmp_path / "out") == state_of(tmp_path / "rules")
@@ -155,11 +143,11 @@ class TestWithout:
     def test_with_no_llm_nothing_is_said_or_sent(
         self,
         key: str,
-        serve: Callable[..., LlmServer],
+        serve: Serve,
         spec: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
     ) -> None:
         server = serve(GOOD)
         monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -169,7 +157,7 @@ class TestWithout:
         assert not (tmp_path / "out/kernels/_scale/llm.jsonl").exists()
 
     def test_without_a_key_and_an_address_the_rules_are_alone(
-        self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, spec: Path, tmp_path: Path, capsys: Capsys
     ) -> None:
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         said = "is not asked for moves, because neither OPENAI_API_KEY nor OPENAI_BASE_URL is set"
@@ -177,11 +165,11 @@ class TestWithout:
 
     def test_without_the_package_the_rules_are_alone(
         self,
-        serve: Callable[..., LlmServer],
+        serve: Serve,
         spec: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
     ) -> None:
         serve(GOOD)
         monkeypatch.setitem(sys.modules, "openai", None)
@@ -199,11 +187,7 @@ class TestWithout:
     ],
 )
 def test_options_that_cannot_be_used_are_refused(
-    options: tuple[str, ...],
-    said: str,
-    spec: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...], said: str, spec: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     try:
         code = optimize(spec, tmp_path / "out", *options)

@@ -17,6 +17,7 @@ import pytest
 from counted import cuda_spec
 from hypothesis import given, strategies as st
 from kernel_specs import optimize, write
+from move_checks import move_named
 from msgspec.structs import replace
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
@@ -25,7 +26,7 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     BottleneckPrior,
     CardModel,
-    Guide,
+    GraphExplorer,
     Profiler,
     Result,
     SearchParameters,
@@ -176,18 +177,28 @@ def test_the_search_reckons_with_what_was_profiled(
     prior = BottleneckPrior(
         spec, CardModel(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ()
     )
-    guide = Guide(prior, lambda name: place(tmp_path, name), profiler(told, every=2))
+    profile = profiler(told, every=2)
+    explorer = GraphExplorer(
+        spec,
+        [move_named("cache_policy_cg")],
+        seed=0,
+        prior=prior,
+        profile=lambda name: profile.visit(place(tmp_path, name)),
+    )
     state = spec.baseline
     result = Result(
         id=state.id, outcome="correct", emulated=False, objective=Metric.TIME, time_ms=0.05
     )
-    assert guide.regions(result) == {}
     before = prior.situation(state, result)
-    guide.learn(state, result)
+    explorer.learn(state, result)
+    after = prior.situation(state, result)
     assert before is not None
-    assert before.time_shares["gmem"] < 0.1 < guide.regions(result)["gmem"]
-    failed = replace(result, id="s2", outcome="correctness", time_ms=None)
-    guide.learn(state, failed)
+    assert after is not None
+    assert before.time_shares["gmem"] < 0.1 < after.time_shares["gmem"]
+    following = explorer.propose()
+    assert following is not None
+    changed = following.application.state
+    explorer.learn(changed, replace(result, id=changed.id, outcome="correctness", time_ms=None))
     assert len(ncu.calls) == 1
 
 

@@ -21,12 +21,13 @@ from msgspec.structs import replace
 from processes import has_ended
 from search_folders import disk_with_room
 
-from pytest_gpuenergy.commands import evaluator_of
 from pytest_gpuenergy.engine import GpuWorker, Settings, claim_gpus
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, EvaluationTask, Result, read_spec
+from pytest_gpuenergy.search import EvaluationTask, Result, SearchBench, create_evaluator, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
+
+Capsys = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
@@ -72,6 +73,9 @@ class Call(NamedTuple):
         return self.task.state.id == self.task.spec.baseline.id
 
 
+Instead = Callable[[Callable[[Call], Any]], None]
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     return write(tmp_path)
@@ -92,7 +96,7 @@ def whole(undisturbed: Path) -> Any:
 
 
 @pytest.fixture
-def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]], None]:
+def instead(monkeypatch: pytest.MonkeyPatch) -> Instead:
     """Return a function that replaces each evaluation by a call."""
     real = Worker.call
 
@@ -155,7 +159,7 @@ def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: P
     process.rest()
     process.close()
     with open_device("emulated:h200x2", index=1) as device:
-        expected = Bench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
+        expected = SearchBench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
     assert replace(found, steps_s={}) == replace(expected, steps_s={})
 
 
@@ -178,7 +182,7 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
             print,
             "--gpus",
         )
-        evaluator = evaluator_of(gpus, spec, Metric.EDP, 0)
+        evaluator = create_evaluator(gpus, spec, Metric.EDP, 0)
         evaluator.start(0, spec.baseline)
         with evaluator.alone():
             waiting = evaluator.start(0, spec.baseline)
@@ -200,12 +204,7 @@ def test_the_same_seed_and_number_of_gpus_give_the_same_search(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("earlier", "later"), [(1, 2), MORE(2, 1)])
 def test_it_does_not_matter_which_result_comes_first(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
-    earlier: int,
-    later: int,
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, earlier: int, later: int
 ) -> None:
     is_there = Event()
 
@@ -248,11 +247,7 @@ def test_a_search_goes_on_with_fewer_gpus(spec: Path, tmp_path: Path, whole: Any
 
 
 def test_a_killed_process_is_replaced(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, capsys: Capsys
 ) -> None:
     killed: list[str] = []
     doomed = {whole["nodes"][number]["id"] for number in (0, 3)}
@@ -272,41 +267,31 @@ def test_a_killed_process_is_replaced(
 
 
 @pytest.mark.thorough
-def test_a_process_that_is_killed_while_it_waits_is_replaced(
-    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
-) -> None:
-    def evaluate(call: Call) -> Any:
-        found = call.real()
-        assert call.worker.pid is not None
-        os.kill(call.worker.pid, signal.SIGKILL)
-        return found
-
-    instead(evaluate)
-    assert optimize(spec, tmp_path / "out", *GPUS) == 0
-    assert state_of(tmp_path / "out") == whole
-
-
-@pytest.mark.thorough
-def test_a_process_that_hangs_is_replaced(
-    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_process_that_hangs_or_is_killed_while_it_waits_is_replaced(
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, hangs: bool
 ) -> None:
     hung: list[str] = []
 
     def evaluate(call: Call) -> Any:
-        if call.is_baseline or call.task.state.id in hung:
-            return call.real()
-        hung.append(call.task.state.id)
-        return call.real(timeout_s=0)
+        if hangs and not call.is_baseline and call.task.state.id not in hung:
+            hung.append(call.task.state.id)
+            return call.real(timeout_s=0)
+        found = call.real()
+        if not hangs:
+            assert call.worker.pid is not None
+            os.kill(call.worker.pid, signal.SIGKILL)
+        return found
 
     instead(evaluate)
     assert optimize(spec, tmp_path / "out", *GPUS) == 0
-    assert len(hung) == BUDGET
+    assert len(hung) == (BUDGET if hangs else 0)
     assert state_of(tmp_path / "out") == whole
 
 
 @pytest.mark.thorough
 def test_a_variant_that_ends_its_process_twice_has_failed(
-    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead
 ) -> None:
     bad = whole["nodes"][2]["id"]
 
@@ -326,11 +311,7 @@ def test_a_variant_that_ends_its_process_twice_has_failed(
 
 
 def test_without_a_lost_gpu_the_search_goes_on(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, instead: Instead, capsys: Capsys
 ) -> None:
     def evaluate(call: Call) -> Any:
         if call.gpu == 1 and not call.is_baseline:
@@ -351,9 +332,9 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     def evaluate(call: Call) -> Any:
         if call.task.state.id in (whole["nodes"][0]["id"], whole["nodes"][1]["id"]):
@@ -370,10 +351,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
 
 @pytest.mark.thorough
 def test_a_gpu_on_which_the_baseline_fails_is_not_used(
-    spec: Path,
-    tmp_path: Path,
-    instead: Callable[[Callable[[Call], Any]], None],
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, instead: Instead, capsys: Capsys
 ) -> None:
     def evaluate(call: Call) -> Any:
         found: Result = call.real()
@@ -392,9 +370,9 @@ def test_ctrl_c_ends_it_after_what_is_running(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    instead: Callable[[Callable[[Call], Any]], None],
+    instead: Instead,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     pids: set[int | None] = set()
 
@@ -420,11 +398,7 @@ def test_ctrl_c_ends_it_after_what_is_running(
 @pytest.mark.thorough
 @pytest.mark.parametrize("files", [3, 12, 27])
 def test_a_full_disk_loses_nothing(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    files: int,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, files: int, capsys: Capsys
 ) -> None:
     with disk_with_room(files):
         assert optimize(spec, tmp_path / "out", *GPUS) == 1

@@ -17,11 +17,13 @@ from search_folders import disk_with_room
 from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
-from pytest_gpuenergy.search import Bench, Result, State
-from pytest_gpuenergy.search.trust import gain
+from pytest_gpuenergy.search import Result, SearchBench, State
+from pytest_gpuenergy.search.running import confirmation
 
 if TYPE_CHECKING:
     from conftest import Searched
+
+Capsys = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
@@ -56,13 +58,13 @@ def spec(tmp_path: Path) -> Path:
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the ids of the states that are evaluated from now on."""
     ids: list[str] = []
-    real = Bench.evaluate
+    real = SearchBench.evaluate
 
-    def evaluate(bench: Bench, state: State, *limit: Any) -> Result:
+    def evaluate(bench: SearchBench, state: State, *limit: Any) -> Result:
         ids.append(state.id)
         return real(bench, state, *limit)
 
-    monkeypatch.setattr(Bench, "evaluate", evaluate)
+    monkeypatch.setattr(SearchBench, "evaluate", evaluate)
     return ids
 
 
@@ -73,20 +75,16 @@ def whole(searched: Searched) -> Any:
 
 
 def test_without_the_option_a_search_is_not_continued(
-    spec: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+    spec: Path, finished: Path, capsys: Capsys
 ) -> None:
     assert optimize(spec, finished, "--objective", "edp") == 2
     assert "already contains a search: continue it with --resume" in capsys.readouterr().err
 
 
 def test_nothing_is_evaluated_again(
-    spec: Path,
-    finished: Path,
-    whole: Any,
-    evaluated: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    spec: Path, finished: Path, whole: Any, evaluated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gain, "compare", None)
+    monkeypatch.setattr(confirmation, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole
@@ -120,11 +118,7 @@ def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path)
     ],
 )
 def test_another_search_is_not_continued(
-    spec: Path,
-    finished: Path,
-    options: tuple[str, ...],
-    what: str,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, finished: Path, options: tuple[str, ...], what: str, capsys: Capsys
 ) -> None:
     settings = ("--objective", "edp", "--resume", *options)
     assert optimize(spec, finished, *settings) == 2
@@ -133,11 +127,7 @@ def test_another_search_is_not_continued(
 
 @pytest.mark.parametrize("files", [17, *(MORE(files) for files in (1, 9, 25, 33, 41))])
 def test_a_full_disk_at_any_file_loses_nothing(
-    files: int,
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    capsys: pytest.CaptureFixture[str],
+    files: int, spec: Path, tmp_path: Path, whole: Any, capsys: Capsys
 ) -> None:
     out = tmp_path / "out"
     with disk_with_room(files) as is_full:
@@ -168,21 +158,17 @@ def test_a_killed_search_ends_with_the_same_result(
 
 
 def test_ctrl_c_ends_it_after_the_variant(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    real = Bench.evaluate
+    real = SearchBench.evaluate
 
-    def interrupted(bench: Bench, state: State, *limit: Any) -> Result:
+    def interrupted(bench: SearchBench, state: State, *limit: Any) -> Result:
         os.kill(os.getpid(), signal.SIGINT)
         return real(bench, state, *limit)
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "evaluate", interrupted)
+        patch.setattr(SearchBench, "evaluate", interrupted)
         assert optimize(spec, out, "--objective", "edp") == 130
     assert "everything evaluated is kept in" in capsys.readouterr().err
     assert len(state_of(out)["nodes"]) == 1
@@ -197,7 +183,7 @@ def test_ctrl_c_ends_a_comparison_after_the_turn(
     whole: Any,
     turn: int,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     """The search has evaluated all variants, and is then continued."""
     measured = _interrupted_in(turn, monkeypatch)
@@ -247,22 +233,18 @@ def _interrupted_in(turn: int, monkeypatch: pytest.MonkeyPatch) -> list[Reading]
 
 
 def test_a_lost_gpu_refuses_no_variant(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     out = tmp_path / "out"
     assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
-    real = Bench.evaluate
+    real = SearchBench.evaluate
 
-    def lost(bench: Bench, state: State, *limit: Any) -> Result:
+    def lost(bench: SearchBench, state: State, *limit: Any) -> Result:
         patch.setenv("GPUENERGY_EMULATED_FAULTS", '{"any": "gpu_is_lost"}')
         return real(bench, state, *limit)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "evaluate", lost)
+        patch.setattr(SearchBench, "evaluate", lost)
         assert optimize(spec, out, "--objective", "edp", "--resume") == 1
     assert "is lost" in capsys.readouterr().err.lower()
     assert optimize(spec, out, "--objective", "edp", "--resume") == 0
@@ -270,9 +252,7 @@ def test_a_lost_gpu_refuses_no_variant(
 
 
 def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr("pytest_gpuenergy.energy.sensors.responds", lambda _: False)
     path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
@@ -290,11 +270,7 @@ def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
     ],
 )
 def test_a_damaged_file_is_told_in_one_sentence(
-    spec: Path,
-    finished: Path,
-    name: str,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
+    spec: Path, finished: Path, name: str, said: str, capsys: Capsys
 ) -> None:
     (finished / "kernels/_scale" / name).write_text("[]\n")
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 2
@@ -304,7 +280,7 @@ def test_a_damaged_file_is_told_in_one_sentence(
 
 
 def test_results_without_the_state_that_says_what_they_are_of_are_not_used(
-    spec: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+    spec: Path, finished: Path, capsys: Capsys
 ) -> None:
     (finished / "kernels/_scale/search_state.json").unlink()
     assert optimize(spec, finished, "--objective", "time", "--resume") == 2

@@ -14,10 +14,12 @@ from search_folders import KERNEL, ONE, ROOT, THREE, TWO, write_search
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import Report, html_page
-from pytest_gpuenergy.search import listed, read_searches, search_values
+from pytest_gpuenergy.search import in_tree_order, read_searches, search_values
 
 if TYPE_CHECKING:
     from conftest import Searched
+
+Capsys = pytest.CaptureFixture[str]
 
 
 class Page(HTMLParser):
@@ -107,9 +109,7 @@ def test_a_search_that_goes_on_is_shown(out: Path, tmp_path: Path) -> None:
     assert (len(search["states"]), search["finished"], search["changes"]) == (2, False, [])
 
 
-def test_without_an_output_the_gains_are_printed(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_output_the_gains_are_printed(out: Path, capsys: Capsys) -> None:
     assert main(["report", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "of roofline" in printed
@@ -125,7 +125,7 @@ def test_without_an_output_the_gains_are_printed(
     ],
 )
 def test_what_searches_alone_cannot_give_is_told(
-    out: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, ...], said: str
+    out: Path, capsys: Capsys, option: tuple[str, ...], said: str
 ) -> None:
     words = (word.format(out=out) for word in option)
     assert main(["report", str(out), *words]) == 2
@@ -141,7 +141,7 @@ def test_what_searches_alone_cannot_give_is_told(
     ],
 )
 def test_damaged_files_are_named(
-    out: Path, capsys: pytest.CaptureFixture[str], name: str, content: str, said: str
+    out: Path, capsys: Capsys, name: str, content: str, said: str
 ) -> None:
     (out / KERNEL / name).write_text(content)
     assert main(["report", str(out)]) == 2
@@ -151,7 +151,7 @@ def test_damaged_files_are_named(
     assert last in error
 
 
-def test_a_search_without_a_baseline_is_told(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_without_a_baseline_is_told(out: Path, capsys: Capsys) -> None:
     change(out, nodes=[])
     assert main(["report", str(out)]) == 2
     assert "has evaluated its baseline yet" in capsys.readouterr().err
@@ -203,7 +203,7 @@ def test_every_state_is_listed_below_what_it_was_made_from(parents: list[int]) -
     tree: dict[str, str | None] = {"n0": None}
     for number, parent in enumerate(parents, start=1):
         tree[f"n{number}"] = f"n{parent % number}"
-    found = listed(tree)
+    found = in_tree_order(tree)
     order = list(found)
     assert set(order) == set(tree)
     for name, above in tree.items():
@@ -215,11 +215,11 @@ def test_every_state_is_listed_below_what_it_was_made_from(parents: list[int]) -
 
 def test_a_long_chain_is_listed() -> None:
     tree = {f"n{number}": f"n{number - 1}" if number else None for number in range(5000)}
-    assert listed(tree)["n4999"] == 4999
+    assert in_tree_order(tree)["n4999"] == 4999
 
 
 def test_states_without_a_known_parent_are_roots() -> None:
-    assert listed({"a": "b", "b": None, "c": "lost"}) == {"a": 0, "b": 0, "c": 0}
+    assert in_tree_order({"a": "b", "b": None, "c": "lost"}) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_a_link_overwrites_no_file_of_a_search(out: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pytest_gpuenergy.engine import case_of, compare, drawings_of
 from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.record import Metric, peaks_of
 from pytest_gpuenergy.search import (
-    Bench,
+    SearchBench,
     SpecWorkload,
     kernel_of,
     read_spec,
@@ -79,7 +79,7 @@ class TestEach:
 def test_a_baseline_is_verified_and_has_room_above_it(path: Path) -> None:
     spec = read_spec(path)
     with EmulatedDevice() as device:
-        found = Bench(spec, device, Metric.TIME).evaluate(spec.baseline)
+        found = SearchBench(spec, device, Metric.TIME).evaluate(spec.baseline)
         peaks = peaks_of(device.name)
     assert found.outcome == "correct", found.message
     assert found.other_sizes is not None

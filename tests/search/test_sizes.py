@@ -13,13 +13,13 @@ from kernel_specs import spec_with, write
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
-    Bench,
     Result,
-    between,
+    SearchBench,
+    allows_other_sizes,
+    draw_between,
+    draw_other_sizes,
     evaluate,
-    has_others,
     names_in,
-    other_sizes,
     read_spec,
 )
 from pytest_gpuenergy.support import InputError
@@ -118,7 +118,7 @@ LISTED = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4).map(
 def test_sizes_lie_between_the_listed_ones_and_keep_their_divisors(
     listed: list[dict[str, int]], seed: int
 ) -> None:
-    found = between(listed, random.Random(seed))
+    found = draw_between(listed, random.Random(seed))
     for name, value in found.items():
         values = [sizes[name] for sizes in listed]
         assert min(values) <= value <= max(values)
@@ -130,14 +130,14 @@ def test_relations_of_the_listed_sizes_are_kept(
     first: int, second: int, more: int, times: int, seed: int
 ) -> None:
     listed = [{"N": n, "MORE": n + more, "TIMES": n * times} for n in (first, second, first + 1)]
-    found = between(listed, random.Random(seed))
+    found = draw_between(listed, random.Random(seed))
     assert found["MORE"] == found["N"] + more
     assert found["TIMES"] == found["N"] * times
 
 
 def test_seeds_give_different_sizes() -> None:
     listed = [{"N": 4000}, {"N": 501}]
-    assert len({between(listed, random.Random(seed))["N"] for seed in range(50)}) > 40
+    assert len({draw_between(listed, random.Random(seed))["N"] for seed in range(50)}) > 40
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_a_spec_allows_others_where_there_are_any_between(
     sizes: list[dict[str, int]], has: bool, tmp_path: Path
 ) -> None:
     spec = read_spec(write(tmp_path, spec_with(sizes=sizes)))
-    assert has_others(spec) is has
-    assert (other_sizes(spec, random.Random(0), lambda _: True) is not None) is has
+    assert allows_other_sizes(spec) is has
+    assert (draw_other_sizes(spec, random.Random(0), lambda _: True) is not None) is has
 
 
 def test_a_spec_can_refuse_others(tmp_path: Path) -> None:
-    assert not has_others(read_spec(write(tmp_path, spec_with(other_sizes=False))))
+    assert not allows_other_sizes(read_spec(write(tmp_path, spec_with(other_sizes=False))))
 
 
 def test_sizes_that_a_shape_cannot_have_are_not_used(tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_sizes_that_a_shape_cannot_have_are_not_used(tmp_path: Path) -> None:
     by = {"name": "by", "dtype": "float32", "value": 2.5}
     grid = {"grid": ["(N - 4000) * (N - 501) + 1"], "block": [32], "constants": {"ITEMS": 4}}
     spec = read_spec(write(tmp_path, spec_with(scalars=[by, scalar], launch=grid)))
-    assert other_sizes(spec, random.Random(0), lambda _: True) is None
+    assert draw_other_sizes(spec, random.Random(0), lambda _: True) is None
 
 
 def evaluated(path: Path) -> Result:
     with EmulatedDevice() as device:
         spec = read_spec(path)
-        return Bench(spec, device, Metric.TIME).evaluate(spec.baseline)
+        return SearchBench(spec, device, Metric.TIME).evaluate(spec.baseline)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from pytest_gpuenergy.search import (
     write_spec,
 )
 from pytest_gpuenergy.search.spec import reference
-from pytest_gpuenergy.search.trust import variant_refusals
+from pytest_gpuenergy.search.validation import variant_refusals
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import ErrorBound, is_untouched
 
@@ -364,7 +364,7 @@ class TestKernels:
         spec = read_spec(write(tmp_path, spec_with(language="triton", source=text, launch=launch)))
         content = kernel_of(spec, spec.baseline, spec.sizes[0]).content
         assert content["constants"] == {"B": 256}
-        assert content["grid"] == [16, 2, 1]
+        assert content["grid"] == (16, 2, 1)
         assert content["num_warps"] == 8
 
     def test_an_output_with_the_init_zeros_is_cleared_by_a_launch(self, tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from pytest_gpuenergy.search import (
     RandomExpansion,
     RandomSearch,
     SearchParameters,
-    Strategy,
+    SearchStrategy,
 )
 from pytest_gpuenergy.support import InputError
 
-Make = Callable[[DrawnSpace, int], Strategy]
+Make = Callable[[DrawnSpace, int], SearchStrategy]
 MAKERS: dict[str, Make] = {
     "graph": lambda space, seed: GraphStrategy(space, seed=seed),
     "random": lambda space, seed: RandomSearch(space, seed=seed),
@@ -120,14 +120,14 @@ NAMES = sorted(asdict(SearchParameters()))
 
 
 def test_names_may_be_in_upper_case_and_values_text() -> None:
-    found = SearchParameters.of({"PUCT_C": "1.5", "root_noise_eps": 0})
+    found = SearchParameters.of([("PUCT_C", "1.5"), ("root_noise_eps", 0)])
     assert (found.puct_c, found.root_noise_eps) == (1.5, 0)
     assert found.min_pred_gain == 0.02
 
 
 def test_stored_parameters_are_read_back() -> None:
     chosen = SearchParameters(puct_c=2, failure_value=-3)
-    assert SearchParameters.of(asdict(chosen)) == chosen
+    assert SearchParameters.of(asdict(chosen).items()) == chosen
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_stored_parameters_are_read_back() -> None:
 )
 def test_a_wrong_setting_is_one_sentence(values: dict[str, str], said: str) -> None:
     with pytest.raises(InputError) as caught:
-        SearchParameters.of(values)
+        SearchParameters.of(values.items())
     assert said in str(caught.value)
     assert str(caught.value).count(". ") == 0
 
@@ -150,7 +150,7 @@ def test_a_wrong_setting_is_one_sentence(values: dict[str, str], said: str) -> N
 @given(st.sampled_from(NAMES), st.sampled_from([float("nan"), float("inf"), -1e9, 1e9]))
 def test_values_out_of_bounds_are_refused(name: str, value: float) -> None:
     with pytest.raises(InputError, match=name.upper()):
-        SearchParameters.of({name: value})
+        SearchParameters.of([(name, value)])
 
 
 @pytest.mark.parametrize("value", [None, True, "1"])

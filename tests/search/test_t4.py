@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search import RecordedSpace, read_t4, state_id
+from pytest_gpuenergy.search import RecordedSpace, configuration_id, read_t4
 from pytest_gpuenergy.support import InputError
 
 
@@ -142,7 +142,7 @@ def test_a_space_knows_its_best_and_its_good_states() -> None:
     assert found.begun_at("block=64,unroll=1").root == "block=64,unroll=1"
     assert found.with_values(unroll=2) == ["block=32,unroll=2", "block=64,unroll=2"]
     assert found.configuration("block=64,unroll=2") == {"block": 64, "unroll": 2}
-    assert state_id({"b": 1, "a": True}) == "a=True,b=1"
+    assert configuration_id({"b": 1, "a": True}) == "a=True,b=1"
 
 
 @pytest.mark.parametrize("root", ["block=64,unroll=2", "block=1,unroll=1"])

@@ -17,9 +17,9 @@ from pytest_gpuenergy.search import (
     GLOBAL_TACTICS,
     SearchTactics,
     Tactic,
-    pooled,
-    tactics_at_start,
-    tactics_from,
+    initial_tactics,
+    pool_tactics,
+    summarize_observations,
     write_tactics,
 )
 from pytest_gpuenergy.support import InputError
@@ -34,7 +34,7 @@ def begin(outdir: Path, part: SearchTactics, told: list[str] | None = None) -> t
     """Return the tactics with which a search in a folder of its own begins."""
     folder = outdir / part.kernel
     folder.mkdir(parents=True, exist_ok=True)
-    return tactics_at_start(outdir, folder, part, [].append if told is None else told.append)
+    return initial_tactics(outdir, folder, part, [].append if told is None else told.append)
 
 
 def end(outdir: Path, part: SearchTactics, tactics: tuple[Tactic, ...] = HELPED) -> None:
@@ -83,8 +83,8 @@ def test_a_search_that_is_continued_knows_what_it_began_with(tmp_path: Path) -> 
 
 
 def test_of_several_searches_each_observation_counts(tmp_path: Path) -> None:
-    end(tmp_path, ONE, tactics_from("cuda", [("m", "gmem", 0.1), ("m", "gmem", None)]))
-    end(tmp_path, OTHER, tactics_from("cuda", [("m", "gmem", 0.4), ("m", "gmem", 0.7)]))
+    end(tmp_path, ONE, summarize_observations("cuda", [("m", "gmem", 0.1), ("m", "gmem", None)]))
+    end(tmp_path, OTHER, summarize_observations("cuda", [("m", "gmem", 0.4), ("m", "gmem", 0.7)]))
     (found,) = begin(tmp_path, replace(ONE, kernel="third"))
     assert (found.count, found.failures) == (3, 1)
     assert found.mean == pytest.approx(0.4)
@@ -93,11 +93,13 @@ def test_of_several_searches_each_observation_counts(tmp_path: Path) -> None:
 
 @given(st.lists(GAINS, min_size=1, max_size=5))
 def test_pooling_is_as_if_all_had_been_observed_together(parts: list[list[float]]) -> None:
-    together = tactics_from("cuda", [("m", "sfu", gain) for gains in parts for gain in gains])
-    apart = pooled(
+    together = summarize_observations(
+        "cuda", [("m", "sfu", gain) for gains in parts for gain in gains]
+    )
+    apart = pool_tactics(
         one
         for gains in parts
-        for one in tactics_from("cuda", [("m", "sfu", gain) for gain in gains])
+        for one in summarize_observations("cuda", [("m", "sfu", gain) for gain in gains])
     )
     assert len(apart) == len(together)
     for one, other in zip(apart, together, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, strategies as st
 from move_checks import check, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import Preprocessor
 from pytest_gpuenergy.support import FormError
 
 KERNEL = "__global__ void kernel(float* y) {{ y[threadIdx.x] = {}; }}\n"
@@ -372,28 +370,35 @@ class TestRefusals:
         assert body_of(text) == "int n = 4; y[0] = n;"
 
 
-@given(st.text(alphabet="ab1 \n\t\"'/*\\()<>,=+.é", max_size=80))
-def test_a_text_without_directives_stays_as_it_is(text: str) -> None:
-    path = PurePosixPath("m")
-    assert Preprocessor({path: text}.get).run(path) == text
-
-
 @pytest.mark.slow
 @given(
     st.lists(
         st.sampled_from(
             [
                 *("#if A", "#else", "#endif", "#elif B", "#define A 1", "#define F(x) x + A"),
-                *("#undef A", "F(", ")", "A", ",", "#ifdef A", '#include "m"', "/*", "*/", '"'),
+                *(
+                    "#undef A",
+                    "F(",
+                    ")",
+                    "A",
+                    ",",
+                    "#ifdef A",
+                    '#include "main.cu"',
+                    "/*",
+                    "*/",
+                    '"',
+                ),
             ]
         ),
         max_size=30,
     )
 )
 def test_any_text_has_an_end(parts: list[str]) -> None:
-    text = "\n".join(parts)
-    run = Preprocessor({PurePosixPath("m"): text}.get)
-    assert isinstance(run.run(PurePosixPath("m")), str)
+    try:
+        found = taken("kernel", {"src/main.cu": "\n".join([*parts, KERNEL.format("A")])})
+    except FormError:
+        return
+    assert found.entry == "kernel"
 
 
 @pytest.mark.slow

@@ -58,20 +58,18 @@ class Torch:
         error: added to every output.
     """
 
-    old: bool = False
     error: float = 0.0
     calls: list[tuple[str, bool, int, bool]] = field(default_factory=list)
     module: ModuleType = field(init=False)
 
     def __post_init__(self) -> None:
         self.module = module = ModuleType("torch")
-        cudnn = SimpleNamespace(
-            is_available=lambda: True, benchmark=False, benchmark_limit=10, allow_tf32=True
+        self.cudnn = cudnn = SimpleNamespace(
+            is_available=lambda: True,
+            benchmark=False,
+            benchmark_limit=10,
+            conv=SimpleNamespace(fp32_precision="tf32"),
         )
-        if not self.old:
-            del cudnn.allow_tf32  # it would warn
-            cudnn.conv = SimpleNamespace(fp32_precision="tf32")
-        self.cudnn = cudnn
         contents: dict[str, Any] = {
             "__version__": "2.11.0",
             "contiguous_format": "contiguous",
@@ -86,8 +84,6 @@ class Torch:
 
     @property
     def tf32(self) -> bool:
-        if self.old:
-            return bool(self.cudnn.allow_tf32)
         return bool(self.cudnn.conv.fp32_precision == "tf32")
 
     def conv2d(

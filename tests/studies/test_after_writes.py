@@ -83,11 +83,3 @@ def test_a_layer_is_timed_after_each_amount(
     assert all(row["launches"] == 40 for row in rows)
     assert "after writing 16 MiB: 36.00 ±0.00 us" in capsys.readouterr().out
     assert card.dirty_mib == 0
-
-
-def test_without_pytorch_there_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert after_writes.main([]) == 2
-    assert "needs PyTorch" in capsys.readouterr().err

@@ -112,35 +112,6 @@ def test_flagged_figures_are_marked(show: Show) -> None:
     assert "\\* flagged: temperature_drift." in shown
 
 
-def test_another_cap_is_left_out(show: Show) -> None:
-    capped = replace(measured("case1", "k01", 80), cap="300W")
-    assert "cannot be judged" in show(capped, measured("case1", "cudnn-contiguous", 100))
-    assert "error: Nothing was measured at the cap 'current'" in show(capped, code=2)
-
-
-def test_other_callables_are_left_out(show: Show) -> None:
-    other = measured("case1", "cutlass-best", 10)
-    assert "10.00" not in show(other, measured("case1", "cudnn-contiguous", 100))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[]", "is not a result of tuning/against_stock"),
-        ("{", "cannot be read"),
-        ('{"bench": "tuning/against_stock", "about": {"gpu": "Other"}}', "is from Other"),
-    ],
-)
-def test_a_file_that_does_not_fit_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
-) -> None:
-    write_json(Report(RUN, (measured("case1", "k01", 80),)), tmp_path / "r.json")
-    (tmp_path / "stock.json").write_text(content)
-    arguments = [str(tmp_path / "r.json"), "--stock", str(tmp_path / "stock.json")]
-    assert against_cudnn.main(arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 @given(st.dictionaries(st.text(min_size=1), st.floats(0.1, 10), min_size=1))
 def test_the_verdict_agrees_with_its_figures(advantages: dict[str, float]) -> None:
     text = against_cudnn.verdict(advantages, len(advantages))

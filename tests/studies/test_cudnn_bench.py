@@ -80,11 +80,6 @@ def test_tf32_is_asked_for(peers: Peers) -> None:
     assert ids == [f"case5-{name}-current" for name in names]
 
 
-def test_layers_of_a_network_need_no_records(peers: Peers) -> None:
-    ids = peers.ids("--powercap", "current", "--network", "yolo", "--quick")
-    assert {name.partition("-")[0] for name in ids} == {"yolo00", "yolo19"}
-
-
 def test_it_is_collected_only_when_its_path_is_named(peers: Peers) -> None:
     result = peers.run("--collect-only", "-q", path="studies")
     assert not [line for line in result.stdout.lines if "::" in line]
@@ -94,22 +89,6 @@ def test_an_emulated_gpu_skips_it(peers: Peers) -> None:
     result = peers.run("--powercap", "1", "-k", "case7")
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["SKIPPED * cuDNN needs an NVIDIA GPU, and this one is emulated"])
-
-
-@pytest.mark.usefixtures("real_gpu")
-def test_without_pytorch_it_is_skipped(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    result = peers.run("-k", "case7")
-    result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["SKIPPED * cuDNN is called through PyTorch, which is missing"])
-
-
-@pytest.mark.usefixtures("real_gpu")
-def test_a_pytorch_without_cuda_skips_it(peers: Peers, torch: Torch) -> None:
-    torch.module.cuda.is_available = lambda: False
-    result = peers.run("-k", "case7")
-    result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["SKIPPED * PyTorch 2.11.0 has no CUDA or no cuDNN here"])
 
 
 @pytest.mark.usefixtures("real_gpu")
@@ -124,17 +103,6 @@ def test_it_is_checked_and_measured_as_the_workload(peers: Peers, torch: Torch) 
     assert plain.correctness is not None
     assert 0 < plain.correctness.normwise_error < plain.correctness.normwise_bound < 1e-4
     assert set(torch.calls) == {("contiguous", True, 0, False), ("channels_last", True, 0, False)}
-
-
-@pytest.mark.usefixtures("real_gpu")
-def test_the_settings_of_cudnn_are_restored(peers: Peers, torch: Torch) -> None:
-    peers.measured("-k", "case7")
-    cudnn = torch.cudnn
-    assert (cudnn.benchmark, cudnn.benchmark_limit, cudnn.conv.fp32_precision) == (
-        False,
-        10,
-        "tf32",
-    )
 
 
 @pytest.mark.usefixtures("real_gpu")
@@ -164,23 +132,6 @@ def test_tf32_that_was_not_asked_for_is_found(
 def test_a_wrong_result_leaves_no_figure(peers: Peers, torch: Torch) -> None:
     torch.error = 0.1
     assert peers.measured("-k", "case7") == []
-
-
-@pytest.mark.usefixtures("real_gpu")
-def test_an_older_pytorch_has_another_switch(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = Torch(old=True)
-    monkeypatch.setitem(sys.modules, "torch", torch.module)
-    assert len(peers.measured("-k", "case7")) == 2
-    assert not any(tf32 for *_, tf32 in torch.calls)
-    assert torch.cudnn.allow_tf32
-
-
-@pytest.mark.usefixtures("real_gpu", "torch")
-def test_groups_and_dilation_reach_cudnn(peers: Peers) -> None:
-    with (peers.path / "pyproject.toml").open("a") as stream:
-        stream.write("[tool.gpuenergy.workloads]\ngrouped = [1, 12, 12, 8, 4, 3, 3, 2, 2, 2, 4]\n")
-    plain, _ = peers.measured("--network", "project")
-    assert plain.correctness is not None
 
 
 @pytest.mark.usefixtures("real_gpu", "torch")

@@ -147,27 +147,3 @@ def test_the_fastest_of_each_side_count(tmp_path: Path, capsys: pytest.CaptureFi
     assert cells[7:10] == ["0.375", "0.600", "1.60x"]
     assert cells[11] == "a flag"
     assert "time: cuDNN / ours is 2.000x (geometric mean of 1), 2.000x at least." in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--layers", "dw99"], "'dw99' is not a layer: give some of dw01 to dw18"),
-        (["--trials", "0"], "'0' is not a number from 1 to 30000"),
-    ],
-)
-def test_a_bad_option_is_told(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        depthwise.main(["--json", "d.json", *words])
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"bench": "other"}'])
-def test_a_file_of_something_else_is_refused(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "d.json").write_text(text)
-    assert depthwise.main(["--json", str(tmp_path / "d.json"), "--table"]) == 2
-    assert "give another file" in capsys.readouterr().err

@@ -78,12 +78,6 @@ def test_ending_early_spares_rounds_and_loses_few_gains(gain: float, most_lost: 
         assert found.rounds < 9 < found.all_rounds == 18
 
 
-def test_without_noise_nothing_false_is_claimed() -> None:
-    quiet = bench.Noise(0.0, 1e-9, 0.0, 1e-9, 0.0)
-    assert claims(quiet, Metric.TIME, runs=20).claimed <= 0.1
-    assert claims(quiet, Metric.TIME, gain=0.01, runs=20).found == 1
-
-
 def test_the_smallest_gain_that_is_found_is_found_and_less_is_not() -> None:
     noise = bench.Noise.of(Metric.TIME, drift=0.001)
     smallest = bench.smallest_gain(3, noise, Metric.TIME, candidates=5, rounds=6, runs=100)
@@ -98,33 +92,3 @@ def test_the_command_prints_a_row_for_each_case(capsys: pytest.CaptureFixture[st
     rows = capsys.readouterr().out.splitlines()[2:]
     assert len(rows) == 3 * 2 * 2
     assert rows[0].startswith("| time | differs between loadings | 3 | 0.0% | ")
-
-
-def test_the_command_prints_what_comparisons_take(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--runs", "5", "--candidates", "3", "--gains", "5", "--spent"]
-    assert bench.main(words) == 0
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[0].endswith("| rounds | rounds without ending early |")
-    assert len(rows) == 2 + 3 * 2
-
-
-def test_the_command_prints_the_smallest_gains(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--runs", "2", "--candidates", "3", "--smallest", "--heavy-tails"]) == 0
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[0].endswith("| smallest gain found in 95% |")
-    assert len(rows) == 2 + 3 * 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--rounds", "1"], "needs --runs of at least 1 and --rounds of at least 2"),
-        (["--candidates", "0"], "--candidates '0' are no numbers from 1 on"),
-        (["--gains", "some"], "--gains 'some' are no numbers from 0 on"),
-    ],
-)
-def test_a_wrong_option_is_one_sentence(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.main(words) == 2
-    assert said in capsys.readouterr().err

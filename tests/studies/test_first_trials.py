@@ -49,32 +49,6 @@ def test_first_trials_that_all_fail_find_nothing(
 
 
 @pytest.mark.parametrize(
-    ("times_ms", "options", "said"),
-    [
-        ([None], [], "has no trial that was timed"),
-        ([1.0], ["--first", "0"], "--first 0 is no number of trials: give at least 1."),
-    ],
-)
-def test_what_cannot_be_answered_is_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    times_ms: list[float | None],
-    options: list[str],
-    said: str,
-) -> None:
-    write_search(tmp_path, "a", times_ms)
-    assert first_trials.main([str(tmp_path), *options]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_folder_without_searches_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert first_trials.main([str(tmp_path)]) == 2
-    assert f"{tmp_path} has no trials.jsonl" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("stored", "first", "share"),
     [
         (slice(None), 4, "100.0%"),
@@ -96,11 +70,3 @@ def test_a_search_made_again_takes_its_times_from_the_stored_trials(
     options = ["--first", str(first), "--again", "emulated:h100"]
     assert first_trials.main([str(tmp_path), *options]) == 0
     assert f"least: {share}" in capsys.readouterr().out
-
-
-def test_a_search_of_something_else_cannot_be_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_search(tmp_path, "a", [1.0])
-    assert first_trials.main([str(tmp_path), "--again", "emulated:h100"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")

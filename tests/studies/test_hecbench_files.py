@@ -9,8 +9,6 @@ import hecbench_files
 import pytest
 from kernel_specs import SCALE, SOURCE
 
-from pytest_gpuenergy.support import InputError
-
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -58,8 +56,3 @@ def test_they_are_copied_to_where_they_were(
     assert capsys.readouterr().out == f"4 files copied to {to}\n"
     assert (to / "LICENSE").read_text() == "BSD"
     assert (to / "src/one-cuda/kernel.h").read_text() == SOURCE
-
-
-def test_a_checkout_without_them_is_refused(tmp_path: Path, specs: Path) -> None:
-    with pytest.raises(InputError, match="clone that repository"):
-        list(hecbench_files.needed(tmp_path, specs))

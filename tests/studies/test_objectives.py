@@ -70,30 +70,3 @@ def test_a_search_that_fails_leaves_the_others(
     assert bench.run("--resume") == 0
     assert bench.results["case7/time"] == before
     assert len(bench.results["case7/measured"]["kernels"]["energy"]) == 1
-
-
-@pytest.mark.usefixtures("hanging")
-def test_a_search_that_the_budget_cuts_short_has_no_best_kernel(
-    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(objectives, "RESERVE_S", 100.0)
-    assert bench.run("--objectives", "time", "--budget-s", "400") == 1
-    assert bench.results["case7/time"]["contenders"] == []
-    assert rows(capsys.readouterr().out)["case7", "time"][-1] == "cut short by the budget"
-
-
-def test_the_table_is_printed_from_the_file(
-    bench: TunerBench, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench.run("--objectives", "time")
-    first = capsys.readouterr().out
-    assert bench.run("--table", tuner=("nothing",)) == 0
-    assert capsys.readouterr().out == first
-
-
-def test_an_objective_that_there_is_not_is_refused(
-    bench: TunerBench, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        bench.run("--objectives", "speed")
-    assert "'speed' is not known: give some of time, energy, edp" in capsys.readouterr().err

@@ -109,18 +109,6 @@ def test_both_layouts_have_a_mean_of_their_own_and_a_common_one(
     assert "over 2 products" in common
 
 
-def test_distributions_of_inputs_are_compared(printed: Table, contender: Measured) -> None:
-    text = printed(contender("template", 0.5), contender("template", 0.5, distribution="zeros"))
-    rows = [line.split("|")[3].strip() for line in text.splitlines() if line.startswith("| 64 nn")]
-    assert rows == ["normal", "zeros"]
-
-
-def test_the_plot_is_drawn(printed: Table, contender: Measured, tmp_path: Path) -> None:
-    pytest.importorskip("vl_convert", reason="plots need vl-convert-python")
-    printed(contender("template", 0.5), options=("--plot", str(tmp_path / "p.svg")))
-    assert "template" in (tmp_path / "p.svg").read_text()
-
-
 def test_all_that_may_be_the_fastest_are_bold_and_the_plot_has_intervals(
     printed: Table, contender: Measured, tmp_path: Path
 ) -> None:
@@ -136,13 +124,3 @@ def test_all_that_may_be_the_fastest_are_bold_and_the_plot_has_intervals(
     (line,) = (line for line in text.splitlines() if line.startswith("| 64 |"))
     assert ["**" in cell for cell in line.split("|")[2:5]] == [True, True, False]
     assert "TFLOP/s from" in (tmp_path / "p.svg").read_text()
-
-
-def test_two_measurements_of_one_contender_are_refused(printed: Table, contender: Measured) -> None:
-    again = replace(contender("template", 0.5), cap="300W", power_limit_w=300.0)
-    text = printed(contender("template", 0.5), again, code=2)
-    assert "was measured twice with template" in text
-
-
-def test_a_report_without_products_is_refused(printed: Table, measured: Measured) -> None:
-    assert "no matrix products" in printed(measured(None, 3), code=2)

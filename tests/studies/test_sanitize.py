@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -13,14 +12,12 @@ import pytest
 import sanitize
 from bench_folder import ROOT
 from hypothesis import given, strategies as st
-from processes import has_ended
 from sanitizer_child import first_blocks
-from sanitizer_results import Check, Results, read_results
+from sanitizer_results import Check, read_results
 
 from pytest_gpuenergy.devices import Binary
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import InputError
 
 GPU = "NVIDIA H200"
 GRIDS: Mapping[int, Dim3] = {1: (1088, 1, 1), 2: (98, 1, 1), 3: (4, 1, 1)}
@@ -83,10 +80,6 @@ class Bench:
         lines = [line.split() for line in self._log.read_text().splitlines()]
         return [(tool, int(rank), int(blocks)) for tool, rank, blocks in lines]
 
-    @property
-    def hung_child(self) -> int:
-        return int(self._log.with_suffix(".pid").read_text())
-
     def check(self, rank: int, tool: sanitize.Tool = "racecheck") -> Check:
         found = read_results(self.out).check(kernel(rank).digest, tool)
         assert found is not None
@@ -110,22 +103,12 @@ def test_each_kernel_is_run_by_each_tool_and_kept(
     assert "case1 racecheck: 3 clean" in capsys.readouterr().out
 
 
-def test_the_longest_are_run_first(bench: Bench) -> None:
-    assert bench.run("--tool", "racecheck") == 0
-    assert [rank for _, rank, _ in bench.runs] == [3, 2, 1]
-
-
 def test_racecheck_takes_the_first_blocks_and_says_so(bench: Bench) -> None:
     assert bench.run() == 0
     assert (bench.check(1).blocks, bench.check(1).of) == (264, 1088)
     assert (bench.check(2).blocks, bench.check(2).of) == (98, 98)
     assert bench.check(1, "memcheck").blocks == 1088
     assert {blocks for tool, _, blocks in bench.runs if tool == "racecheck"} == {264}
-
-
-def test_blocks_can_be_limited(bench: Bench) -> None:
-    assert bench.run("--tool", "memcheck", "--blocks", "16") == 0
-    assert [bench.check(rank, "memcheck").blocks for rank in GRIDS] == [16, 16, 4]
 
 
 def test_what_a_tool_finds_is_told_and_kept(
@@ -137,23 +120,6 @@ def test_what_a_tool_finds_is_told_and_kept(
     assert "3 hazards" in bench.check(2).printed
     assert (bench.check(1).outcome, bench.check(3).outcome) == ("clean", "clean")
     assert "case1 racecheck: 2 clean, 1 found" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_kernel_that_does_not_end_is_not_finished_and_ended(bench: Bench) -> None:
-    bench.give(rank1="hangs")
-    # As long as the others may take, however busy the machine.
-    assert bench.run("--tool", "memcheck", "--limit-s", "5") == 1
-    assert bench.check(1, "memcheck").outcome == "not finished"
-    assert bench.check(3, "memcheck").outcome == "clean"
-    assert has_ended(bench.hung_child)
-
-
-def test_interrupted_it_ends_at_once_and_keeps_what_it_has(bench: Bench) -> None:
-    bench.give(rank2="interrupts")
-    assert bench.run("--tool", "memcheck") == 130
-    assert [one.name for one in read_results(bench.out).kernels.values()] == ["case1-k03"]
-    assert [rank for _, rank, _ in bench.runs] == [3, 2]
 
 
 def test_a_tool_that_does_not_reach_the_kernel_has_not_found_it_clean(bench: Bench) -> None:
@@ -173,39 +139,6 @@ def test_a_later_session_goes_on_with_what_is_not_clean(bench: Bench) -> None:
     assert [bench.check(rank).outcome for rank in GRIDS] == ["clean"] * 3
 
 
-def test_going_on_with_more_blocks_repeats_those_that_had_fewer(bench: Bench) -> None:
-    bench.run("--tool", "racecheck", "--blocks", "50")
-    assert bench.run("--tool", "racecheck", "--resume", "--blocks", "98") == 0
-    assert sorted(rank for _, rank, _ in bench.runs) == [1, 2]
-
-
-def test_a_check_on_another_gpu_does_not_count(bench: Bench) -> None:
-    Results().with_check(
-        kernel(1).digest, "case1-k01", "racecheck", Check("clean", 1088, 1088, "NVIDIA A100")
-    ).write(bench.out)
-    assert bench.run("--tool", "racecheck", "--resume") == 0
-    assert len(bench.runs) == 3
-
-
-@pytest.mark.slow
-def test_without_resume_all_is_run_again_and_other_kernels_are_kept(bench: Bench) -> None:
-    Results().with_check("another", "case9-k01", "memcheck", Check("clean", 1, 1, GPU)).write(
-        bench.out
-    )
-    assert bench.run("--tool", "memcheck") == 0
-    assert bench.run("--tool", "memcheck") == 0
-    assert len(bench.runs) == 3
-    assert len(read_results(bench.out).kernels) == 4
-
-
-def test_a_missing_tool_is_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert bench.run() == 2
-    assert "compute-sanitizer is not on PATH" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_without_a_gpu_nothing_is_checked(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -214,30 +147,6 @@ def test_without_a_gpu_nothing_is_checked(
     assert sanitize.main(["--case", "case1", "--out", str(bench.out)]) == 2
     assert "there is none here" in capsys.readouterr().err
     assert not bench.out.exists()
-
-
-def test_a_case_without_records_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.run("--case", "case9") == 2
-    assert "has no records of case9" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"kind": "gpuenergy-sanitizer", "version": 1}'])
-def test_another_file_is_refused(bench: Bench, text: str) -> None:
-    bench.out.write_text(text)
-    assert bench.run("--resume") == 2
-    assert bench.out.read_text() == text
-    with pytest.raises(InputError, match=r"was not written by studies/sanitize\.py"):
-        read_results(bench.out)
-
-
-def test_a_file_with_an_unknown_outcome_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    Results().with_check("d", "case1-k01", "memcheck", Check("clean", 4, 4, GPU)).write(path)
-    content = json.loads(path.read_text())
-    content["kernels"]["d"]["checks"]["memcheck"]["outcome"] = "fine"
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError):
-        read_results(path)
 
 
 def test_the_results_kept_are_of_the_bundled_kernels() -> None:

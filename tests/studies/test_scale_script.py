@@ -47,20 +47,3 @@ def test_an_enlarged_report_has_no_item_twice() -> None:
 def test_a_session_is_run_and_its_end_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert scale.main(["--parts", "session", "--items", "10"]) == 0
     assert rows(capsys.readouterr().out) == {"session": 10}
-
-
-def test_what_fails_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scale, "GPUENERGY", (*scale.GPUENERGY, "nonsense"))
-    assert scale.main(["--parts", "compare", "--items", "2"]) == 2
-    assert capsys.readouterr().err.startswith("scale.py: error: compare failed: ")
-    assert scale.main(["--parts", "compare", "--items", "2", "--folder", str(tmp_path)]) == 2
-    assert "File exists" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", [["--parts", "nonsense"], ["--items", "0"], ["--load", "0"]])
-def test_an_option_that_makes_no_sense_is_refused(option: list[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        scale.main(option)
-    assert raised.value.code == 2

@@ -46,15 +46,6 @@ def test_shares_grow_with_the_budget_and_end_at_the_optimum(compared: bench.Comp
         assert (found <= 1).all()
 
 
-@pytest.mark.slow
-def test_the_tables_name_every_strategy(compared: bench.Comparison) -> None:
-    found = bench.found_table([compared, compared], (20, 50))
-    assert found.count("| simt |") == 2 * len(compared.found)
-    assert found.count("| all |") == len(compared.found)
-    differences = bench.difference_table([compared], (20, 50)).splitlines()[2:]
-    assert len(differences) == len(compared.found) - 1
-
-
 def test_an_interval_holds_its_mean_and_shrinks_to_a_constant() -> None:
     mean, low, high = bench.interval([np.array([0.5, 0.7]), np.array([0.9, 0.9])])
     assert mean == pytest.approx(0.75)
@@ -72,15 +63,6 @@ def test_a_tree_takes_a_state_again_on_another_path_but_never_returns() -> None:
         waiting += [action.child for action in tree.actions(state)]
     # Both ways round the square, each with three steps.
     assert sorted(ends) == ["x=0,y=0", "x=0,y=1", "x=0,y=1", *["x=1,y=0"] * 2, *["x=1,y=1"] * 2]
-
-
-def test_block_size_tuning_leaves_the_rest_as_it_is(space: RecordedSpace) -> None:
-    root = space.configuration(space.root)
-    for state in bench.block_sizes(space):
-        changed = {
-            name for name, value in space.configuration(state).items() if value != root[name]
-        }
-        assert changed <= {"tile_m", "tile_n"}
 
 
 def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,24 +87,6 @@ def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFi
     assert "| graph search less | 3 | 12 |" in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--seeds", "1"], "--seeds 1 gives no interval"),
-        (["--budgets", "0"], "--budgets '0' are no numbers of evaluations"),
-        (["--budgets", "many"], "--budgets 'many' are no numbers of evaluations"),
-        (["--set", "puct_c"], "--set 'puct_c' is not NAME=NUMBER"),
-        (["--set", "puct_c=-1"], "PUCT_C needs a number"),
-        ([], "cannot be read"),
-    ],
-)
-def test_a_wrong_option_is_one_sentence(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.main(["none.json", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_committed_space_has_the_configurations_that_its_script_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -137,12 +101,6 @@ def test_the_committed_space_has_the_configurations_that_its_script_writes(
     assert COMMITTED.stat().st_size < 200_000
     assert record_space.main([str(tmp_path / "none" / "space.json.gz")]) == 2
     assert "error: " in capsys.readouterr().err
-
-
-def test_the_committed_space_is_labelled() -> None:
-    metadata = json.loads(gzip.decompress(COMMITTED.read_bytes()))["metadata"]
-    assert metadata["emulated"] is True
-    assert "nothing was run" in metadata["times"]
 
 
 def test_the_best_of_the_committed_space_is_a_kernel_of_the_template(space: RecordedSpace) -> None:
@@ -169,9 +127,3 @@ def test_predictions_help_the_more_the_better_they_are(space: RecordedSpace) -> 
     told, misled = (bench.prediction(0.05, of_others=others) for others in (False, True))
     assert found[told].mean() > found[bench.GRAPH].mean()
     assert found[told].mean() > found[misled].mean()
-
-
-@pytest.mark.parametrize("text", ["much", "0", "-1", "inf", "0.1,,0.2"])
-def test_errors_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([str(COMMITTED), "--predicted", text]) == 2
-    assert "are no errors above 0" in capsys.readouterr().err

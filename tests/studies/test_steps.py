@@ -114,16 +114,6 @@ def test_nothing_is_begun_that_the_time_is_too_short_for(
     assert bench.called == ["a", "b", "c"]
 
 
-def test_an_interrupt_keeps_what_was_done(bench: Bench) -> None:
-    def interrupted() -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    bench.actions["b"] = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(bench.file())
-    assert list(bench.on_disk["results"]) == ["a"]
-
-
 def test_a_file_is_not_overwritten(bench: Bench) -> None:
     bench.run(bench.file())
     with pytest.raises(InputError, match="already exists: continue it with --resume"):
@@ -134,35 +124,3 @@ def test_a_file_with_other_settings_is_not_continued(bench: Bench) -> None:
     bench.run(bench.file(trials=5))
     with pytest.raises(InputError, match="was made with trials 5 instead of 6"):
         bench.file(resume=True, trials=6)
-
-
-def test_more_may_be_asked_for_later(bench: Bench) -> None:
-    bench.run(bench.file(cases=["case1", "case2"]))
-    more = bench.file(resume=True, cases=["case7", "case1"])
-    assert more.settings["cases"] == ["case1", "case2", "case7"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", "[]", "{}", '{"schema_version": 1, "bench": "another"}', '{"schema_version": 9}'],
-    ids=["empty", "torn", "list", "nothing", "another", "newer"],
-)
-def test_a_file_that_is_none_of_ours_is_refused(bench: Bench, content: str) -> None:
-    bench.path.parent.mkdir()
-    bench.path.write_text(content)
-    with pytest.raises(InputError, match=r"test\.json (is not a result|cannot be read)"):
-        bench.file(resume=True)
-
-
-def test_a_place_that_cannot_be_written_is_told(bench: Bench) -> None:
-    bench.path.parent.write_text("a file")
-    with pytest.raises(InputError, match=r"test\.json cannot be written"):
-        bench.run(bench.file())
-
-
-def test_a_budget_is_never_negative() -> None:
-    clock = Clock()
-    budget = steps.Budget(5, clock)
-    clock.now_s += 7
-    assert budget.left_s == 0
-    assert steps.Budget(None, clock).left_s == float("inf")

@@ -82,17 +82,3 @@ def test_it_searches_on_the_gpu_that_was_named(
     assert seen == [7, "sm_90", 5, 3, 0, tmp_path / "out"]
     assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
     assert (tmp_path / "out").is_dir()
-
-
-@pytest.mark.usefixtures("real_gpu")
-def test_what_tvm_needs_beside_itself_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(stock_search, "NEEDED", ("no_such_package",))
-    assert search(tmp_path) == 2
-    assert "needs no_such_package: pip install no_such_package" in capsys.readouterr().err
-
-
-def test_an_emulated_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert search(tmp_path) == 2
-    assert "needs an NVIDIA GPU" in capsys.readouterr().err

@@ -24,10 +24,17 @@ def test_each_has_an_environment_of_its_own(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
 
 
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gpuenergy.support.children._POLL_S", 0.01)
+
+
+@pytest.mark.usefixtures("little_patience")
 def test_where_one_fails_the_others_are_ended(tmp_path: Path) -> None:
     assert together(f"number or sys.exit(3); {FOREVER}", tmp_path) == [3, None]
 
 
+@pytest.mark.usefixtures("little_patience")
 def test_where_one_is_killed_the_others_are_ended(tmp_path: Path) -> None:
     text = f"import signal\nif number: os.kill(os.getpid(), signal.SIGKILL)\n{FOREVER}"
     assert together(text, tmp_path) == [None, -9]

@@ -5,146 +5,112 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from pytest_gpuenergy.support import InputError, cache_dir, compiled_dir, settle_places, state_dir
 
-PLACES = [
-    (cache_dir, "GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache"),
-    (state_dir, "GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state"),
-]
-Folder = Callable[..., Path]
+
+class Place(NamedTuple):
+    """A kind of folder, the variables that move it, and where it is below the home folder."""
+
+    folder: Callable[..., Path]
+    own: str
+    xdg: str
+    below: str
+
+
+PLACES = (
+    Place(cache_dir, "GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache"),
+    Place(state_dir, "GPUENERGY_STATE", "XDG_STATE_HOME", ".local/state"),
+)
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for _, own, xdg, _ in PLACES:
-        monkeypatch.delenv(own, raising=False)
-        monkeypatch.delenv(xdg, raising=False)
+    for place in PLACES:
+        monkeypatch.delenv(place.own, raising=False)
+        monkeypatch.delenv(place.xdg, raising=False)
     monkeypatch.delenv("COMPILE_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
-@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
-def test_below_the_home_folder_by_default(
-    home: Path, folder: Folder, own: str, xdg: str, below: str
-) -> None:
-    assert own != xdg
-    assert folder() == home / below / "pytest-gpuenergy"
+@pytest.fixture(params=PLACES, ids=["cache", "state"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.param
+    return found
 
 
-@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
-def test_who_has_no_home_is_told_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
-) -> None:
+def test_below_the_home_folder_by_default(home: Path, place: Place) -> None:
+    assert place.folder() == home / place.below / "pytest-gpuenergy"
+
+
+def test_who_has_no_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     def unknown(uid: int) -> object:
         raise KeyError(uid)
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", unknown)  # as of a container's user without a name
-    assert xdg != below
-    with pytest.raises(InputError, match=f"home folder is unknown .*: set {own} to a writable"):
-        folder()
+    with pytest.raises(InputError, match=f"home folder is unknown .*: set {place.own} to a writ"):
+        place.folder()
 
 
-@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
-def test_where_the_desktop_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
+def test_where_the_desktop_says_unless_our_own_variable_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
-    monkeypatch.setenv(xdg, str(tmp_path / "xdg"))
-    monkeypatch.setenv(own, "")
-    assert below
-    assert folder() == tmp_path / "xdg" / "pytest-gpuenergy"
+    monkeypatch.setenv(place.xdg, str(tmp_path / "xdg"))
+    monkeypatch.setenv(place.own, "")
+    assert place.folder() == tmp_path / "xdg" / "pytest-gpuenergy"
+    monkeypatch.setenv(place.own, str(tmp_path / "own"))
+    assert place.folder("a", "b") == tmp_path / "own" / "a" / "b"
+    monkeypatch.delenv(place.own)
+    monkeypatch.setenv(place.xdg, "mine")  # relative folders of the desktop's are ignored
+    assert place.folder() == tmp_path / "home" / place.below / "pytest-gpuenergy"
 
 
-@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
-def test_our_own_variable_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str, xdg: str, below: str
-) -> None:
-    monkeypatch.setenv(xdg, str(tmp_path / "xdg"))
-    monkeypatch.setenv(own, str(tmp_path / "own"))
-    assert below
-    assert folder("a", "b") == tmp_path / "own" / "a" / "b"
+def test_the_folder_is_made_for_this_user_only(place: Place) -> None:
+    for _ in range(2):
+        assert place.folder("deep", "er").is_dir()
+    assert place.folder("below").stat().st_mode & 0o7777 == 0o700
 
 
-@pytest.mark.parametrize("folder", [cache_dir, state_dir])
-def test_the_folder_is_made(folder: Folder) -> None:
-    assert folder("deep", "er").is_dir()
-    assert folder("deep", "er").is_dir()
-
-
-@pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
 @pytest.mark.parametrize("parts", [(), ("below",)])
 def test_a_folder_that_cannot_be_used_says_which_variable_to_set(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Folder,
-    own: str,
-    parts: tuple[str, ...],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place, parts: tuple[str, ...]
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(own, str(tmp_path / "file"))
-    with pytest.raises(InputError, match=rf"cannot be used \(.*\): set {own} to a folder"):
-        folder(*parts)
+    monkeypatch.setenv(place.own, str(tmp_path / "file"))
+    with pytest.raises(InputError, match=rf"cannot be used \(.*\): set {place.own} to a folder"):
+        place.folder(*parts)
 
 
-@pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
 @pytest.mark.parametrize("parts", [(), ("below",)])
 def test_a_folder_that_others_can_write_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Folder,
-    own: str,
-    parts: tuple[str, ...],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place, parts: tuple[str, ...]
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    monkeypatch.setenv(own, str(shared))
-    with pytest.raises(
-        InputError, match=rf"other users can write in {shared}\): set {own} to a folder in which"
-    ):
-        folder(*parts)
+    monkeypatch.setenv(place.own, str(shared))
+    said = rf"other users can write in {shared}\): set {place.own} to a folder in which"
+    with pytest.raises(InputError, match=said):
+        place.folder(*parts)
     assert list(shared.iterdir()) == []
 
 
-@pytest.mark.parametrize(("folder", "own"), [place[:2] for place in PLACES])
-def test_others_cannot_read_or_write_what_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Folder, own: str
-) -> None:
-    monkeypatch.setenv(own, str(tmp_path / "own"))
-    assert folder("below").stat().st_mode & 0o7777 == 0o700
-
-
-@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
 def test_a_relative_folder_stays_where_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    folder: Folder,
-    own: str,
-    xdg: str,
-    below: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Place
 ) -> None:
-    assert xdg != below
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(own, "mine")
-    found = folder()
+    monkeypatch.setenv(place.own, "mine")
+    found = place.folder()
     assert found == tmp_path / "mine"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert folder() == found
-    assert os.environ[own] == str(found)
-
-
-@pytest.mark.parametrize(("folder", "own", "xdg", "below"), PLACES)
-def test_a_relative_folder_of_the_desktops_is_ignored(
-    monkeypatch: pytest.MonkeyPatch, home: Path, folder: Folder, own: str, xdg: str, below: str
-) -> None:
-    assert own
-    monkeypatch.setenv(xdg, "mine")
-    assert folder() == home / below / "pytest-gpuenergy"
+    assert place.folder() == found
+    assert os.environ[place.own] == str(found)
 
 
 def test_compiled_kernels_are_in_the_cache_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

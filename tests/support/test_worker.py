@@ -23,6 +23,7 @@ from pytest_gpuenergy.support import (
     WorkerTimeoutError,
 )
 
+Start = Callable[..., Worker]
 FACTORY = '''
 import os, signal, sys, threading
 from pytest_gpuenergy.support.errors import KernelFault
@@ -115,24 +116,16 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         worker.kill()
 
 
-def test_a_call_returns_what_the_method_returns(start: Callable[..., Worker]) -> None:
-    assert start(40).call("add", 2) == 42
-
-
-def test_the_object_lives_from_call_to_call(start: Callable[..., Worker]) -> None:
-    worker = start()
-    worker.call("add", 1)
-    worker.call("add", 1)
-    assert worker.call("count") == 2
-
-
-def test_the_object_lives_in_another_process(start: Callable[..., Worker]) -> None:
-    worker = start()
+def test_the_object_lives_in_another_process_from_call_to_call(start: Start) -> None:
+    worker = start(40)
     assert worker.pid is None
+    assert worker.call("add", 2) == 42
+    assert worker.call("add", 1) == 41
+    assert worker.call("count") == 2
     assert worker.call("pid") == worker.pid != os.getpid()
 
 
-def test_a_child_can_be_started_before_it_is_called(start: Callable[..., Worker]) -> None:
+def test_a_child_can_be_started_before_it_is_called(start: Start) -> None:
     worker = start()
     worker.start()
     pid = worker.pid
@@ -140,7 +133,7 @@ def test_a_child_can_be_started_before_it_is_called(start: Callable[..., Worker]
     assert worker.call("pid") == worker.pid == pid is not None
 
 
-def test_a_child_that_is_killed_has_ended(start: Callable[..., Worker]) -> None:
+def test_a_child_that_is_killed_has_ended(start: Start) -> None:
     worker = start()
     first = worker.call("pid")
     worker.kill()
@@ -149,36 +142,28 @@ def test_a_child_that_is_killed_has_ended(start: Callable[..., Worker]) -> None:
     assert worker.call("pid") != first
 
 
-def test_variables_are_set_in_the_child_only(start: Callable[..., Worker]) -> None:
+def test_variables_are_set_in_the_child_only(start: Start) -> None:
     worker = start(environment={"GPUENERGY_TEST_WORKER": "7"})
     assert worker.call("variable", "GPUENERGY_TEST_WORKER") == "7"
     assert "GPUENERGY_TEST_WORKER" not in os.environ
 
 
-def test_what_the_method_raises_is_raised(start: Callable[..., Worker]) -> None:
-    with pytest.raises(KernelFault, match="too slow") as raised:
-        start().call("fault")
-    assert raised.value.outcome == "timeout"
-
-
-def test_the_child_survives_what_its_method_raises(start: Callable[..., Worker]) -> None:
+def test_what_the_method_raises_is_raised_and_the_child_survives(start: Start) -> None:
     worker = start()
     pid = worker.call("pid")
-    with pytest.raises(KernelFault):
+    with pytest.raises(KernelFault, match="too slow") as raised:
         worker.call("fault")
+    assert raised.value.outcome == "timeout"
+    with pytest.raises(AttributeError, match="nothing"):
+        worker.call("nothing")
     assert worker.call("pid") == pid
 
 
-def test_a_factory_that_fails_is_tried_again(start: Callable[..., Worker]) -> None:
+def test_a_factory_that_fails_is_tried_again(start: Start) -> None:
     worker = start(0, True)
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot be made"):
             worker.call("add", 1)
-
-
-def test_an_unknown_method_is_an_error(start: Callable[..., Worker]) -> None:
-    with pytest.raises(AttributeError, match="nothing"):
-        start().call("nothing")
 
 
 @pytest.mark.parametrize(
@@ -189,48 +174,40 @@ def test_an_unknown_method_is_an_error(start: Callable[..., Worker]) -> None:
         ("awkward", "awkward: Awkward.*two words"),
     ],
 )
-def test_what_cannot_travel_is_told_in_words(
-    start: Callable[..., Worker], method: str, said: str
-) -> None:
+def test_what_cannot_travel_is_told_in_words(start: Start, method: str, said: str) -> None:
     worker = start()
     with pytest.raises(DeviceError, match=said):
         worker.call(method)
     assert worker.call("add", 1) == 1
 
 
-def test_an_argument_that_cannot_travel_is_an_error(start: Callable[..., Worker]) -> None:
+def test_an_argument_that_cannot_travel_is_an_error(start: Start) -> None:
     worker = start()
     with pytest.raises(Exception, match="<lambda>"):
         worker.call("add", lambda: 0)
     assert worker.call("add", 1) == 1
 
 
-def test_a_child_that_leaves_is_told_with_its_last_words(start: Callable[..., Worker]) -> None:
-    with pytest.raises(WorkerDiedError, match=r"Subject exited with 3: last words\."):
-        start().call("leave", 3)
-
-
-def test_a_child_that_exits_is_told_with_its_last_words(start: Callable[..., Worker]) -> None:
-    with pytest.raises(WorkerDiedError, match=r"exited with 1: so long\."):
-        start().call("exit")
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_a_child_ended_by_a_signal_is_told_with_its_name(
-    start: Callable[..., Worker], number: signal.Signals
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("leave", 3), r"Subject exited with 3: last words\."),
+        (("exit",), r"exited with 1: so long\."),
+        (("die", signal.SIGKILL), "was ended by SIGKILL"),
+        (("die", signal.SIGSEGV), "was ended by SIGSEGV"),
+        (("die", signal.SIGABRT), "was ended by SIGABRT"),
+        (("die", signal.SIGRTMIN + 3), r"was ended by SIGRTMIN\+3"),
+    ],
+    ids=str,
+)
+def test_how_a_child_ended_is_told_with_its_last_words(
+    start: Start, call: tuple[object, ...], said: str
 ) -> None:
-    with pytest.raises(WorkerDiedError, match=f"was ended by {number.name}"):
-        start().call("die", number)
+    with pytest.raises(WorkerDiedError, match=said):
+        start().call(*call)
 
 
-def test_a_child_ended_by_a_realtime_signal_is_told_with_its_name(
-    start: Callable[..., Worker],
-) -> None:
-    with pytest.raises(WorkerDiedError, match=r"was ended by SIGRTMIN\+3"):
-        start().call("die", signal.SIGRTMIN + 3)
-
-
-def test_after_its_death_the_next_call_starts_another(start: Callable[..., Worker]) -> None:
+def test_after_its_death_the_next_call_starts_another(start: Start) -> None:
     worker = start(5)
     first = worker.call("pid")
     with pytest.raises(WorkerDiedError):
@@ -240,7 +217,7 @@ def test_after_its_death_the_next_call_starts_another(start: Callable[..., Worke
     assert worker.pid != first
 
 
-def test_a_child_that_died_between_calls_is_noticed(start: Callable[..., Worker]) -> None:
+def test_a_child_that_died_between_calls_is_noticed(start: Start) -> None:
     worker = start()
     pid = worker.call("pid")
     os.kill(pid, signal.SIGKILL)
@@ -250,7 +227,7 @@ def test_a_child_that_died_between_calls_is_noticed(start: Callable[..., Worker]
 
 
 @pytest.mark.parametrize("method", ["hang", "stubborn"])
-def test_a_child_that_does_not_answer_is_killed(start: Callable[..., Worker], method: str) -> None:
+def test_a_child_that_does_not_answer_is_killed(start: Start, method: str) -> None:
     worker = start()
     pid = worker.call("pid")
     with pytest.raises(WorkerTimeoutError, match=rf"did not respond to {method} within 0\.05 s"):
@@ -259,15 +236,15 @@ def test_a_child_that_does_not_answer_is_killed(start: Callable[..., Worker], me
     assert worker.call("add", 1, timeout_s=60) == 1
 
 
-def test_what_the_child_prints_does_not_block_it(start: Callable[..., Worker]) -> None:
+def test_what_the_child_prints_does_not_block_it(start: Start) -> None:
     assert start().call("talk", 1 << 20, timeout_s=60) == 1 << 20
 
 
-def test_ctrl_c_is_the_parents_affair(start: Callable[..., Worker]) -> None:
+def test_ctrl_c_is_the_parents_affair(start: Start) -> None:
     assert start().call("interrupted") == "still here"
 
 
-def test_closing_lets_the_object_say_farewell(start: Callable[..., Worker], tmp_path: Path) -> None:
+def test_closing_lets_the_object_say_farewell(start: Start, tmp_path: Path) -> None:
     worker = start(0, False, str(tmp_path / "farewell"))
     pid = worker.call("pid")
     worker.close()
@@ -276,9 +253,7 @@ def test_closing_lets_the_object_say_farewell(start: Callable[..., Worker], tmp_
 
 
 @pytest.mark.parametrize("end", [Worker.close, Worker.kill])
-def test_ending_is_idempotent_and_not_final(
-    start: Callable[..., Worker], end: Callable[[Worker], None]
-) -> None:
+def test_ending_is_idempotent_and_not_final(start: Start, end: Callable[[Worker], None]) -> None:
     worker = start()
     end(worker)
     worker.call("add", 1)
@@ -288,7 +263,7 @@ def test_ending_is_idempotent_and_not_final(
     assert worker.call("add", 1) == 1
 
 
-def test_a_retired_worker_starts_no_child(start: Callable[..., Worker]) -> None:
+def test_a_retired_worker_starts_no_child(start: Start) -> None:
     worker = start()
     worker.start()
     worker.retire()
@@ -298,7 +273,7 @@ def test_a_retired_worker_starts_no_child(start: Callable[..., Worker]) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_a_child_outlives_the_thread_that_started_it(start: Callable[..., Worker]) -> None:
+def test_a_child_outlives_the_thread_that_started_it(start: Start) -> None:
     worker = start()
     thread = Thread(target=worker.call, args=("count",))
     thread.start()
@@ -312,7 +287,7 @@ def test_a_child_outlives_the_thread_that_started_it(start: Callable[..., Worker
 
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_starts_children_too(start: Callable[..., Worker]) -> None:
+def test_a_forked_process_starts_children_too(start: Start) -> None:
     start().call("pid")
     forked = os.fork()
     if not forked:

@@ -15,7 +15,7 @@ from tuning_fakes import FakeDevice, WordSpace, time_by_digest, word_kernel
 from pytest_gpuenergy.kernels import RankedKernel, export_kernels
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import tvm_operator
-from pytest_gpuenergy.tuning import Tuner, TuneSettings, find_records, read_records
+from pytest_gpuenergy.tuning import Tuner, TuneSettings, TuningGpus, find_records, read_records
 from pytest_gpuenergy.workloads import (
     KINDS,
     ErrorBound,
@@ -96,11 +96,10 @@ def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path: Path) -> Non
 def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
     device = FakeDevice(time_by_digest)
     tuner = Tuner(
-        device=device,
+        gpus=TuningGpus((device,), (lambda *_, **__: None,)),
         make_space=lambda workload: WordSpace(workload, [["lorem", "ipsum"], ["dolor"]]),
         folder=tmp_path,
         settings=TuneSettings(trials=3, keep=2, energy=False),
-        confirm=lambda *_: None,
         tell=lambda _: None,
         live=None,
         stop=Event(),

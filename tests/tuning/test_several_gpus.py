@@ -19,7 +19,7 @@ from pytest_gpuenergy.engine import Evaluation, HostLostError, Member, Team
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.tuning import TimingTask, Tuner, TuneSettings
+from pytest_gpuenergy.tuning import TimingTask, Tuner, TuneSettings, TuningGpus
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 ONE = Conv2d.of("one", 1, 4, 4, 1, 1, 1, 1, 1, 0)
@@ -108,16 +108,13 @@ def tune(
         for board, member in zip(boards, members, strict=True):
             board.move = member.move
         tuner = Tuner(
-            device=device,
+            gpus=TuningGpus((device,) * len(boards), (lambda *_, **__: None,) * len(boards), team),
             make_space=space,
             folder=folder,
             settings=TuneSettings(trials, 2, objective, energy=False, resume=True),
-            confirm=lambda _, __: None,
             tell=found.told.append,
             live=None,
             stop=Event(),
-            team=team,
-            devices=(device,) * len(boards),
         )
         assert len([*tuner.tune([ONE])]) == 1
     return found

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices.device import ClockSamples
 
-MOST_NOTES = 1 << 14
+MAX_NOTES = 1 << 14
 """The number of notes that are kept, enough for 13 minutes."""
 
-LEAST_SPAN_NS = 20_000_000
+MIN_SPAN_NS = 20_000_000
 """The shortest span that is evaluated, because the nanosecond timer of some GPUs counts in 1 us."""
 
-_MOST_MHZ = 10_000.0
+_MAX_MHZ = 10_000.0
 
 # PTX, which the driver translates for any GPU: no compiler is needed, and no cache entry is made.
 _PTX = b"""
@@ -43,7 +43,7 @@ _PTX = b"""
   st.global.u64 [%%at+16], %%ns;
   ret;
 }
-""" % (MOST_NOTES - 1)
+""" % (MAX_NOTES - 1)
 
 
 class ClockNotes:
@@ -57,7 +57,7 @@ class ClockNotes:
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._stream = stream
-        self._notes = cupy.empty(3 * MOST_NOTES, dtype=np.uint64)
+        self._notes = cupy.empty(3 * MAX_NOTES, dtype=np.uint64)
         self._count = cupy.empty(1, dtype=np.uint32)
         # On this stream, because a non-blocking stream does not wait for the default stream.
         self._count.data.memset_async(0, self._count.nbytes, stream)
@@ -99,8 +99,8 @@ class ClockNotes:
         """
         if int(self._count.get()[0]) != self._made % 2**32:
             return None  # something else has written to the notes
-        times_s = times_s[-MOST_NOTES:]
-        numbers = np.arange(self._made - len(times_s), self._made) % MOST_NOTES
+        times_s = times_s[-MAX_NOTES:]
+        numbers = np.arange(self._made - len(times_s), self._made) % MAX_NOTES
         return clock_samples(self._notes.get().reshape(-1, 3)[numbers], times_s)
 
 
@@ -114,7 +114,7 @@ def clock_samples(
         times_s: the device's clock at each note, shape (n,).
 
     Returns:
-        The clock, or None without two notes of one SM that are at least `LEAST_SPAN_NS` apart.
+        The clock, or None without two notes of one SM that are at least `MIN_SPAN_NS` apart.
     """
     latest: dict[int, int] = {}
     pairs = []
@@ -125,7 +125,7 @@ def clock_samples(
     first, last = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
     ns, cycles = (notes[last, :2] - notes[first, :2]).astype(np.float64).T
     mhz = 1e3 * cycles / np.maximum(ns, 1.0)
-    good = (ns >= LEAST_SPAN_NS) & (mhz > 0) & (mhz < _MOST_MHZ)
+    good = (ns >= MIN_SPAN_NS) & (mhz > 0) & (mhz < _MAX_MHZ)
     if not good.any():
         return None
     return ClockSamples(times_s[first[good]], times_s[last[good]], mhz[good])

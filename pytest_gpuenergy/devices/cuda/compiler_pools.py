@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from threading import Lock
+from typing import Any, TypeVar
 
 from pytest_gpuenergy.devices.cuda._compat import compile_for, hash_triton
 from pytest_gpuenergy.devices.cuda.binders import triton_machine_code
@@ -16,7 +17,9 @@ from pytest_gpuenergy.devices.cuda.nvrtc import NvrtcCompilers
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, TritonKernel
 from pytest_gpuenergy.support import compiled_dir
 
-_MOST_TRITON_PROCESSES = 4
+_Pool = TypeVar("_Pool", bound=Compilers[Any, Any])
+
+_MAX_TRITON_PROCESSES = 4
 """The largest number of processes that compile Triton functions: each imports PyTorch."""
 
 
@@ -25,32 +28,29 @@ class CompilerPools:
 
     def __init__(self, architecture: str) -> None:
         self._plain, self._architecture = architecture, specific_architecture(architecture)
-        self._nvrtc: NvrtcCompilers | None = None
-        self._nvcc: NvccCompilers | None = None
-        self._triton: TritonCompilers | None = None
-        self._starting = Lock()
+        self._pools: dict[type[Any], Any] = {}
+        self._starting = Lock()  # another thread may ask for a listing
 
     def submit(self, kernel: AnyKernel) -> Future[Binary] | None:
         """Start compiling; return None for a kernel that the worker prepares itself."""
         if isinstance(kernel, Kernel):
-            return self._of_text().submit(kernel)
+            return self._nvrtc.submit(kernel)
         if isinstance(kernel, CudaProgram):
-            if self._nvcc is None:
-                self._nvcc = NvccCompilers(self._architecture, compiled_dir("programs"))
-            return self._nvcc.submit(kernel)
+            folder = compiled_dir("programs")
+            return self._pool(NvccCompilers, self._architecture, folder).submit(kernel)
         return None
 
     def submit_job(self, job: Job) -> None:
         """Start compiling a job's kernel, also one that is compiled for types."""
         if isinstance(job.kernel, TritonKernel):
-            self._of_triton().submit(job)
+            self._pool(TritonCompilers, self._plain).submit(job)
         else:
             self.submit(job.kernel)
 
     def wait_for(self, job: Job) -> None:
         """Wait until a job's Triton function has been compiled ahead."""
         if isinstance(job.kernel, TritonKernel):
-            self._of_triton().submit(job).result()
+            self._pool(TritonCompilers, self._plain).submit(job).result()
 
     def ptx(self, kernel: Kernel) -> str:
         """Return the PTX of a kernel of CUDA text.
@@ -58,32 +58,31 @@ class CompilerPools:
         Raises:
             KernelFault: it does not compile.
         """
-        return self._of_text().ptx(kernel)
+        return self._nvrtc.ptx(kernel)
 
     @property
     def versions(self) -> dict[str, str]:
         """The versions of the compilers that are installed."""
         nvcc = find_nvcc()
         version = nvcc_version(nvcc) if nvcc else ""
-        return {"nvrtc": self._of_text().version, **({"nvcc": version} if version else {})}
+        return {"nvrtc": self._nvrtc.version, **({"nvcc": version} if version else {})}
 
     def close(self) -> None:
         """End the child processes. Idempotent."""
-        for pool in (self._nvrtc, self._nvcc, self._triton):
-            if pool is not None:
-                pool.close()
-        self._nvrtc = self._nvcc = self._triton = None
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
 
-    def _of_triton(self) -> TritonCompilers:
-        if self._triton is None:
-            self._triton = TritonCompilers(self._plain)
-        return self._triton
+    @property
+    def _nvrtc(self) -> NvrtcCompilers:
+        return self._pool(NvrtcCompilers, self._architecture, compiled_dir("cubin"))
 
-    def _of_text(self) -> NvrtcCompilers:
-        with self._starting:  # another thread may ask for a listing
-            if self._nvrtc is None:
-                self._nvrtc = NvrtcCompilers(self._architecture, compiled_dir("cubin"))
-            return self._nvrtc
+    def _pool(self, kind: type[_Pool], *arguments: Any) -> _Pool:
+        with self._starting:
+            if kind not in self._pools:
+                self._pools[kind] = kind(*arguments)
+            pool: _Pool = self._pools[kind]
+            return pool
 
 
 class TritonCompiler:
@@ -126,7 +125,7 @@ class TritonCompilers(Compilers[Job, bool]):
     """
 
     def __init__(self, architecture: str) -> None:
-        processes = min(_MOST_TRITON_PROCESSES, len(os.sched_getaffinity(0)))
+        processes = min(_MAX_TRITON_PROCESSES, len(os.sched_getaffinity(0)))
         super().__init__(f"{__name__}:TritonCompiler", architecture, processes=processes)
 
     def _key(self, source: Job) -> object:

@@ -86,17 +86,16 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
         """Take the result from the cache, or have a child compile it."""
 
     def _call(self, method: str, *arguments: object) -> object:
-        with suppress(WorkerDiedError):  # try again: the source may not be the cause
-            return self._answer(method, *arguments)
-        try:
-            return self._answer(method, *arguments)
-        except WorkerDiedError as error:
-            raise KernelFault("compile", str(error)) from None
+        """Call a method of a child's object; once more if the child dies, which others can cause.
 
-    def _answer(self, method: str, *arguments: object) -> object:
+        Raises:
+            KernelFault: the source does not compile, or not in time.
+        """
         try:
+            with suppress(WorkerDiedError):
+                return self._workers.call(method, *arguments, timeout_s=self._timeout_s)
             return self._workers.call(method, *arguments, timeout_s=self._timeout_s)
-        except WorkerTimeoutError as error:
+        except (WorkerDiedError, WorkerTimeoutError) as error:
             raise KernelFault("compile", str(error)) from None
 
 

@@ -18,7 +18,7 @@ from pytest_gpuenergy.kernels import LibraryCall, Origin
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract, Tensor
 
-_MOST_ALGORITHMS = 64
+_MAX_ALGORITHMS = 64
 """The largest number of algorithms that cuBLASLt is asked to offer."""
 _TRANSPOSED = 1  # CUBLAS_OP_T
 _FLOAT32 = 0  # CUDA_R_32F
@@ -58,7 +58,7 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatmulPlan:
     """A product with its algorithm; launching it makes no further queries to cuBLASLt."""
 
     problem: _Problem
@@ -82,7 +82,7 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
-def matmul_plan(call: LibraryCall, io: IoContract) -> Plan:
+def matmul_plan(call: LibraryCall, io: IoContract) -> MatmulPlan:
     """Return the plan of a library call.
 
     Raises:
@@ -103,7 +103,7 @@ def matmul_plan(call: LibraryCall, io: IoContract) -> Plan:
     problem, result = _problem_of(call, io), library.MatmulHeuristicResult()
     with _refusals():
         library.matmul_algo_check(handle, *problem.described, algorithm.ctypes.data, result.ptr)
-    return Plan(problem, algorithm, _tensor(call, io, "workspace").nbytes)
+    return MatmulPlan(problem, algorithm, _tensor(call, io, "workspace").nbytes)
 
 
 def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
@@ -117,7 +117,7 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     """
     handle, library = _handle(), _library()
     problem = _problem_of(call, io)
-    results = library.MatmulHeuristicResult(_MOST_ALGORITHMS)
+    results = library.MatmulHeuristicResult(_MAX_ALGORITHMS)
     count = np.zeros(1, np.int32)
     attributes = library.MatmulPreferenceAttribute
     preferred = {
@@ -136,7 +136,7 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
                 handle,
                 *problem.described,
                 preference,
-                _MOST_ALGORITHMS,
+                _MAX_ALGORITHMS,
                 results.ptr,
                 count.ctypes.data,
             )
@@ -147,7 +147,11 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     calls = tuple(
         _with_algorithm(call, result)
         for result in found[: count[0]]
-        if not result["state"] and not (in_float32 and _uses_tensor_cores(result["algo"]))
+        if not result["state"]
+        and not (
+            in_float32
+            and (_attribute(result["algo"], "cap", "NUMERICAL_IMPL_FLAGS") or 0) & _TENSOR_CORES
+        )
     )
     if not calls:
         raise KernelFault("constraints", f"cuBLASLt offers no algorithm for {io.name}.")
@@ -159,11 +163,8 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
     details: dict[str, str | int | float] = {}
     for name, (attribute, values) in _CONFIGURATION.items():
         value = _attribute(result["algo"], "config", attribute)
-        names = (
-            {}
-            if values is None
-            else {member.value: member.name for member in getattr(library, values)}
-        )
+        members = () if values is None else getattr(library, values)
+        names = {member.value: member.name for member in members}
         if value is not None:
             details[name] = names[value].rpartition("_")[2].lower() if value in names else value
     # An algorithm may need no workspace, but a tensor has at least one element.
@@ -181,10 +182,6 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
         ),
         origin=Origin(call.origin.kind, None, details),
     )
-
-
-def _uses_tensor_cores(algorithm: Any) -> bool:
-    return bool((_attribute(algorithm, "cap", "NUMERICAL_IMPL_FLAGS") or 0) & _TENSOR_CORES)
 
 
 def _attribute(algorithm: Any, kind: str, name: str) -> int | None:

@@ -62,18 +62,18 @@ def stop_tracing_at_exit() -> None:
     lent. CUPTI, which was loaded earlier and ends later, then writes into them and returns them:
     "double free or corruption".
     """
-    atexit.register(_stop_tracing)
 
+    def stop() -> None:
+        maps = Path("/proc/self/maps")
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            for path in sorted(set(_CUPTI.findall(maps.read_text(errors="replace")))):
+                library = ctypes.CDLL(path)
+                wait_for_context()
+                for kind in _ACTIVITY_KINDS:  # CUPTI ignores kinds that it does not have
+                    library.cuptiActivityDisable(kind)
+                library.cuptiActivityFlushAll(_FLUSH_FORCED)
 
-def _stop_tracing() -> None:
-    maps = Path("/proc/self/maps")
-    with contextlib.suppress(OSError, AttributeError, ValueError):
-        for path in sorted(set(_CUPTI.findall(maps.read_text(errors="replace")))):
-            library = ctypes.CDLL(path)
-            wait_for_context()
-            for kind in _ACTIVITY_KINDS:  # CUPTI ignores kinds that it does not have
-                library.cuptiActivityDisable(kind)
-            library.cuptiActivityFlushAll(_FLUSH_FORCED)
+    atexit.register(stop)
 
 
 def _call(name: str, *arguments: object) -> None:

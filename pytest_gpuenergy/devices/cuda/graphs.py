@@ -30,7 +30,7 @@ MAX_CALLS_OF_ALL = 3 * MAX_CALLS
 """The largest number of calls in the graphs of all turns, which take time to capture."""
 _IN_FLIGHT = 3
 """The number of turns that are submitted ahead, so that the GPU never waits for the host."""
-_MOST_BEFORE = 8
+_MAX_BEFORE = 8
 """The largest number of launches before the single launch of `GraphRepeater.relaunch`."""
 
 
@@ -90,7 +90,11 @@ class GraphRepeater:
             if must_capture:
                 raise
         if not self._graphs:
-            launch_s = self._time_launch()
+            count, total_s = 1, self._most(self.launch(1).gpu_s)
+            while total_s <= GRAPH_S / 4 and count < 64:  # enough launches to hide the host
+                count *= 4
+                total_s = self._most(self.launch(count).gpu_s)
+            launch_s = total_s / count
             self._batch = self._batch_for(launch_s)
             turn_s = self._batch * launch_s
         self._turns_per_note = max(1, round(CLOCK_SPAN_S / max(turn_s, 1e-7)))
@@ -196,7 +200,7 @@ class GraphRepeater:
         if self._graphs:
             graph, self._returned[turn] = self._capture(self._turns[turn], self._multiple)
             times = self._replays * self._batch // self._multiple
-            before = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if times > 1 else 0
+            before = 1 + int(np.random.default_rng().integers(_MAX_BEFORE)) if times > 1 else 0
             for _ in range(before):
                 graph.launch(self._stream)
             self.launches += before * self._multiple
@@ -237,15 +241,6 @@ class GraphRepeater:
         end.record(self._stream)
         end.synchronize()
         return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1000
-
-    def _time_launch(self) -> float:
-        """Return the rough time of a launch in seconds, from enough launches to hide the host."""
-        count = 1
-        while True:
-            total_s = self._most(self.launch(count).gpu_s)
-            if total_s > GRAPH_S / 4 or count >= 64:
-                return total_s / count
-            count *= 4
 
     def _capture_all(self) -> float:
         """Capture a graph of each turn; graphs of the first turn show how many calls to capture.

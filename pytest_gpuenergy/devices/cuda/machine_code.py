@@ -82,7 +82,13 @@ def sass_listing(cubin: Path) -> str | None:
     if nvdisasm is None:
         return None
     try:
-        content = _whole(cubin.read_bytes())
+        content = cubin.read_bytes()
+        if len(content) >= _HEADER_BYTES:
+            (offset,) = struct.unpack_from("<Q", content, 32)  # of the program headers in ELF-64
+            size, count = struct.unpack_from("<HH", content, 54)
+            # CuPy 14 drops the last byte, a zero, which nvdisasm requires.
+            if len(content) + 1 == offset + size * count:
+                content += b"\0"
         with scratch_folder(len(content)) as folder:
             copy = folder / "kernel.cubin"
             copy.write_bytes(content)
@@ -97,12 +103,3 @@ def sass_listing(cubin: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
-
-
-def _whole(cubin: bytes) -> bytes:
-    """Return a cubin with its last byte, a zero, which CuPy 14 drops and nvdisasm requires."""
-    if len(cubin) < _HEADER_BYTES:
-        return cubin
-    (offset,) = struct.unpack_from("<Q", cubin, 32)  # the offset of the program headers in ELF-64
-    size, count = struct.unpack_from("<HH", cubin, 54)
-    return cubin + b"\0" if len(cubin) + 1 == offset + size * count else cubin

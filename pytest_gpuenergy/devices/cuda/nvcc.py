@@ -109,18 +109,16 @@ class NvccCompilers(Compilers[CudaProgram, Binary]):
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         library = self._cache / f"{digest}.so"
         if not is_there(library):
-            code = self._call("compile", nvcc, source.source, self._options(source))
+            options = [self._target, *_OPTIONS]
+            if (headers := source.headers) is not None:
+                if not is_folder(Path(headers.folder)):
+                    raise KernelFault(
+                        "compile",
+                        f"{source.label} needs {headers.name}, which is not in {headers.folder}.",
+                    )
+                options.append(f"-I{headers.folder}")
+            code = self._call("compile", nvcc, source.source, options)
             assert isinstance(code, bytes)
             with written_to_cache(self._cache):
                 write_atomically(library, code)
         return Binary(library, {})
-
-    def _options(self, kernel: CudaProgram) -> list[str]:
-        if kernel.headers is None:
-            return [self._target, *_OPTIONS]
-        folder = Path(kernel.headers.folder)
-        if not is_folder(folder):
-            raise KernelFault(
-                "compile", f"{kernel.label} needs {kernel.headers.name}, which is not in {folder}."
-            )
-        return [self._target, *_OPTIONS, f"-I{folder}"]

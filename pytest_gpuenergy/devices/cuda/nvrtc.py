@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,6 @@ _FORMAT = 2
 _UNDECLARED = re.compile(r"is undefined|has no member|not a class or namespace name")
 _NOT_THERE = re.compile(r'cannot open source file "([^"]+)"')
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
-
-
-def _is_includable(header: str, absent: Container[str]) -> bool:
-    return header not in absent and not HOST_HEADER.fullmatch(header)
 
 
 _Compiled = tuple[bytes, dict[str, str], str]
@@ -79,8 +75,11 @@ class NvrtcCompiler:
     def _with_headers(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
         absent: frozenset[str] = frozenset()
         faults: list[KernelFault] = []
+
+        def includable(header: str) -> bool:
+            return header not in absent and not HOST_HEADER.fullmatch(header)
+
         while True:
-            includable = functools.partial(_is_includable, absent=absent)
             needed = reachable(source, tuple(entries), includable)
             try:
                 return self._of_text(needed, entries, architecture)
@@ -165,8 +164,11 @@ class NvrtcCompilers(Compilers[Kernel, Binary]):
         key = [_FORMAT, self._architecture, _OPTIONS, self.version, entries, source.source]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         binary, table = self._cache / f"{digest}.cubin", self._cache / f"{digest}.json"
-        if is_there(binary) and (symbols := _read_symbols(table, entries)):
-            return Binary(binary, symbols)
+        if is_there(binary):
+            # The table may be missing or damaged.
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                symbols = json.loads(table.read_text())
+                return Binary(binary, {entry: str(symbols[entry]) for entry in entries})
         answer: Any = self._call("compile", source.source, entries, self._architecture)
         code, symbols = answer
         with written_to_cache(self._cache):
@@ -177,12 +179,3 @@ class NvrtcCompilers(Compilers[Kernel, Binary]):
 
 def _entries(kernel: Kernel) -> list[str]:
     return list(dict.fromkeys(launch.entry for launch in kernel.launches))
-
-
-def _read_symbols(table: Path, entries: Sequence[str]) -> dict[str, str] | None:
-    """Return the symbols in a cache entry, or None if it is missing or damaged."""
-    try:
-        symbols = json.loads(table.read_text())
-        return {entry: str(symbols[entry]) for entry in entries}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

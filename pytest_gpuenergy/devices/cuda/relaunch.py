@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pytest_gpuenergy.devices.arena import Bytes
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s
+from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.workloads import Array
 
 Result = Mapping[str, Bytes]
@@ -24,24 +25,8 @@ BURST = 2000
 """The largest number of launches before the results of a kernel that is verified are read again."""
 BURST_S = 0.04
 """The time limit for these launches."""
-_MOST_BEFORE = 8
+_MAX_BEFORE = 8
 """The largest number of launches before a single launch."""
-
-
-class Repeating(Protocol):
-    """Something that has launched a kernel many times, such as a `GraphRepeater`."""
-
-    launches: int
-    used: int
-
-    def relaunch(
-        self,
-        turn: int,
-        prepare: Callable[[object], object],
-        *,
-        once: bool,
-        again: Callable[[], bool],
-    ) -> object: ...
 
 
 class HostLaunches:
@@ -70,7 +55,7 @@ class HostLaunches:
         again: Callable[[], bool],
     ) -> None:
         """Launch up to `BURST` times, or a few times; then do as `GraphRepeater.relaunch`."""
-        most = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if once else BURST
+        most = 1 + int(np.random.default_rng().integers(_MAX_BEFORE)) if once else BURST
         deadline_s, made = monotonic_s() + BURST_S, 0
         while not made or (made < most and monotonic_s() < deadline_s):
             # Twice as many each time: waiting for a launch takes several times as long as it does.
@@ -100,7 +85,10 @@ class CudaRelaunch:
     """
 
     def __init__(
-        self, repeater: Repeating, buffers: CudaBuffers, sets: Sequence[Sequence[BufferSet]]
+        self,
+        repeater: GraphRepeater | HostLaunches,
+        buffers: CudaBuffers,
+        sets: Sequence[Sequence[BufferSet]],
     ) -> None:
         self._repeater = repeater
         self._buffers = buffers
@@ -160,7 +148,11 @@ class CudaRelaunch:
             result = self._buffers.read(buffer_set)
             if self._first is None:
                 self._first = result
-            elif not self._buffers.in_place and _same(result, self._first):
+            elif not self._buffers.in_place and all(
+                # Words are compared faster than bytes; an image's length is a multiple of 256.
+                np.array_equal(image.view(np.uint64), self._first[name].view(np.uint64))
+                for name, image in result.items()
+            ):
                 continue
             self._results.append(result)
         return self._repeater.launches, len(self._results)
@@ -168,11 +160,3 @@ class CudaRelaunch:
     def fetch(self, number: int) -> None:
         """Write a result of the last `relaunch` to the arenas."""
         self._buffers.store(self._results[number])
-
-
-def _same(buffer_set: Result, other: Result) -> bool:
-    # Words are compared faster than bytes; the length of an image is a multiple of 256.
-    return all(
-        np.array_equal(image.view(np.uint64), other[name].view(np.uint64))
-        for name, image in buffer_set.items()
-    )

@@ -6,8 +6,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import wraps
 from itertools import cycle
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena
 from pytest_gpuenergy.devices.buffer_sets import placements, sets_needed
@@ -25,6 +26,7 @@ from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import IoContract
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 _CONSTRAINTS = (
     "INVALID_CONFIGURATION",
@@ -36,6 +38,32 @@ _CONSTRAINTS = (
     "OUT_OF_MEMORY",
     "MEMORYALLOCATION",
 )
+
+
+def _guarded(
+    method: Callable[Concatenate[CudaRunner, _P], _T],
+) -> Callable[Concatenate[CudaRunner, _P], _T]:
+    """Convert CUDA's errors in a method of `CudaRunner` to a KernelFault."""
+
+    @wraps(method)
+    def guarded(runner: CudaRunner, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        cuda = runner._cupy.cuda
+        errors: tuple[type[Exception], ...] = (
+            cuda.runtime.CUDARuntimeError,
+            cuda.driver.CUDADriverError,
+            cuda.memory.OutOfMemoryError,
+        )
+        try:
+            return method(runner, *arguments, **named)
+        except errors as error:
+            text = str(error).upper().replace("CUDAERROR", "")
+            constrained = isinstance(error, cuda.memory.OutOfMemoryError) or any(
+                word in text for word in _CONSTRAINTS
+            )
+            outcome: Outcome = "constraints" if constrained else "runtime"
+            raise KernelFault(outcome, f"CUDA: {error}.") from None
+
+    return guarded
 
 
 @dataclass(frozen=True)
@@ -74,35 +102,29 @@ class CudaRunner:
         if "triton" in modules:
             hash_triton()
 
+    @_guarded
     def open(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """Prepare a kernel for `run`, on buffers that stay where they are until `shut`."""
+        self.shut()
+        buffers = CudaBuffers(self._cupy, job.kernel, arenas)
+        buffer_set = buffers.upload()
+        (launch,) = self._bind(job, binary, [buffer_set], arenas)
+        self._single = _Single(buffers, buffer_set, launch)
 
-        def open_() -> None:
-            self.shut()
-            buffers = CudaBuffers(self._cupy, job.kernel, arenas)
-            buffer_set = buffers.upload()
-            (launch,) = self._bind(job, binary, [buffer_set], arenas)
-            self._single = _Single(buffers, buffer_set, launch)
-
-        self._guarded(open_)
-
+    @_guarded
     def run(self) -> None:
         """Run the open kernel once, in place on the arenas; check its workspaces for overruns.
 
         Its device variables keep what earlier runs have left in them.
         """
-
-        def run() -> None:
-            if self._single is None:
-                raise RuntimeError("no kernel is open")
-            buffers, buffer_set = self._single.buffers, self._single.buffer_set
-            buffers.refill(buffer_set)
-            self._single.launch()
-            self._cupy.cuda.Device().synchronize()
-            buffers.store(buffers.read(buffer_set))
-            buffers.check_workspaces(buffer_set)
-
-        self._guarded(run)
+        if self._single is None:
+            raise RuntimeError("no kernel is open")
+        buffers, buffer_set = self._single.buffers, self._single.buffer_set
+        buffers.refill(buffer_set)
+        self._single.launch()
+        self._cupy.cuda.Device().synchronize()
+        buffers.store(buffers.read(buffer_set))
+        buffers.check_workspaces(buffer_set)
 
     def shut(self) -> None:
         """Free what `open` created."""
@@ -118,76 +140,70 @@ class CudaRunner:
         self.run()
         self.shut()
 
+    @_guarded
     def load(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """Load a kernel and its buffers, ready for `start`; free what was loaded before."""
+        self.unload()
+        buffers = CudaBuffers(self._cupy, job.kernel, arenas)
+        if job.cache == "cold":
+            l2_bytes = int(self._cupy.cuda.Device().attributes["L2CacheSize"])
+            sets = buffers.side_by_side(sets_needed(buffers.set_bytes, l2_bytes))
+        elif job.apart:
+            sets = buffers.scattered(placements(buffers.set_bytes))
+        else:
+            sets = buffers.side_by_side(1)
+        turns = self._bind(job, binary, sets, arenas)
+        if initial := buffers.staged("inout"):
+            # With a cold cache, all sets are restored before the launch on the first, so that
+            # what has just been written to the first has left the cache, too.
+            passes = [sets, *([] for _ in sets[1:])] if job.cache == "cold" else [[s] for s in sets]
+            turns = [
+                _restoring(buffers, initial, some_sets, turn)
+                for some_sets, turn in zip(passes, turns, strict=True)
+            ]
+        if job.cache == "cold":
+            rotation = _Rotation(turns)
+            self._repeater = GraphRepeater([rotation], multiple=len(sets), rewind=rotation.rewind)
+            end_persistence(forbid=True)
+        else:
+            self._repeater = GraphRepeater(turns)
+        sets_of_turn = [sets] if job.cache == "cold" else [[buffer_set] for buffer_set in sets]
+        self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 
-        def load() -> None:
-            self.unload()
-            buffers = CudaBuffers(self._cupy, job.kernel, arenas)
-            if job.cache == "cold":
-                l2_bytes = int(self._cupy.cuda.Device().attributes["L2CacheSize"])
-                sets = buffers.side_by_side(sets_needed(buffers.set_bytes, l2_bytes))
-            elif job.apart:
-                sets = buffers.scattered(placements(buffers.set_bytes))
-            else:
-                sets = buffers.side_by_side(1)
-            turns = self._bind(job, binary, sets, arenas)
-            if initial := buffers.staged("inout"):
-                # With a cold cache, all sets are restored before the launch on the first, so that
-                # what has just been written to the first has left the cache, too.
-                passes = (
-                    [sets, *([] for _ in sets[1:])] if job.cache == "cold" else [[s] for s in sets]
-                )
-                turns = [
-                    _restoring(buffers, initial, some_sets, turn)
-                    for some_sets, turn in zip(passes, turns, strict=True)
-                ]
-            if job.cache == "cold":
-                rotation = _Rotation(turns)
-                self._repeater = GraphRepeater(
-                    [rotation], multiple=len(sets), rewind=rotation.rewind
-                )
-                end_persistence(forbid=True)
-            else:
-                self._repeater = GraphRepeater(turns)
-            sets_of_turn = [sets] if job.cache == "cold" else [[buffer_set] for buffer_set in sets]
-            self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
-
-        self._guarded(load)
-
+    @_guarded
     def start(self) -> None:
         """Start launching the loaded kernel back to back."""
-        self._guarded(self._loaded().start)
+        self._loaded().start()
 
+    @_guarded
     def stop(self) -> Timeline:
         """Stop launching and return the timeline."""
-        return self._guarded(self._loaded().stop)
+        return self._loaded().stop()
 
+    @_guarded
     def launch(self, count: int) -> Launches:
         """Launch ``count`` times from the host, and wait."""
-        return self._guarded(lambda: self._loaded().launch(count))
+        return self._loaded().launch(count)
 
+    @_guarded
     def begin_relaunch(self) -> int:
         """Call `CudaRelaunch.begin` for the loaded kernel, or else for the open kernel."""
+        if self._single is not None and self._relaunch is None:
+            buffers, buffer_set, launch = (
+                self._single.buffers,
+                self._single.buffer_set,
+                self._single.launch,
+            )
+            if initial := buffers.staged("inout"):
+                launch = _restoring(buffers, initial, [buffer_set], launch)
+            again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[buffer_set]])
+            self._single = replace(self._single, relaunch=again)
+        return self._relaunching().begin()
 
-        def begin() -> int:
-            if self._single is not None and self._relaunch is None:
-                buffers, buffer_set, launch = (
-                    self._single.buffers,
-                    self._single.buffer_set,
-                    self._single.launch,
-                )
-                if initial := buffers.staged("inout"):
-                    launch = _restoring(buffers, initial, [buffer_set], launch)
-                again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[buffer_set]])
-                self._single = replace(self._single, relaunch=again)
-            return self._relaunching().begin()
-
-        return self._guarded(begin)
-
+    @_guarded
     def relaunch(self, turn: int, once: bool) -> tuple[int, int]:
         """See `CudaRelaunch.relaunch`."""
-        return self._guarded(lambda: self._relaunching().relaunch(turn, once=once))
+        return self._relaunching().relaunch(turn, once=once)
 
     def fetch(self, number: int) -> None:
         """See `CudaRelaunch.fetch`."""
@@ -197,13 +213,15 @@ class CudaRunner:
         """Free what `load` created."""
         self._repeater = self._relaunch = None
 
+    @_guarded
     def machine_code(self, job: Job) -> list[tuple[bytes, str]]:
         """See `triton_machine_code`."""
-        return self._guarded(lambda: triton_machine_code(job))
+        return triton_machine_code(job)
 
+    @_guarded
     def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
         """See `Device.offered`."""
-        return self._guarded(lambda: offered(self._cupy, call, io))
+        return offered(self._cupy, call, io)
 
     def describe(self) -> dict[str, str]:
         """Return the versions of CuPy and the CUDA runtime."""
@@ -243,24 +261,6 @@ class CudaRunner:
             for buffer_set in sets
         ]
         return bind(self._cupy, job, binary, payloads)
-
-    def _guarded(self, action: Callable[[], _T]) -> _T:
-        cupy = self._cupy
-        errors: Sequence[type[Exception]] = (
-            cupy.cuda.runtime.CUDARuntimeError,
-            cupy.cuda.driver.CUDADriverError,
-            cupy.cuda.memory.OutOfMemoryError,
-        )
-        try:
-            return action()
-        except tuple(errors) as error:
-            message = str(error)
-            outcome: Outcome = "runtime"
-            if isinstance(error, cupy.cuda.memory.OutOfMemoryError) or any(
-                word in message.upper().replace("CUDAERROR", "") for word in _CONSTRAINTS
-            ):
-                outcome = "constraints"
-            raise KernelFault(outcome, f"CUDA: {message}.") from None
 
 
 def _restoring(

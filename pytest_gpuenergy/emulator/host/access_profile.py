@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import zip_longest
-from pathlib import Path
 
 from pytest_gpuenergy.emulator.host.flags import build_version
 from pytest_gpuenergy.emulator.host.host_protocol import forged_answer
@@ -38,20 +38,8 @@ class LaunchProfile:
     traffic: Traffic
 
 
-@dataclass(frozen=True)
-class AccessProfile:
-    """What a kernel's blocks access, with one entry for each launch."""
-
-    launches: tuple[LaunchProfile, ...]
-
-    @property
-    def traffic(self) -> tuple[Traffic, ...]:
-        """The traffic of an average block of each launch."""
-        return tuple(launch.traffic for launch in self.launches)
-
-
-def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
-    """Return the profile in a process's ``profile`` lines, of which there is one for each launch.
+def read_profile(kernel: Kernel, lines: Sequence[str]) -> tuple[LaunchProfile, ...]:
+    """Return the profile of each launch from the ``profile`` lines of a process.
 
     Raises:
         KernelFault: ``runtime``, when the runtime cannot have written the lines.
@@ -64,7 +52,7 @@ def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
         if not 1 <= numbers[0] <= numbers[-1] <= launch.blocks:
             raise forged_answer(launch.entry)
         profiles.append(_launch_profile(kernel, launch, numbers))
-    return AccessProfile(tuple(profiles))
+    return tuple(profiles)
 
 
 def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> LaunchProfile:
@@ -73,7 +61,11 @@ def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> L
     *moved, barriers = (n / run for n in sums)
     global_read, global_write, shared_read, shared_write, global_update, shared_update = moved
     # The tallies are counts of a sample of the warps: bytes, accesses and parts of six kinds.
-    warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
+    warps = []
+    for k, block_bytes in enumerate(moved):
+        seen_bytes, accesses, parts = tallies[3 * k : 3 * k + 3]
+        share = block_bytes / seen_bytes if seen_bytes else 0.0
+        warps.append((accesses * share, parts * share))
     (loads, read), (stores, written), (fetches, fetched), (puts, put), *atomics = warps
     (updates, updated), (shared_updates, shared_parts) = atomics
     updated_bytes = tallies[3 * len(warps) - 6]
@@ -99,11 +91,6 @@ def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> L
     return LaunchProfile(launch.entry, launch.blocks, checked, traffic)
 
 
-def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> tuple[float, float]:
-    share = block_bytes / seen_bytes if seen_bytes else 0.0
-    return accesses * share, parts * share
-
-
 class TrafficCache:
     """A folder with a JSON file for each kernel with its scalars and seed, for one build version.
 
@@ -126,25 +113,17 @@ class TrafficCache:
             count: a function that counts the accesses, and may raise.
             job: the job; what a kernel accesses may depend on its scalars and its seed.
         """
-        path = self._folder / f"{_key(kernel, job)}.json"
-        traffic = _read(path)
+        name = kernel.digest
+        if job is not None and (job.io.scalars or job.seed):
+            values = [[scalar.name, scalar.dtype, repr(scalar.value)] for scalar in job.io.scalars]
+            content = json.dumps([kernel.digest, values, job.seed])
+            name = hashlib.sha256(content.encode()).hexdigest()
+        path = self._folder / f"{name}.json"
+        traffic = None
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            entries = json.loads(path.read_bytes())
+            traffic = tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
         if traffic is None or len(traffic) != len(kernel.launches):
             traffic = count()
             keep_for_later(path, json.dumps([asdict(entry) for entry in traffic]))
         return traffic
-
-
-def _key(kernel: Kernel, job: Job | None) -> str:
-    if job is None or not (job.io.scalars or job.seed):
-        return kernel.digest
-    values = [[scalar.name, scalar.dtype, repr(scalar.value)] for scalar in job.io.scalars]
-    content = json.dumps([kernel.digest, values, job.seed])
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _read(path: Path) -> tuple[Traffic, ...] | None:
-    try:
-        entries = json.loads(path.read_bytes())
-        return tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
-    except (OSError, ValueError, TypeError, LookupError):
-        return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from pytest_gpuenergy.devices import Arena, Bytes
+from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
 from pytest_gpuenergy.kernels import Kernel
 
@@ -27,20 +28,6 @@ def is_divisible(kernel: Kernel) -> bool:
     """Return whether some blocks may run without the others, as far as the text shows."""
     text = kernel.source
     return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or may_wait(text))
-
-
-class HostProgram(Protocol):
-    """What runs a kernel, such as a `KernelProcess`."""
-
-    def run(
-        self,
-        *,
-        order_seed: int = 0,
-        fresh: bool = True,
-        most: int = 1,
-        budget_s: float = 0.0,
-        stride: int = 1,
-    ) -> tuple[int, float]: ...
 
 
 class HostKernel:
@@ -68,12 +55,12 @@ class HostKernel:
     def __init__(
         self,
         before: Callable[[], object],
-        program: Callable[[], AbstractContextManager[HostProgram]],
+        program: Callable[[], AbstractContextManager[KernelProcess]],
         stack: ExitStack,
         outputs: Sequence[Arena] = (),
         *,
         divisible: bool = False,
-        inspect: Callable[[], AbstractContextManager[HostProgram]] | None = None,
+        inspect: Callable[[], AbstractContextManager[KernelProcess]] | None = None,
         traffic_bytes: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._before = before
@@ -82,10 +69,10 @@ class HostKernel:
         self._outputs = outputs
         self._divisible = divisible
         self._inspect = inspect
-        self._inspector: HostProgram | None = None
+        self._inspector: KernelProcess | None = None
         self._traffic_bytes = traffic_bytes
         self._left_bytes = _INSPECTED_BYTES
-        self._program: HostProgram | None = None
+        self._program: KernelProcess | None = None
         self._launches = 0
         self._launch_s = 0.0
         self._interrupted = _LAST_SEED
@@ -105,9 +92,13 @@ class HostKernel:
         if self._program is None:
             self._program = self._stack.enter_context(self._start())
         elif self._stride:
-            self._find_part(self._program)
-        count, self._launch_s = self._program.run(order_seed=order_seed)
-        self._launches += count
+            # Find out by a launch which elements the part writes, and restore the outputs.
+            before = self._payloads()
+            self._launch(fresh=False, stride=self._stride)
+            pairs = zip(before, self._payloads(), strict=True)
+            self._written = [old != new for old, new in pairs]
+            self._restore(before)
+        self._launch_s = self._launch(order_seed=order_seed)
         if self._divisible and self._launch_s > _AFFORDABLE_S and not self._stride:
             # A power of two, so that it hardly depends on how fast the host is.
             self._stride = 2 ** math.ceil(math.log2(self._launch_s / _AFFORDABLE_S))
@@ -119,12 +110,17 @@ class HostKernel:
         if self._program is None:
             return
         if self._divisible and not once and self._launch_s * _PERIOD > _BUDGET_S:
-            self._repeat_part(self._program)
+            # Repeat a small part to find launches that differ from the others.
+            stride = 2 ** math.ceil(math.log2(self._launch_s * _PERIOD / _AFFORDABLE_S))
+            self._launch(fresh=False, most=_PERIOD, budget_s=_AFFORDABLE_S, stride=stride)
         if self._stride:
             if not self._written:
                 return
             self._before()
-            self._launch_part(self._program)
+            self._launch(fresh=False, stride=self._stride)
+            # Elsewhere the outputs are those of the latest run.
+            parts = zip(self._written, self._payloads(), self._results, strict=True)
+            self._restore([np.where(written, new, old) for written, new, old in parts])
         elif self._launch_s > _WHOLE_S:
             return
         elif self._launch_s > _AFFORDABLE_S and not once:
@@ -133,36 +129,16 @@ class HostKernel:
             self._before()
             most, budget_s = (1, 0.0) if once else (_MOST, _BUDGET_S)
             self._interrupted += 2 * once  # even seeds interrupt atomics, each at other places
-            count, _ = self._program.run(
-                order_seed=self._interrupted if once else 0,
-                fresh=False,
-                most=most,
-                budget_s=budget_s,
-            )
-            self._launches += count
+            order_seed = self._interrupted if once else 0
+            self._launch(order_seed=order_seed, fresh=False, most=most, budget_s=budget_s)
         yield self._launches
 
-    def _find_part(self, program: HostProgram) -> None:
-        """Find out by a launch which elements the part writes, and restore the outputs."""
-        before = self._payloads()
-        count, _ = program.run(fresh=False, stride=self._stride)
+    def _launch(self, **options: Any) -> float:
+        """Run the started process, see `KernelProcess.run`; return the processor time in s."""
+        assert self._program is not None
+        count, spent_s = self._program.run(**options)
         self._launches += count
-        pairs = zip(before, self._payloads(), strict=True)
-        self._written = [old != new for old, new in pairs]
-        self._restore(before)
-
-    def _launch_part(self, program: HostProgram) -> None:
-        """Launch the part; elsewhere the outputs are those of the latest run."""
-        count, _ = program.run(fresh=False, stride=self._stride)
-        self._launches += count
-        parts = zip(self._written, self._payloads(), self._results, strict=True)
-        self._restore([np.where(written, new, old) for written, new, old in parts])
-
-    def _repeat_part(self, program: HostProgram) -> None:
-        """Launch a small part repeatedly to find launches that differ from the others."""
-        stride = 2 ** math.ceil(math.log2(self._launch_s * _PERIOD / _AFFORDABLE_S))
-        count, _ = program.run(fresh=False, most=_PERIOD, budget_s=_AFFORDABLE_S, stride=stride)
-        self._launches += count
+        return spent_s
 
     def _restore(self, payloads: Sequence[Bytes]) -> None:
         for arena, payload in zip(self._outputs, payloads, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Arena
@@ -124,46 +124,25 @@ def write_plan(
     sizes = [tensor.nbytes for tensor, _ in tensors]
     maps = {map_.name: _map(map_, numbers, sizes) for map_ in kernel.tensor_maps}
     lines.append(str(len(kernel.launches)))
-    return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars, maps, profile)]) + "\n"
-
-
-def _launch_lines(
-    kernel: Kernel,
-    numbers: Mapping[str, int],
-    scalars: Mapping[str, Scalar],
-    maps: Mapping[str, str],
-    profile: GpuProfile,
-) -> Iterator[str]:
     entries = kernel_entries(kernel)
     for launch in kernel.launches:
-        arguments = [
-            maps[name] if name in maps else _argument(name, numbers, scalars)
-            for name in launch.arguments
-        ]
-        sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
+        arguments = []
+        for name in launch.arguments:
+            if name in maps:
+                arguments.append(maps[name])
+            elif name in numbers:
+                arguments.append(f"t{numbers[name]}")
+            else:
+                scalar = scalars[name]
+                kind, number = ("f", float) if is_floating(scalar.dtype) else ("i", int)
+                word, size = _word(name), stored_as(scalar.dtype).itemsize
+                value = number(scalar.rounded)
+                arguments.append(f"{kind}{value!r} {word} {scalar.dtype} {size}")
+        dims = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
         resident = blocks_held(kernel, launch, profile)
-        yield f"{entries.index(launch.entry)} {sizes} {resident} {len(arguments)}"
-        yield from arguments
-
-
-def write_runs(
-    *,
-    order_seed: int = 0,
-    fresh: bool = True,
-    most: int = 1,
-    budget_s: float = 0.0,
-    stride: int = 1,
-) -> str:
-    """Return the line that asks a process with a plan to run it.
-
-    Args:
-        order_seed: the order of threads and blocks: 0 ascending, 1 descending, any other shuffled.
-        fresh: whether workspaces are poisoned again instead of left as they are.
-        most: the greatest number of runs.
-        budget_s: the processor time after which no further run begins.
-        stride: the distance between blocks that run; 1 runs all of them.
-    """
-    return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n"
+        lines.append(f"{entries.index(launch.entry)} {dims} {resident} {len(arguments)}")
+        lines += arguments
+    return "\n".join(lines) + "\n"
 
 
 def _word(name: str) -> str:
@@ -191,15 +170,6 @@ def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> 
         for dim, stride, edge in zip(given.dims, strides, given.box, strict=True)
     ]
     return " ".join([f"m{number} {len(given.dims)} {given.swizzle_bytes}", *dimensions])
-
-
-def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:
-    if name in numbers:
-        return f"t{numbers[name]}"
-    scalar = scalars[name]
-    kind, number = ("f", float) if is_floating(scalar.dtype) else ("i", int)
-    size = stored_as(scalar.dtype).itemsize
-    return f"{kind}{number(scalar.rounded)!r} {_word(name)} {scalar.dtype} {size}"
 
 
 class ProcessAnswers:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices import Arena, FileMemory
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
-from pytest_gpuenergy.emulator.host.access_profile import AccessProfile, read_profile
+from pytest_gpuenergy.emulator.host.access_profile import LaunchProfile, read_profile
 from pytest_gpuenergy.emulator.host.compiler import find_compiler
 from pytest_gpuenergy.emulator.host.host_protocol import (
     Sampling,
@@ -145,7 +145,7 @@ class HostRunner:
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
-    ) -> AccessProfile:
+    ) -> tuple[LaunchProfile, ...]:
         """Run a sample of the blocks with every access checked, on a copy of the arenas.
 
         Raises:
@@ -256,7 +256,13 @@ class HostRunner:
         on_request: bool = False,
     ) -> Iterator[KernelProcess]:
         """Start the program and send it its plan; end it on leaving."""
-        with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
+        with contextlib.ExitStack() as stack:
+            files = {}
+            for name, arena in used_arenas(kernel, arenas).items():
+                in_place = sampling is None and arena.tensor.role != "input"
+                assert isinstance(arena.memory, FileMemory)  # the device offers no other
+                files[name] = os.open(arena.memory.path, os.O_RDWR if in_place else os.O_RDONLY)
+                stack.callback(os.close, files[name])
             plan = write_plan(
                 kernel,
                 arenas,
@@ -285,15 +291,3 @@ class HostRunner:
         finally:
             program.close()
             self._running.discard(program)
-
-
-@contextlib.contextmanager
-def _opened(arenas: Mapping[str, Arena], *, writing: bool) -> Iterator[dict[str, int]]:
-    with contextlib.ExitStack() as stack:
-        files = {}
-        for name, arena in arenas.items():
-            in_place = writing and arena.tensor.role != "input"
-            assert isinstance(arena.memory, FileMemory)  # the device offers no other
-            files[name] = os.open(arena.memory.path, os.O_RDWR if in_place else os.O_RDONLY)
-            stack.callback(os.close, files[name])
-        yield files

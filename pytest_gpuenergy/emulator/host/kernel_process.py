@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from pytest_gpuenergy.emulator.host.host_protocol import ProcessAnswers, shown, write_runs
+from pytest_gpuenergy.emulator.host.host_protocol import ProcessAnswers, shown
 from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
 
 _PRINTED_BYTES = 2 << 20  # the most that is kept of what a kernel prints
@@ -73,7 +73,7 @@ class KernelProcess:
         os.set_blocking(self._stream("stdin").fileno(), False)
 
     def tell(self, text: str) -> None:
-        """Queue the plan or a line of `write_runs`; it is sent when its answer is read."""
+        """Queue the plan or a request for runs; it is sent when its answer is read."""
         self._unsent += f"{self._answers.ask()} {text}".encode()
 
     def run(
@@ -85,7 +85,15 @@ class KernelProcess:
         budget_s: float = 0.0,
         stride: int = 1,
     ) -> tuple[int, float]:
-        """Run the plan, see `write_runs`.
+        """Run the plan.
+
+        Args:
+            order_seed: the order of threads and blocks: 0 ascending, 1 descending, any other
+                shuffled.
+            fresh: whether workspaces are poisoned again instead of left as they are.
+            most: the greatest number of runs.
+            budget_s: the processor time after which no further run begins.
+            stride: the distance between blocks that run; 1 runs all of them.
 
         Returns:
             The number of runs and their processor time in seconds.
@@ -94,11 +102,7 @@ class KernelProcess:
             KernelFault: the run failed, and the process has ended.
         """
         began_s = time.monotonic()
-        self.tell(
-            write_runs(
-                order_seed=order_seed, fresh=fresh, most=most, budget_s=budget_s, stride=stride
-            )
-        )
+        self.tell(f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n")
         self._exchange(lambda: self._answers.begun)
         if not self._answers.begun:
             raise self._death()
@@ -156,8 +160,7 @@ class KernelProcess:
             while in_time and self._open and not until():
                 ready = selector.select(max(0.0, deadline_s - time.monotonic()))
                 for key, events in ready:
-                    more = self._send() if events & selectors.EVENT_WRITE else self._read(key.fd)
-                    if not more:
+                    if not (self._send() if events & selectors.EVENT_WRITE else self._read(key.fd)):
                         selector.unregister(key.fileobj)
                 in_time = bool(ready) and time.monotonic() < deadline_s
         if in_time and not self._open:
@@ -182,17 +185,14 @@ class KernelProcess:
         if not piece:
             self._open = [stream for stream in self._open if stream.fileno() != descriptor]
         elif descriptor == self._stream("stdout").fileno():
-            self._take(piece)
+            try:
+                self._answers.take(piece)
+            except KernelFault:
+                self.kill()
+                raise
         else:  # drop the rest, since the process must not be blocked
             self._printed += piece[: max(0, _PRINTED_BYTES - len(self._printed))]
         return bool(piece)
-
-    def _take(self, piece: bytes) -> None:
-        try:
-            self._answers.take(piece)
-        except KernelFault:
-            self.kill()
-            raise
 
     def _death(self) -> KernelFault:
         """Return the fault of a process that ended without an answer."""

@@ -86,7 +86,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Folder of record files, or with one such folder per GPU model (default: "
         f"{RECORDS} here or in a parent folder)",
     )
-
     group.addoption(
         "--cutlass",
         metavar="PATH",
@@ -113,7 +112,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         check_cutlass(_path(config, "--cutlass"), _path(config, "--cutlass-profiler"))
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-    metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
+    metafunc.parametrize("gemm_workload", chosen, ids=[product.name for product in chosen])
     if "contender" in metafunc.fixturenames:
         left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
         metafunc.parametrize("contender", [name for name in CONTENDERS if name not in left_out])
@@ -151,7 +150,7 @@ def pytest_report_collectionfinish(
                 unfit.append(product.name)
             else:
                 sources[found.folder] = found.gpu
-    lines += sources_said(sources, gpu.name)
+    lines += source_lines(sources, gpu.name)
     if unfit:
         names = unfit[0] + (f" and {len(unfit) - 1} more" if unfit[1:] else "")
         lines.append(
@@ -234,7 +233,7 @@ def _path(config: pytest.Config, option: str) -> Path | None:
     return config.invocation_params.dir / str(given) if given else None
 
 
-def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
+def source_lines(sources: Mapping[Path, str], gpu: str) -> list[str]:
     """Return lines that tell which folders kernels for ``gpu`` come from, and their GPUs."""
     why = "as" if len(sources) == 1 else "where"
     return [

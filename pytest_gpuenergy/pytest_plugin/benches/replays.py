@@ -24,14 +24,7 @@ _PREFILL, _DECODE = "prefill", "decode"
 
 @dataclass(frozen=True, eq=False)
 class BenchProfile:
-    """A profile of a model, and the part of it that is replayed.
-
-    Attributes:
-        folder: the folder of the profile.
-        profile: the record of what was profiled.
-        calls: the unique calls of the prefill and of the decode step.
-        steps: the numbers of these two steps.
-    """
+    """A profile of a model, and the calls of its prefill and of the decode step to replay."""
 
     folder: Path
     profile: ProfileRecord
@@ -44,9 +37,7 @@ class ReplayItem:
     """The part of a model that one item replays.
 
     Attributes:
-        of: the profile of the model.
         key: the key of the call, layer or step in the plan.
-        name: the name in item ids.
         step: the number of the whole step; None for calls and layers.
     """
 
@@ -58,13 +49,7 @@ class ReplayItem:
 
 @dataclass(frozen=True)
 class Bound:
-    """The most energy that a token may take.
-
-    Attributes:
-        joules: the bound for one token, in joules.
-        tokens: the number of tokens in the step.
-        emulated: whether the figure comes from an emulated GPU.
-    """
+    """The most energy that one of a step's tokens may take, in joules."""
 
     joules: float
     tokens: int
@@ -111,7 +96,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         _bounds(metafunc.config)  # reports a mistake now
-        found = [item for one in profiles(metafunc.config) for item in _items(one)]
+        found = [item for profile in profiles(metafunc.config) for item in _items(profile)]
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     names = [item.name for item in found]
@@ -132,11 +117,11 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | Non
 @pytest.fixture(scope="session")
 def replay_plans(gpu: Device) -> object:
     """A function that returns the plan of a profile, which it makes once."""
-    from pytest_gpuenergy.replay import planner_for
+    from pytest_gpuenergy.replay import choose_planner
 
     @cache
     def plan(of: BenchProfile) -> ReplayPlan:
-        return planner_for(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
+        return choose_planner(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
 
     return plan
 
@@ -151,9 +136,9 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
     except GpuEnergyError as error:
         problem = str(error)
     else:
-        for one in (*plan.steps, *plan.calls):
-            if one.key == item.key:
-                return one
+        for part in (*plan.steps, *plan.calls):
+            if part.key == item.key:
+                return part
         pytest.skip(plan.missing.get(item.key, "it is not part of the model now"))
     pytest.fail(problem, pytrace=False)
 
@@ -220,7 +205,7 @@ def _items(of: BenchProfile) -> list[ReplayItem]:
         for level in (GRAPH, EAGER, LAYERS):
             whole = None if level == LAYERS else step
             found.append(ReplayItem(of, step_key(step, level), f"{words}-{level}", whole))
-    return [*found, *(ReplayItem(of, one.id, f"{name}-{one.id}") for one in of.calls)]
+    return [*found, *(ReplayItem(of, call.id, f"{name}-{call.id}") for call in of.calls)]
 
 
 def _bounds(config: pytest.Config) -> dict[str, float]:

@@ -31,13 +31,7 @@ _BASELINE, _BEST = "baseline", "best"
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A kernel with which a search begins, or that it has found.
-
-    Attributes:
-        spec: the spec of what the kernel computes.
-        state: the state of the search that has the kernel.
-        label: ``baseline`` or ``best``.
-    """
+    """A kernel with which a search begins (``baseline``), or that it has found (``best``)."""
 
     spec: KernelSpec
     state: State
@@ -51,13 +45,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class ReadyVariant:
-    """A variant for the sizes that are measured.
-
-    Attributes:
-        kernel: the kernel to run.
-        workload: the workload that it computes.
-        label: ``baseline`` or ``best``.
-    """
+    """A variant for the sizes that are measured."""
 
     kernel: AnyKernel
     workload: Workload
@@ -78,17 +66,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "variant" not in metafunc.fixturenames:
         return
     try:
-        found = variants(metafunc.config)
+        chosen = variants(metafunc.config)
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-    metafunc.parametrize("variant", found, ids=[one.name for one in found], indirect=True)
+    metafunc.parametrize("variant", chosen, ids=[each.name for each in chosen], indirect=True)
 
 
 @pytest.fixture
 def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
     """The variant that the item measures; skips the item if the device cannot run it."""
+    from pytest_gpuenergy.search import kernel_of, workload_of
+
+    chosen: Variant = request.param
+    sizes = chosen.spec.sizes[0]
     try:
-        return _ready(request.param, gpu)
+        kernel = kernel_of(chosen.spec, chosen.state, sizes)
+        if refusal := gpu.refusal(kernel):
+            raise UnavailableError(refusal)
+        return ReadyVariant(kernel, workload_of(chosen.spec, sizes), chosen.label)
     except UnavailableError as error:
         pytest.skip(str(error))
     except GpuEnergyError as error:
@@ -102,7 +97,7 @@ def variants(config: pytest.Config) -> list[Variant]:
     Raises:
         InputError: a spec or the folder of ``--search-out`` cannot be used.
     """
-    from pytest_gpuenergy.search import read_spec, spec_paths
+    from pytest_gpuenergy.search import read_control, read_spec, spec_paths
 
     folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS
     outdir = _outdir(config)
@@ -115,9 +110,18 @@ def variants(config: pytest.Config) -> list[Variant]:
     found = []
     for spec in map(read_spec, spec_paths(folder)):
         found.append(Variant(spec, spec.baseline, _BASELINE))
-        best = None if outdir is None else _best_of(spec, outdir)
-        if best is not None:
-            found.append(Variant(spec, best, _BEST))
+        if outdir is None:
+            continue
+        path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"
+        if not is_there(path):
+            continue
+        state = read_control(path).state
+        if state.language != spec.language:
+            raise InputError(
+                f"{path} is of a kernel in {state.language}: name results of this spec."
+            )
+        if state.id != spec.baseline.id:  # otherwise the baseline is the best
+            found.append(Variant(spec, state, _BEST))
     return found
 
 
@@ -143,26 +147,3 @@ def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
 def _outdir(config: pytest.Config) -> Path | None:
     given = config.getoption("--search-out", None)
     return None if given is None else config.invocation_params.dir / given
-
-
-def _best_of(spec: KernelSpec, outdir: Path) -> State | None:
-    """Return the variant that a search has kept, or None if the baseline is the best."""
-    from pytest_gpuenergy.search import read_control
-
-    path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"
-    if not is_there(path):
-        return None
-    state = read_control(path).state
-    if state.language != spec.language:
-        raise InputError(f"{path} is of a kernel in {state.language}: name results of this spec.")
-    return None if state.id == spec.baseline.id else state
-
-
-def _ready(one: Variant, gpu: Device) -> ReadyVariant:
-    from pytest_gpuenergy.search import kernel_of, workload_of
-
-    sizes = one.spec.sizes[0]
-    kernel = kernel_of(one.spec, one.state, sizes)
-    if refusal := gpu.refusal(kernel):
-        raise UnavailableError(refusal)
-    return ReadyVariant(kernel, workload_of(one.spec, sizes), one.label)

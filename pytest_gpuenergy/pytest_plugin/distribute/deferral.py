@@ -25,7 +25,7 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import (
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record import WorkloadInfo
-from pytest_gpuenergy.support import DeviceError, GpuEnergyError, host_name, told
+from pytest_gpuenergy.support import DeviceError, GpuEnergyError, error_message, host_name
 from pytest_gpuenergy.workloads import Workload
 
 Seen = dict[tuple[str, str], dict[int, int]]
@@ -51,16 +51,17 @@ def group_of(item: pytest.Item, seen: Seen) -> str | None:
     callspec = getattr(item, "callspec", None)
     params = {} if callspec is None else callspec.params
     for value in params.values():
-        if (workload := _workload_of(value)) is not None:
-            return f"workload {workload}"
+        owner = value if isinstance(value, Workload) else getattr(value, "workload", None)
+        if isinstance(owner, Workload | WorkloadInfo):
+            return f"workload {owner.name}"
     test = item.nodeid.partition("[")[0]
     if callspec is None:
         return f"test {test}"
-    rest = [
-        f"{name}{_number(seen.setdefault((test, name), {}), value)}"  # values may be large
-        for name, value in params.items()
-        if name not in ("powercap", POWERCAP_FIXTURE) and not isinstance(value, AnyKernel)
-    ]
+    rest = []
+    for name, value in params.items():
+        if name not in ("powercap", POWERCAP_FIXTURE) and not isinstance(value, AnyKernel):
+            numbers = seen.setdefault((test, name), {})
+            rest.append(f"{name}{numbers.setdefault(id(value), len(numbers))}")
     return f"test {test}[{', '.join(rest)}]"
 
 
@@ -75,29 +76,12 @@ def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
     return list(places), of_items
 
 
-def _number(known: dict[int, int], value: object) -> int:
-    return known.setdefault(id(value), len(known))
-
-
-def _workload_of(value: object) -> str | None:
-    if isinstance(value, Workload):
-        return value.name
-    found = getattr(value, "workload", None)
-    return found.name if isinstance(found, Workload | WorkloadInfo) else None
-
-
 _PROCESS_END_S = 5.0
 """How long the processes of a worker that was lost may take to end."""
 
 
 class DeferringPlugin:
-    """Tells the controller which items belong together, and which of them this worker defers.
-
-    Args:
-        session: the worker's session.
-        gate: judges the measurements.
-        link: the line to the controller.
-    """
+    """Tells the controller which items belong together, and which of them this worker defers."""
 
     def __init__(self, session: Session, gate: GatePlugin, link: Link) -> None:
         self._session = session
@@ -107,12 +91,7 @@ class DeferringPlugin:
         self._claimed = False
 
     def give_up(self, reason: str, kind: str = UNUSABLE) -> None:
-        """Tell the controller that this worker can measure nothing.
-
-        Args:
-            reason: why, as a sentence.
-            kind: `UNUSABLE` or `BAD_OPTION`.
-        """
+        """Tell the controller why this worker can measure nothing: `UNUSABLE` or `BAD_OPTION`."""
         if not self._reason:
             self._reason = reason
             card = self._session.card
@@ -132,9 +111,16 @@ class DeferringPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """Claim the GPU before the first item; defer items when that is not possible."""
-        if DEVICE_FIXTURE in getattr(item, "fixturenames", ()) and not self._measures():
-            self._link.tell(DEFERRED, item.nodeid)
-            return True  # the item counts as run, without a report
+        if DEVICE_FIXTURE in getattr(item, "fixturenames", ()):
+            if not (self._claimed or self._reason):
+                try:
+                    self._claim()
+                    self._claimed = True
+                except (GpuEnergyError, OSError) as error:
+                    self.give_up(error_message(error))
+            if self._reason:
+                self._link.tell(DEFERRED, item.nodeid)
+                return True  # the item counts as run, without a report
         self._link.tell(BEGAN, item.nodeid)
         return None
 
@@ -148,7 +134,7 @@ class DeferringPlugin:
             try:
                 self._session.check_host()
             except (GpuEnergyError, OSError) as error:
-                self.give_up(told(error))
+                self.give_up(error_message(error))
                 self._link.tell(FAILED_HERE, item.nodeid)
         return report
 
@@ -167,15 +153,6 @@ class DeferringPlugin:
         error = sys.exc_info()[1]
         if isinstance(error, pytest.UsageError):
             self.give_up("; ".join(map(str, error.args)))
-
-    def _measures(self) -> bool:
-        if not (self._claimed or self._reason):
-            try:
-                self._claim()
-                self._claimed = True
-            except (GpuEnergyError, OSError) as error:
-                self.give_up(told(error))
-        return not self._reason
 
     def _claim(self) -> None:
         session = self._session

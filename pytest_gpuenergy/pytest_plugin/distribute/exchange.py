@@ -31,11 +31,8 @@ from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, deco
 class Resumption:
     """Knows which items the run being resumed has measured, so that they are not measured again.
 
-    In a run that is not resumed, nothing has been measured yet.
-
-    Args:
-        options: the run's options.
-        link: in a worker, the line to the controller, which knows what other hosts have measured.
+    In a run that is not resumed, nothing has been measured yet. In a worker, the controller knows
+    what other hosts have measured.
 
     Attributes:
         earlier: the part of the run being resumed that is on this host.
@@ -46,8 +43,10 @@ class Resumption:
         self.earlier: Report | None = None
         self.on_other_boards = False
         self._options = options
-        self._link = link if options.resume else None
-        self._known: dict[str, Measurement] = {}
+        self._is_worker = link is not None
+        self._ask: Callable[[str, str], bytes | None] = lambda _kind, _about: None
+        if link is not None and options.resume:
+            self._ask = link.ask
 
     def take_up(self, run: RunInfo, earlier: Report | None) -> RunInfo:
         """Return the identity of the resumed run, or ``run`` when there is none to resume.
@@ -59,15 +58,17 @@ class Resumption:
         Raises:
             InputError: the run being resumed was made on another GPU or with another cache state.
         """
+        before: RunInfo | None = None
         if earlier is not None:
-            before: RunInfo | None = earlier.run
-        else:  # this host has nothing of the run, but the controller may know it
-            found = None if self._link is None else self._link.ask(ASK_RUN)
-            before = None if found is None else decode(found, RunInfo)
+            before = earlier.run
+            if not self._is_worker:
+                self._ask = ResumedRun(earlier).answer
+        elif line := self._ask(ASK_RUN, ""):  # this host has nothing of the run
+            before = decode(line, RunInfo)
         if before is None:
             return run
         # Workers may be on other GPUs than before: each measurement names its own.
-        known = {before.gpu_uuid, *(one.gpu_uuid for one in (earlier.stations if earlier else ()))}
+        known = {before.gpu_uuid, *(s.gpu_uuid for s in (earlier.stations if earlier else ()))}
         elsewhere = not self._options.worker and run.gpu_uuid not in known
         if elsewhere or before.emulated != run.emulated:
             raise InputError(
@@ -81,9 +82,7 @@ class Resumption:
                 f"The last run was made with a {cache} cache, but this one uses a "
                 f"{self._options.cache} cache: run without --gpuenergy-resume."
             )
-        if earlier is not None:
-            self.earlier = earlier
-            self._known = {item.node_id: item for item in earlier.measurements}
+        self.earlier = earlier
         table_w = run.cap_table_w or before.cap_table_w
         return replace(run, started=before.started, cap_table_w=table_w)
 
@@ -94,7 +93,8 @@ class Resumption:
 
         A run that only verifies also accepts a flagged one, and one without figures.
         """
-        known = self._find(subject.node_id)
+        line = self._ask(ASK_ITEM, subject.node_id)
+        known = None if line is None else decode(line, Measurement)
         if (
             known is None
             or known.kernel.digest != digest
@@ -109,24 +109,11 @@ class Resumption:
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
         """Whether the resumed run has measured anything at ``setpoint``."""
-        if self._link is not None:
-            return self._link.ask(ASK_CAP, setpoint.label) is not None
-        return any(known.measured and known.cap == setpoint.label for known in self._known.values())
-
-    def _find(self, node_id: str) -> Measurement | None:
-        """Return the measurement of an item; a worker asks its controller for it."""
-        if self._link is None:
-            return self._known.get(node_id)
-        found = self._link.ask(ASK_ITEM, node_id)
-        return None if found is None else decode(found, Measurement)
+        return self._ask(ASK_CAP, setpoint.label) is not None
 
 
 class ResumedRun:
-    """The controller's answers to workers' questions about the run being resumed.
-
-    Args:
-        report: the run being resumed.
-    """
+    """The controller's answers to workers' questions about the run being resumed."""
 
     def __init__(self, report: Report) -> None:
         self._run = encode(report.run)
@@ -148,29 +135,21 @@ class ResumedRun:
 
 
 class SentFolder(RunFolder):
-    """A worker's run folder: what is appended to it is also sent to the controller.
-
-    Args:
-        path: the path of the folder.
-        tell: sends a record's kind and its line.
-    """
+    """A worker's run folder: what is appended to it is also sent to the controller."""
 
     def __init__(self, path: Path, tell: Callable[[str, bytes], None]) -> None:
         super().__init__(path)
         self._tell = tell
 
     def append(self, measurement: Measurement) -> None:
-        """Append a measurement and send it."""
         super().append(measurement)
         self._tell(MEASUREMENT, encode(measurement))
 
     def append_check(self, check: AnchorCheck) -> None:
-        """Append a check of an anchor and send it."""
         super().append_check(check)
         self._tell(CHECK, encode(check))
 
     def append_board_check(self, check: Measurement) -> None:
-        """Append a check of a board and send it."""
         super().append_board_check(check)
         self._tell(BOARD_CHECK, encode(check))
 
@@ -180,10 +159,6 @@ class Gathering:
 
     Workers on the controller's host write to the same folder. A worker's first line shows whether
     it does: a line is on disk before it is sent.
-
-    Args:
-        root: pytest's root folder on the controller.
-        run_id: the run's id.
 
     Attributes:
         problems: sentences about what could not be stored.
@@ -233,7 +208,15 @@ class Gathering:
         if apart is None:
             folder = self._folder
             paths = {MEASUREMENT: folder.measurements_path, BOARD_CHECK: folder.board_checks_path}
-            self._apart[node] = apart = not _contains(paths.get(kind, folder.checks_path), line)
+            apart = True
+            # Searched from the end. The file may be missing or empty.
+            with (
+                contextlib.suppress(OSError, ValueError),
+                paths.get(kind, folder.checks_path).open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+            ):
+                apart = text.rfind(line + b"\n") < 0
+            self._apart[node] = apart
             if apart:
                 self._join(node)
         return apart
@@ -244,12 +227,3 @@ class Gathering:
             self._folder.append_station(run.station)
         else:
             self._folder = RunFolder.create(self._root, run)
-
-
-def _contains(path: Path, line: bytes) -> bool:
-    """Whether a file contains a line; the search begins at the end."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            return text.rfind(line + b"\n") >= 0
-    except (OSError, ValueError):  # the file is missing or empty
-        return False

@@ -58,16 +58,22 @@ def prepare(config: pytest.Config, text: str) -> None:
         fleet = parse_fleet(text)
         _check_options(config)
         device = DEVICE.text(config) or "auto"
-        inside = _inside(config)
-        root = str(config.rootpath)
-        capping = _sets_limits(config, device)
+        root, here = str(config.rootpath), config.invocation_params.dir
+        caps, clocks = POWERCAP.text(config), SMCLOCK.text(config)
+        default = "current" if device == "auto" else "all"
+        words = [
+            *cap_words(default if caps is None else caps),
+            *clock_words("current" if clocks is None else clocks),
+        ]
+        measures = not (VERIFY_ONLY.value(config) or EXPORT.value(config))
+        capping = measures and any(word != "current" for word in words)
         found = find_slots(fleet, device, root, capping=capping)
         if not found.slots:
             raise none_left(fleet, found.left_out)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
     asked = {
-        "inside": inside,
+        "inside": str(here.relative_to(root)),
         "device": device,
         "capping": capping,
         "version": own_version(),
@@ -87,9 +93,6 @@ class FleetPlugin:
     """The controller's part: sends each worker to its slot, and continues without those it loses.
 
     Args:
-        fleet: the fleet that the option names.
-        found: the fleet's slots.
-        root: path of the project on this host.
         asked: the requirements that each worker checks when it begins, see `far.begin`.
 
     Attributes:
@@ -163,8 +166,10 @@ class FleetPlugin:
         if hasattr(session.sched, "numnodes") and error is None and not session.shuttingdown:
             if not self._starting and not self._running:
                 node.workeroutput["shouldstop"] = _NONE_LEFT
-            elif reason is not None:
-                _expect_one_less(session.sched)
+            elif reason is not None and not session.sched.collection_is_completed:
+                session.sched.numnodes -= 1  # or it would wait for this worker's collection
+                if session.sched.collection_is_completed:
+                    session.sched.schedule()
         if session.shuttingdown:
             for waiting in self._starting:
                 waiting.shutdown()
@@ -173,14 +178,6 @@ class FleetPlugin:
         """Repeat what was left out, because ``-q`` has no header, and name the lost slots."""
         for sentence in dict.fromkeys([*self._found.left_out, *self.lost]):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
-
-
-def _expect_one_less(scheduler: Any) -> None:
-    """Tell a scheduler that waits for the collections of all workers to wait for one less."""
-    if not scheduler.collection_is_completed:
-        scheduler.numnodes -= 1
-        if scheduler.collection_is_completed:
-            scheduler.schedule()
 
 
 def _check_options(config: pytest.Config) -> None:
@@ -194,26 +191,7 @@ def _check_options(config: pytest.Config) -> None:
         )
     if config.getoption("usepdb"):
         raise InputError(f"{FLEET.name} has no terminal for --pdb: leave one of them out.")
-
-
-def _inside(config: pytest.Config) -> str:
-    """Return the folder in which pytest was called, relative to the project's root."""
-    here = config.invocation_params.dir
-    if not here.is_relative_to(config.rootpath):
+    if not config.invocation_params.dir.is_relative_to(config.rootpath):
         raise InputError(
             f"{FLEET.name} needs to be called inside the project: change to {config.rootpath}."
         )
-    return str(here.relative_to(config.rootpath))
-
-
-def _sets_limits(config: pytest.Config, device: str) -> bool:
-    """Whether the options ask for power limits or clocks other than the card's current ones."""
-    if VERIFY_ONLY.value(config) or EXPORT.value(config):
-        return False
-    default = "current" if device == "auto" else "all"
-    caps, clocks = POWERCAP.text(config), SMCLOCK.text(config)
-    words = [
-        *cap_words(default if caps is None else caps),
-        *clock_words("current" if clocks is None else clocks),
-    ]
-    return any(word != "current" for word in words)

@@ -28,17 +28,15 @@ class WorkerNode(Protocol):
         """Have the worker end after the items that it already has."""
 
 
-_LEAST = 2
+_MIN_ITEMS = 2
 """The least number of items to give a worker: it begins one only once it knows what comes next."""
 
 
 @dataclass
 class Unit:
-    """Items that go to one worker, in their order.
+    """Items of a group that go to one worker, in their order.
 
     Attributes:
-        group: the name of the items' group.
-        ids: the items' node ids.
         model: the GPU model on which the rest of the group was measured; empty if none was.
         avoid: the place of the worker that was lost in this unit's only item.
     """
@@ -51,10 +49,15 @@ class Unit:
 
 @dataclass
 class _Hand:
-    """A worker's share: the ids that it has collected, and the items that it has yet to run."""
+    """A worker's share: the ids that it has collected, and the items that it has yet to run.
+
+    Attributes:
+        index: the place of each id in the collection; equal collections share it.
+    """
 
     collected: bool = False
     collection: Sequence[str] = ()
+    index: Mapping[str, int] = field(default_factory=dict)
     pending: dict[str, Unit] = field(default_factory=dict)
 
 
@@ -116,8 +119,7 @@ class WorkloadScheduling:
         self._durations_s = durations_s
         self._mean_s = sum(durations_s.values()) / len(durations_s) if durations_s else 1.0
         self._hands: dict[Any, _Hand] = {}
-        self._collections: dict[int, list[tuple[list[str], dict[str, int]]]] = {}
-        self._indices: dict[int, dict[str, int]] = {}
+        self._indices: dict[tuple[str, ...], dict[str, int]] = {}
         self._seen: set[str] = set()
         self._pool: deque[Unit] = deque()
 
@@ -160,19 +162,29 @@ class WorkloadScheduling:
         if not self._crew.fit(node):
             node.shutdown()
             return
-        hand.collection = known = self._shared(list(collection))
-        fresh = [node_id for node_id in dict.fromkeys(known) if node_id not in self._seen]
+        hand.collection = ids = tuple(collection)
+        if ids not in self._indices:
+            self._indices[ids] = {node_id: place for place, node_id in enumerate(ids)}
+        hand.index = self._indices[ids]
+        fresh = [node_id for node_id in dict.fromkeys(ids) if node_id not in self._seen]
         self._seen.update(fresh)
         self.left += len(fresh)
         units: dict[str, Unit] = {}
         for node_id in fresh:
             group = self._crew.group(node_id) or f"item {node_id}"
             units.setdefault(group, Unit(group, [])).ids.append(node_id)
-        self._pool.extend(self._longest_first(units.values()))
+        # The longest first; items that have never run are expected to take the mean.
+        self._pool.extend(
+            sorted(
+                units.values(),
+                key=lambda unit: sum(self._durations_s.get(i, self._mean_s) for i in unit.ids),
+                reverse=True,
+            )
+        )
 
     def schedule(self) -> None:
         """Give out work: each worker gets one unit before any gets a second one."""
-        for least in (1, _LEAST):
+        for least in (1, _MIN_ITEMS):
             for node in self.nodes:
                 self._give(node, least)
 
@@ -232,22 +244,6 @@ class WorkloadScheduling:
         self.call_others()
         return lost
 
-    def _longest_first(self, units: Iterable[Unit]) -> list[Unit]:
-        def expected_s(unit: Unit) -> float:
-            return sum(self._durations_s.get(node_id, self._mean_s) for node_id in unit.ids)
-
-        return sorted(units, key=expected_s, reverse=True)
-
-    def _shared(self, collection: list[str]) -> list[str]:
-        """Return an equal list that another worker has, if there is one, to save memory."""
-        same = self._collections.setdefault(len(collection), [])
-        for known, _ in same:
-            if known == collection:
-                return known
-        same.append((collection, {node_id: place for place, node_id in enumerate(collection)}))
-        self._indices[id(collection)] = same[-1][1]
-        return collection
-
     def _put_back(self, units: Iterable[Unit]) -> None:
         self._pool.extendleft(reversed(list(units)))
 
@@ -258,19 +254,18 @@ class WorkloadScheduling:
         if self._pool and next(asking, None) is None:
             self._crew.recruit(len(self._pool))
 
-    def _give(self, node: Any, least: int = _LEAST) -> None:
+    def _give(self, node: Any, least: int = _MIN_ITEMS) -> None:
         """Give a worker units until it has ``least`` items; end it if the pool has none for it."""
         hand = self._hands[node]
         while not node.shutting_down and self._crew.fit(node) and len(hand.pending) < least:
             unit = self._next_for(node, hand)
             if unit is None:
                 # A worker without items stays, because others may lose theirs.
-                if hand.pending and least == _LEAST:
+                if hand.pending and least == _MIN_ITEMS:
                     node.shutdown()
                 return
-            index = self._indices[id(hand.collection)]
             try:
-                node.send_runtest_some([index[node_id] for node_id in unit.ids])
+                node.send_runtest_some([hand.index[node_id] for node_id in unit.ids])
             except OSError:  # the worker is lost, which pytest-xdist is about to report
                 self._put_back([unit])
                 return
@@ -278,16 +273,15 @@ class WorkloadScheduling:
 
     def _next_for(self, node: Any, hand: _Hand) -> Unit | None:
         """Take the first suitable unit from the pool, or the part that the worker has collected."""
-        index = self._indices.get(id(hand.collection), {})
         for place, unit in enumerate(self._pool):
             if not self._suits(unit, node):
                 continue
-            own = [node_id for node_id in unit.ids if node_id in index]
+            own = [node_id for node_id in unit.ids if node_id in hand.index]
             if not own:
                 continue
             del self._pool[place]
             if len(own) < len(unit.ids):
-                rest = [node_id for node_id in unit.ids if node_id not in index]
+                rest = [node_id for node_id in unit.ids if node_id not in hand.index]
                 self._pool.insert(place, Unit(unit.group, rest, unit.model, unit.avoid))
             return Unit(unit.group, own, unit.model, unit.avoid)
         return None

@@ -12,11 +12,11 @@ import pytest
 
 from pytest_gpuenergy.control import run_uuids
 from pytest_gpuenergy.fleet import GAVE_UP, SLOT
-from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
+from pytest_gpuenergy.pytest_plugin._xdist_compat import Judge, Nodes
 from pytest_gpuenergy.pytest_plugin.distribute import link
 from pytest_gpuenergy.pytest_plugin.distribute.exchange import Gathering, ResumedRun
 from pytest_gpuenergy.pytest_plugin.distribute.link import WorkerPlugin, is_plain
-from pytest_gpuenergy.pytest_plugin.distribute.scheduling import WorkloadScheduling
+from pytest_gpuenergy.pytest_plugin.distribute.scheduling import Crew, WorkloadScheduling
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import StationInfo
 from pytest_gpuenergy.report import durations_s, latest_run
@@ -164,11 +164,12 @@ class XdistWorker:
     def of(cls, node: Any, number: int | None) -> XdistWorker:
         """Return the worker for pytest-xdist's ``node``."""
         gateway = getattr(node, "gateway", None)
+        slot = getattr(node, "workerinput", {}).get(SLOT)
         return cls(
             name=str(getattr(gateway, "id", node)),
             spec=str(getattr(gateway, "spec", "")),
             number=number,
-            host=_host_called(node),
+            host=str(slot["host"]) if slot and slot["uuid"] else "",  # as its fleet calls it
         )
 
     @property
@@ -180,10 +181,6 @@ class XdistWorker:
     def title(self) -> str:
         """The worker's name with its host if that is known: ``gw1 on host7``."""
         return f"{self.name} on {self.host}" if self.host else self.name
-
-    def settle_at(self, station: StationInfo) -> None:
-        """Note the GPU that the worker has claimed."""
-        self.station, self.host = station, self.host or station.host
 
     def hear(self, kind: str, *data: str) -> None:
         """Note a message of the worker about itself; see `link`."""
@@ -204,48 +201,31 @@ class XdistWorker:
         elif kind == link.ENDED:
             self.setpoint = ""
 
-    def end(self, node_id: str) -> None:
-        """Note that an item has ended on the worker."""
-        if self.running == node_id:
-            self.running = None
-        self.completed = True
-
-
-def _host_called(node: Any) -> str:
-    """Return the host that a fleet has chosen for a worker; empty if it has not chosen one."""
-    slot = getattr(node, "workerinput", {}).get(SLOT)
-    return str(slot["host"]) if slot and slot["uuid"] else ""
-
 
 _DISTRIBUTIONS = ("load", "loadgroup")
 """The distributions of pytest-xdist that `WorkloadScheduling` replaces."""
 
-_MOST_FUTILE = 3
+_MAX_FUTILE = 3
 """Limit of workers that may be lost in a row at one place before any completes an item."""
 
 
-class Workers:
+class Workers(Crew, Judge):
     """Follows the workers, stores their measurements, and redistributes what lost workers leave.
 
-    Args:
-        config: the controller's configuration.
-        plugin: the controller's ends of the lines to the workers.
-        options: the run's options.
-        run_id: the run's id.
-
     Attributes:
+        line: the controller's ends of the lines to the workers.
         losses: the workers without which the run continues.
     """
 
     NAME = "gpuenergy-crew"
 
     def __init__(
-        self, config: pytest.Config, plugin: WorkerPlugin, options: PytestOptions, run_id: str
+        self, config: pytest.Config, line: WorkerPlugin, options: PytestOptions, run_id: str
     ) -> None:
         self.losses = Losses()
         self._restored: list[str] = []
         self._config = config
-        self._plugin = plugin
+        self.line = line
         self._options = options
         self._gathering = Gathering(options.root, run_id)
         self._workers: dict[Any, XdistWorker] = {}
@@ -257,8 +237,8 @@ class Workers:
         self._nodes: Nodes | None = None
         self._scheduler: WorkloadScheduling | None = None
         self._replacing = False
-        plugin.on_message = self._take
-        plugin.defers = config.getoption("dist", "no") in _DISTRIBUTIONS
+        self.line.on_message = self._take
+        self.line.defers = config.getoption("dist", "no") in _DISTRIBUTIONS
 
     # What happens to workers
 
@@ -271,14 +251,14 @@ class Workers:
     def pytest_xdist_setupnodes(self) -> None:
         """Read what the run being resumed, or the last one, has measured."""
         folder = latest_run(self._options.root)
-        if folder is not None and self._plugin.defers:
+        if folder is not None and self.line.defers:
             self._durations_s = durations_s(folder)
         if folder is not None and self._options.resume:
             with contextlib.suppress(GpuEnergyError, OSError):  # whoever needs the run reports it
                 answers = ResumedRun(folder.load())
-                self._plugin.answer = answers.answer
+                self.line.answer = answers.answer
                 self._durations_s |= dict.fromkeys(answers.clean_items(), 0.0)
-        if self._plugin.defers:
+        if self.line.defers:
             self._nodes = Nodes(self._config, self)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -307,7 +287,7 @@ class Workers:
     @pytest.hookimpl(tryfirst=True)  # before the terminal counts it as an error
     def pytest_collectreport(self) -> None:
         """End the run over an option that has made a worker's collection fail."""
-        self._plugin.read()
+        self.line.read()
         self._judge_options()
 
     @pytest.hookimpl(tryfirst=True)
@@ -315,13 +295,15 @@ class Workers:
         """Note that an item has ended."""
         worker = self._workers.get(getattr(report, "node", None))
         if worker is not None and report.when == "teardown":
-            worker.end(report.nodeid)
+            worker.completed = True
+            if worker.running == report.nodeid:
+                worker.running = None
             self._futile.pop(worker.place, None)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Note that a worker has ended, and what it has left behind if it is lost."""
-        self._plugin.read()
+        self.line.read()
         worker = self._worker(node)
         if worker.down:
             return
@@ -350,31 +332,25 @@ class Workers:
     # What the scheduler asks
 
     def fit(self, node: Any) -> bool:
-        """Whether the worker can measure, as far as is known."""
-        self._plugin.read()
+        self.line.read()
         return not self._worker(node).unusable
 
     def model(self, node: Any) -> str:
-        """The model of the worker's GPU; empty until it is known."""
         station = self._worker(node).station
         return "" if station is None else station.gpu_name
 
     def place(self, node: Any) -> Hashable:
-        """The worker's place: workers with the same place have the same GPU."""
         return self._worker(node).place
 
     def group(self, node_id: str) -> str | None:
-        """The group of an item; None for an item that does not use this plugin."""
         return self._groups.get(node_id)
 
     def running(self, node: Any) -> str | None:
-        """The item that the worker is running."""
-        self._plugin.read()
+        self.line.read()
         return self._worker(node).running
 
     def deferred(self, node: Any, node_id: str) -> bool:
-        """Whether the worker has left an item to others."""
-        self._plugin.read()
+        self.line.read()
         return node_id in self._worker(node).deferred or self.excuses(node, node_id)
 
     def excuses(self, node: Any, node_id: str) -> bool:
@@ -382,14 +358,13 @@ class Workers:
 
         A failure on a second host counts: the item itself may break one host after another.
         """
-        self._plugin.read()
+        self.line.read()
         worker = self._worker(node)
         if node_id not in worker.failed_here or node_id not in self._groups:
             return False
         return self._crashed.setdefault(node_id, worker.title) == worker.title
 
     def rerun(self, node: Any, node_id: str) -> bool:
-        """Whether to run the item again in which the worker was lost: once, if it is ours."""
         if node_id not in self._groups or node_id in self._crashed:
             return False
         worker = self._worker(node)
@@ -398,61 +373,52 @@ class Workers:
         return True
 
     def alive(self) -> bool:
-        """Whether there is any worker, ready or starting."""
         return self._nodes is not None and bool(self._nodes.active)
 
     def starting(self) -> bool:
-        """Whether there is a worker that is not ready yet."""
         ready = [] if self._scheduler is None else self._scheduler.nodes
         active = set() if self._nodes is None else self._nodes.active
         return any(not self._worker(node).down for node in active.difference(ready))
 
     def recruit(self, most: int) -> None:
-        """Start at most ``most`` more workers: items are left, and all workers are ending."""
         if self._nodes is not None and not self._replacing and not self.starting():
             self._nodes.recruit(most)
 
     # What starting workers requires
 
     def may_restart(self, node: Any) -> bool:
-        """Whether to replace a lost worker by one at the same place."""
         self._replacing = False
         worker = self._worker(node)
-        if self._futile[worker.place] >= _MOST_FUTILE:
+        if self._futile[worker.place] >= _MAX_FUTILE:
             self.losses.leave_out(
                 worker.name,
-                f"{worker.title}: {_MOST_FUTILE} workers in a row were lost there before they had "
+                f"{worker.title}: {_MAX_FUTILE} workers in a row were lost there before they had "
                 "completed an item",
             )
             return False
         return not worker.unusable
 
     def ended_by(self, node: Any) -> str:
-        """The signal with which another process has ended a worker; empty if none has."""
-        self._plugin.read()
+        self.line.read()
         return self._worker(node).ended_by
 
     def lost_for_good(self) -> None:
-        """Note that a lost worker is not replaced."""
         if self._scheduler is not None:
             self._scheduler.call_others()
 
     def prepare(self, node: Any) -> None:
-        """Give the next worker that is started the GPU of this one."""
-        self._plugin.next_number = self._worker(node).number
+        self.line.next_number = self._worker(node).number
 
     def unreachable(self, spec: Any, error: BaseException) -> None:
-        """Note that no worker could be started at a place."""
         name = str(getattr(spec, "id", "") or spec)
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         self._leave_out(name, f"{name}: no worker can be started with {spec} ({reason})")
 
     def usable(self) -> Iterator[Any]:
-        """Return workers at whose places another one could be started, the best first."""
         bad = {worker.place for worker in self._workers.values() if worker.unusable}
         seen: set[Hashable] = set()
         for node, worker in self._workers.items():
-            futile = self._futile[worker.place] >= _MOST_FUTILE
+            futile = self._futile[worker.place] >= _MAX_FUTILE
             if worker.completed and not futile and worker.place not in bad | seen:
                 seen.add(worker.place)
                 yield node
@@ -461,7 +427,7 @@ class Workers:
 
     def close(self) -> list[str]:
         """Read the last messages; return what was restored on the workers' hosts."""
-        self._plugin.read()
+        self.line.read()
         return list(dict.fromkeys(self._restored))
 
     def problems(self) -> list[str]:
@@ -481,7 +447,7 @@ class Workers:
         if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
-                worker.settle_at(station)
+                worker.station, worker.host = station, worker.host or station.host
                 self.losses.mend({station.gpu_uuid})  # claiming the GPU has restored its settings
         elif kind == link.GROUPS:
             self._collected[node] = (data[0], data[1])
@@ -495,7 +461,7 @@ class Workers:
                 self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _judge_options(self) -> None:
-        for worker in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
+        for worker in self.losses.misfits(self._workers.values(), replaceable=self.line.defers):
             self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _judge_copies(self) -> None:
@@ -519,7 +485,7 @@ class Workers:
     def _worker(self, node: Any) -> XdistWorker:
         worker = self._workers.get(node)
         if worker is None:
-            worker = self._workers[node] = XdistWorker.of(node, self._plugin.numbers.get(node))
+            worker = self._workers[node] = XdistWorker.of(node, self.line.numbers.get(node))
         return worker
 
     def _say(self, sentence: str) -> None:

@@ -1,1 +1,1 @@
-"""Accounts for the energy of a step as the sum of its calls."""
+"""Adds up the calls of a step to an `Account`, and reports all in a `ReplayReport`."""

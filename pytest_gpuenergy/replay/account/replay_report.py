@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Measurement, RunInfo
-from pytest_gpuenergy.replay.account.account import Account, Saving, Total, total_over_ranks
-from pytest_gpuenergy.replay.account.figures import GRAPH
+from pytest_gpuenergy.replay.account.account import GRAPH, Account, Saving, Total, total_over_ranks
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.report import document_schema
 from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically
@@ -50,11 +49,7 @@ class ReplayReport(Struct, frozen=True):
 
 
 def combined(reports: Sequence[ReplayReport]) -> ReplayReport:
-    """Combine the reports of the ranks that share a model; a single report is left as it is.
-
-    Args:
-        reports: The report of each rank.
-    """
+    """Combine the reports of the ranks that share a model; a single report is left as it is."""
     first, *others = reports
     if not others:
         return first
@@ -81,11 +76,7 @@ def report_path(report: ReplayReport, folder: Path) -> Path:
 
 
 def write_report(report: ReplayReport, folder: Path) -> None:
-    """Write ``gpu_energy_report.json`` to the results in the folder of a profile.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write ``gpu_energy_report.json`` to the results in the folder of a profile."""
     path = report_path(report, folder)
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, dump(report))
@@ -129,7 +120,8 @@ def report_lines(report: ReplayReport) -> Iterator[str]:
     for account in report.accounts:
         yield from ("", *_account(account, _step(report, account)))
     for total in report.totals:
-        yield from ("", *_total(total, report))
+        name = f"all {report.profile.ranks} GPUs, {report.profile.step_name(total.step)}"
+        yield from ("", _measured(total, name), f"  {_per_token(total)}")
     for account in report.accounts:
         if account.level == GRAPH:
             yield from ("", *_parts(account, _step(report, account)))
@@ -148,13 +140,6 @@ def _step(report: ReplayReport, account: Account) -> str:
     """Return the name of an account's step, with the rank if there are several."""
     name = report.profile.step_name(account.step)
     return f"rank {account.rank}, {name}" if report.profile.ranks > 1 else name
-
-
-def _total(total: Total, report: ReplayReport) -> Iterator[str]:
-    yield _measured(
-        total, f"all {report.profile.ranks} GPUs, {report.profile.step_name(total.step)}"
-    )
-    yield f"  {_per_token(total)}"
 
 
 def _account(account: Account, step: str) -> Iterator[str]:
@@ -188,20 +173,21 @@ def _account(account: Account, step: str) -> Iterator[str]:
         )
 
 
-def _measured(found: Account | Total, step: str) -> str:
+def _measured(figures: Account | Total, step: str) -> str:
     return (
-        f"{step}, {found.level}, {found.cap}: {found.energy_mj:.4g} mJ and {found.time_ms:.4g} ms "
-        f"measured; predicted {found.predicted_mj:.4g} mJ ({found.energy_error:+.1%})"
+        f"{step}, {figures.level}, {figures.cap}: {figures.energy_mj:.4g} mJ and "
+        f"{figures.time_ms:.4g} ms measured; predicted {figures.predicted_mj:.4g} mJ "
+        f"({figures.energy_error:+.1%})"
     )
 
 
-def _per_token(found: Account | Total) -> str:
-    edp = f"EDP {found.edp_mj_ms:.4g} mJ ms"
-    if found.joules_per_token is None or found.tokens_per_joule is None:
+def _per_token(figures: Account | Total) -> str:
+    edp = f"EDP {figures.edp_mj_ms:.4g} mJ ms"
+    if figures.joules_per_token is None or figures.tokens_per_joule is None:
         return edp
     return (
-        f"{found.joules_per_token:.4g} J per token, {found.tokens_per_joule:.4g} tokens per joule, "
-        f"{edp}"
+        f"{figures.joules_per_token:.4g} J per token, "
+        f"{figures.tokens_per_joule:.4g} tokens per joule, {edp}"
     )
 
 

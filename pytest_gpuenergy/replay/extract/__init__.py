@@ -1,1 +1,1 @@
-"""From the trace of a profile to its launches, unique kernels and unique calls."""
+"""Groups what a trace launched: a `KernelExtraction` of unique kernels, and unique calls."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.extract.trace import Sizes, TraceLaunch
-from pytest_gpuenergy.replay.extract.unique_kernels import identity
+from pytest_gpuenergy.replay.extract.unique_kernels import digest, identity
 from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.support import (
     FormError,
@@ -33,7 +31,7 @@ OUTSIDE = "none"
 """The operator of a launch that was made outside of any operator."""
 
 _LARGEST_BYTES = 1 << 30
-_MOST_NUMBERS = 1 << 50
+_MAX_NUMBERS = 1 << 50
 """The largest number of elements of a tensor in a file; no device has room for more."""
 
 
@@ -72,9 +70,16 @@ class LaunchForm(Struct, frozen=True):
     block: Sizes | None = None
     shared_memory_bytes: int | None = None
 
+    @classmethod
+    def of(cls, launch: TraceLaunch) -> LaunchForm:
+        """Return the form of a launch in a trace."""
+        return cls(
+            identity(launch), launch.name, launch.grid, launch.block, launch.shared_memory_bytes
+        )
+
     @property
     def plan(self) -> tuple[object, ...]:
-        """The name and launch plan, which must be the same in a replay."""
+        """The name and launch plan, see `TraceLaunch.plan`."""
         return self.name, self.grid, self.block, self.shared_memory_bytes
 
 
@@ -141,9 +146,43 @@ def unique_calls(
         by_call.setdefault(number, []).append(launch)
     groups: dict[str, list[int]] = {}
     for number, group in by_call.items():
-        groups.setdefault(_identity(forms[number], group), []).append(number)
-    found = [_unique(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
+        form = forms[number]
+        shared = [form.operator, form.arguments, group[0].phase, *map(LaunchForm.of, group)]
+        groups.setdefault(f"c{digest(shared)}", []).append(number)
+    found = [_unique_call(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
     return sorted(found, key=lambda call: (-call.total_us, call.id))
+
+
+def _unique_call(
+    key: str,
+    numbers: Sequence[int],
+    by_call: Mapping[int, Sequence[TraceLaunch]],
+    forms: Mapping[int, CallForm],
+) -> UniqueCall:
+    first = by_call[numbers[0]]
+    turns: dict[tuple[str, ...], int] = {}
+    for number in numbers:
+        turns.setdefault(forms[number].parameters, number)
+    launched = [launch for number in numbers for launch in by_call[number]]
+    in_first_run = [call for call in (by_call[number][0] for number in numbers) if not call.run]
+    in_layers = [call for call in in_first_run if call.layer is not None]
+    steps, steps_in_layers = (
+        dict(Counter(call.step for call in calls if call.step is not None))
+        for calls in (in_first_run, in_layers)
+    )
+    return UniqueCall(
+        id=key,
+        operator=forms[numbers[0]].operator,
+        arguments=forms[numbers[0]].arguments,
+        phase=first[0].phase,
+        launches=tuple(map(LaunchForm.of, first)),
+        calls=len(numbers),
+        total_us=sum(launch.duration_us for launch in launched),
+        steps=steps,
+        steps_in_layers=steps_in_layers,
+        turns=tuple(number for number in turns.values() if number >= 0),
+        layers=tuple(sorted({launch.layer for launch in launched if launch.layer is not None})),
+    )
 
 
 def unevenly_called(calls: Iterable[UniqueCall], runs: int) -> int:
@@ -157,7 +196,7 @@ def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    write_atomically(folder / CALLS_JSONL, "".join(encode(call).decode() + "\n" for call in calls))
+    write_atomically(folder / CALLS_JSONL, b"".join(encode(call) + b"\n" for call in calls))
 
 
 def read_calls(folder: Path) -> list[UniqueCall]:
@@ -177,7 +216,12 @@ def read_calls(folder: Path) -> list[UniqueCall]:
     for number, line in enumerate(lines, 1):
         try:
             call = decode(line, UniqueCall, "the call")
-            _check(call)
+            if call.calls < 1 or call.total_us < 0:
+                raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
+            for steps in (call.steps, call.steps_in_layers):
+                if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
+                    raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
+            _check_arguments(call.arguments)
             if call.id in found:
                 raise FormError("another line has the same id")
         except FormError as error:
@@ -190,15 +234,6 @@ def read_calls(folder: Path) -> list[UniqueCall]:
     return list(found.values())
 
 
-def _check(call: UniqueCall) -> None:
-    if call.calls < 1 or call.total_us < 0:
-        raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
-    for steps in (call.steps, call.steps_in_layers):
-        if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
-            raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
-    _check_arguments(call.arguments)
-
-
 def _check_arguments(value: Any) -> None:
     if isinstance(value, list):
         for item in value:
@@ -206,50 +241,7 @@ def _check_arguments(value: Any) -> None:
     elif isinstance(value, dict) and {"shape", "dtype"} <= value.keys():
         shape = convert(value["shape"], list[int], "a shape")
         typed(value["dtype"], str, "a type")
-        if any(extent < 0 for extent in shape) or math.prod(shape) >= _MOST_NUMBERS:
+        if any(extent < 0 for extent in shape) or math.prod(shape) >= _MAX_NUMBERS:
             raise FormError(f"a tensor has the shape {shown(shape)}")
     elif isinstance(value, dict):
         _check_arguments(list(value.values()))
-
-
-def _launch_form(launch: TraceLaunch) -> LaunchForm:
-    return LaunchForm(
-        identity(launch), launch.name, launch.grid, launch.block, launch.shared_memory_bytes
-    )
-
-
-def _identity(form: CallForm, group: Sequence[TraceLaunch]) -> str:
-    shared = [form.operator, form.arguments, group[0].phase, *map(_launch_form, group)]
-    text = msgspec.json.encode(shared, order="deterministic")
-    return f"c{hashlib.sha256(text).hexdigest()[:12]}"
-
-
-def _unique(
-    key: str,
-    numbers: Sequence[int],
-    by_call: Mapping[int, Sequence[TraceLaunch]],
-    forms: Mapping[int, CallForm],
-) -> UniqueCall:
-    first = by_call[numbers[0]]
-    turns: dict[tuple[str, ...], int] = {}
-    for number in numbers:
-        turns.setdefault(forms[number].parameters, number)
-    places = [launch for launch in (by_call[number][0] for number in numbers) if not launch.run]
-    launched = [launch for number in numbers for launch in by_call[number]]
-    return UniqueCall(
-        id=key,
-        operator=forms[numbers[0]].operator,
-        arguments=forms[numbers[0]].arguments,
-        phase=first[0].phase,
-        launches=tuple(map(_launch_form, first)),
-        calls=len(numbers),
-        total_us=sum(launch.duration_us for launch in launched),
-        steps=_count(launch.step for launch in places),
-        steps_in_layers=_count(launch.step for launch in places if launch.layer is not None),
-        turns=tuple(number for number in turns.values() if number >= 0),
-        layers=tuple(sorted({launch.layer for launch in launched if launch.layer is not None})),
-    )
-
-
-def _count(steps: Iterable[int | None]) -> dict[int, int]:
-    return dict(Counter(step for step in steps if step is not None))

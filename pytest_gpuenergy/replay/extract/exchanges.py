@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch
-from pytest_gpuenergy.replay.extract.unique_kernels import category_of
+from pytest_gpuenergy.replay.extract.unique_kernels import kernel_category
 from pytest_gpuenergy.support import InputError
 
 _MOST = 0.95
@@ -95,7 +95,8 @@ def merged(ranks: Sequence[Sequence[TraceLaunch]]) -> tuple[list[TraceLaunch], E
         InputError: The ranks did not make the same exchanges.
     """
     parts = [
-        [launch for launch in group if category_of(launch) == "communication"] for group in ranks
+        [launch for launch in group if kernel_category(launch) == "communication"]
+        for group in ranks
     ]
     if len({tuple(launch.name for launch in group) for group in parts}) > 1:
         numbers = " and ".join(str(len(group)) for group in parts)
@@ -115,12 +116,7 @@ def merged(ranks: Sequence[Sequence[TraceLaunch]]) -> tuple[list[TraceLaunch], E
 def side_by_side(
     ranks: Sequence[Sequence[TraceLaunch]], offsets_us: Sequence[float] = ()
 ) -> list[TraceLaunch]:
-    """Return the launches of all ranks in the order of their begin, each with its rank.
-
-    Args:
-        ranks: The launches of each rank.
-        offsets_us: The offset to add to the times of each rank; zero by default.
-    """
+    """Return the launches of all ranks in order, each with its rank and moved by its offset."""
     found = [
         replace(launch, rank=rank, begin_us=launch.begin_us + offset_us)
         for rank, (group, offset_us) in enumerate(

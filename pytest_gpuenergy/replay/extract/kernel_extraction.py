@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.extract.kernel_list import read_list
 from pytest_gpuenergy.replay.extract.trace import (
-    Sizes,
     TraceLaunch,
     host_operators,
     launches,
@@ -22,10 +21,10 @@ from pytest_gpuenergy.replay.extract.unique_kernels import (
     Signature,
     UniqueKernel,
     identity,
-    signature_of,
+    replay_signature,
     unique_kernels,
 )
-from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
+from pytest_gpuenergy.replay.power import CLOCK, POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.profile_folder import (
     HOST,
     PROFILE_JSON,
@@ -68,7 +67,6 @@ class KernelExtraction:
     Attributes:
         launches: The launches in the order of their begin; none for a list of unique kernels.
         kernels: The unique kernels, the most total time first.
-        signatures: How each unique kernel can be replayed, in the same order.
         clock: Begin and end of the annotations in which the host's clock was read.
         power: The power of the card meanwhile; None if it is unknown.
         notes: Sentences without a period that say what of a file was not understood.
@@ -78,11 +76,20 @@ class KernelExtraction:
 
     launches: Sequence[TraceLaunch]
     kernels: Sequence[UniqueKernel]
-    signatures: Sequence[Signature]
     clock: Sequence[Span] = ()
     power: PowerCurve | None = None
     notes: Sequence[str] = ()
     exchanges: Exchanges | None = None
+
+    @cached_property
+    def signatures(self) -> list[Signature]:
+        """How each unique kernel can be replayed, in the order of the kernels."""
+        return list(map(replay_signature, self.kernels))
+
+    @property
+    def pairs(self) -> list[tuple[UniqueKernel, Signature]]:
+        """Each unique kernel with its signature."""
+        return list(zip(self.kernels, self.signatures, strict=True))
 
     @property
     def on_host(self) -> bool:
@@ -127,25 +134,14 @@ class KernelExtraction:
     @property
     def time_coverage(self) -> float:
         """The part of `gpu_time_us` that can be replayed."""
-        return self._replayable_us / self.gpu_time_us if self.gpu_time_us else 0.0
+        replayable = [kernel.total_us for kernel, how in self.pairs if how.missing is None]
+        return sum(replayable) / self.gpu_time_us if self.gpu_time_us else 0.0
 
     @property
     def call_coverage(self) -> float | None:
         """The part of the launches that can be replayed; None if `calls` is."""
-        replayable = [
-            kernel.calls or 0 for kernel, signature in self._pairs if signature.missing is None
-        ]
+        replayable = [kernel.calls or 0 for kernel, how in self.pairs if how.missing is None]
         return sum(replayable) / self.calls if self.calls else None
-
-    @property
-    def _replayable_us(self) -> float:
-        return sum(
-            kernel.total_us for kernel, signature in self._pairs if signature.missing is None
-        )
-
-    @property
-    def _pairs(self) -> Iterable[tuple[UniqueKernel, Signature]]:
-        return zip(self.kernels, self.signatures, strict=True)
 
 
 def extract_kernels(source: Path, *, host: bool = False) -> KernelExtraction:
@@ -161,14 +157,14 @@ def extract_kernels(source: Path, *, host: bool = False) -> KernelExtraction:
     """
     if not is_folder(source):
         return _extract_file(source, host=host)
-    is_of_host = is_file(source / PROFILE_JSON) and read_profile(source).device == HOST
-    host = host or is_of_host
+    host = host or (is_file(source / PROFILE_JSON) and read_profile(source).device == HOST)
     if ranks := rank_folders(source):
-        by_rank = [_read_launches(source_in(folder), host=host).launches for folder in ranks]
+        by_rank = [_read_launches(source_in(folder), host=host)[0] for folder in ranks]
         if host:  # operators have no common end: their durations exclude those that they call
-            return _extract_launches(side_by_side(by_rank))
+            found = side_by_side(by_rank)
+            return KernelExtraction(found, unique_kernels(found))
         found, exchanges = merged(by_rank)
-        return replace(_extract_launches(found), exchanges=exchanges)
+        return KernelExtraction(found, unique_kernels(found), exchanges=exchanges)
     extraction = _extract_file(source_in(source), host=host)
     curve = source / POWER_CSV
     return replace(extraction, power=read_power(curve)) if is_file(curve) else extraction
@@ -177,33 +173,13 @@ def extract_kernels(source: Path, *, host: bool = False) -> KernelExtraction:
 def _extract_file(path: Path, *, host: bool) -> KernelExtraction:
     if ".jsonl" in path.suffixes:
         kernels, notes = read_list(path)
-        return KernelExtraction(
-            (),
-            [listed.kernel for listed in kernels],
-            [signature_of(listed.kernel.id, listed.launch) for listed in kernels],
-            notes=notes,
-        )
+        return KernelExtraction((), kernels, notes=notes)
     found, clock = _read_launches(path, host=host)
-    return replace(_extract_launches(found), clock=clock)
+    return KernelExtraction(found, unique_kernels(found), clock)
 
 
-def _extract_launches(found: Sequence[TraceLaunch]) -> KernelExtraction:
-    unique = unique_kernels(found)
-    return KernelExtraction(
-        found,
-        [kernel for kernel, _ in unique],
-        [signature_of(kernel.id, group[0]) for kernel, group in unique],
-    )
-
-
-class _Trace(NamedTuple):
-    """The launches of a trace, and the spans in which the host's clock was read."""
-
-    launches: list[TraceLaunch]
-    clock: list[Span]
-
-
-def _read_launches(path: Path, *, host: bool) -> _Trace:
+def _read_launches(path: Path, *, host: bool) -> tuple[list[TraceLaunch], list[Span]]:
+    """Return the launches of a trace, and the spans in which the host's clock was read."""
     events = read_trace(path)
     found = host_operators(events) if host else launches(events)
     if not found:
@@ -212,72 +188,51 @@ def _read_launches(path: Path, *, host: bool) -> _Trace:
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
         )
     clocks = [event for event in events if event.category == "annotation" and event.name == CLOCK]
-    return _Trace(found, [(event.ts, event.end) for event in clocks])
+    return found, [(event.ts, event.end) for event in clocks]
 
 
-def write_extraction(found: KernelExtraction, folder: Path) -> None:
+def write_extraction(extraction: KernelExtraction, folder: Path) -> None:
     """Write the files of an extraction; those of launches only if there are any.
 
     Args:
-        found: The extraction.
+        extraction: The extraction.
         folder: The folder to write to, which is made if need be.
 
     Raises:
         OSError: A file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if found.launches:
-        pairs = [(identity(launch), launch) for launch in found.launches]
-        lines = _lines({"kernel": kernel, **plain(launch)} for kernel, launch in pairs)
-        write_atomically(folder / LAUNCHES_JSONL, lines)
-        rows = [_COLUMNS, *(_row(kernel, launch) for kernel, launch in pairs)]
-        write_atomically(folder / LAUNCHES_CSV, csv_text(rows))
-    write_atomically(folder / UNIQUE_JSONL, _lines(found.kernels))
-    write_atomically(folder / SIGNATURES_JSON, dump(_document(found)))
-    if found.exchanges is not None:
-        document = {"schema_version": SCHEMA_VERSION, **plain(found.exchanges)}
+    if extraction.launches:
+        rows = [{"kernel": identity(launch), **plain(launch)} for launch in extraction.launches]
+        write_atomically(folder / LAUNCHES_JSONL, _lines(rows))
+        cells = [[_cell(row[column]) for column in _COLUMNS] for row in rows]
+        write_atomically(folder / LAUNCHES_CSV, csv_text([_COLUMNS, *cells]))
+    write_atomically(folder / UNIQUE_JSONL, _lines(extraction.kernels))
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "gpu_time_us": extraction.gpu_time_us,
+        "busy_us": extraction.busy_us,
+        "span_us": extraction.span_us,
+        "launches": extraction.calls,
+        "runs": extraction.runs,
+        "time_coverage": extraction.time_coverage,
+        "call_coverage": extraction.call_coverage,
+        "tiers": {str(number): what for number, what in TIERS.items()},
+        "signatures": extraction.signatures,
+    }
+    write_atomically(folder / SIGNATURES_JSON, dump(document))
+    if extraction.exchanges is not None:
+        document = {"schema_version": SCHEMA_VERSION, **plain(extraction.exchanges)}
         write_atomically(folder / EXCHANGES_JSON, dump(document))
 
 
-def _document(found: KernelExtraction) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "gpu_time_us": found.gpu_time_us,
-        "busy_us": found.busy_us,
-        "span_us": found.span_us,
-        "launches": found.calls,
-        "runs": found.runs,
-        "time_coverage": found.time_coverage,
-        "call_coverage": found.call_coverage,
-        "tiers": {str(number): what for number, what in TIERS.items()},
-        "signatures": found.signatures,
-    }
+def _lines(records: Iterable[object]) -> bytes:
+    return b"".join(encode(record) + b"\n" for record in records)
 
 
-def _lines(records: Iterable[object]) -> str:
-    return "".join(encode(record).decode() + "\n" for record in records)
-
-
-def _row(kernel: str, launch: TraceLaunch) -> list[Cell]:
-    return [
-        *(
-            kernel,
-            launch.name,
-            launch.work,
-            None if launch.operator is None else launch.operator.name,
-        ),
-        *(launch.dispatched, launch.phase, launch.run, launch.step, launch.layer, launch.call),
-        *(launch.begin_us, launch.duration_us),
-        *(
-            _text(launch.grid),
-            _text(launch.block),
-            launch.shared_memory_bytes,
-            launch.registers,
-            launch.bytes,
-        ),
-        *(launch.device, launch.stream, launch.correlation, launch.rank),
-    ]
-
-
-def _text(sizes: Sizes | None) -> str | None:
-    return None if sizes is None else "x".join(map(str, sizes))
+def _cell(value: Any) -> Cell:
+    """Return the name of an operator, sizes such as ``4x2x1``, and any other value as it is."""
+    if isinstance(value, dict):
+        value = value["name"]
+    cell: Cell = "x".join(map(str, value)) if isinstance(value, tuple) else value
+    return cell

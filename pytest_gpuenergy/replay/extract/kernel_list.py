@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.extract.trace import PHASES, CalledOperator, Sizes, TraceLaunch, Work
+from pytest_gpuenergy.replay.extract.trace import PHASES, CalledOperator, Sizes, Work
 from pytest_gpuenergy.replay.extract.unique_kernels import UniqueKernel, identity
 from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
@@ -40,18 +40,14 @@ _PYTHON = str.maketrans({"(": "[", ")": "]", "'": '"'})
 _TRAILING = re.compile(r",\s*\]")
 
 
-def _bare(name: str) -> str:
-    """Return a field's name in lower case, without blanks and underscores."""
-    return re.sub(r"[\s_-]", "", name).lower()
-
-
-def _microseconds(value: object, unit_us: float) -> float | None:
-    """Return a time that is not negative."""
-    number = _number(value)
-    if number is None:
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    found = number * unit_us
-    return found if 0 <= found <= _LONGEST_US else None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _whole(value: object) -> int | None:
@@ -65,8 +61,8 @@ def _whole(value: object) -> int | None:
 def _sizes(value: object) -> Sizes | None:
     """Return three extents, from a list, an object with x, y and z, or text such as ``[4,2,1]``."""
     if isinstance(value, str):
-        found = _NUMBERS.fullmatch(value)
-        value = None if found is None else list(found.groups())
+        hit = _NUMBERS.fullmatch(value)
+        value = None if hit is None else list(hit.groups())
     if isinstance(value, dict):
         value = [value.get(axis) for axis in "xyz"]
     if not isinstance(value, list) or len(value) != 3:
@@ -94,26 +90,17 @@ def _phase(value: object) -> str | None:
 
 def _layers(value: object) -> tuple[int, ...] | None:
     """Return the numbers of one or several layers, also from words such as ``layer 3``."""
-    found = [_layer(item) for item in (value if isinstance(value, list) else [value])]
-    numbers = {number for number in found if number is not None}
-    return tuple(sorted(numbers)) if None not in found else None
-
-
-def _layer(value: object) -> int | None:
-    if isinstance(value, str):
-        found = _LAYER.fullmatch(value)
-        return None if found is None else int(found[1])
-    return _whole(value)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    numbers = set()
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str):
+            hit = _LAYER.fullmatch(item)
+            number = None if hit is None else int(hit[1])
+        else:
+            number = _whole(item)
+        if number is None:
+            return None
+        numbers.add(number)
+    return tuple(sorted(numbers))
 
 
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -143,63 +130,67 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Listed(NamedTuple):
-    """A unique kernel with one representative launch, whose duration is not used."""
-
-    kernel: UniqueKernel
-    launch: TraceLaunch
-
-
-class KernelList(NamedTuple):
-    """The content of a file.
-
-    Attributes:
-        kernels: The unique kernels, the most total time first.
-        notes: Sentences without a period that say what was not understood.
-    """
-
-    kernels: Sequence[Listed]
-    notes: Sequence[str]
-
-
-def read_list(path: Path) -> KernelList:
+def read_list(path: Path) -> tuple[list[UniqueKernel], list[str]]:
     """Read the unique kernels in the lines of a file, and merge those that share everything.
+
+    Returns:
+        The unique kernels, the most total time first; and sentences without a period that say
+        what was not understood.
 
     Raises:
         InputError: The file cannot be read, or a line is no kernel or lacks its name or time.
     """
     content = read_unpacked(path, "list of kernels", _LARGEST_BYTES)
-    found: dict[str, Listed] = {}
-    odd: dict[str, list[int]] = {}
+    found: dict[str, UniqueKernel] = {}
+    unread: dict[str, list[int]] = {}
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            listed, unread = _listed(decode(line, dict[str, Any], "it"))
+            kernel, fields = _kernel(decode(line, dict[str, Any], "it"))
         except FormError as error:
             raise InputError(f"Line {number} of {path} is not a kernel: {error}.") from None
-        for name in unread:
-            odd.setdefault(name, []).append(number)
-        key = listed.kernel.id
-        found[key] = _sum(found[key], listed.kernel) if key in found else listed
+        for name in fields:
+            unread.setdefault(name, []).append(number)
+        if (same := found.get(kernel.id)) is not None:
+            known = same.calls is not None and kernel.calls is not None
+            kernel = replace(
+                same,
+                calls=(same.calls or 0) + (kernel.calls or 0) if known else None,
+                total_us=same.total_us + kernel.total_us,
+                layers=tuple(sorted({*same.layers, *kernel.layers})),
+            )
+        found[kernel.id] = kernel
     if not found:
         raise InputError(f"{path} has no kernels: name another file, or a trace.")
-    ordered = sorted(found.values(), key=lambda listed: (-listed.kernel.total_us, listed.kernel.id))
-    return KernelList(ordered, list(map(_note, odd, odd.values())))
+    notes = [
+        f"{name} is not understood in {len(numbers)} {'line' if len(numbers) == 1 else 'lines'}, "
+        f"such as line {numbers[0]}, and left out there"
+        for name, numbers in unread.items()
+    ]
+    return sorted(found.values(), key=lambda kernel: (-kernel.total_us, kernel.id)), notes
 
 
-def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
+def _kernel(line: Mapping[str, Any]) -> tuple[UniqueKernel, list[str]]:
     """Return the kernel of a line, and the names of its fields that are not understood."""
-    given = {_bare(key): value for key, value in line.items()}
-    name, total_us = _name(given), _total_us(given)
-    operator = _first(given, _ALIASES["operator"])
+    values = {_bare(key): value for key, value in line.items()}
+    name = _first(values, NAMES)
+    if not isinstance(name, str) or not name.strip():
+        raise FormError(f"it has no name; {', '.join(NAMES)} are understood")
+    times = ((_number(values.get(_bare(field))), unit_us) for field, unit_us in TIMES.items())
+    times_us = (number * unit_us for number, unit_us in times if number is not None)
+    total_us = next((us for us in times_us if 0 <= us <= _LONGEST_US), None)
+    if total_us is None:
+        raise FormError(f"it has no time of all calls; {', '.join(TIMES)} are understood")
+    operator = _first(values, _ALIASES["operator"])
     if isinstance(operator, dict):  # our own file
         inner = {_bare(key): value for key, value in operator.items()}
         operator = inner.pop("name", None)
-        given |= inner
-    fields, unread = {}, []
+        values |= inner
+    fields: dict[str, Any] = {}
+    unread = []
     for field, read in _READ.items():
-        value = _first(given, _ALIASES[field])
+        value = _first(values, _ALIASES[field])
         fields[field] = None if value is None else read(value)
         if value is not None and fields[field] is None:
             unread.append(field)
@@ -208,70 +199,29 @@ def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
         if operator is not None or any(arguments.values()):
             unread.append("operator")
         operator = None
-    calls, layers = fields.pop("calls"), fields.pop("layers") or ()
-    work = fields.pop("work") or _work(name)
-    launch = TraceLaunch(
-        name=name,
-        work=work,
-        begin_us=0.0,
-        duration_us=0.0,
-        operator=None if operator is None else CalledOperator(operator, **arguments),
-        **fields,
-    )
+    if fields["work"] is None:  # CUPTI's names of copies and sets
+        word = name.lower()
+        copies = {"memcpy": "copy", "memset": "set"}
+        fields["work"] = copies.get(word[:6], "kernel")
     kernel = UniqueKernel(
-        id=identity(launch),
+        id="",
         name=name,
-        operator=launch.operator,
-        work=work,
-        calls=calls,
+        operator=None if operator is None else CalledOperator(operator, **arguments),
         total_us=total_us,
-        layers=layers,
+        layers=fields.pop("layers") or (),
         **fields,
     )
-    return Listed(kernel, launch), unread
+    return replace(kernel, id=identity(kernel)), unread
 
 
-def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:
-    found = (given.get(_bare(name)) for name in names)
+def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    found = (values.get(_bare(name)) for name in names)
     return next((value for value in found if value is not None), None)
 
 
-def _name(given: Mapping[str, Any]) -> str:
-    found = _first(given, NAMES)
-    if not isinstance(found, str) or not found.strip():
-        raise FormError(f"it has no name; {', '.join(NAMES)} are understood")
-    return found
-
-
-def _total_us(given: Mapping[str, Any]) -> float:
-    for name, unit_us in TIMES.items():
-        value = given.get(_bare(name))
-        if value is not None and (found := _microseconds(value, unit_us)) is not None:
-            return found
-    raise FormError(f"it has no time of all calls; {', '.join(TIMES)} are understood")
-
-
-def _work(name: str) -> Work:
-    """Return the kind of work, by the names that CUPTI has for copies and sets."""
-    word = name.lower()
-    return "copy" if word.startswith("memcpy") else "set" if word.startswith("memset") else "kernel"
-
-
-def _sum(listed: Listed, other: UniqueKernel) -> Listed:
-    kernel = listed.kernel
-    calls = None if kernel.calls is None or other.calls is None else kernel.calls + other.calls
-    total = replace(
-        kernel,
-        calls=calls,
-        total_us=kernel.total_us + other.total_us,
-        layers=tuple(sorted({*kernel.layers, *other.layers})),
-    )
-    return Listed(total, listed.launch)
-
-
-def _note(field: str, numbers: Sequence[int]) -> str:
-    count = "1 line" if len(numbers) == 1 else f"{len(numbers)} lines"
-    return f"{field} is not understood in {count}, such as line {numbers[0]}, and left out there"
+def _bare(name: str) -> str:
+    """Return a field's name in lower case, without blanks and underscores."""
+    return re.sub(r"[\s_-]", "", name).lower()
 
 
 def understood() -> Iterator[tuple[str, tuple[str, ...]]]:

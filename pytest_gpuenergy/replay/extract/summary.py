@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from msgspec import Struct
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges
 from pytest_gpuenergy.replay.extract.kernel_extraction import SCHEMA_VERSION, KernelExtraction
 from pytest_gpuenergy.replay.extract.trace import PHASES, TraceLaunch
-from pytest_gpuenergy.replay.extract.unique_kernels import TIERS, UniqueKernel
+from pytest_gpuenergy.replay.extract.unique_kernels import TIERS
 from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
 from pytest_gpuenergy.support import aligned, plain
 
@@ -38,21 +39,19 @@ class PhasePower(Struct, frozen=True):
 
 def phase_powers(curve: PowerCurve, launches: Sequence[TraceLaunch]) -> list[PhasePower]:
     """Return the mean power of each phase, which in each run spans its first to its last launch."""
-    spans: dict[str | None, dict[int | None, Span]] = {}
+    by_phase: dict[str | None, dict[int | None, Span]] = {}
     for launch in launches:
-        by_run = spans.setdefault(launch.phase, {})
-        begin_us, end_us = by_run.get(launch.run, (math.inf, -math.inf))
-        end_us = max(end_us, launch.begin_us + launch.duration_us)
-        by_run[launch.run] = (min(begin_us, launch.begin_us), end_us)
-    named = [phase for phase in PHASES if phase in spans]
-    return [_phase_power(curve, phase, spans[phase].values()) for phase in named or spans]
-
-
-def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) -> PhasePower:
-    lengths_us = {span: span[1] - span[0] for span in spans}
-    powers_w = curve.within(span for span, us in lengths_us.items() if us >= SHORTEST_US)
-    mean_w = sum(powers_w) / len(powers_w) if powers_w else None
-    return PhasePower(phase, max(lengths_us.values()), len(powers_w), mean_w)
+        runs = by_phase.setdefault(launch.phase, {})
+        begin_us, end_us = runs.get(launch.run, (math.inf, -math.inf))
+        runs[launch.run] = (min(begin_us, launch.begin_us), max(end_us, launch.end_us))
+    found = []
+    for phase in [phase for phase in PHASES if phase in by_phase] or by_phase:
+        spans = by_phase[phase].values()
+        powers_w = curve.within(span for span in spans if span[1] - span[0] >= SHORTEST_US)
+        longest_us = max(end_us - begin_us for begin_us, end_us in spans)
+        mean_w = fmean(powers_w) if powers_w else None
+        found.append(PhasePower(phase, longest_us, len(powers_w), mean_w))
+    return found
 
 
 def short_name(name: str) -> str:
@@ -61,35 +60,35 @@ def short_name(name: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0] or plain
 
 
-def headline(found: KernelExtraction) -> str:
+def headline(extraction: KernelExtraction) -> str:
     """Return the launches, the kernels and their time in a sentence without a period."""
-    spent = f"{found.gpu_time_us / 1e3:.3f} ms"
-    runs = f" in {found.runs} runs" if (found.runs or 1) > 1 else ""
-    count, number = _text(found.calls), len(found.kernels)
-    if found.on_host:
+    spent = f"{extraction.gpu_time_us / 1e3:.3f} ms"
+    runs = f" in {extraction.runs} runs" if (extraction.runs or 1) > 1 else ""
+    count, number = _text(extraction.calls), len(extraction.kernels)
+    if extraction.on_host:
         return (
             f"{count} calls of {number} unique operators took {spent} on the host{runs}; nothing "
             "ran on a GPU"
         )
     taken = f"{count} launches of {number} unique kernels took {spent} of GPU time{runs}"
-    if found.busy_us is None or found.span_us is None:
+    if extraction.busy_us is None or extraction.span_us is None:
         return f"{taken}; when each ran is not known, so there is no timeline"
     return (
-        f"{taken}; the GPU was busy for {found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
+        f"{taken}; the GPU was busy for {extraction.busy_us / 1e3:.3f} of "
+        f"{extraction.span_us / 1e3:.3f} ms"
     )
 
 
-def terminal(found: KernelExtraction) -> Iterator[str]:
+def terminal(extraction: KernelExtraction) -> Iterator[str]:
     """Yield lines with the totals, categories, largest kernels, and what can be replayed."""
-    total_us = found.gpu_time_us or 1.0
-    yield headline(found)
+    total_us = extraction.gpu_time_us or 1.0
+    yield headline(extraction)
     sums = [
         (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", _text(calls))
-        for category, us, calls in _by_category(found)
+        for category, us, calls in _by_category(extraction)
     ]
     yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
     header = ("kernel", "calls", "ms", "time", "tier", "operator", "name")
-    pairs = list(zip(found.kernels, found.signatures, strict=True))
     rows = [
         (
             kernel.id,
@@ -97,39 +96,39 @@ def terminal(found: KernelExtraction) -> Iterator[str]:
             f"{kernel.total_us / 1e3:.3f}",
             f"{kernel.total_us / total_us:.1%}",
             "-" if signature.tier is None else str(signature.tier),
-            _operator(kernel),
+            "" if kernel.operator is None else kernel.operator.name,
             short_name(kernel.name)[:_LONGEST_NAME],
         )
-        for kernel, signature in pairs[:_SHOWN]
+        for kernel, signature in extraction.pairs[:_SHOWN]
     ]
     yield from ("", *aligned([header, *rows]))
-    if len(pairs) > _SHOWN:
-        yield f"and {len(pairs) - _SHOWN} more"
-    if found.exchanges is not None:
-        yield from ("", *_exchanges(found.exchanges))
-    if not found.on_host:
+    if len(extraction.kernels) > _SHOWN:
+        yield f"and {len(extraction.kernels) - _SHOWN} more"
+    if extraction.exchanges is not None:
+        yield from ("", *_exchanges(extraction.exchanges))
+    if not extraction.on_host:
         yield ""
-        yield from _replayable(found)
-    yield from found.notes
-    if found.power is not None:
+        yield from _replayable(extraction)
+    yield from extraction.notes
+    if extraction.power is not None:
         yield ""
-        yield from map(_power_line, phase_powers(found.power, found.launches))
+        yield from map(_power_line, phase_powers(extraction.power, extraction.launches))
 
 
-def _power_line(found: PhasePower) -> str:
-    phase, duration = found.phase or "all launches", f"{found.longest_us / 1e3:.4g} ms"
-    if found.longest_us < SHORTEST_US:
+def _power_line(power: PhasePower) -> str:
+    phase, duration = power.phase or "all launches", f"{power.longest_us / 1e3:.4g} ms"
+    if power.longest_us < SHORTEST_US:
         return (
             f"power: {phase} took {duration}, less than the {SHORTEST_US / 1e3:g} ms that a mean "
             "takes"
         )
-    if found.power_w is None:
+    if power.power_w is None:
         return f"power: {phase} has no samples in its {duration}"
-    return f"power: {phase} {found.power_w:.1f} W as profiled, the mean of {found.samples} samples"
+    return f"power: {phase} {power.power_w:.1f} W as profiled, the mean of {power.samples} samples"
 
 
-def _exchanges(found: Exchanges) -> Iterator[str]:
-    for rank, clock in enumerate(found.clocks):
+def _exchanges(exchanges: Exchanges) -> Iterator[str]:
+    for rank, clock in enumerate(exchanges.clocks):
         moved = f", its clock moved by {clock.offset_us:+.1f} µs" if rank else ""
         if rank and clock.error_us is not None and clock.spread_us is not None:
             moved += (
@@ -137,57 +136,58 @@ def _exchanges(found: Exchanges) -> Iterator[str]:
                 f"{clock.spread_us:.1f} µs on both)"
             )
         yield (
-            f"rank {rank}: {len(found.exchanges)} exchanges with the others took "
-            f"{found.transfer_us(rank) / 1e3:.3f} ms, after waiting for "
-            f"{found.waiting_us(rank) / 1e3:.3f} ms{moved}"
+            f"rank {rank}: {len(exchanges.exchanges)} exchanges with the others took "
+            f"{exchanges.transfer_us(rank) / 1e3:.3f} ms, after waiting for "
+            f"{exchanges.waiting_us(rank) / 1e3:.3f} ms{moved}"
         )
 
 
-def _replayable(found: KernelExtraction) -> Iterator[str]:
+def _replayable(extraction: KernelExtraction) -> Iterator[str]:
     """Yield what can be replayed, by tier, and why the rest cannot."""
-    total_us = found.gpu_time_us or 1.0
-    launches = found.call_coverage
-    yield f"can be replayed: {found.time_coverage:.1%} of the GPU time" + (
+    total_us = extraction.gpu_time_us or 1.0
+    launches = extraction.call_coverage
+    yield f"can be replayed: {extraction.time_coverage:.1%} of the GPU time" + (
         "" if launches is None else f", {launches:.1%} of the launches"
     )
-    used = sorted({signature.tier for signature in found.signatures if signature.tier is not None})
-    if used:
+    tiers = {signature.tier for signature in extraction.signatures}
+    if used := sorted(tier for tier in tiers if tier is not None):
         yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
     reasons: dict[str, float] = {}
-    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+    for kernel, signature in extraction.pairs:
         if signature.missing is not None:
             reasons[signature.missing] = reasons.get(signature.missing, 0.0) + kernel.total_us
     for reason, us in sorted(reasons.items(), key=lambda item: -item[1]):
         yield f"missing, {us / total_us:.1%} of the GPU time: {reason}"
 
 
-def json_document(found: KernelExtraction) -> dict[str, Any]:
+def json_document(extraction: KernelExtraction) -> dict[str, Any]:
     """Return the totals and categories for a script; the files have everything else."""
+    powers = []
+    if extraction.power is not None:
+        powers = phase_powers(extraction.power, extraction.launches)
     return {
         "schema_version": SCHEMA_VERSION,
-        "launches": found.calls,
-        "runs": found.runs,
-        "unique_kernels": len(found.kernels),
-        "gpu_time_us": found.gpu_time_us,
-        "busy_us": found.busy_us,
-        "span_us": found.span_us,
-        "time_coverage": found.time_coverage,
-        "call_coverage": found.call_coverage,
-        "notes": list(found.notes),
-        "phase_powers": (
-            [] if found.power is None else plain(phase_powers(found.power, found.launches))
-        ),
+        "launches": extraction.calls,
+        "runs": extraction.runs,
+        "unique_kernels": len(extraction.kernels),
+        "gpu_time_us": extraction.gpu_time_us,
+        "busy_us": extraction.busy_us,
+        "span_us": extraction.span_us,
+        "time_coverage": extraction.time_coverage,
+        "call_coverage": extraction.call_coverage,
+        "notes": list(extraction.notes),
+        "phase_powers": plain(powers),
         "categories": [
             {"category": category, "total_us": us, "calls": calls}
-            for category, us, calls in _by_category(found)
+            for category, us, calls in _by_category(extraction)
         ],
     }
 
 
-def _by_category(found: KernelExtraction) -> list[tuple[str, float, int | None]]:
+def _by_category(extraction: KernelExtraction) -> list[tuple[str, float, int | None]]:
     """Return each category with its time in microseconds and its calls, the most time first."""
     sums: dict[str, tuple[float, int | None]] = {}
-    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+    for kernel, signature in extraction.pairs:
         us, calls = sums.get(signature.category, (0.0, 0))
         count = None if calls is None or kernel.calls is None else calls + kernel.calls
         sums[signature.category] = (us + kernel.total_us, count)
@@ -196,7 +196,3 @@ def _by_category(found: KernelExtraction) -> list[tuple[str, float, int | None]]
 
 def _text(number: int | None) -> str:
     return "?" if number is None else str(number)
-
-
-def _operator(kernel: UniqueKernel) -> str:
-    return "" if kernel.operator is None else kernel.operator.name

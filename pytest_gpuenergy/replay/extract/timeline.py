@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, write_extraction
 from pytest_gpuenergy.replay.extract.summary import headline, short_name
-from pytest_gpuenergy.replay.extract.trace import TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.power import PowerCurve
 from pytest_gpuenergy.report import (
@@ -32,12 +31,12 @@ BREAKDOWN_PNG = "breakdown.png"
 Spec = dict[str, Any]
 """A Vega-Lite specification with its data."""
 
-MOST_LAUNCHES = 20_000
+MAX_LAUNCHES = 20_000
 """The largest number of launches in a timeline: browsers redraw more of them too slowly."""
 
 _WIDTH = 1100
 _LANE_HEIGHT = 46
-_MOST_HEIGHT = 8000
+_MAX_HEIGHT = 8000
 _POWER_HEIGHT = 160
 _COLOUR = {
     "field": "category",
@@ -48,12 +47,12 @@ _COLOUR = {
 
 
 def write_results(
-    found: KernelExtraction, folder: Path, name: str, tell: Callable[[str], None]
+    extraction: KernelExtraction, folder: Path, name: str, tell: Callable[[str], None]
 ) -> None:
     """Write all files of an extraction; without the plotting library, all but the charts.
 
     Args:
-        found: The extraction.
+        extraction: The extraction.
         folder: The folder to write to, which is made if need be.
         name: The name of what was profiled, for titles.
         tell: Called with a sentence where there are no charts.
@@ -61,35 +60,35 @@ def write_results(
     Raises:
         ReportError, OSError: A file cannot be written.
     """
-    write_extraction(found, folder)
+    write_extraction(extraction, folder)
     try:
-        write_charts(found, folder, f"Kernels of {name}")
+        write_charts(extraction, folder, f"Kernels of {name}")
     except UnavailableError as error:
         tell(f"There are no charts. {error}")
 
 
 def write_charts(
-    found: KernelExtraction, folder: Path, title: str, most_launches: int = MOST_LAUNCHES
+    extraction: KernelExtraction, folder: Path, title: str, max_launches: int = MAX_LAUNCHES
 ) -> None:
     """Write the charts to ``folder``; the timeline only where there are launches.
 
     Args:
-        found: The extraction.
+        extraction: The extraction.
         folder: The folder, which exists.
         title: The title of the page.
-        most_launches: The largest number of launches in the timeline.
+        max_launches: The largest number of launches in the timeline.
 
     Raises:
         UnavailableError: The plotting library is not installed.
         ReportError: A file cannot be written.
     """
     check_html()
-    specs = chart_specs(found, most_launches)
+    specs = chart_specs(extraction, max_launches)
     draw(specs["breakdown"], folder / BREAKDOWN_PNG)
-    if not found.launches:
+    if not extraction.launches:
         return
-    sentences = [f"{headline(found)}."]
-    if (left_out := len(found.launches) - most_launches) > 0:
+    sentences = [f"{headline(extraction)}."]
+    if (left_out := len(extraction.launches) - max_launches) > 0:
         sentences.append(f"The timeline leaves out the last {left_out} launches.")
     files = resources.files(__package__)
     scripts = {
@@ -107,35 +106,47 @@ def write_charts(
     draw(specs["gantt"], folder / GANTT_PNG)
 
 
-def chart_specs(found: KernelExtraction, most_launches: int = MOST_LAUNCHES) -> dict[str, Spec]:
+def chart_specs(extraction: KernelExtraction, max_launches: int = MAX_LAUNCHES) -> dict[str, Spec]:
     """Return the chart ``breakdown`` and, where there are launches, ``gantt``."""
-    specs = {"breakdown": _breakdown(found)}
-    if found.launches:
-        specs["gantt"] = _timeline(found, most_launches)
+    specs = {"breakdown": _breakdown(extraction)}
+    if extraction.launches:
+        specs["gantt"] = _timeline(extraction, max_launches)
     return specs
 
 
-def _timeline(found: KernelExtraction, most_launches: int) -> Spec:
-    """Return the launches over time, with the card's power below them where it is known."""
-    shown = found.launches[:most_launches]
-    left_out = found.launches[most_launches:]
-    bars = _gantt(found, shown)
-    if found.power is None:
-        return bars
-    until_us = left_out[0].begin_us if left_out else math.inf
-    power = _power_chart(found.power, shown[0].begin_us, until_us)
-    return {"vconcat": [bars, power], "resolve": {"scale": {"x": "shared"}}}
+def _timeline(extraction: KernelExtraction, max_launches: int) -> Spec:
+    """Return a bar for each launch, and the card's power below them where it is known.
 
-
-def _gantt(found: KernelExtraction, shown: Sequence[TraceLaunch]) -> Spec:
-    """Return a bar for each launch, on a line for each stream; the wheel zooms, dragging moves."""
-    categories = {each.kernel: each.category for each in found.signatures}
+    The bars are on a line for each stream. The wheel zooms, dragging moves.
+    """
+    shown, left_out = extraction.launches[:max_launches], extraction.launches[max_launches:]
+    categories = {each.kernel: each.category for each in extraction.signatures}
     first_us = shown[0].begin_us
-    rows = [_row(launch, first_us, categories) for launch in shown]
+    rows = []
+    for launch in shown:
+        kernel = identity(launch)
+        device, stream = (
+            "?" if number is None else number for number in (launch.device, launch.stream)
+        )
+        place = f"GPU {device}" if launch.rank is None else f"rank {launch.rank}"
+        rows.append(
+            {
+                "name": short_name(launch.name),
+                "kernel": kernel,
+                "category": categories[kernel],
+                "operator": None if launch.operator is None else launch.operator.name,
+                "begin": (launch.begin_us - first_us) / 1e3,
+                "end": (launch.end_us - first_us) / 1e3,
+                "us": launch.duration_us,
+                "phase": launch.phase,
+                "layer": launch.layer,
+                "lane": f"{place}, stream {stream}",
+            }
+        )
     lanes = len({row["lane"] for row in rows})
-    return {
+    bars: Spec = {
         "width": _WIDTH,
-        "height": min(max(90, _LANE_HEIGHT * lanes), _MOST_HEIGHT),
+        "height": min(max(90, _LANE_HEIGHT * lanes), _MAX_HEIGHT),
         "data": {"values": rows},
         "params": [
             {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}
@@ -159,6 +170,11 @@ def _gantt(found: KernelExtraction, shown: Sequence[TraceLaunch]) -> Spec:
             ],
         },
     }
+    if extraction.power is None:
+        return bars
+    until_us = left_out[0].begin_us if left_out else math.inf
+    power = _power_chart(extraction.power, first_us, until_us)
+    return {"vconcat": [bars, power], "resolve": {"scale": {"x": "shared"}}}
 
 
 def _power_chart(curve: PowerCurve, first_us: float, until_us: float) -> Spec:
@@ -184,13 +200,13 @@ def _power_chart(curve: PowerCurve, first_us: float, until_us: float) -> Spec:
     }
 
 
-def _breakdown(found: KernelExtraction) -> Spec:
+def _breakdown(extraction: KernelExtraction) -> Spec:
     """Return the GPU time by category, and by phase where the trace names phases."""
     sums: dict[tuple[str, str], float] = {}
-    for kernel, signature in zip(found.kernels, found.signatures, strict=True):
+    for kernel, signature in extraction.pairs:
         key = (signature.category, kernel.phase or "unknown")
         sums[key] = sums.get(key, 0.0) + kernel.total_us
-    total_us = found.gpu_time_us or 1.0
+    total_us = extraction.gpu_time_us or 1.0
     rows = [
         {"category": category, "phase": phase, "ms": us / 1e3, "part": us / total_us}
         for (category, phase), us in sums.items()
@@ -211,24 +227,4 @@ def _breakdown(found: KernelExtraction) -> Spec:
                 {"field": "part", "type": "quantitative", "format": ".1%", "title": "part"},
             ],
         },
-    }
-
-
-def _row(launch: TraceLaunch, first_us: float, categories: Mapping[str, str]) -> dict[str, Any]:
-    kernel = identity(launch)
-    device, stream = (
-        "?" if number is None else number for number in (launch.device, launch.stream)
-    )
-    place = f"GPU {device}" if launch.rank is None else f"rank {launch.rank}"
-    return {
-        "name": short_name(launch.name),
-        "kernel": kernel,
-        "category": categories[kernel],
-        "operator": None if launch.operator is None else launch.operator.name,
-        "begin": (launch.begin_us - first_us) / 1e3,
-        "end": (launch.begin_us - first_us + launch.duration_us) / 1e3,
-        "us": launch.duration_us,
-        "phase": launch.phase,
-        "layer": launch.layer,
-        "lane": f"{place}, stream {stream}",
     }

@@ -139,7 +139,8 @@ def write_trace(profiler: Any, path: Path) -> None:
     with TemporaryDirectory(prefix=".gpuenergy-", dir=path.parent) as folder:
         draft = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(draft))
-        if not _is_whole(draft):
+        end = draft.read_bytes()[-_TAIL_BYTES:] if is_file(draft) else b""
+        if not end.rstrip().endswith(b"}"):
             raise ReportError(
                 f"PyTorch could not write the whole trace to {path.parent}: make room there, and "
                 "try again."
@@ -150,15 +151,6 @@ def write_trace(profiler: Any, path: Path) -> None:
             draft.open("rb") as plain,
         ):
             shutil.copyfileobj(plain, packed)
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a file ends as a JSON object does."""
-    if not is_file(path):
-        return False
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        return stream.read().rstrip().endswith(b"}")
 
 
 Work = Literal["kernel", "copy", "set", "operator"]
@@ -246,6 +238,11 @@ class TraceLaunch(Struct, frozen=True):
     def end_us(self) -> float:
         """The end, in microseconds."""
         return self.begin_us + self.duration_us
+
+    @property
+    def plan(self) -> tuple[object, ...]:
+        """The name and launch plan, which must be the same in a replay."""
+        return self.name, self.grid, self.block, self.shared_memory_bytes
 
 
 class _Around(NamedTuple):
@@ -395,12 +392,21 @@ def _launch(event: Event, place: _Around) -> TraceLaunch:
     phase = PHASES[place.phase] if place.phase < len(PHASES) else None
     numbers = place.numbers
     work: Any = event.category
+    operator = None
+    if (innermost := place.innermost) is not None:
+        operator = CalledOperator(
+            innermost.name,
+            innermost.arg("Input Dims", "Input dims"),
+            innermost.arg("Input type"),
+            innermost.arg("Input Strides"),
+            innermost.arg("Concrete Inputs"),
+        )
     return TraceLaunch(
         name=event.name,
         work=work,
         begin_us=event.ts,
         duration_us=event.dur,
-        operator=None if place.innermost is None else _operator(place.innermost),
+        operator=operator,
         dispatched=None if place.outermost is None else place.outermost.name,
         phase=phase,
         run=numbers.get("run"),
@@ -415,16 +421,6 @@ def _launch(event: Event, place: _Around) -> TraceLaunch:
         device=_whole(event.arg("device")),
         stream=_whole(event.arg("stream")),
         correlation=_whole(event.arg("correlation")),
-    )
-
-
-def _operator(event: Event) -> CalledOperator:
-    return CalledOperator(
-        event.name,
-        event.arg("Input Dims", "Input dims"),
-        event.arg("Input type"),
-        event.arg("Input Strides"),
-        event.arg("Concrete Inputs"),
     )
 
 

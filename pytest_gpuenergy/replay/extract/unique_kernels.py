@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -41,44 +41,41 @@ class UniqueKernel(Struct, frozen=True):
     layers: tuple[int, ...] = ()
 
 
-def unique_kernels(
-    launches: Iterable[TraceLaunch],
-) -> list[tuple[UniqueKernel, Sequence[TraceLaunch]]]:
-    """Return each unique kernel with its launches, the most total time first."""
+_SHARED = (
+    *("name", "work", "operator", "phase", "grid", "block"),
+    *("shared_memory_bytes", "registers", "bytes"),
+)
+"""The attributes in which all launches of a unique kernel agree."""
+
+
+def unique_kernels(launches: Iterable[TraceLaunch]) -> list[UniqueKernel]:
+    """Return the unique kernels of some launches, the most total time first."""
     groups: dict[str, list[TraceLaunch]] = {}
     for launch in launches:
         groups.setdefault(identity(launch), []).append(launch)
-    found = [(_unique(key, group), group) for key, group in groups.items()]
-    return sorted(found, key=lambda pair: (-pair[0].total_us, pair[0].id))
-
-
-def identity(launch: TraceLaunch) -> str:
-    """Return the id of the unique kernel that a launch belongs to."""
-    shared: list[Any] = [
-        *(launch.name, launch.work, launch.operator, launch.phase, launch.grid, launch.block),
-        *(launch.shared_memory_bytes, launch.registers, launch.bytes),
+    found = [
+        UniqueKernel(
+            id=key,
+            **{name: getattr(group[0], name) for name in _SHARED},
+            calls=len(group),
+            total_us=sum(launch.duration_us for launch in group),
+            layers=tuple(sorted({launch.layer for launch in group if launch.layer is not None})),
+        )
+        for key, group in groups.items()
     ]
-    text = msgspec.json.encode(shared, order="deterministic")
-    return f"k{hashlib.sha256(text).hexdigest()[:12]}"
+    return sorted(found, key=lambda kernel: (-kernel.total_us, kernel.id))
 
 
-def _unique(key: str, group: Sequence[TraceLaunch]) -> UniqueKernel:
-    first = group[0]
-    return UniqueKernel(
-        id=key,
-        name=first.name,
-        work=first.work,
-        operator=first.operator,
-        phase=first.phase,
-        grid=first.grid,
-        block=first.block,
-        shared_memory_bytes=first.shared_memory_bytes,
-        registers=first.registers,
-        bytes=first.bytes,
-        calls=len(group),
-        total_us=sum(launch.duration_us for launch in group),
-        layers=tuple(sorted({launch.layer for launch in group if launch.layer is not None})),
-    )
+def identity(launch: TraceLaunch | UniqueKernel) -> str:
+    """Return the id of the unique kernel that a launch belongs to."""
+    shared = [getattr(launch, name) for name in _SHARED]
+    return f"k{digest(shared)}"
+
+
+def digest(value: object) -> str:
+    """Return the first hexadecimal digits of a hash of a value's JSON."""
+    text = msgspec.json.encode(value, order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:12]
 
 
 Category = Literal[
@@ -147,52 +144,36 @@ class Signature(Struct, frozen=True):
     missing: str | None = None
 
 
-def signature_of(kernel: str, launch: TraceLaunch) -> Signature:
-    """Return how the unique kernel with the id ``kernel`` can be replayed.
-
-    Args:
-        kernel: The id of the unique kernel.
-        launch: Any of its launches.
-    """
-    category = category_of(launch)
-    if launch.work == "operator":
-        return Signature(kernel, category, None, {}, "it ran on the host")
-    if launch.work != "kernel":
-        recipe = {"call": launch.name, "bytes": launch.bytes}
-        missing = None if launch.bytes else "it is not known how many bytes it concerns"
-        return Signature(kernel, category, None if missing else 1, recipe, missing)
-    if category == "communication":
-        return Signature(kernel, category, None, {}, "it needs the other GPUs of its group")
-    if launch.operator is None:
-        return Signature(kernel, category, None, {}, "it is not known which operator launched it")
-    recipe = {
-        "operator": launch.operator.name,
-        "shapes": launch.operator.shapes,
-        "dtypes": launch.operator.dtypes,
-        "strides": launch.operator.strides,
-        "scalars": launch.operator.scalars,
-    }
-    missing = _missing(launch.operator)
-    tier = None if missing else _tier(launch, category)
-    return Signature(kernel, category, tier, recipe, missing)
-
-
-def _tier(launch: TraceLaunch, category: Category) -> int:
-    operator = "" if launch.operator is None else launch.operator.name
-    if operator in _PRODUCTS and category == "product":
-        return 2
-    return 4 if "triton" in f"{launch.name} {operator}".lower() else 3
+def replay_signature(kernel: UniqueKernel) -> Signature:
+    """Return how a unique kernel can be replayed."""
+    category, operator = kernel_category(kernel), kernel.operator
+    tier: int | None = None
+    recipe: dict[str, Any] = {}
+    missing = None
+    if kernel.work == "operator":
+        missing = "it ran on the host"
+    elif kernel.work != "kernel":
+        recipe = {"call": kernel.name, "bytes": kernel.bytes}
+        tier, missing = 1, None if kernel.bytes else "it is not known how many bytes it concerns"
+    elif category == "communication":
+        missing = "it needs the other GPUs of its group"
+    elif operator is None:
+        missing = "it is not known which operator launched it"
+    else:
+        recipe = {"operator": operator.name, **msgspec.structs.asdict(operator)}
+        del recipe["name"]
+        if operator.shapes is None or operator.dtypes is None:
+            missing = "its operator's arguments were not recorded: profile with record_shapes=True"
+        elif operator.strides is None:
+            missing = "the strides of its operator's arguments were not recorded"
+        if operator.name in _PRODUCTS and category == "product":
+            tier = 2
+        else:
+            tier = 4 if "triton" in f"{kernel.name} {operator.name}".lower() else 3
+    return Signature(kernel.id, category, None if missing else tier, recipe, missing)
 
 
-def _missing(operator: CalledOperator) -> str | None:
-    if operator.shapes is None or operator.dtypes is None:
-        return "its operator's arguments were not recorded: profile with record_shapes=True"
-    if operator.strides is None:
-        return "the strides of its operator's arguments were not recorded"
-    return None
-
-
-def category_of(launch: TraceLaunch) -> Category:
+def kernel_category(launch: TraceLaunch | UniqueKernel) -> Category:
     """Return what a launch does, by its name and that of its operator."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"

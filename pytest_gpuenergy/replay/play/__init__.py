@@ -1,1 +1,1 @@
-"""Makes the calls of a profiled program again, and measures each."""
+"""Makes the calls of a profile again, by a `ReplayPlan`, and measures each."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -22,8 +22,7 @@ from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.engine import Replayable
-from pytest_gpuenergy.replay.account.figures import EAGER, GRAPH, LAYERS, step_key
+from pytest_gpuenergy.replay.account.account import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.replay_plan import (
@@ -31,15 +30,12 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     Planner,
     Repeat,
     ReplayPlan,
-    replayable_call,
-    replayable_gap,
-    replayable_spaced,
-    replayable_step,
+    ReplayWorkloads,
 )
-from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copy_of
+from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copied_tensor
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.profile.programs import Prompt, TorchProgram, appendable
+from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -47,8 +43,12 @@ from pytest_gpuenergy.support import DeviceError
 
 _GAP_CYCLES = 36_000
 """The duration of a gap in cycles, which take about 20 µs."""
-_MOST_COPIES = 256
+_MAX_COPIES = 256
 """The largest number of copies of a tensor."""
+_COLD_FACTOR = 3
+"""The reuse distance, in sizes of the L2 cache, at which a tensor has left the cache."""
+_PROFILED = 24
+"""How often each call is profiled alone."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,12 @@ class CallTurns:
         calls: The calls to make in turn.
         outputs: The number of latest results that stay in memory, so that the next result is
             written elsewhere.
+        gaps: The number of gaps after each call.
     """
 
     calls: Sequence[Callable[[], object]]
     outputs: int = 1
-
-    def with_gaps(self, gaps: int) -> CallTurns:
-        """Return the same calls with gaps after each."""
-
-        def spaced(call: Callable[[], object]) -> object:
-            returned = call()
-            for _ in range(gaps):
-                gap()
-            return returned
-
-        return CallTurns([partial(spaced, call) for call in self.calls], self.outputs)
+    gaps: int = 0
 
     def rotating(self) -> Callable[[], object]:
         """Return a function that makes the next call each time, on any thread."""
@@ -83,6 +74,8 @@ class CallTurns:
         def function() -> object:
             with torch.inference_mode():
                 returned = next(following)()
+                for _ in range(self.gaps):
+                    gap()
             held.append(returned)
             return returned
 
@@ -109,7 +102,7 @@ class Captured:
         keys = [_form_key(self.forms[number]) for number in call.turns if number in self.kept]
         return keys != [key] * len(call.turns) or key not in self.reuse
 
-    def reuse_of(self, call: UniqueCall) -> list[Reuse]:
+    def median_reuse(self, call: UniqueCall) -> list[Reuse]:
         """Return the reuse of each tensor, with its median distance in all calls of this form."""
         return [
             Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
@@ -128,13 +121,6 @@ def capture_calls(
 
     It runs once to warm up, as in the profile; once to follow the use of memory; and once to keep
     the calls.
-
-    Args:
-        program: The program.
-        inputs: The input of its first step.
-        numbers: The numbers of the calls to keep.
-        steps: The number of steps to run.
-        limit_bytes: The largest reuse distance, see `ReuseStack`.
     """
     program.run(inputs, steps)
     # A run of its own, because kept calls hold memory that the model would use again.
@@ -150,7 +136,7 @@ def capture_calls(
     return Captured(recorder.kept, recorder.forms, reuse)
 
 
-def turns_of(
+def call_turns(
     own: Sequence[LiveCall], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
 ) -> CallTurns:
     """Return the turns that replay a call.
@@ -169,13 +155,13 @@ def turns_of(
     if cache == "cold":
         reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
-    numbers = copies(reuse, _MOST_COPIES)
+    numbers = copies(reuse, _MAX_COPIES)
     sets = []
     for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
         found = [tensor]
         if first.is_parameter(tensor):
             found = [call.tensors[index] for call in own]
-        sets.append(found + [copy_of(tensor) for _ in range(number - len(found))])
+        sets.append(found + [copied_tensor(tensor) for _ in range(number - len(found))])
     outputs = max(numbers[len(tensors) :], default=1)
     count = max([outputs, *map(len, sets)])
     calls = [
@@ -189,19 +175,8 @@ def gap() -> None:
     torch.cuda._sleep(_GAP_CYCLES)
 
 
-_COLD_FACTOR = 3
-_PROFILED = 24
-
-
 def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALONE) -> Planner:
-    """Return what plans the replay of a model on a GPU.
-
-    Args:
-        device: PyTorch's name of the GPU.
-        cache: What the L2 cache holds, see `turns_of`.
-        source: The name of the program to load; empty for the one that was profiled.
-        ranks: The ranks that share the model.
-    """
+    """Return what plans the replay of a model on a GPU."""
 
     def plan(
         profile: ProfileRecord,
@@ -209,8 +184,9 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
     ) -> ReplayPlan:
+        name = source or profile.model
         program = load_program(
-            source or profile.model,
+            name,
             dtype=profile.dtype,
             attention=profile.attention,
             seed=profile.seed,
@@ -220,78 +196,68 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.turns))
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
-        prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
         try:
             with torch.inference_mode():
-                inputs = program.inputs(prompt, device)
+                inputs = program.inputs(profile.prompt, device)
                 turns, durations_us, missing = _turns(
                     in_order, program, inputs, max(steps), device, cache, ranks
                 )
-                captured = [capture_step(program, inputs, step) for step in steps]
+                captured = [(step, *capture_step(program, inputs, step)) for step in steps]
         except torch.OutOfMemoryError:
             raise DeviceError(
                 f"{profile.model} does not fit into the memory of {device} together with the "
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
+        workloads = ReplayWorkloads(profile, cache)
         wholes = []
-        for ready in captured:
-            whole = CallTurns([ready.whole])
-            ways = [(GRAPH, _repeater(whole, device, most=ranks.most))]
-            ways.append((EAGER, _repeater(whole, device, from_host=True, most=ranks.most)))
-            if ready.layers is not None:
-                layers = _repeater(CallTurns([ready.layers]), device, most=ranks.most)
-                ways.insert(0, (LAYERS, layers))
-            else:
-                missing[step_key(ready.number, LAYERS)] = "no layers of the model are known"
-            wholes += [
-                replayable_step(profile, ready.number, level, cache, repeater)
-                for level, repeater in ways
-            ]
-        played = []
-        for call in in_order:
-            if (group := turns.get(call.id)) is not None:
-                most = ranks.most if call.is_exchange else ALONE.most
-                count, repeater = len(group.calls), _repeater(group, device, most=most)
-                gpu_us = durations_us[call.id]
-                played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
-        by_id = {call.id: call for call in chosen}
+        for step, whole, layers in captured:
+            for level, function in ((LAYERS, layers), (GRAPH, whole), (EAGER, whole)):
+                if function is None:
+                    missing[step_key(step, level)] = "no layers of the model are known"
+                    continue
+                own = CallTurns([function])
+                repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
+                wholes.append(workloads.step(step, level, repeat))
 
-        def spaced(call: str, gaps: int, key: str) -> Replayable:
-            group = turns[call].with_gaps(gaps)
-            most = ranks.most if by_id[call].is_exchange else ALONE.most
-            repeater, count = _repeater(group, device, most=most), len(group.calls)
-            return replayable_spaced(profile, by_id[call], gaps, key, cache, count, repeater)
+        def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
+            """Return what launches a call, and the number of its turns."""
+            own = replace(turns[call.id], gaps=gaps)
+            shared_by = ranks if call.is_exchange else ALONE
+            return partial(_repeater, own, device, shared_by), len(own.calls)
 
-        pause = replayable_gap(profile, cache, _repeater(CallTurns([gap]), device))
-        return ReplayPlan(wholes, played, missing, spaced, pause, source or profile.model)
+        return ReplayPlan(
+            wholes,
+            [
+                workloads.call(call, *repeat_call(call), durations_us[call.id])
+                for call in in_order
+                if call.id in turns
+            ],
+            missing,
+            lambda call, gaps, key: workloads.spaced(call, *repeat_call(call, gaps), gaps, key),
+            workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
+            name,
+        )
 
     return plan
 
 
+@contextmanager
 def _repeater(
-    turns: CallTurns,
-    device: str,
-    *,
-    from_host: bool = False,
-    most: Callable[[float], float] = ALONE.most,
-) -> Repeat:
-    @contextmanager
-    def repeater() -> Iterator[Repeater]:
-        from pytest_gpuenergy.devices import GraphRepeater
+    turns: CallTurns, device: str, ranks: Ranks, *, from_host: bool = False
+) -> Iterator[Repeater]:
+    from pytest_gpuenergy.devices import GraphRepeater
 
-        try:
-            with torch.inference_mode():
-                yield GraphRepeater(
-                    [turns.rotating()],
-                    multiple=len(turns.calls),
-                    from_host=from_host,
-                    most=most,
-                )
-        except RuntimeError:
-            settle(device)
-            raise
-
-    return repeater
+    try:
+        with torch.inference_mode():
+            yield GraphRepeater(
+                [turns.rotating()],
+                multiple=len(turns.calls),
+                from_host=from_host,
+                most=ranks.most,
+            )
+    except RuntimeError:
+        settle(device)
+        raise
 
 
 def _turns(
@@ -323,17 +289,17 @@ def _turns(
             missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
             own = [captured.kept[number] for number in call.turns]
-            turns[call.id] = turns_of(own, captured.reuse_of(call), cache, limit_bytes)
+            turns[call.id] = call_turns(own, captured.median_reuse(call), cache, limit_bytes)
     _leave_out(calls, turns, missing, ranks)
-    found = launched_by([group.rotating() for group in turns.values()], device)
-    by_id = {call.id: call for call in calls}
+    chosen = [call for call in calls if call.id in turns]
+    found = launched_by([turns[call.id].rotating() for call in chosen], device)
     durations_us = {}
-    for key, launched in zip(tuple(turns), found, strict=True):
-        durations_us[key] = launched.duration_us
-        if launched.plans != tuple(form.plan for form in by_id[key].launches):
-            names = ", ".join(str(plan[0]) for plan in launched.plans) or "nothing"
-            missing[key] = f"alone it launches {names}"
-            del turns[key]
+    for call, (launched, duration_us) in zip(chosen, found, strict=True):
+        durations_us[call.id] = duration_us
+        if [launch.plan for launch in launched] != [form.plan for form in call.launches]:
+            names = ", ".join(launch.name for launch in launched) or "nothing"
+            missing[call.id] = f"alone it launches {names}"
+            del turns[call.id]
     _leave_out(calls, turns, missing, ranks)
     return turns, durations_us, missing
 
@@ -350,64 +316,48 @@ def _leave_out(
             turns.pop(call.id, None)
 
 
-@dataclass(frozen=True)
-class ReadyStep:
-    """A step of a model that can be repeated.
-
-    Attributes:
-        number: The number of the step; 0 for the prefill.
-        whole: Runs the whole step.
-        layers: Runs all layers of the step, each with the arguments that it had; None if the layers
-            of the model are unknown.
-    """
-
-    number: int
-    whole: Callable[[], object]
-    layers: Callable[[], object] | None
-
-
-def capture_step(program: TorchProgram, inputs: Any, number: int) -> ReadyStep:
+def capture_step(
+    program: TorchProgram, inputs: Any, number: int
+) -> tuple[Callable[[], object], Callable[[], object] | None]:
     """Run a program up to a step, and keep what is needed to repeat the step.
 
     Args:
         program: The program.
         inputs: The input of its first step.
         number: The number of the step; 0 for the prefill.
+
+    Returns:
+        A function that runs the whole step, and one that runs all its layers, each with the
+        arguments that it had; None if the layers of the model are unknown.
     """
     whole = program.step(inputs, number)
-    layers: list[Callable[[], object]] = []
+    kept: list[tuple[Any, Any]] = []
     with ExitStack() as stack:
         for layer in program.layers:
 
             def keep(module: Any, args: Any, kwargs: Any) -> None:
-                layers.append(_again(module, args, kwargs))
+                kept.append((module, tree_map(appendable, (args, kwargs))))
 
             hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
             stack.callback(hook.remove)
         whole()
 
-    def all_layers() -> None:
-        for layer in layers:
-            layer()
+    def layers() -> None:
+        for module, arguments in kept:
+            args, kwargs = tree_map(appendable, arguments)
+            module(*args, **kwargs)
 
-    return ReadyStep(number, whole, all_layers if layers else None)
+    return whole, layers if kept else None
 
 
-@dataclass(frozen=True)
-class Launched:
-    """What a function launches.
+def launched_by(
+    functions: Sequence[Callable[[], object]], device: str
+) -> list[tuple[list[TraceLaunch], float]]:
+    """Call each function some times under the profiler, as the model was profiled.
 
-    Attributes:
-        plans: The name and launch plan of each launch of a call, see `LaunchForm.plan`.
-        duration_us: The GPU time of a call, the median over some calls.
+    Returns:
+        For each function, what a call launches, and the median of the GPU time over its calls.
     """
-
-    plans: tuple[tuple[object, ...], ...]
-    duration_us: float
-
-
-def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[Launched]:
-    """Call each function some times under the profiler, as the model was profiled."""
     for function in functions:
         function()
     settle(device)
@@ -426,17 +376,6 @@ def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[
             by_call[launch.call].append(launch)
     groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
     return [
-        Launched(
-            tuple(
-                (launch.name, launch.grid, launch.block, launch.shared_memory_bytes)
-                for launch in group[0]
-            ),
-            median(sum(launch.duration_us for launch in call) for call in group),
-        )
+        (group[0], median(sum(launch.duration_us for launch in call) for call in group))
         for group in groups
     ]
-
-
-def _again(module: Any, args: Any, kwargs: Any) -> Callable[[], object]:
-    kept_args, kept_kwargs = tree_map(appendable, args), tree_map(appendable, kwargs)
-    return lambda: module(*tree_map(appendable, kept_args), **tree_map(appendable, kept_kwargs))

@@ -6,7 +6,9 @@ comes from the emulated card's model, which no recorded figure backs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,12 @@ from typing import Any
 from pytest_gpuenergy.emulator import EmulatedDevice, demand_of_figures
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, check
-from pytest_gpuenergy.replay.account.figures import (
+from pytest_gpuenergy.replay.account.account import (
     EAGER,
     GAP,
     GRAPH,
     LAYERS,
-    gpu_us_of,
+    profiled_gpu_us,
     step_key,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
@@ -28,11 +30,8 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     Planner,
     Repeat,
     ReplayPlan,
-    key_of,
-    replayable_call,
-    replayable_gap,
-    replayable_spaced,
-    replayable_step,
+    ReplayWorkloads,
+    replayed_key,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
@@ -45,22 +44,13 @@ _BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 
 
 
 def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
-    """Return what plans the replay of recorded figures.
-
-    Args:
-        device: The emulated GPU.
-        folder: The folder of the profile, with the figures.
-        cache: What the L2 cache held when they were recorded.
-
-    Raises:
-        InputError: Nothing has been recorded with this cache.
-    """
+    """Return what plans the replay of recorded figures."""
     recorded = {
-        key_of(measurement): measurement
+        replayed_key(measurement): measurement
         for measurement in read_measurements(folder / RECORDED)
         if measurement.measured
         and measurement.power_limit_w is measurement.sm_clock_mhz is None
-        and _cache(measurement) == cache
+        and measurement.workload.parameters.get("cache") == cache
     }
     if not recorded:
         raise InputError(
@@ -79,16 +69,15 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
                 f"The figures in {folder} are those of {profile.device}, and {device.name} is "
                 "emulated here: name the emulated GPU of that model with --gpu-device."
             )
-        player = _Player(device, profile, cache, recorded)
-        by_id = {call.id: call for call in chosen}
+        player = _Player(device, ReplayWorkloads(profile, cache), recorded)
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
             [player.call(call) for call in chosen if call.id in recorded],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
-            lambda call, _, key: player.spaced(by_id[call], key) if key in recorded else None,
-            player.gap() if GAP in recorded else None,
+            lambda call, _, key: player.spaced(call, key) if key in recorded else None,
+            player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
         )
 
     return plan
@@ -98,44 +87,32 @@ def read_measurements(path: Path) -> Iterator[Measurement]:
     """Yield the measurements in the lines of a file, if it exists; skip damaged lines."""
     for line in path.read_bytes().splitlines() if is_file(path) else ():
         try:
-            found = decode(line, Measurement)
-            check(found)
+            measurement = decode(line, Measurement)
+            check(measurement)
         except FormError:
             continue
-        yield found
+        yield measurement
 
 
+@dataclass(frozen=True)
 class _Player:
     """Makes what an emulated card plays, from recorded figures."""
 
-    def __init__(
-        self,
-        device: EmulatedDevice,
-        profile: ProfileRecord,
-        cache: Cache,
-        recorded: Mapping[str, Measurement],
-    ) -> None:
-        self._device = device
-        self._profile = profile
-        self._cache: Cache = cache
-        self._recorded = recorded
+    device: EmulatedDevice
+    workloads: ReplayWorkloads
+    recorded: Mapping[str, Measurement]
 
     def call(self, call: UniqueCall) -> Replayable:
         """Return a call; it reads from DRAM if its turns together do not fit into the L2 cache."""
-        play = self._play(call.id, self._dram_bytes(call), len(call.launches))
-        found = self._recorded[call.id]
-        turns = _number(found, "turns")
-        return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
+        repeat = self.repeat(call.id, self._dram_bytes(call), len(call.launches))
+        found = self.recorded[call.id]
+        return self.workloads.call(call, repeat, _number(found, "turns"), profiled_gpu_us(found))
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """Return a call with as many gaps as were recorded."""
-        gaps, turns = (_number(self._recorded[key], name) for name in ("gaps", "turns"))
-        play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
-        return replayable_spaced(self._profile, call, gaps, key, self._cache, turns, play)
-
-    def gap(self) -> Replayable:
-        """Return a gap alone."""
-        return replayable_gap(self._profile, self._cache, self._play(GAP, 0, 1))
+        turns, gaps = (_number(self.recorded[key], name) for name in ("turns", "gaps"))
+        repeat = self.repeat(key, self._dram_bytes(call), len(call.launches) + gaps)
+        return self.workloads.spaced(call, repeat, turns, gaps, key)
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""
@@ -143,19 +120,16 @@ class _Player:
             ((call.steps_in_layers if level == LAYERS else call.steps).get(step, 0), call)
             for call in calls
         ]
-        play = self._play(
+        repeat = self.repeat(
             step_key(step, level),
             sum(count * self._dram_bytes(call) for count, call in counts),
             sum(count * len(call.launches) for count, call in counts),
         )
-        return replayable_step(self._profile, step, level, self._cache, play)
+        return self.workloads.step(step, level, repeat)
 
-    def _dram_bytes(self, call: UniqueCall) -> int:
-        size = argument_bytes(call.arguments)
-        return size if size * len(call.turns) > self._device.profile.l2_bytes else 0
-
-    def _play(self, key: str, dram_bytes: int, launches: int) -> Repeat:
-        found = self._recorded[key]
+    def repeat(self, key: str, dram_bytes: int, launches: int) -> Repeat:
+        """Return what plays the figures recorded under ``key``."""
+        found = self.recorded[key]
         assert found.time_ms is not None
         assert found.power_w is not None
         demand = demand_of_figures(
@@ -163,9 +137,13 @@ class _Player:
             found.power_w,
             dram_bytes=dram_bytes,
             launches=launches,
-            profile=self._device.profile,
+            profile=self.device.profile,
         )
-        return partial(self._device.play, demand)
+        return partial(self.device.play, demand)
+
+    def _dram_bytes(self, call: UniqueCall) -> int:
+        size = argument_bytes(call.arguments)
+        return size if size * len(call.turns) > self.device.profile.l2_bytes else 0
 
 
 def argument_bytes(arguments: Any) -> int:
@@ -176,30 +154,19 @@ def argument_bytes(arguments: Any) -> int:
         return 0
     if not {"shape", "dtype"} <= arguments.keys():
         return sum(map(argument_bytes, arguments.values()))
-    count = 1
-    for extent in arguments["shape"]:
-        count *= extent
-    return count * _bits(str(arguments["dtype"])) // 8
+    dtype = str(arguments["dtype"]).removeprefix("torch.")
+    bits = next((bits for prefix, bits in _BITS.items() if dtype.startswith(prefix)), None)
+    if bits is None:
+        bits = int("".join(filter(str.isdigit, dtype))[:_DIGITS] or "0")
+    return math.prod(arguments["shape"]) * bits // 8
 
 
-def _bits(dtype: str) -> int:
-    name = dtype.removeprefix("torch.")
-    for prefix, bits in _BITS.items():
-        if name.startswith(prefix):
-            return bits
-    digits = "".join(filter(str.isdigit, name))
-    return int(digits[:_DIGITS]) if digits else 0
-
-
-def _number(found: Measurement, name: str) -> int:
-    number = found.workload.parameters.get(name)
+def _number(measurement: Measurement, name: str) -> int:
+    number = measurement.workload.parameters.get(name)
     if not isinstance(number, int) or number < 1:
         raise InputError(
-            f"The figures of {key_of(found)} were recorded with {name} of {shown(number)}, which "
-            "is no number above zero: run gpuenergy replay on a real GPU again."
+            f"The figures of {replayed_key(measurement)} were recorded with {name} of "
+            f"{shown(number)}, which is no number above zero: run gpuenergy replay on a real GPU "
+            "again."
         )
     return number
-
-
-def _cache(found: Measurement) -> object:
-    return found.workload.parameters.get("cache")

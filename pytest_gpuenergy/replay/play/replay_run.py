@@ -6,9 +6,8 @@ Where several ranks share the model, each replays its part in a process of its o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from pytest_gpuenergy.control import NamedSetpoints
@@ -23,9 +22,9 @@ from pytest_gpuenergy.replay.account.replay_report import (
     page_values,
     write_report,
 )
+from pytest_gpuenergy.replay.play.rank_replay import RankReplay, ReplayOptions
 from pytest_gpuenergy.replay.play.recorded import recorded_planner
 from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner
-from pytest_gpuenergy.replay.play.replaying import Replay
 from pytest_gpuenergy.replay.profile.programs import check_packages, is_export
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, rank_folders, read_profile
 from pytest_gpuenergy.replay.ranks import (
@@ -39,45 +38,6 @@ from pytest_gpuenergy.replay.ranks import (
 )
 from pytest_gpuenergy.report import Report, check_writable, write_html
 from pytest_gpuenergy.support import InputError, UnavailableError, lock
-
-
-@dataclass(frozen=True)
-class ReplayOptions:
-    """The options of a replay.
-
-    Attributes:
-        folder: The folder of the profile.
-        device: The value of ``--gpu-device``; a list where several ranks share the model.
-        powercap: The power limits to measure under, as ``--powercap`` takes them.
-        smclock: The SM clocks to measure at, as ``--smclock`` takes them.
-        allow_clocks: Whether to lock clocks that somebody else seems to have locked.
-        cache: What the L2 cache holds when a call is made again.
-        export: The exported file to replay from; empty for the model's own code.
-        step: The decode step to replay, besides the prefill.
-        runs: The least number of launches in each measurement; 0 for as many as the precision
-            takes.
-        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
-        resume: Whether to keep what an earlier replay has measured.
-        power_log: The file for the card's power over time; None for no file.
-        interval_s: The seconds over which a row of the power log is a mean; None for the card's
-            own samples.
-        html: The HTML page to write; None for no page.
-    """
-
-    folder: Path
-    device: str = "auto"
-    powercap: str = "current"
-    smclock: str = "current"
-    allow_clocks: bool = False
-    cache: Cache = "model"
-    export: str = ""
-    step: int = 1
-    runs: int = 0
-    kernels: Sequence[str] = ()
-    resume: bool = False
-    power_log: Path | None = None
-    interval_s: float | None = None
-    html: Path | None = None
 
 
 def replay_profile(
@@ -141,33 +101,27 @@ def _replay_rank(
     word: tuple[str, int],
     count: int = 1,
 ) -> list[ReplayReport]:
-    """Replay one profile, or one rank's part of it.
-
-    Args:
-        options: What to replay, where and how.
-        tell: Called with a sentence for the user.
-        folder: The folder of the profile, or of the rank.
-        word: The arguments ``spec`` and ``index`` of `open_device`.
-        count: The number of ranks that replay their parts at the same time.
-
-    Returns:
-        The reports of all these ranks.
-    """
+    """Replay one profile, or one rank's part of it; return the reports of all such ranks."""
     with ExitStack() as stack:
-        stack.enter_context(_locked(folder))
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        if not lock(descriptor, wait=False):  # one would overwrite the other's files
+            raise InputError(
+                f"Another process is replaying {folder}: wait for it to end, or replay a copy."
+            )
         device = stack.enter_context(open_device(word[0], index=word[1]))
         ranks = ALONE
         if count > 1:
             ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
-        planner = planner_for(device, folder, options.cache, options.export, ranks)
+        planner = choose_planner(device, folder, options.cache, options.export, ranks)
         named = NamedSetpoints.of(device, options.powercap, Path.cwd(), options.smclock)
         station = stack.enter_context(Station(device, allow_clocks=options.allow_clocks))
         for sentence in station.restored:
             tell(sentence)
         log = None
-        below = folder.relative_to(options.folder)  # "." unless this is the folder of a rank
         if (path := options.power_log) is not None:
-            path = path.with_stem("-".join(filter(None, (path.stem, below.name))))
+            if folder != options.folder:
+                path = path.with_stem(f"{path.stem}-{folder.name}")
             log = stack.enter_context(PowerLog(device, path, options.interval_s))
 
         def announce(line: str) -> None:
@@ -175,44 +129,13 @@ def _replay_rank(
             if log is not None:
                 log.collect()
 
-        replay = Replay(
-            folder,
-            station,
-            planner,
-            options.cache,
-            options.step,
-            options.kernels,
-            named.setpoints,
-            str(options.folder.name / below),
-            options.runs,
-            announce=announce,
-            ranks=ranks,
-        )
+        replay = RankReplay(options, folder, station, planner, named.setpoints, announce, ranks)
         if options.resume:
             replay.resume()
         return ranks.gathered(replay.run())
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process replays, because one would overwrite the other's files.
-
-    Raises:
-        InputError: Another process replays it.
-        OSError: The folder cannot be read.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not lock(descriptor, wait=False):
-            raise InputError(
-                f"Another process is replaying {folder}: wait for it to end, or replay a copy."
-            )
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def planner_for(
+def choose_planner(
     device: Device, folder: Path, cache: Cache, export: str = "", ranks: Ranks = ALONE
 ) -> Planner:
     """Return what plans the replay on ``device``: of the model, or of recorded figures.
@@ -221,7 +144,7 @@ def planner_for(
         device: The claimed GPU. An emulated one replays recorded figures.
         folder: The folder of the profile.
         cache: What the L2 cache holds when a call is made again.
-        export: See `source_of`.
+        export: See `replay_source`.
         ranks: The ranks that share the model.
 
     Raises:
@@ -239,7 +162,7 @@ def planner_for(
     if ordinal is None:
         raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
     profile = read_profile(folder)
-    source = source_of(profile, export)
+    source = replay_source(profile, export)
     if profile.ranks != ranks.count:
         raise InputError(
             f"{folder} is the profile of a model on {profile.ranks} GPUs: replay it with gpuenergy "
@@ -250,7 +173,7 @@ def planner_for(
     return live_planner(f"cuda:{ordinal}", cache, source, ranks)
 
 
-def source_of(profile: ProfileRecord, export: str = "") -> str:
+def replay_source(profile: ProfileRecord, export: str = "") -> str:
     """Return the name of the program to load for a replay of ``profile``.
 
     Args:

@@ -1,1 +1,1 @@
-"""Runs a program under PyTorch's profiler, and exports it if asked to."""
+"""Runs a program under PyTorch's profiler; a `ProfileRun` is what it has written."""

@@ -171,7 +171,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         def own(tensor: Any) -> Any:
             if _storage(tensor) in self._names:
                 return tensor
-            return copy_of(tensor) if _is_plain(tensor) else tensor.clone()
+            return copied_tensor(tensor) if _is_plain(tensor) else tensor.clone()
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
         return LiveCall(func, arguments, own_keywords, frozenset(self._names))
@@ -210,11 +210,12 @@ def describe(value: Any) -> Any:
             "device": value.device.type,
         }
     if isinstance(value, torch.Tensor):
+        address = value.data_ptr()  # kernels depend on its alignment
         return {
             "shape": list(value.shape),
             "dtype": str(value.dtype).removeprefix("torch."),
             "strides": list(value.stride()),
-            "alignment": _alignment(value),
+            "alignment": next(size for size in (16, 8, 4, 2, 1) if address % size == 0),
             "device": value.device.type,
         }
     if isinstance(value, list | tuple):
@@ -227,7 +228,7 @@ def describe(value: Any) -> Any:
     return type(value).__name__ if " at 0x" in text else text
 
 
-def copy_of(tensor: Any) -> Any:
+def copied_tensor(tensor: Any) -> Any:
     """Return a copy with the same strides and alignment, even if elements share memory."""
     if tensor.numel() == 0:
         return tensor.clone()
@@ -236,12 +237,6 @@ def copy_of(tensor: Any) -> Any:
     room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
     room[lead:].copy_(tensor.as_strided((span,), (1,)))
     return room.as_strided(tensor.shape, tensor.stride(), lead)
-
-
-def _alignment(tensor: Any) -> int:
-    """Return the largest power of two up to 16 that divides the address; kernels depend on it."""
-    address = tensor.data_ptr()
-    return next(size for size in (16, 8, 4, 2, 1) if address % size == 0)
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -22,10 +22,9 @@ from torch.fx.passes.split_module import split_module
 from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
-    Generating,
+    GeneratingProgram,
     Prompt,
     TorchProgram,
-    random_tokens,
     read_record,
 )
 from pytest_gpuenergy.support import DeviceError, InputError
@@ -56,16 +55,17 @@ class _LayerPart(torch.nn.Module):  # type: ignore[misc]
 
 
 def in_layers(whole: GraphModule, paths: Sequence[str], layers: Sequence[Layer]) -> GraphModule:
-    """Split a program so that each layer runs its part.
-
-    Args:
-        whole: The program.
-        paths: The paths of the layers' modules when they were exported.
-        layers: The layers that run the parts.
-    """
+    """Split a program so that each layer runs its part."""
     parts: dict[Node, int] = {}
     owners: list[int | None] = []
-    for node, layer in _layer_numbers(whole.graph, paths):
+    numbers = {path: number for number, path in enumerate(paths)}
+    for node in whole.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue  # it computes nothing
+        stack = node.meta.get("nn_module_stack", {}).values()
+        # The path of a module that is called again ends in @1, and so on.
+        inside = [numbers.get(str(path).partition("@")[0]) for path, _ in stack]
+        layer = next((number for number in inside if number is not None), None)
         if not owners or layer != owners[-1]:
             owners.append(layer)
         parts[node] = len(owners) - 1
@@ -99,17 +99,6 @@ def make_calls_of_a_run(graph: Graph) -> None:
             node.target = torch.ops.aten.lift_fresh.default
 
 
-def _layer_numbers(graph: Graph, paths: Sequence[str]) -> Iterator[tuple[Node, int | None]]:
-    """Yield the nodes that compute something, each with the number of its layer, or None."""
-    numbers = {path: number for number, path in enumerate(paths)}
-    for node in graph.nodes:
-        if node.op not in ("placeholder", "get_attr", "output"):
-            stack = node.meta.get("nn_module_stack", {}).values()
-            # The path of a module that is called again ends in @1, and so on.
-            found = [numbers.get(str(path).partition("@")[0]) for path, _ in stack]
-            yield node, next((number for number in found if number is not None), None)
-
-
 PREFILL, DECODE, CALL = "prefill", "decode", "call"
 """The names of the programs in an export; a function has ``CALL`` alone."""
 RECORD, PROGRAMS, WEIGHTS, CONSTANTS = "gpuenergy_export", "programs", "weights", "constants"
@@ -138,6 +127,7 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         layers: The modules in place of the model's layers; each runs its part of all steps.
+        steps: The programs, by name.
     """
 
     def __init__(self, export: Export, device: str) -> None:
@@ -149,20 +139,11 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
                 self.register_parameter(key, value)
             else:
                 self.register_buffer(key, value)
-        self._steps = {name: self._step(export, name, device) for name in export.programs}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._steps
+        self.steps = {name: self._step(export, name, device) for name in export.programs}
 
     def call(self) -> object:
         """Call the exported function."""
-        return self._steps[CALL]()
-
-    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
-        """See `Generating`; the cache is a list of tensors."""
-        step = self._steps[PREFILL if past is None else DECODE]
-        latest, *cache = step(tokens, *(past or ()))
-        return cache, latest
+        return self.steps[CALL]()
 
     def _step(self, export: Export, name: str, device: str) -> Callable[..., Any]:
         program = torch.export.load(io.BytesIO(export.programs[name]))
@@ -172,55 +153,27 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
             program = move_to_device_pass(program, {recorded: device, kind: device})
         tensors = {**program.constants, **export.constants[name], **export.weights}
         inputs = [spec.target for spec in program.graph_signature.input_specs]
-        given = [tensors[target] for target in inputs if target is not None]
+        own = [tensors[target] for target in inputs if target is not None]
         make_calls_of_a_run(program.graph)
         whole = GraphModule(program.graph_module, program.graph)
-        return partial(in_layers(whole, export.record.layers, self.layers), *given)
+        return partial(in_layers(whole, export.record.layers, self.layers), *own)
 
 
-@dataclass(frozen=True)
-class ExportedModel(Generating):
-    """The exported steps of a language model, ready to run.
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel(GeneratingProgram):
+    """The exported steps of a language model, ready to run; named after the file."""
 
-    Attributes:
-        name: The name of the file, as the user gave it.
-        record: What was exported.
-        steps: The programs of the export.
-    """
-
-    name: str
-    record: ExportRecord
-    steps: ExportedSteps
-
-    @property
-    def weights(self) -> str:
-        """See `TorchProgram`."""
-        return self.record.weights
-
-    @property
-    def attention(self) -> str:
-        """See `TorchProgram`."""
-        return self.record.attention
-
-    @property
-    def dtype(self) -> str:
-        """See `TorchProgram`."""
-        return self.record.dtype
-
-    @property
-    def prompt(self) -> Prompt:
-        """See `TorchProgram`."""
-        return self.record.prompt
+    module: ExportedSteps
 
     @property
     def modules(self) -> dict[str, Any]:
         """All steps as a single module."""
-        return {"": self.steps}
+        return {"": self.module}
 
     @property
     def layers(self) -> list[Any]:
-        """See `TorchProgram`."""
-        return list(self.steps.layers)
+        """The modules in place of the model's layers."""
+        return list(self.module.layers)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
         """Return random tokens of the model's vocabulary.
@@ -234,36 +187,29 @@ class ExportedModel(Generating):
                 f"{self.name} was exported for a batch of {own.batch} and {own.tokens} tokens, not "
                 f"for {prompt.batch} and {prompt.tokens}: export the model with that size."
             )
-        if prompt.new_tokens > 1 and DECODE not in self.steps:
+        if prompt.new_tokens > 1 and DECODE not in self.module.steps:
             raise InputError(
                 f"{self.name} was exported without decode steps: export the model with "
                 f"--new-tokens {prompt.new_tokens}."
             )
-        return random_tokens(self.record.vocabulary, prompt, device)
+        return super().inputs(prompt, device)
 
     def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
-        """See `Generating`."""
-        return self.steps.ask(tokens, past)
+        """See `GeneratingProgram`; the cache is a list of tensors."""
+        step = self.module.steps[PREFILL if past is None else DECODE]
+        latest, *cache = step(tokens, *(past or ()))
+        return cache, latest
 
 
 def load_exported(name: str, device: str) -> TorchProgram:
-    """Load an exported file. Load only files that you trust: they can run code.
-
-    Args:
-        name: The name of the file.
-        device: PyTorch's name of the device.
-
-    Raises:
-        InputError: The file cannot be read, is damaged, or is no export of ours.
-        DeviceError: The weights do not fit into the device's memory.
-    """
+    """Load an exported file. Load only files that you trust: they can run code."""
     path = Path(name)
     try:
         content = torch.load(path, map_location=device, weights_only=True)
         record = read_record(content[RECORD], path)
         programs = {key: bytes(tensor.cpu().numpy()) for key, tensor in content[PROGRAMS].items()}
         export = Export(record, programs, content[WEIGHTS], content[CONSTANTS])
-        return program_of(export, name, device)
+        return exported_program(export, name, device)
     except InputError:
         raise
     except torch.OutOfMemoryError:
@@ -275,11 +221,11 @@ def load_exported(name: str, device: str) -> TorchProgram:
     except Exception as error:  # a damaged file may raise anything
         raise InputError(
             f"{name} is damaged, or gpuenergy profile --export has not written it "
-            f"({reason_of(error)}): export the model again."
+            f"({short_reason(error)}): export the model again."
         ) from None
 
 
-def program_of(export: Export, name: str, device: str) -> TorchProgram:
+def exported_program(export: Export, name: str, device: str) -> TorchProgram:
     """Return an exported program, ready to run on ``device``, where its weights are.
 
     Raises:
@@ -287,18 +233,27 @@ def program_of(export: Export, name: str, device: str) -> TorchProgram:
     """
     try:
         with quiet():
-            steps = ExportedSteps(export, device)
+            module = ExportedSteps(export, device)
     except Exception as error:  # a version of PyTorch may raise anything
         raise InputError(
             f"{name} was exported with PyTorch {export.record.torch}, and PyTorch "
-            f"{torch.__version__} cannot load it ({reason_of(error)}): export the model again."
+            f"{torch.__version__} cannot load it ({short_reason(error)}): export the model again."
         ) from None
-    if CALL in steps:
-        return FunctionProgram(name, steps.call)
-    return ExportedModel(name, export.record, steps)
+    if CALL in module.steps:
+        return FunctionProgram(name=name, function=module.call)
+    record = export.record
+    return ExportedModel(
+        name=name,
+        weights=record.weights,
+        attention=record.attention,
+        dtype=record.dtype,
+        prompt=record.prompt,
+        vocabulary=record.vocabulary,
+        module=module,
+    )
 
 
-def reason_of(error: Exception) -> str:
+def short_reason(error: Exception) -> str:
     """Return the message of an error of PyTorch's in a few words."""
     first = str(error).strip().partition("\n")[0]
     return first.partition(". ")[0].rstrip(".") or type(error).__name__

@@ -28,9 +28,9 @@ from pytest_gpuenergy.replay.profile.exported import (
     RECORD,
     WEIGHTS,
     Export,
-    program_of,
+    exported_program,
     quiet,
-    reason_of,
+    short_reason,
 )
 from pytest_gpuenergy.replay.profile.language_models import LanguageModel
 from pytest_gpuenergy.replay.profile.programs import (
@@ -58,11 +58,7 @@ class CacheForm:
 
     @classmethod
     def of(cls, example: Any) -> CacheForm:
-        """Return the form of a cache that a model has returned.
-
-        Raises:
-            InputError: The cache has no layers.
-        """
+        """Return the form of a cache that a model has returned."""
         if not hasattr(example, "layers"):
             raise InputError("its cache of keys and values has no layers")
         places = [
@@ -85,12 +81,7 @@ class CacheForm:
         return cache
 
     def growing(self, later: CacheForm) -> list[dict[int, Any]]:
-        """Return, for each tensor, the dimensions that differ in a later step, marked as dynamic.
-
-        Raises:
-            InputError: More than the sizes of tensors differs, so that one program cannot run all
-                decode steps.
-        """
+        """Return each tensor's dimensions that differ in a later step, marked as dynamic."""
         if self.places != later.places or self._others() != later._others():
             raise InputError("its cache of keys and values changes in more than its tensors")
         pairs = zip(self.tensors(self.example), later.tensors(later.example), strict=True)
@@ -118,7 +109,7 @@ class CacheForm:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportCheck:
     """An exported file, compared with the program.
 
     Attributes:
@@ -138,25 +129,14 @@ def export_program(
     forms: Sequence[CallForm],
     device: str,
     path: Path,
-) -> Exported:
-    """Export a program that was profiled, and run the result once to compare its calls.
-
-    Args:
-        program: The program to export.
-        profile: The record of its profile.
-        forms: The forms of the calls that it made when it was profiled.
-        device: PyTorch's name of the device.
-        path: The file to write.
-
-    Raises:
-        InputError: The program cannot be exported, or the file cannot be written.
-    """
-    prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
+) -> ExportCheck:
+    """Export a program that was profiled, and run the result once to compare its calls."""
+    prompt = profile.prompt
     try:
         with torch.no_grad(), quiet():
             steps = _steps(program, prompt, device)
         export = _export(program, profile, steps, device)
-        again = program_of(export, program.name, device)
+        again = exported_program(export, program.name, device)
         with torch.inference_mode():
             inputs = again.inputs(prompt, device)
             recorder = CallRecorder(again.modules)
@@ -164,16 +144,15 @@ def export_program(
                 again.run(inputs, max(1, prompt.new_tokens))
     except Exception as error:  # a model may raise anything
         raise InputError(
-            f"{program.name} was profiled, but PyTorch cannot export it ({reason_of(error)}): "
+            f"{program.name} was profiled, but PyTorch cannot export it ({short_reason(error)}): "
             "replay it with its own code."
         ) from None
     _write(export, path)
-    same = sum(map(_is_same, recorder.forms, forms))
-    return Exported(str(path.absolute()), len(recorder.forms), same)
-
-
-def _is_same(first: CallForm, other: CallForm) -> bool:
-    return (first.operator, first.arguments) == (other.operator, other.arguments)
+    same = sum(
+        (own.operator, own.arguments) == (form.operator, form.arguments)
+        for own, form in zip(recorder.forms, forms, strict=False)
+    )
+    return ExportCheck(str(path.absolute()), len(recorder.forms), same)
 
 
 class _Root(Module):  # type: ignore[misc]
@@ -264,7 +243,12 @@ def _export(
         layers = tuple(paths[layer] for layer in program.layers)
         own, constants[name] = _without_tensors(exported)
         weights |= own
-        contents[name] = _saved(exported)
+        exported.example_inputs = None
+        for node in exported.graph.nodes:
+            node.meta.pop("stack_trace", None)  # paths of this machine
+        file = io.BytesIO()
+        torch.export.save(exported, file)
+        contents[name] = file.getvalue()
     record = ExportRecord(
         model=program.name,
         weights=program.weights,
@@ -303,15 +287,6 @@ def _without_tensors(program: ExportedProgram) -> tuple[dict[str, Any], dict[str
     return weights, constants
 
 
-def _saved(program: ExportedProgram) -> bytes:
-    program.example_inputs = None
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    return file.getvalue()
-
-
 def _write(export: Export, path: Path) -> None:
     programs = {
         name: torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -329,7 +304,7 @@ def _write(export: Export, path: Path) -> None:
     except (OSError, RuntimeError) as error:
         # PyTorch closes its archive after an OSError, and then raises that it is not complete.
         first = error if isinstance(error, OSError) else error.__context__
-        reason = getattr(first, "strerror", None) or reason_of(error)
+        reason = getattr(first, "strerror", None) or short_reason(error)
         raise InputError(
             f"The export {path} cannot be written ({reason}): choose another path, or make room."
         ) from None

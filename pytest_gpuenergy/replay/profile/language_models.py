@@ -6,18 +6,16 @@ import inspect
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_gpuenergy.replay.profile.programs import (
-    Generating,
+    GeneratingProgram,
     Prompt,
     TorchProgram,
     check_packages,
     is_export,
     is_function,
-    layers_of,
     load_function,
-    random_tokens,
 )
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support import DeviceError, GpuEnergyError, InputError, is_file, is_folder
@@ -54,62 +52,28 @@ ATTENTION = ("auto", "sdpa", "eager")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
-@dataclass(frozen=True)
-class LanguageModel(Generating):
-    """A causal language model, ready to run.
-
-    Attributes:
-        model: The ``transformers`` model, in evaluation mode.
-        name: The name that the user gave.
-        weights: Where the weights come from. Random ones have the scale in the configuration.
-        attention: The implementation of the attention.
-    """
+@dataclass(frozen=True, kw_only=True)
+class LanguageModel(GeneratingProgram):
+    """A causal language model of ``transformers``, in evaluation mode."""
 
     model: Any
-    name: str
-    weights: Literal["checkpoint", "random"]
-    attention: str
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of different tokens."""
-        return int(self.model.config.get_text_config().vocab_size)
-
-    @property
-    def dtype(self) -> str:
-        """The type of the weights."""
-        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
-
-    @property
-    def prompt(self) -> Prompt:
-        """See `TorchProgram`."""
-        return Prompt()
 
     @property
     def modules(self) -> dict[str, Any]:
         """The model as the only module."""
         return {"": self.model}
 
-    @property
-    def layers(self) -> list[Any]:
-        """See `TorchProgram`."""
-        return layers_of(self.modules)
-
-    def inputs(self, prompt: Prompt, device: str) -> Any:
-        """Return random tokens of the model's vocabulary."""
-        return random_tokens(self.vocabulary, prompt, device)
+    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """See `GeneratingProgram`."""
+        name = self._cache_name
+        out = self.model(input_ids=tokens, use_cache=True, **{name: past})
+        return getattr(out, name), out.logits[:, -1:].argmax(dim=-1)
 
     @cached_property
     def _cache_name(self) -> str:
         """The argument for the cache of keys and values; ``cache`` since transformers 5.24."""
         named = inspect.signature(self.model.forward).parameters
         return "cache" if "cache" in named else "past_key_values"
-
-    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
-        """See `Generating`."""
-        name = self._cache_name
-        out = self.model(input_ids=tokens, use_cache=True, **{name: past})
-        return getattr(out, name), out.logits[:, -1:].argmax(dim=-1)
 
 
 def load_program(
@@ -163,32 +127,31 @@ def load_model(
     """
     check_packages(name)
     import torch
-    from transformers import AutoModelForCausalLM
+    from huggingface_hub import try_to_load_from_cache
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if attention != "auto":
         options["attn_implementation"] = attention
-    folder = Path(name)
+    folder, source, config = Path(name), name, None
     try:
         if name in BUILT_IN:
-            hub, published = BUILT_IN[name]
-            if _is_cached(hub):
-                model = AutoModelForCausalLM.from_pretrained(hub, local_files_only=True, **options)
-                weights = "checkpoint"
-            else:
-                model, weights = _random(_config(published), options, seed, device), "random"
+            source, published = BUILT_IN[name]
+            # Offline, a look at the hub takes 30 s.
+            if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+                config = AutoConfig.for_model(**published)
         elif is_folder(folder):
             if not is_file(folder / "config.json"):
                 raise InputError(f"The folder {folder} has no config.json: name that of a model.")
-            if any(found for pattern in _WEIGHTS for found in folder.glob(pattern)):
-                model = AutoModelForCausalLM.from_pretrained(
-                    folder, local_files_only=True, **options
-                )
-                weights = "checkpoint"
-            else:
-                model, weights = _random(_config(folder), options, seed, device), "random"
-        else:
-            model, weights = AutoModelForCausalLM.from_pretrained(name, **options), "checkpoint"
+            if not any(found for pattern in _WEIGHTS for found in folder.glob(pattern)):
+                config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if config is None:
+            local = name in BUILT_IN or is_folder(folder)
+            model = AutoModelForCausalLM.from_pretrained(source, local_files_only=local, **options)
+        else:  # weights as before training, of the scale ``initializer_range``
+            with torch.random.fork_rng(devices=[]), torch.device(device):
+                torch.manual_seed(seed)
+                model = AutoModelForCausalLM.from_config(config, **options)
         model = model.eval().to(device)
         if ranks.count > 1:
             from pytest_gpuenergy.replay.profile.sharding import shard
@@ -206,8 +169,15 @@ def load_model(
             f"The model {name!r} cannot be loaded ({_reason(error)}): give {', '.join(BUILT_IN)}, "
             "a folder with a model, a name on the hub, module:function, or an exported file."
         ) from None
-    used = str(getattr(model.config, "_attn_implementation", attention))
-    return LanguageModel(model, name, "checkpoint" if weights == "checkpoint" else "random", used)
+    return LanguageModel(
+        name=name,
+        weights="checkpoint" if config is None else "random",
+        attention=str(getattr(model.config, "_attn_implementation", attention)),
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        prompt=Prompt(),
+        vocabulary=int(model.config.get_text_config().vocab_size),
+        model=model,
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -216,29 +186,3 @@ def _reason(error: Exception) -> str:
     heading = f"{first} {others[0].strip()}" if first.endswith(":") and others else first
     reason = heading.partition(". ")[0].rstrip(".")
     return reason if " " in reason else f"{type(error).__name__}: {reason}".removesuffix(": ")
-
-
-def _is_cached(hub: str) -> bool:
-    """Return whether a model is in the local cache; offline, a look at the hub takes 30 s."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(hub, "config.json"), str)
-
-
-def _config(source: dict[str, Any] | Path) -> Any:
-    from transformers import AutoConfig
-
-    if isinstance(source, Path):
-        return AutoConfig.from_pretrained(source, local_files_only=True)
-    values = dict(source)
-    return AutoConfig.for_model(values.pop("model_type"), **values)
-
-
-def _random(config: Any, options: dict[str, Any], seed: int, device: str) -> Any:
-    """Return a model whose weights are as before training: of the scale ``initializer_range``."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, **options)

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import Device, stop_tracing_at_exit
 from pytest_gpuenergy.engine import Station
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.replay.clocks import CLOCK, ClockError, ClockRead
 from pytest_gpuenergy.replay.extract.calls import (
     CallForm,
     unevenly_called,
@@ -29,7 +28,14 @@ from pytest_gpuenergy.replay.extract.calls import (
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, extract_kernels
 from pytest_gpuenergy.replay.extract.timeline import write_results
 from pytest_gpuenergy.replay.extract.trace import write_trace
-from pytest_gpuenergy.replay.power import POWER_CSV, PowerSampler, write_power
+from pytest_gpuenergy.replay.power import (
+    CLOCK,
+    POWER_CSV,
+    ClockError,
+    ClockRead,
+    PowerSampler,
+    write_power,
+)
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.programs import (
     Prompt,
@@ -61,7 +67,7 @@ from pytest_gpuenergy.support import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.profile.exporting import Exported
+    from pytest_gpuenergy.replay.profile.exporting import ExportCheck
 
 
 _READS = 32
@@ -158,7 +164,7 @@ class ProfileRun(NamedTuple):
 
     record: ProfileRecord
     extraction: KernelExtraction
-    exported: Exported | None
+    exported: ExportCheck | None
 
 
 def profile_model(
@@ -207,11 +213,13 @@ def _profile_rank(
     )
     prompt = options.prompt(program.prompt)
     with sampler or nullcontext():
-        profiled = profile_program(program, prompt, folder, device, options.runs, sampler, ranks)
-    record, found = profiled.record, extract_kernels(folder, host=device == HOST)
+        record, forms, reads = profile_program(
+            program, prompt, folder, device, options.runs, sampler, ranks
+        )
+    found = extract_kernels(folder, host=device == HOST)
     if sampler is not None:
         try:
-            power, curve = sampler.placed(profiled.reads, found.clock)
+            power, curve = sampler.placed(reads, found.clock)
         except ClockError as error:
             tell(f"The profile has no power samples. {error}")
         else:
@@ -219,7 +227,7 @@ def _profile_rank(
             write_power(curve, folder)
             write_profile(record, folder)
     write_results(found, folder, record.model, tell)
-    calls = unique_calls(found.launches, profiled.forms)
+    calls = unique_calls(found.launches, forms)
     write_calls(calls, folder)
     if uneven := unevenly_called(calls, record.runs):
         tell(
@@ -235,7 +243,7 @@ def _profile_rank(
     if options.export is not None:
         from pytest_gpuenergy.replay.profile.exporting import export_program  # imports PyTorch
 
-        exported = export_program(program, record, profiled.forms, device, options.export)
+        exported = export_program(program, record, forms, device, options.export)
         record = replace(record, export=exported.file)
         write_profile(record, folder)
     return ProfileRun(record, found, exported)
@@ -244,21 +252,7 @@ def _profile_rank(
 def claim_for_torch(
     spec: str, stack: ExitStack, rank: int = 0, count: int = 1
 ) -> tuple[str, Device]:
-    """Claim the GPU of a rank until ``stack`` is closed.
-
-    Args:
-        spec: The value of ``--gpu-device``.
-        stack: Releases the GPU.
-        rank: The number of this process among the ranks.
-        count: The number of ranks.
-
-    Returns:
-        PyTorch's name of the GPU, and the GPU.
-
-    Raises:
-        InputError: There is no such GPU, or it is an emulated one.
-        DeviceError: It cannot be used or claimed.
-    """
+    """Claim a rank's GPU until ``stack`` is closed; return PyTorch's name of it, and the GPU."""
     word, index = device_word(spec, rank, count)
     gpu = stack.enter_context(open_device(word, index=index))
     ordinal = getattr(gpu, "ordinal", None)
@@ -271,20 +265,6 @@ def claim_for_torch(
     return f"cuda:{ordinal}", gpu
 
 
-class ProfiledProgram(NamedTuple):
-    """A program that has been profiled.
-
-    Attributes:
-        record: What was profiled, and how.
-        forms: The form of each call of an operator, by its number.
-        reads: The reads of the host's clock, each within an annotation `CLOCK` of the trace.
-    """
-
-    record: ProfileRecord
-    forms: list[CallForm]
-    reads: list[ClockRead]
-
-
 def profile_program(
     program: TorchProgram,
     prompt: Prompt,
@@ -293,22 +273,12 @@ def profile_program(
     runs: int = 1,
     sampler: PowerSampler | None = None,
     ranks: Ranks = ALONE,
-) -> ProfiledProgram:
+) -> tuple[ProfileRecord, list[CallForm], list[ClockRead]]:
     """Run a program once to warm up, and then under the profiler; write the trace and the record.
 
-    Args:
-        program: The program.
-        prompt: Its prompt.
-        folder: The folder to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
-        device: PyTorch's name of the device.
-        runs: The number of runs under the profiler.
-        sampler: A sampler that already collects the card's power samples.
-        ranks: The ranks that run the program together.
-
-    Raises:
-        InputError: The program was exported for another prompt.
-        DeviceError: The program fails, or does not fit into the device's memory.
-        ReportError, OSError: A file cannot be written.
+    Returns:
+        What was profiled, the form of each call of an operator by its number, and the reads of the
+        host's clock, each within an annotation `CLOCK` of the trace.
     """
     import torch
     from torch.profiler import record_function
@@ -341,6 +311,10 @@ def profile_program(
         raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # belongs to an earlier trace
     write_trace(profiler, folder / TRACE)
+    try:
+        transformers = version("transformers")
+    except PackageNotFoundError:
+        transformers = "none"
     weights = [weight for module in program.modules.values() for weight in module.parameters()]
     record = ProfileRecord(
         model=program.name,
@@ -353,15 +327,15 @@ def profile_program(
         new_tokens=prompt.new_tokens,
         batch=prompt.batch,
         seed=prompt.seed,
-        device=_name(device),
+        device=torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         torch=torch.__version__,
-        transformers=_version("transformers"),
+        transformers=transformers,
         rank=ranks.rank,
         ranks=ranks.count,
         runs=runs,
     )
     write_profile(record, folder)
-    return ProfiledProgram(record, recorder.forms, reads)
+    return record, recorder.forms, reads
 
 
 def _read_clocks() -> list[ClockRead]:
@@ -432,16 +406,3 @@ def layers_annotated(program: TorchProgram) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
-def _name(device: str) -> str:
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import getclosurevars
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -51,7 +51,8 @@ NO_PROMPT = Prompt(0, 0, 0)
 """The prompt of a function, which has none."""
 
 
-class TorchProgram(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class TorchProgram(ABC):
     """A program to profile.
 
     Attributes:
@@ -60,50 +61,46 @@ class TorchProgram(Protocol):
         attention: The implementation of the attention, or `OWN`.
         dtype: The type of the weights, or `OWN`.
         prompt: The default prompt; `NO_PROMPT` for a function.
-        modules: By name, the modules whose parameters it uses.
-        layers: Its equal blocks, in order; none if it has no list of modules.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def weights(self) -> str: ...
-    @property
-    def attention(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def prompt(self) -> Prompt: ...
-    @property
-    def modules(self) -> Mapping[str, Any]: ...
-    @property
-    def layers(self) -> list[Any]: ...
-
-    def inputs(self, prompt: Prompt, device: str) -> Any:
-        """Return the input of the first step, on ``device``."""
-
-    def run(self, inputs: Any, steps: int) -> None:
-        """Run the first ``steps`` steps, each within an annotation for the profiler."""
-
-    def step(self, inputs: Any, number: int) -> Callable[[], object]:
-        """Run the steps before ``number``, and return a function that repeats this step."""
-
-
-@dataclass(frozen=True)
-class FunctionProgram:
-    """A function without arguments, whose one step is a call of it.
-
-    Attributes:
-        name: ``module:function``.
-        function: to call.
     """
 
     name: str
-    function: Callable[[], object]
     weights: str = OWN
     attention: str = OWN
     dtype: str = OWN
     prompt: Prompt = NO_PROMPT
+
+    @property
+    @abstractmethod
+    def modules(self) -> Mapping[str, Any]:
+        """The modules whose parameters the program uses, by name."""
+
+    @property
+    def layers(self) -> list[Any]:
+        """The equal blocks of the program, in order: the longest list of modules, if any."""
+        from torch.nn import ModuleList
+
+        inside = [part for module in self.modules.values() for part in module.modules()]
+        lists = [part for part in inside if isinstance(part, ModuleList)]
+        return list(max(lists, key=len, default=[]))
+
+    @abstractmethod
+    def inputs(self, prompt: Prompt, device: str) -> Any:
+        """Return the input of the first step, on ``device``."""
+
+    @abstractmethod
+    def run(self, inputs: Any, steps: int) -> None:
+        """Run the first ``steps`` steps, each within an annotation for the profiler."""
+
+    @abstractmethod
+    def step(self, inputs: Any, number: int) -> Callable[[], object]:
+        """Run the steps before ``number``, and return a function that repeats this step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionProgram(TorchProgram):
+    """A function without arguments, named ``module:function``, whose one step is a call of it."""
+
+    function: Callable[[], object]
 
     @property
     def modules(self) -> Mapping[str, Any]:
@@ -116,11 +113,6 @@ class FunctionProgram:
             named = getclosurevars(function)
             found |= {**named.globals, **named.nonlocals}
         return {name: value for name, value in found.items() if isinstance(value, Module)}
-
-    @property
-    def layers(self) -> list[Any]:
-        """See `TorchProgram`."""
-        return layers_of(self.modules)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:  # noqa: ARG002 -- it has no prompt
         """Make ``device`` the current one; a function has no input."""
@@ -144,8 +136,15 @@ class FunctionProgram:
         return self.function
 
 
-class Generating(ABC):
-    """A language model that generates greedily, with a cache of keys and values."""
+@dataclass(frozen=True, kw_only=True)
+class GeneratingProgram(TorchProgram):
+    """A language model that generates greedily, with a cache of keys and values.
+
+    Attributes:
+        vocabulary: The number of different tokens.
+    """
+
+    vocabulary: int
 
     @abstractmethod
     def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
@@ -156,8 +155,16 @@ class Generating(ABC):
             past: The cache so far, which may be appended to; None for the prompts.
         """
 
+    def inputs(self, prompt: Prompt, device: str) -> Any:
+        """Return prompts of random tokens."""
+        import torch
+
+        generator = torch.Generator().manual_seed(prompt.seed)
+        shape = (prompt.batch, prompt.tokens)
+        return torch.randint(self.vocabulary, shape, generator=generator).to(device)
+
     def run(self, inputs: Any, steps: int) -> None:
-        """See `TorchProgram`."""
+        """Generate ``steps`` tokens."""
         from torch.profiler import record_function
 
         with record_function("prefill"):
@@ -188,24 +195,6 @@ def appendable(value: Any) -> Any:
     cache = copy.copy(value)
     cache.layers = [copy.copy(layer) for layer in value.layers]
     return cache
-
-
-def random_tokens(vocabulary: int, prompt: Prompt, device: str) -> Any:
-    """Return prompts of random tokens below ``vocabulary``."""
-    import torch
-
-    generator = torch.Generator().manual_seed(prompt.seed)
-    shape = (prompt.batch, prompt.tokens)
-    return torch.randint(vocabulary, shape, generator=generator).to(device)
-
-
-def layers_of(modules: Mapping[str, Any]) -> list[Any]:
-    """Return the longest list of modules within any of ``modules``."""
-    from torch.nn import ModuleList
-
-    inside = [part for module in modules.values() for part in module.modules()]
-    lists = [part for part in inside if isinstance(part, ModuleList)]
-    return list(max(lists, key=len, default=[]))
 
 
 def is_function(name: str) -> bool:
@@ -245,10 +234,6 @@ def load_function(name: str) -> FunctionProgram:
 
     Args:
         name: ``module:function``.
-
-    Raises:
-        UnavailableError: PyTorch is not installed.
-        InputError: There is no such function, or its module cannot be imported.
     """
     check_packages(name)
     module_name, _, path = name.partition(":")
@@ -268,7 +253,7 @@ def load_function(name: str) -> FunctionProgram:
         raise InputError(
             f"{module_name} has no function {path}: name one that can be called without arguments."
         )
-    return FunctionProgram(name, found)
+    return FunctionProgram(name=name, function=found)
 
 
 EXPORT_VERSION = 1

@@ -58,20 +58,21 @@ _library.impl("all_gather", _all_gather, "CompositeExplicitAutograd")
 
 
 def shard(model: Any, name: str, rank: int, ranks: int) -> None:
-    """Reduce a model to this rank's part, and let its layers exchange what the ranks compute.
-
-    Args:
-        model: A whole causal language model of transformers.
-        name: The name that the user gave.
-        rank: The number of this process.
-        ranks: The number of ranks, each of which has the same model.
-
-    Raises:
-        InputError: There is no plan for the model, or its sizes cannot be divided.
-    """
+    """Reduce a model to this rank's part, and let its layers exchange what the ranks compute."""
     plan = _plan(model, name)
-    _check_heads(model.config.get_text_config(), name, ranks)
-    found = [(path, module, _style(plan, path)) for path, module in model.named_modules()]
+    config = model.config.get_text_config()
+    for what in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, what, None)
+        if heads is not None and heads % ranks:
+            raise InputError(
+                f"{name} cannot be divided among {ranks} GPUs (it has {heads} {what}): give --tp a "
+                "number that divides them."
+            )
+    # In a plan, * stands for a number.
+    found = [
+        (path, module, plan.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path)))
+        for path, module in model.named_modules()
+    ]
     # All are checked before any is changed.
     for path, module, style in found:
         if style is not None:
@@ -95,21 +96,6 @@ def _plan(model: Any, name: str) -> Mapping[str, str]:
             "as vicuna-7b or bloom-560m."
         )
     return plan
-
-
-def _style(plan: Mapping[str, str], path: str) -> str | None:
-    """Return how to divide the module at ``path``; in a plan, ``*`` stands for a number."""
-    return plan.get(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path))
-
-
-def _check_heads(config: Any, name: str, ranks: int) -> None:
-    for what in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config, what, None)
-        if heads is not None and heads % ranks:
-            raise InputError(
-                f"{name} cannot be divided among {ranks} GPUs (it has {heads} {what}): give --tp a "
-                "number that divides them."
-            )
 
 
 def _check(path: str, module: Any, style: str, name: str, ranks: int) -> None:

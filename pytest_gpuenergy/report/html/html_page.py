@@ -47,7 +47,7 @@ def html_page(
         replay: what a replay of a model found beside its measurements.
         verdicts: what a gate says of the differences, see `gate.verdict_values`.
         trend: figures over several runs, see `gate.trend_values`.
-        searches: graphs of searches for better kernels, see `search.page.search_values`.
+        searches: graphs of searches for better kernels, see `search.search_values`.
 
     Raises:
         ReportInputError: one report is from an emulated GPU and the other from a real one.

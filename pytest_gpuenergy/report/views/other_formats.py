@@ -159,26 +159,19 @@ _HEADER = (
 
 
 def write_best_perf(report: Report, folder: Path) -> list[Path]:
-    """Write ``M=1024_N=2048_K=3072/best_perf.txt`` for each size; returns the paths.
-
-    Raises:
-        InputError: a run stores its measurements there.
-        ReportError: one cannot be written.
-    """
-    written = []
-    for size, text in best_perf(report).items():
-        written.append(folder / size / FILE)
-        write_view(written[-1], text)
-    return written
-
-
-def best_perf(report: Report) -> dict[str, str]:
-    """Return the text for each size of the matrix products in a report.
+    """Write ``M=1024_N=2048_K=3072/best_perf.txt`` for each size of matrix products.
 
     Contenders are ranked by time among those of the same product, precision and power cap; ``1=``
     are all that may be the fastest, within noise. Those that failed follow without a rank. Caps are
     in their order, from the lowest. Of a run on several GPU models, each has a title and a table of
     its own.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        InputError: a run stores its measurements there.
+        ReportError: one cannot be written.
     """
     found: dict[str, str] = {}
     for part in by_model(report):
@@ -194,7 +187,9 @@ def best_perf(report: Report) -> dict[str, str]:
         for size, products in by_size.items():
             table = "\n".join([title, *aligned([_HEADER, *_rows(products)])]) + "\n"
             found[size] = f"{found[size]}\n{table}" if size in found else table
-    return found
+    for size, text in found.items():
+        write_view(folder / size / FILE, text)
+    return [folder / size / FILE for size in found]
 
 
 def _rows(products: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.record import (
-    FIGURES,
-    BoardGain,
-    CalibratedItem,
-    Interval,
-    Measurement,
-    Metric,
-)
-from pytest_gpuenergy.report.analysis.best_kernels import ClockSaving, Tie, best_of_each
+from pytest_gpuenergy.record import FIGURES, BoardGain, CalibratedItem, Interval, Metric
+from pytest_gpuenergy.report.analysis.best_kernels import ClockSaving, best_of_each
 from pytest_gpuenergy.report.analysis.board_calibration import Boards, calibrated_items
 from pytest_gpuenergy.report.analysis.gpu_models import by_model
 from pytest_gpuenergy.report.store import SCHEMA_VERSION, Report
@@ -72,37 +64,31 @@ class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA
     calibrated: tuple[CalibratedItem, ...] = ()
 
 
-def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:
-    """Return the standing of each workload and cache state with figures, by first appearance."""
-    return tuple(
-        Standing(
-            one.name,
-            one.rows[0].cache,
-            _leaders(one.ties[Metric.TIME]),
-            _leaders(one.ties[Metric.ENERGY]),
-            _leaders(one.ties[Metric.EDP]),
-            tuple(m.node_id for m in one.front),
-            tuple(m.node_id for m in one.near),
-            tuple(one.savings.values()),
-        )
-        for one in best_of_each(measurements)
-    )
-
-
-def _leaders(found: Tie) -> Leaders:
-    best = found.best
-    return Leaders(
-        best.figure(found.metric) or 0.0,
-        best.interval(found.metric),
-        tuple(row.node_id for row in found.rows),
-        found.kernels,
-        found.caps,
-    )
-
-
 def json_document(report: Report) -> str:
     """Return the report as JSON, ``schema_version`` 1, with the best of each workload."""
-    best = tuple(one for part in by_model(report) for one in standings(part.measurements))
+    best = []
+    for workload in (one for part in by_model(report) for one in best_of_each(part.measurements)):
+        leaders = {
+            metric: Leaders(
+                tied.best.figure(metric) or 0.0,
+                tied.best.interval(metric),
+                tuple(row.node_id for row in tied.rows),
+                tied.kernels,
+                tied.caps,
+            )
+            for metric, tied in workload.ties.items()
+        }
+        standing = Standing(
+            workload.name,
+            workload.rows[0].cache,
+            leaders[Metric.TIME],
+            leaders[Metric.ENERGY],
+            leaders[Metric.EDP],
+            front=tuple(m.node_id for m in workload.front),
+            near_front=tuple(m.node_id for m in workload.near),
+            clock_savings=tuple(workload.savings.values()),
+        )
+        best.append(standing)
     boards = Boards(report)
     return dump(
         ReportDocument(
@@ -111,7 +97,7 @@ def json_document(report: Report) -> str:
             report.anchors,
             report.stations,
             report.board_checks,
-            best,
+            tuple(best),
             boards.gains,
             calibrated_items(report, boards),
         )
@@ -128,11 +114,6 @@ def write_json(report: Report, path: Path) -> None:
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def report_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of ``report.json``."""
-    return document_schema(ReportDocument, "Report of pytest-gpuenergy")
 
 
 def document_schema(record: type[Struct], title: str) -> dict[str, Any]:
@@ -157,5 +138,5 @@ def document_schema(record: type[Struct], title: str) -> dict[str, Any]:
 
 
 def schema_document() -> str:
-    """`report_schema` as the published JSON document."""
-    return dump(report_schema())
+    """Return the JSON Schema (draft 2020-12) of ``report.json``, as it is published."""
+    return dump(document_schema(ReportDocument, "Report of pytest-gpuenergy"))

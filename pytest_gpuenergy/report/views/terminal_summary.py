@@ -48,13 +48,7 @@ _NOTE_INDENT = 4
 
 @dataclass(frozen=True)
 class Column:
-    """A column of figures.
-
-    Attributes:
-        title: the heading.
-        width: the width where there is room.
-        leaves: the higher, the earlier it is left out where there is none.
-    """
+    """A column of figures, with its width where there is room; the highest ``leaves`` first."""
 
     title: str
     width: int
@@ -63,13 +57,9 @@ class Column:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """A kernel in a table.
+    """A kernel in a table, with one character before its label and a note, such as flags, after it.
 
-    Attributes:
-        mark: one character before its label.
-        label: the name of the kernel.
-        cells: the figures, one for each column; none if the kernel has no figures.
-        note: a note after the figures, such as flags, or in their place.
+    ``cells`` has a figure for each column, or none if the kernel has no figures.
     """
 
     mark: str

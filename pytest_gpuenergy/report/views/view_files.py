@@ -12,7 +12,7 @@ from pytest_gpuenergy.report.store import is_raw
 from pytest_gpuenergy.support import (
     InputError,
     ReportError,
-    check_folder_writable,
+    check_room,
     followed,
     lock,
     write_atomically,
@@ -68,7 +68,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
     with _explained(path):
         target = followed(path) if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
-        check_folder_writable(target)
+        check_room(target)
 
 
 def _real(path: Path) -> Path:

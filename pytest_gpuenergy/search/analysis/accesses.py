@@ -19,7 +19,9 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     inside,
     nodes,
+    only,
     operator_of,
+    sides,
     text_of,
 )
 
@@ -31,7 +33,6 @@ Use = Literal["load", "store", "update", "atomic"]
 HINTED_LOADS = frozenset(["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldlu", "__ldcv"])
 HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
 """CUDA's loads and stores with a cache hint."""
-_ATOMIC = "atomic"
 _COPY = "__pipeline_memcpy_async"
 _KINDS = ("subscript_expression", "pointer_expression", "call_expression")
 SHARED_BYTES = 48 << 10
@@ -99,21 +100,13 @@ class Accesses:
     @cached_property
     def all(self) -> tuple[Access, ...]:
         """The accesses in the order of the text."""
-        found: list[Access | None] = []
-        for node in nodes(self._text.body, *_KINDS):
-            copied = called(node) == _COPY and len(arguments_of(node)) == 3
-            found += self._copied(node) if copied else [self._access(node)]
-        return tuple(access for access in found if access is not None)
-
-    def _copied(self, call: Node) -> Iterator[Access]:
-        """Yield the write and the read of a ``__pipeline_memcpy_async``."""
-        *places, size = arguments_of(call)
-        uses: tuple[Use, Use] = ("store", "load")
-        for place, use in zip(places, uses, strict=True):
-            address = self.address(place)
-            if address is not None:
-                wide = "" if text_of(size) == "4" else f"{text_of(size)} bytes"
-                yield Access(call, use, replace(address, width=wide), place, _COPY)
+        return tuple(
+            access
+            for node in nodes(self._text.body, *_KINDS)
+            for access in (
+                self._of_call(node) if node.type == "call_expression" else self._of_place(node)
+            )
+        )
 
     def of(self, root: Variable) -> tuple[Access, ...]:
         """Return the accesses to one parameter or array."""
@@ -139,28 +132,26 @@ class Accesses:
     def _uses(self, variable: Variable) -> Iterator[Node]:
         """Yield the identifiers that mean a variable, or a pointer into it."""
         for node in self._text.uses[variable.key]:
-            alias = self._alias_defined_by(node)
+            alias = next((a for a in self._aliases if self._is_root_of(node, a)), None)
             if alias is None:
                 yield node
             else:
                 yield from self._uses(alias)
 
-    def _alias_defined_by(self, node: Node) -> Variable | None:
-        for variable in self._text.variables:
-            value = variable.value
-            if variable.pointer and value is not None and inside(node, value):
-                address = self.address(value)
-                if (
-                    address is not None
-                    and self._is_alias(variable)
-                    and node.id in {identifier.id for identifier in address.identifiers}
-                ):
-                    return variable
-        return None
+    def _is_root_of(self, node: Node, alias: Variable) -> bool:
+        """Return whether an identifier is what a pointer is defined by."""
+        if alias.value is None or not inside(node, alias.value):
+            return False
+        address = self.address(alias.value)
+        return address is not None and any(node.id == n.id for n in address.identifiers)
 
-    def _is_alias(self, variable: Variable) -> bool:
-        return (
-            variable.pointer
+    @cached_property
+    def _aliases(self) -> tuple[Variable, ...]:
+        """The pointers that always point to where they are declared to."""
+        return tuple(
+            variable
+            for variable in self._text.variables
+            if variable.pointer
             and not variable.parameter
             and not variable.dims
             and variable.value is not None
@@ -185,7 +176,7 @@ class Accesses:
         match node.type:
             case "identifier":
                 return self._named(node)
-            case "binary_expression" if operator_of(node) in ("+", "-"):
+            case "binary_expression":
                 return self._moved(node)
             case "pointer_expression" if operator_of(node) == "&":
                 target = field(node, "argument")
@@ -213,24 +204,21 @@ class Accesses:
         if (variable.parameter and variable.pointer) or (variable.dims and not variable.pointer):
             _, offset = self._starts.get(variable.key, (node, Polynomial()))
             return Address(variable, offset, (), "", (node,))
-        if self._is_alias(variable) and variable.value is not None:
+        if variable in self._aliases and variable.value is not None:
             inner = self.address(variable.value)
             return None if inner is None else replace(inner, identifiers=(node,))
         return None
 
     def _moved(self, node: Node) -> Address | None:
-        left, right = field(node, "left"), field(node, "right")
-        if left is None or right is None:
+        if (parts := sides(node, "+", "-")) is None:
             return None
-        base, by = self.address(left), right
-        if base is None and operator_of(node) == "+":
-            base, by = self.address(right), left
+        base, by, sign = self.address(parts[0]), parts[1], operator_of(node)
+        if base is None and sign == "+":
+            base, by = self.address(parts[1]), parts[0]
         if base is None:
             return None
         distance = self._kernel.polynomial(by)
-        if distance is not None and operator_of(node) == "-":
-            distance = -distance
-        return self._shifted(base, distance)
+        return self._shifted(base, -distance if distance is not None and sign == "-" else distance)
 
     def _shifted(self, base: Address, distance: Polynomial | None) -> Address:
         plain = not base.width and not base.subscripts and len(base.root.dims) < 2
@@ -262,71 +250,67 @@ class Accesses:
 
     def _cast(self, inner: Node, kind: Node | None) -> Address | None:
         address = self.address(inner)
-        names = list(nodes(kind, "sized_type_specifier")) if kind else []
-        names = names or (list(nodes(kind, "type_identifier", "primitive_type")) if kind else [])
-        if address is None or address.width or len(names) != 1:
+        if address is None or address.width or kind is None:
             return None
-        return replace(address, width=text_of(names[0]))
+        names = list(nodes(kind, "sized_type_specifier"))
+        name = only(names or list(nodes(kind, "type_identifier", "primitive_type")))
+        return None if name is None else replace(address, width=text_of(name))
 
-    def _access(self, node: Node) -> Access | None:
-        if node.type == "call_expression":
-            return self._call(node)
+    def _of_place(self, node: Node) -> Iterator[Access]:
+        """Yield the access that a subscript or a pointer that is followed stands for."""
         if node.type == "pointer_expression" and operator_of(node) != "*":
-            return None
+            return
         address, outer = self._element(node), node.parent
         if address is None or outer is None:
-            return None
-        if (
-            address.root.dims
-            and not address.width
-            and len(address.subscripts) < len(address.root.dims)
-        ):
-            return None
+            return
+        root = address.root
+        if root.dims and not address.width and len(address.subscripts) < len(root.dims):
+            return
         while outer.type in ("parenthesized_expression", "field_expression"):
             outer = outer.parent or outer
         if outer.type == "pointer_expression" and operator_of(outer) == "&":
-            return None
-        if self._text.gets_a_name(node):
-            return None
-        return Access(node, _use_of(node, outer), address, node)
+            return
+        if not self._text.gets_a_name(node):
+            yield Access(node, _use_of(node, outer), address, node)
 
-    def _call(self, node: Node) -> Access | None:
+    def _of_call(self, node: Node) -> Iterator[Access]:
+        """Yield the accesses that a call makes by itself."""
         name, arguments = called(node), arguments_of(node)
-        if not arguments:
-            return None
-        use: Use
+        uses: tuple[Use, ...] = ()
         if name in HINTED_LOADS:
-            use = "load"
+            uses = ("load",)
         elif name in HINTED_STORES:
-            use = "store"
-        elif name.startswith(_ATOMIC):
-            use = "atomic"
-        else:
-            return None
-        address = self.address(arguments[0])
-        return None if address is None else Access(node, use, address, arguments[0], name)
+            uses = ("store",)
+        elif name.startswith("atomic"):
+            uses = ("atomic",)
+        elif name == _COPY and len(arguments) == 3:
+            uses = ("store", "load")
+        for place, use in zip(arguments, uses, strict=False):
+            address = self.address(place)
+            if address is not None and name == _COPY:
+                size = text_of(arguments[2])
+                address = replace(address, width="" if size == "4" else f"{size} bytes")
+            if address is not None:
+                yield Access(node, use, address, place, name)
 
 
 def subscript_of(node: Node) -> Node | None:
     """Return the index of a subscript with one index."""
     found = field(node, "indices")
-    inner = found.named_children if found is not None else []
-    return inner[0] if len(inner) == 1 else None
+    return None if found is None else only(found.named_children)
 
 
 def _use_of(node: Node, outer: Node) -> Use:
+    """Return what an expression around an element does with it."""
     if outer.type == "update_expression":
         return "update"
-    if outer.type == "assignment_expression":
-        left = field(outer, "left")
-        if left is not None and inside(node, left) and not _in_subscript(node, left):
-            return "store" if operator_of(outer) == "=" else "update"
-    return "load"
-
-
-def _in_subscript(node: Node, left: Node) -> bool:
+    left = field(outer, "left") if outer.type == "assignment_expression" else None
+    if left is None or not inside(node, left):
+        return "load"
     around = (n for n in ancestors(node) if inside(n, left))
-    return any(n.type == "subscript_argument_list" for n in around)
+    if any(n.type == "subscript_argument_list" for n in around):
+        return "load"
+    return "store" if operator_of(outer) == "=" else "update"
 
 
 def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:
@@ -341,9 +325,10 @@ def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Poly
         statement = change.parent if change is not None else None
         if change is None or statement is None or statement.parent != text.body:
             continue
-        by = field(change, "right")
-        if change.type != "assignment_expression" or operator_of(change) != "+=" or by is None:
+        parts = sides(change, "+=")
+        if parts is None:
             continue
+        by = parts[1]
         distance = kernel.polynomial(by) if text.is_fixed(by, text.body) else None
         later = (node for node in text.uses[parameter.key] if node != written[0])
         if distance is not None and all(use.start_byte > change.end_byte for use in later):
@@ -352,13 +337,9 @@ def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Poly
 
 def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
     """Return the dimensions of an array; None if they are not numbers."""
-    found = []
-    for node in array.dims:
-        size = None if node is None else kernel.polynomial(node)
-        if size is None or size.value is None:
-            return None
-        found.append(size.value)
-    return tuple(found)
+    sizes = [None if node is None else kernel.polynomial(node) for node in array.dims]
+    found = tuple(size.value for size in sizes if size is not None and size.value is not None)
+    return found if len(found) == len(sizes) else None
 
 
 def bytes_of(kernel: CudaKernel, array: Variable) -> int | None:
@@ -369,11 +350,8 @@ def bytes_of(kernel: CudaKernel, array: Variable) -> int | None:
 
 def shared_bytes(kernel: CudaKernel) -> int | None:
     """Return the bytes of a kernel's shared memory; None if unknown or dynamic."""
-    total = 0
-    for array in kernel.text.variables:
-        is_dynamic = array.dims == (None,)  # extern, and as long as the launch says
-        size = bytes_of(kernel, array) if array.shared and not is_dynamic else 0
-        if size is None:
-            return None
-        total += size
-    return total if kernel.launch.shared_bytes == 0 else None
+    # An array of unknown length is extern, and as long as the launch says.
+    arrays = [v for v in kernel.text.variables if v.shared and v.dims != (None,)]
+    sizes = [bytes_of(kernel, array) for array in arrays]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) and kernel.launch.shared_bytes == 0 else None

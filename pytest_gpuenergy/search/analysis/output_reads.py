@@ -26,6 +26,7 @@ from pytest_gpuenergy.search.source.tree import (
     parse,
     text_of,
 )
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _may_be_read(language: Language, source: str, entry: str, place: int) -> boo
             if passed not in seen:
                 seen.add(passed)
                 waiting += functions.passed_on(passed)
-    except (_ReadError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except (_ReadError, *NOT_PYTHON):
         return True
     return False
 

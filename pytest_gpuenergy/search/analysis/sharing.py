@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.analysis.accesses import Accesses
-from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import FLOATS, CountedLoop, CudaText, Variable
-from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.polynomials import Atom
 from pytest_gpuenergy.search.source.tree import (
+    NAMES,
     ancestors,
     arguments_of,
     bare,
@@ -24,7 +25,6 @@ from pytest_gpuenergy.search.source.tree import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_NAMES = ("identifier", "field_identifier", "type_identifier", "namespace_identifier")
 _IMPLICIT = ("operator", "~")
 """How the names of functions begin that are called without their names."""
 _THREADS = frozenset(["threadIdx", "blockIdx"])
@@ -40,7 +40,6 @@ _BRANCHES = (
     "conditional_expression",
 )
 _DEEPEST = 20
-_WARP = 32
 _MEETINGS = (
     *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
     "__activemask",
@@ -62,7 +61,7 @@ def reached(text: CudaText, node: Node) -> list[Node]:
     waiting = [node]
     while waiting:
         part = waiting.pop()
-        named = {text_of(leaf).split("<")[0] for leaf in nodes(part, *_NAMES)}
+        named = {text_of(leaf).split("<")[0] for leaf in nodes(part, "field_identifier", *NAMES)}
         for function in text.functions:
             name = name_of(function)
             is_called = name in named or name.startswith(_IMPLICIT)
@@ -116,8 +115,12 @@ class Carried:
             is_own = bool(access.root.dims) and not access.root.shared
             if access.use != "load" and not is_own and self._shows(access.node):
                 return True
-        calls = [n for n in nodes(self._loop.body, "call_expression") if _is_statement(n)]
-        return any(self._is_in(argument) for call in calls for argument in arguments_of(call))
+        return any(
+            self._is_in(argument)
+            for call in nodes(self._loop.body, "call_expression")
+            if call.parent is not None and call.parent.type == "expression_statement"
+            for argument in arguments_of(call)
+        )
 
     def _depends(self, variable: Variable) -> bool:
         if variable.value is not None and self._is_in(variable.value):
@@ -141,60 +144,62 @@ class Carried:
         return any(variable is not None and variable.key in self._keys for variable in named)
 
 
-def _is_statement(call: Node) -> bool:
-    return call.parent is not None and call.parent.type == "expression_statement"
-
-
 def meets_others(kernel: CudaKernel, node: Node) -> bool:
     """Return whether threads wait for each other, or exchange values, in a part of the text."""
-    parts = [node, *reached(kernel.text, node)]
-    calls = [call for part in parts for call in nodes(part, "call_expression")]
-    return any(called(call).startswith(_MEETINGS) or _is_collective(call) for call in calls)
-
-
-def _is_collective(call: Node) -> bool:
-    """Return whether threads make a call together: a barrier, or one of cooperative groups."""
-    function = field(call, "function")
-    if function is None or function.type not in ("qualified_identifier", "field_expression"):
-        return False
-    name = text_of(field(function, "name") or field(function, "field"))
-    return name.partition("<")[0].split("::")[-1].startswith(_COLLECTIVES)
+    for part in (node, *reached(kernel.text, node)):
+        for call in nodes(part, "call_expression"):
+            function = field(call, "function")
+            if called(call).startswith(_MEETINGS):
+                return True
+            if function is not None and function.type in (
+                "qualified_identifier",
+                "field_expression",
+            ):
+                name = text_of(field(function, "name") or field(function, "field"))
+                if name.partition("<")[0].split("::")[-1].startswith(_COLLECTIVES):
+                    return True  # of cooperative groups
+    return False
 
 
 class Sharing:
-    """The threads of a warp, block or grid that share a loop."""
+    """The threads of a warp, block or grid that share a loop.
 
-    def __init__(self, kernel: CudaKernel, group: str) -> None:
+    Args:
+        kernel: the kernel.
+        group: ``warp``, ``block`` or ``grid``.
+        loop: the loop.
+    """
+
+    def __init__(self, kernel: CudaKernel, group: str, loop: CountedLoop) -> None:
         self._kernel = kernel
+        self._text = kernel.text
         self._group = group
+        self._loop = loop
+        self._sums: frozenset[int] = frozenset()
+        """The keys of variables on which threads need not agree."""
 
-    def may_be_redistributed(self, loop: CountedLoop) -> bool:
-        """Return whether any thread can take any element of a loop."""
-        ends = [loop.bound, *([loop.step] if loop.step is not None else [])]
-        written = frozenset(
-            variable.key
-            for variable in self._kernel.text.variables
-            if self._kernel.text.changes(variable, loop.body)
-        )
-        if not all(self._agree(end, loop, frozenset(), _DEEPEST) for end in ends):
+    def may_be_redistributed(self) -> bool:
+        """Return whether any thread can take any element of the loop."""
+        loop, text = self._loop, self._text
+        written = frozenset(v.key for v in text.variables if text.changes(v, loop.body))
+        if not all(self._agree(end) for end in (loop.bound, loop.step) if end is not None):
             return False
-        if Carried(self._kernel, loop, written).is_stored():
+        if Carried(self._kernel, loop, written).is_stored() or not self._all_come():
             return False
-        return self._all_come(loop) and self._agree(loop.body, loop, written, _DEEPEST)
+        self._sums = written
+        return self._agree(loop.body)
 
-    def _all_come(self, loop: CountedLoop) -> bool:
-        for node in ancestors(loop.node):
-            if node == self._kernel.text.body:
+    def _all_come(self) -> bool:
+        for node in ancestors(self._loop.node):
+            if node == self._text.body:
                 return True
-            if node.type not in _CONDITIONAL:
-                continue
-            parts = [field(node, name) for name in ("initializer", "condition", "update")]
-            for part in filter(None, parts):
-                if not self._agree(part, loop, frozenset(), _DEEPEST):
+            if node.type in _CONDITIONAL:
+                parts = [field(node, name) for name in ("initializer", "condition", "update")]
+                if not all(self._agree(part) for part in parts if part is not None):
                     return False
         return False
 
-    def _agree(self, node: Node, loop: CountedLoop, excepted: frozenset[int], depth: int) -> bool:
+    def _agree(self, node: Node, depth: int = _DEEPEST) -> bool:
         """Return whether all threads find the same in a part of the text, apart from sums."""
         if depth == 0:
             return False
@@ -202,18 +207,17 @@ class Sharing:
         known = self._kernel.polynomial(node) if node.type != "compound_statement" else None
         if known is not None and all(self._is_common(atom) for atom in known.atoms):
             return True
-        if node.type == "field_expression":
-            base = text_of(field(node, "argument"))
-            if base in ("threadIdx", "blockIdx"):
+        match node.type:
+            case "field_expression" if text_of(field(node, "argument")) in _THREADS:
                 return False
-        if node.type == "call_expression" and meets_others(self._kernel, node):
-            return True  # what was reduced
-        if node.type == "call_expression" and asks_for_thread(self._kernel.text, node):
-            return False
-        if node.type == "identifier":
-            variable = self._kernel.text.variable(node)
-            return variable is None or self._agree_on(variable, loop, excepted, depth)
-        return all(self._agree(child, loop, excepted, depth) for child in node.named_children)
+            case "call_expression" if meets_others(self._kernel, node):
+                return True  # what was reduced
+            case "call_expression" if asks_for_thread(self._text, node):
+                return False
+            case "identifier":
+                variable = self._text.variable(node)
+                return variable is None or self._agree_on(variable, depth)
+        return all(self._agree(child, depth) for child in node.named_children)
 
     def _is_common(self, atom: Atom) -> bool:
         if atom.text.startswith("blockIdx."):
@@ -221,44 +225,31 @@ class Sharing:
         if atom.text.startswith("gridDim.") or self._kernel.values(atom) is not None:
             return True
         divisor = atom.right.value if atom.right is not None else None
-        of_warp = self._group == "warp" and atom.operator == "/" and divisor == _WARP
-        return of_warp and atom.left is not None and self._counts_threads(atom.left)
+        if self._group != "warp" or atom.operator != "/" or divisor != WARP or atom.left is None:
+            return False
+        before = atom.left - THREAD  # what counts threads from the start of a warp on
+        whole = self._kernel.is_multiple(before, WARP)
+        return whole and all(self._is_common(part) for part in before.atoms)
 
-    def _counts_threads(self, number: Polynomial) -> bool:
-        """Return whether a number counts threads from the start of a warp on."""
-        before = number - Polynomial.atom(Atom("threadIdx.x"))
-        whole = self._kernel.is_multiple(before, _WARP)
-        return whole and all(self._is_common(atom) for atom in before.atoms)
-
-    def _agree_on(
-        self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
-    ) -> bool:
-        if variable == loop.variable or variable.key in excepted or variable.shared:
+    def _agree_on(self, variable: Variable, depth: int) -> bool:
+        loop, text = self._loop, self._text
+        if variable == loop.variable or variable.key in self._sums or variable.shared:
             return True
         if inside(variable.node, loop.body) or variable.parameter:
             return True
         if variable.dims:
             return False
-        around = [
-            other_loop for other_loop in self._kernel.text.loops if other_loop.variable == variable
-        ]
-        if around:
-            ends = (around[0].start, around[0].bound, around[0].step)
-            return all(self._agree(e, loop, excepted, depth - 1) for e in ends if e is not None)
-        if self._kernel.text.writes(variable):
-            known = variable.type in FLOATS and not variable.pointer
-            return known and self._is_reduced(variable, loop, excepted, depth)
-        value = variable.value
-        return value is not None and self._agree(value, loop, excepted, depth - 1)
-
-    def _is_reduced(
-        self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
-    ) -> bool:
-        """Return whether a variable's last value before a loop is the same for all threads."""
-        writes = self._kernel.text.writes(variable)
-        before = [node for node in writes if node.end_byte <= loop.node.start_byte]
-        given = before[-1].parent if before else variable.value
-        if given is None or meets_others(self._kernel, given):
-            return given is not None
-        last = field(given, "right") if before else given
-        return last is not None and self._agree(last, loop, excepted, depth - 1)
+        around = next((other for other in text.loops if other.variable == variable), None)
+        if around is not None:
+            ends = (around.start, around.bound, around.step)
+            return all(self._agree(end, depth - 1) for end in ends if end is not None)
+        last = variable.value
+        if written := text.writes(variable):  # its last value before the loop counts
+            if variable.type not in FLOATS or variable.pointer:
+                return False
+            before = [node for node in written if node.end_byte <= loop.node.start_byte]
+            change = before[-1].parent if before else variable.value
+            if change is None or meets_others(self._kernel, change):
+                return change is not None
+            last = field(change, "right") if before else change
+        return last is not None and self._agree(last, depth - 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import operator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
@@ -92,15 +94,19 @@ class TritonFunction(SpecKernel):
             case ast.Name(id=name):
                 return self._named(name, depth)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(left, op, right, depth)
+                first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
+                function = _OPERATORS.get(type(op))
+                if first is None or second is None or function is None:
+                    return None
+                return function(first, second)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 inner = self.polynomial(operand, depth - 1)
                 return None if inner is None else -inner
             case ast.Subscript(value=value, slice=places):
                 inner = self.polynomial(value, depth - 1)
                 return None if inner is None else _along(inner, ast.unparse(places))
-            case ast.Call(args=[first, *_]) if self.text.called(node) in _SAME:
-                return self.polynomial(first, depth - 1)
+            case ast.Call(args=[first_argument, *_]) if self.text.called(node) in _SAME:
+                return self.polynomial(first_argument, depth - 1)
             case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[kind]) if (
                 ast.unparse(kind).rpartition(".")[2] in _WIDE
             ):
@@ -119,49 +125,24 @@ class TritonFunction(SpecKernel):
             return None if isinstance(constant, float) else Polynomial.constant(int(constant or 0))
         return None if name in self.tensors else Polynomial.atom(Atom(name))
 
-    def _binary(
-        self, left: ast.expr, op: ast.operator, right: ast.expr, depth: int
-    ) -> Polynomial | None:
-        first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
-        if first is None or second is None:
-            return None
-        match op:
-            case ast.Add():
-                return first + second
-            case ast.Sub():
-                return first - second
-            case ast.Mult():
-                return first * second
-            case ast.FloorDiv():
-                return quotient(first, "//", second)
-            case ast.Mod():
-                return quotient(first, "%", second)
-        return None
-
     def _call(self, node: ast.Call, depth: int) -> Polynomial | None:
-        name = self.text.called(node)
+        name, own = self.text.called(node), frozenset[int]()
         if name in ("program_id", "num_programs"):
-            return self._program(node, name, depth)
+            named = self.text.axis_of(node)
+            axis = None if named is None else self.polynomial(named, depth - 1)
+            if axis is None or axis.value not in (0, 1, 2):
+                return None
+            text = f"{self.text.language}.{name}({axis.value})"
+            return Polynomial.atom(Atom(text, own, name, None, axis))
         parts = [self.polynomial(argument, depth - 1) for argument in node.args]
         match name, parts:
             case "cdiv", [Polynomial() as first, Polynomial() as second]:
-                return quotient(first + second - Polynomial.constant(1), "//", second)
+                return quotient(first + second - 1, "//", second)
             case "arange", [Polynomial() as first, Polynomial() as second]:
                 # Two blocks of the same numbers need not lie along the same dimension.
-                return Polynomial.atom(
-                    Atom(
-                        f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, first, second
-                    )
-                )
+                text = f"arange:{node.lineno}:{node.col_offset}"
+                return Polynomial.atom(Atom(text, own, name, first, second))
         return None
-
-    def _program(self, node: ast.Call, name: str, depth: int) -> Polynomial | None:
-        given = self.text.axis_of(node)
-        axis = None if given is None else self.polynomial(given, depth - 1)
-        if axis is None or axis.value not in (0, 1, 2):
-            return None
-        text = f"{self.text.language}.{name}({axis.value})"
-        return Polynomial.atom(Atom(text, frozenset(), name, None, axis))
 
 
 def _along(block: Polynomial, places: str) -> Polynomial:
@@ -184,3 +165,12 @@ def quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
     return Polynomial.atom(
         Atom(f"(({left.text()}) {sign} ({right.text()}))", frozenset(), sign, left, right)
     )
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda left, right: quotient(left, "//", right),
+    ast.Mod: lambda left, right: quotient(left, "%", right),
+}

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError, decode
 
-MODEL = "gpt-5-mini"
-TIMEOUT_S = 300.0
-PRIOR = 0.5
 KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
-DEFAULT_URL = "https://api.openai.com/v1"
+_DEFAULT_URL = "https://api.openai.com/v1"
 _UNUSED_KEY = "none"
 """Key for local endpoints, which need none although the client library does."""
 
 _NO_SUCH_PROTOCOL = (400, 404, 405, 501)
 """HTTP statuses of endpoints that do not support the Responses API."""
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 """Size of an answer; the rest of a longer one is not read."""
 Protocol = Literal["responses", "chat"]
 
@@ -62,14 +60,14 @@ class LlmSettings:
         InputError: ``max_usd`` is given without ``prices``.
     """
 
-    model: str = MODEL
+    model: str = "gpt-5-mini"
     url: str = ""
     max_tokens: int | None = None
     max_usd: float | None = None
     prices: Prices | None = None
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = 300.0
     retries: int = 2
-    prior: float = PRIOR
+    prior: float = 0.5
 
     def __post_init__(self) -> None:
         if self.max_usd is not None and self.prices is None:
@@ -77,19 +75,6 @@ class LlmSettings:
                 "--llm-max-usd needs the prices of the model, because no list of prices is built "
                 "in: give --llm-usd-per-mtok INPUT,OUTPUT as your provider states them."
             )
-
-    @property
-    def key(self) -> str:
-        """The key of the endpoint, from the environment; it is never stored."""
-        return os.environ.get(KEY_VARIABLE) or _UNUSED_KEY
-
-
-def url_in_environment() -> str | None:
-    """Return the URL of the endpoint in the environment; None if it has neither a URL nor a key."""
-    url = os.environ.get(URL_VARIABLE, "")
-    if not url and not os.environ.get(KEY_VARIABLE):
-        return None
-    return url or DEFAULT_URL
 
 
 class AwayError(Exception):
@@ -128,13 +113,20 @@ class Endpoint:
         """
         if self.away:
             raise AwayError(self.away)
+        protocol = self.protocol or "responses"
         try:
-            content, protocol = self._content(question, max_output_tokens)
+            try:
+                content = self._post(question, protocol, max_output_tokens)
+            except _openai().APIStatusError as error:
+                if self.protocol is not None or error.status_code not in _NO_SUCH_PROTOCOL:
+                    raise
+                protocol = "chat"
+                content = self._post(question, protocol, max_output_tokens)
         except (_openai().OpenAIError, TimeoutError) as error:  # some versions wrap the latter
             self.away = _reason(error)
             raise AwayError(self.away) from None
-        if len(content) > _LARGEST_BYTES:
-            raise FormError(f"the response is larger than {_LARGEST_BYTES >> 20} MiB")
+        if len(content) > _MAX_BYTES:
+            raise FormError(f"the response is larger than {_MAX_BYTES >> 20} MiB")
         reply = read_reply(content, protocol)
         self.protocol = protocol
         return reply
@@ -144,36 +136,44 @@ class Endpoint:
         if self.enabled:
             self._client.close()
 
-    def _content(self, question: Question, most: int) -> tuple[bytes, Protocol]:
-        if self.protocol == "chat":
-            return self._post(question, "chat", most), "chat"
-        try:
-            return self._post(question, "responses", most), "responses"
-        except _openai().APIStatusError as error:
-            if self.protocol is not None or error.status_code not in _NO_SUCH_PROTOCOL:
-                raise
-        return self._post(question, "chat", most), "chat"
-
-    def _post(self, question: Question, protocol: Protocol, most: int) -> bytes:
-        body = body_of(question, protocol, self.settings.model, most)
+    def _post(self, question: Question, protocol: Protocol, max_tokens: int) -> bytes:
+        body = body_of(question, protocol, self.settings.model, max_tokens)
         resource = self._client.chat.completions if protocol == "chat" else self._client.responses
         # The raw content, because the library accepts any JSON in place of what it expects.
         content: bytes = resource.with_raw_response.create(**body).http_response.content
         return content
 
 
-def _client(settings: LlmSettings) -> Any:
-    return _openai().OpenAI(
-        api_key=settings.key,
-        base_url=settings.url or None,
-        timeout=settings.timeout_s,
-        max_retries=settings.retries,
-        http_client=_http_client(settings.timeout_s),
+def connect(settings: LlmSettings, *, refused: bool, tell: Callable[[str], None]) -> Endpoint:
+    """Return the endpoint, disabled if no model is to be asked; tell which model is asked where.
+
+    Args:
+        settings: the settings; an empty URL is taken from the environment.
+        refused: whether the user wants no model to be asked.
+        tell: called with a sentence.
+    """
+    if refused:
+        return Endpoint(settings, "it is not to be asked (--no-llm)")
+    url = os.environ.get(URL_VARIABLE, "")
+    if not url and not os.environ.get(KEY_VARIABLE):
+        away = f"neither {KEY_VARIABLE} nor {URL_VARIABLE} is set"
+        tell(f"{settings.model} is not asked for moves, because {away}: rules only.")
+        return Endpoint(settings, away)
+    url = url or _DEFAULT_URL
+    try:
+        endpoint = Endpoint(replace(settings, url=url))
+    except UnavailableError as error:
+        tell(str(error))
+        return Endpoint(settings, "the package openai is missing")
+    tell(
+        f"{settings.model} at {urlsplit(url).hostname or url} is asked for moves, and gets the "
+        "kernels' sources; --no-llm searches without."
     )
+    return endpoint
 
 
-def _http_client(timeout_s: float) -> Any:
-    """Return the library's HTTP client with further limits.
+def _client(settings: LlmSettings) -> Any:
+    """Return the library's client, with further limits on its HTTP client.
 
     It does not follow redirects, because requests are meant for the endpoint alone. It gives up an
     answer that is too long, or that arrives a few bytes at a time and never ends.
@@ -181,14 +181,14 @@ def _http_client(timeout_s: float) -> Any:
 
     class Client(_openai().DefaultHttpxClient):  # type: ignore[misc]
         def send(self, request: Any, **options: Any) -> Any:
-            end_s = monotonic() + timeout_s
+            end_s = monotonic() + settings.timeout_s
             options |= {"stream": True, "follow_redirects": False}
             response = super().send(request, **options)
             content = bytearray()
             try:
                 for part in response.iter_bytes():
                     content += part
-                    if len(content) > _LARGEST_BYTES:
+                    if len(content) > _MAX_BYTES:
                         break
                     if monotonic() > end_s:
                         raise TimeoutError
@@ -203,7 +203,13 @@ def _http_client(timeout_s: float) -> Any:
                 response.status_code, headers=plain, content=bytes(content), request=request
             )
 
-    return Client(timeout=timeout_s)
+    return _openai().OpenAI(
+        api_key=os.environ.get(KEY_VARIABLE) or _UNUSED_KEY,
+        base_url=settings.url or None,
+        timeout=settings.timeout_s,
+        max_retries=settings.retries,
+        http_client=Client(timeout=settings.timeout_s),
+    )
 
 
 def _openai() -> Any:
@@ -305,7 +311,26 @@ class _Item(Struct, frozen=True):
     content: tuple[_Part, ...] | None = None
 
 
-class _ResponsesUsage(Struct, frozen=True):
+class _ChatMessage(Struct, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _ChatChoice(Struct, frozen=True):
+    message: _ChatMessage
+    finish_reason: str | None = None
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int
+    output_tokens: int
+
+
+class _ChatUsage(
+    Struct,
+    frozen=True,
+    rename={"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"},
+):
     input_tokens: int
     output_tokens: int
 
@@ -313,26 +338,11 @@ class _ResponsesUsage(Struct, frozen=True):
 class _Responses(Struct, frozen=True):
     output: tuple[_Item, ...]
     status: str = "completed"
-    usage: _ResponsesUsage | None = None
-
-
-class _ChatMessage(Struct, frozen=True):
-    content: str | None = None
-    refusal: str | None = None
-
-
-class _Choice(Struct, frozen=True):
-    message: _ChatMessage
-    finish_reason: str | None = None
-
-
-class _ChatUsage(Struct, frozen=True):
-    prompt_tokens: int
-    completion_tokens: int
+    usage: _Usage | None = None
 
 
 class _Chat(Struct, frozen=True):
-    choices: tuple[_Choice, ...]
+    choices: tuple[_ChatChoice, ...]
     usage: _ChatUsage | None = None
 
 
@@ -342,37 +352,25 @@ def read_reply(content: bytes, protocol: Protocol) -> Reply:
     Raises:
         FormError: the response does not follow this protocol; the message is a clause.
     """
-    return _read_chat(content) if protocol == "chat" else _read_responses(content)
-
-
-def _read_responses(content: bytes) -> Reply:
-    found = decode(content, _Responses, "the response")
-    usage = found.usage
-    parts = [part for item in found.output if item.type == "message" for part in item.content or ()]
-    return _reply(
-        "".join(part.text for part in parts if part.type == "output_text"),
-        cut_off=found.status == "incomplete",
-        declined=any(part.type == "refusal" for part in parts),
-        used=None if usage is None else (usage.input_tokens, usage.output_tokens),
-    )
-
-
-def _read_chat(content: bytes) -> Reply:
-    found = decode(content, _Chat, "the response")
-    usage = found.usage
-    if not found.choices:
-        raise FormError("the response has no choices")
-    choice = found.choices[0]
-    return _reply(
-        choice.message.content or "",
-        cut_off=choice.finish_reason == "length",
-        declined=bool(choice.message.refusal) or choice.finish_reason == "content_filter",
-        used=None if usage is None else (usage.prompt_tokens, usage.completion_tokens),
-    )
-
-
-def _reply(text: str, *, cut_off: bool, declined: bool, used: Sequence[int] | None) -> Reply:
-    tokens = (None, None) if used is None else (max(0, used[0]), max(0, used[1]))
+    usage: _Usage | _ChatUsage | None
+    if protocol == "chat":
+        chat = decode(content, _Chat, "the response")
+        if not chat.choices:
+            raise FormError("the response has no choices")
+        message, finish, usage = chat.choices[0].message, chat.choices[0].finish_reason, chat.usage
+        text, is_cut_off = message.content or "", finish == "length"
+        declined = bool(message.refusal) or finish == "content_filter"
+    else:
+        found = decode(content, _Responses, "the response")
+        messages = [item for item in found.output if item.type == "message"]
+        parts = [part for item in messages for part in item.content or ()]
+        text = "".join(part.text for part in parts if part.type == "output_text")
+        is_cut_off, usage = found.status == "incomplete", found.usage
+        declined = any(part.type == "refusal" for part in parts)
+    stopped: Literal["", "cut_off", "declined"] = "cut_off" if is_cut_off else ""
     if declined:
-        return Reply("", "declined", *tokens)
-    return Reply("" if cut_off else text, "cut_off" if cut_off else "", *tokens)
+        stopped = "declined"
+    if usage is None:
+        return Reply("" if stopped else text, stopped)
+    tokens = max(0, usage.input_tokens), max(0, usage.output_tokens)
+    return Reply("" if stopped else text, stopped, *tokens)

@@ -6,9 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.analysis.text_checks import additions, assembler_statements
@@ -16,8 +15,8 @@ from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
-    Answer,
     Context,
+    LlmAnswer,
     first_question,
     label_of,
     read_answer,
@@ -27,7 +26,7 @@ from pytest_gpuenergy.search.llm.request import (
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
 from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
-from pytest_gpuenergy.search.trust.result import Result, SearchNode
+from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import FormError
 
 Reason = (
@@ -42,22 +41,10 @@ nothing changes; the text cannot be parsed; it contains something that no propos
 _HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
-class Refusal(Struct, frozen=True):
-    """Why there is no proposal for a state.
-
-    Attributes:
-        reason: the kind of reason, see `Reason`.
-        message: the reason as a clause.
-    """
-
-    reason: Reason
-    message: str
-
-
 class _RefusedError(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
-        self.refusal = Refusal(reason, message)
+        self.reason = reason
 
 
 @dataclass
@@ -103,28 +90,30 @@ class LlmMoves:
         self._nodes.append(node)
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """Yield the proposal for a state, if there is one."""
-        first = self._nodes[0].time_ms if self._nodes else None
-        result = self._results.get(state.id)
-        regions = {} if result is None else self.regions_of(result)
-        context = Context(result, self.gpu, first, regions, self._nodes[1:])
-        found = self.suggest(state, spec, context)
-        if isinstance(found, Application):
-            yield found
-
-    def suggest(self, state: State, spec: KernelSpec, context: Context) -> Application | Refusal:
-        """Ask for a move and check it.
+        """Yield the proposal for a state, if there is one.
 
         Raises:
-            OutputError: the exchange cannot be written.
+            OutputError: the exchange with the model cannot be written.
         """
-        found: Application | Refusal
+        result = self._results.get(state.id)
+        context = Context(
+            result,
+            self.gpu,
+            self._nodes[0].time_ms if self._nodes else None,
+            {} if result is None else self.regions_of(result),
+            self._nodes[1:],
+        )
+        asked = {"id": state.id, "model": self.consultant.settings.model}
         try:
             found = self._application(state, spec, context)
         except _RefusedError as error:
-            found = error.refusal
-        self._count(state, found)
-        return found
+            self.counts[error.reason] += 1
+            self.note("llm", **asked, outcome=error.reason, message=str(error))
+            return
+        self.counts["proposals"] += 1
+        self.note("llm", **asked, outcome="proposal", move=found.move, what=found.what)
+        self._made.add(found.state.id)
+        yield found
 
     def lines(self) -> Iterator[str]:
         """Yield a summary of the questions so far, as Markdown."""
@@ -142,95 +131,50 @@ class LlmMoves:
 
     def _application(self, state: State, spec: KernelSpec, context: Context) -> Application:
         question = first_question(state, spec, context)
-        exchange = self._ask(state, 0, question)
-        answer = _answer_in(exchange)
-        _check_move(answer)
+        exchange, answer = self._ask(state, 0, question)
         try:
             source = apply_patch(answer.diff, state.source) if answer.diff else state.source
         except PatchError as error:
-            answer = self._second(state, question, exchange, str(error))
+            self.counts["second_questions"] += 1
+            again = second_question(question, exchange.reply.text, str(error))
+            _, answer = self._ask(state, 1, again)
             source = answer.source
+            if not source.strip():
+                raise _RefusedError("patch", f"{error}, and no source follows") from None
         try:
             launch = updated_launch(replace(state, source=source), answer.launch, spec)
         except FormError as error:
             raise _RefusedError("launch", str(error)) from None
         changed = State(state.language, source, launch)
-        self._check(state, changed)
-        self._made.add(changed.id)
+        if changed.id == state.id:
+            raise _RefusedError("unchanged", "it changes nothing")
+        try:
+            added = additions(changed, state)
+        except ModuleError as error:
+            raise _RefusedError("syntax", str(error)) from None
+        if added:
+            raise _RefusedError("unsafe", f"it adds {', '.join(sorted(added))}")
+        if assembler_statements(changed) > assembler_statements(state):
+            self.counts["inline_assembler"] += 1
         return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
 
-    def _second(self, state: State, question: Question, exchange: LlmExchange, why: str) -> Answer:
-        """Ask the second question, whose answer has the whole source."""
-        self.counts["second_questions"] += 1
-        again = self._ask(state, 1, second_question(question, exchange.reply.text, why))
-        answer = _answer_in(again)
-        _check_move(answer)
-        if not answer.source.strip():
-            raise _RefusedError("patch", f"{why}, and no source follows")
-        return answer
-
-    def _ask(self, state: State, turn: int, question: Question) -> LlmExchange:
+    def _ask(self, state: State, turn: int, question: Question) -> tuple[LlmExchange, LlmAnswer]:
         exchange = self.consultant.ask(state.id, turn, question)
         if exchange.missing:
             raise _RefusedError(exchange.missing, exchange.why)
         if exchange.reply.stopped:
             raise _RefusedError(exchange.reply.stopped, "the model gave no complete answer")
-        return exchange
-
-    def _check(self, before: State, after: State) -> None:
-        if after.id == before.id:
-            raise _RefusedError("unchanged", "it changes nothing")
         try:
-            added = additions(after, before)
-        except ModuleError as error:
-            raise _RefusedError("syntax", str(error)) from None
-        if added:
-            raise _RefusedError("unsafe", f"it adds {', '.join(sorted(added))}")
-        if assembler_statements(after) > assembler_statements(before):
-            self.counts["inline_assembler"] += 1
-
-    def _count(self, state: State, found: Application | Refusal) -> None:
-        fields: dict[str, Any] = {"id": state.id, "model": self.consultant.settings.model}
-        if isinstance(found, Application):
-            self.counts["proposals"] += 1
-            fields |= {"outcome": "proposal", "move": found.move, "what": found.what}
-        else:
-            self.counts[found.reason] += 1
-            fields |= {"outcome": found.reason, "message": found.message}
-        self.note("llm", **fields)
-
-
-def _answer_in(exchange: LlmExchange) -> Answer:
-    try:
-        return read_answer(exchange.reply.text)
-    except FormError as error:
-        raise _RefusedError("garbled", str(error)) from None
-
-
-def _check_move(answer: Answer) -> None:
-    if answer.move not in VOCABULARY:
-        raise _RefusedError("move", f"{answer.move[:40]!r} is no move of the vocabulary")
+            answer = read_answer(exchange.reply.text)
+        except FormError as error:
+            raise _RefusedError("garbled", str(error)) from None
+        if answer.move not in VOCABULARY:
+            raise _RefusedError("move", f"{answer.move[:40]!r} is no move of the vocabulary")
+        return exchange, answer
 
 
 class PatchError(ValueError):
     """The diff does not apply; the message is a clause without a period."""
-
-
-@dataclass(frozen=True)
-class _Hunk:
-    """A hunk of a diff: lines to find, and the lines that replace them.
-
-    Attributes:
-        number: the number of the hunk, from 1.
-        old: the lines to find, without newlines.
-        new: the lines that replace them, without newlines.
-        start: the index of the first line by the header; None if the header's counts are wrong.
-    """
-
-    number: int
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    start: int | None
 
 
 def apply_patch(diff: str, text: str) -> str:
@@ -247,41 +191,33 @@ def apply_patch(diff: str, text: str) -> str:
         PatchError: the text is no unified diff, or the lines of a hunk are not found, or are found
             in several places.
     """
-    lines = text.split("\n")
-    found: list[str] = []
-    done = 0
-    for hunk in _hunks(diff):
-        place = _place(hunk, lines)
-        if place < done:
-            raise PatchError(f"hunk {hunk.number} overlaps the one before it, or precedes it")
-        found += [*lines[done:place], *hunk.new]
-        done = place + len(hunk.old)
-    found += lines[done:]
-    return "\n".join(found)
-
-
-def _place(hunk: _Hunk, lines: Sequence[str]) -> int:
-    old = list(hunk.old)
-    places = [k for k in range(len(lines) - len(old) + 1) if lines[k : k + len(old)] == old]
-    if hunk.start in places:
-        return hunk.start
-    if not places:
-        raise PatchError(f"the lines of hunk {hunk.number} are not in the source")
-    if len(places) > 1:
-        raise PatchError(f"hunk {hunk.number} fits in {len(places)} places of the source")
-    return places[0]
-
-
-def _hunks(diff: str) -> Iterator[_Hunk]:
-    lines = diff.rstrip("\n").split("\n")
-    starts = [k for k, line in enumerate(lines) if line.startswith("@@")]
+    lines, diff_lines = text.split("\n"), diff.rstrip("\n").split("\n")
+    starts = [k for k, line in enumerate(diff_lines) if line.startswith("@@")]
     if not starts:
         raise PatchError("it is not a unified diff: it has no hunk")
-    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(lines)], strict=True), 1):
-        yield _hunk(number, lines[start], lines[start + 1 : end])
+    found: list[str] = []
+    done = 0
+    ends = [*starts[1:], len(diff_lines)]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
+        old, new = _hunk(number, diff_lines[start + 1 : end])
+        places = [k for k in range(len(lines) - len(old) + 1) if lines[k : k + len(old)] == old]
+        header = _HEADER.match(diff_lines[start])
+        if header and (int(header[2] or 1), int(header[3] or 1)) == (len(old), len(new)):
+            stated = int(header[1]) - 1  # believed only if the header's counts are right
+            places = [stated] if stated in places else places
+        if not places:
+            raise PatchError(f"the lines of hunk {number} are not in the source")
+        if len(places) > 1:
+            raise PatchError(f"hunk {number} fits in {len(places)} places of the source")
+        if places[0] < done:
+            raise PatchError(f"hunk {number} overlaps the one before it, or precedes it")
+        found += [*lines[done : places[0]], *new]
+        done = places[0] + len(old)
+    return "\n".join([*found, *lines[done:]])
 
 
-def _hunk(number: int, header: str, body: Sequence[str]) -> _Hunk:
+def _hunk(number: int, body: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lines that a hunk finds, and those that replace them."""
     old: list[str] = []
     new: list[str] = []
     for line in body:
@@ -296,11 +232,4 @@ def _hunk(number: int, header: str, body: Sequence[str]) -> _Hunk:
             new.append(rest)
     if not old:
         raise PatchError(f"hunk {number} has no line of the source, so its place is unknown")
-    return _Hunk(number, tuple(old), tuple(new), _start(header, len(old), len(new)))
-
-
-def _start(header: str, old: int, new: int) -> int | None:
-    match = _HEADER.match(header)
-    if match is None or (int(match[2] or 1), int(match[3] or 1)) != (old, new):
-        return None
-    return int(match[1]) - 1
+    return old, new

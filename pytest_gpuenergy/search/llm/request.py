@@ -16,18 +16,12 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.llm.endpoint import Message, Question
 from pytest_gpuenergy.search.moves.move import Region
-from pytest_gpuenergy.search.spec.kernel_spec import (
-    Constant,
-    KernelSpec,
-    LaunchPlan,
-    State,
-    TensorSpec,
-)
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, LaunchPlan, State
 from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Result, SearchNode
+from pytest_gpuenergy.search.validation.hidden_inputs import allows_other_sizes
+from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -50,7 +44,7 @@ VOCABULARY: Mapping[str, str] = {
 }
 """The moves that a model may name, each with a description."""
 
-_TRIED = 20
+_MAX_TRIED = 20
 """Number of evaluated variants that a question mentions, at most."""
 _SYSTEM = """\
 You improve one GPU kernel by one small, certainly correct change. A variant is compiled, verified \
@@ -70,7 +64,7 @@ _OF_LANGUAGE = {
     "functions decorated with triton.jit, and literal constants; nothing else.",
 }
 
-_LONGEST_WHAT = 60
+_MAX_WHAT = 60
 """Characters of a change's description; a longer one is cut."""
 _LAUNCH_FIELDS = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "num_stages")}
 """The fields of a launch plan that only one language has."""
@@ -107,7 +101,7 @@ def first_question(state: State, spec: KernelSpec, context: Context) -> Question
 def second_question(first: Question, answer: str, why: str) -> Question:
     """Ask for the whole source in place of a diff that does not apply."""
     again = (
-        f"The diff does not apply, because {why}. Answer the same request once more, with the "
+        f"The diff does not apply, because {why}. LlmAnswer the same request once more, with the "
         "complete new source text in `source`."
     )
     return Question(
@@ -125,34 +119,35 @@ def _sections(state: State, spec: KernelSpec, context: Context) -> Iterator[str]
     lines = [f"- {name}: {what}" for name, what in VOCABULARY.items()]
     yield "\n".join(["Vocabulary of moves:", *lines])
     if context.tried:
-        yield "\n".join(["Tried so far:", *map(_tried, context.tried[-_TRIED:])])
+        tried = [
+            f"- {node.move} {node.what}: "
+            f"{node.outcome if node.time_ms is None else f'{node.time_ms:.4g} ms'}"
+            for node in context.tried[-_MAX_TRIED:]
+        ]
+        yield "\n".join(["Tried so far:", *tried])
 
 
 def _contract(spec: KernelSpec) -> Iterator[str]:
     yield f"- arguments: {', '.join(spec.arguments)}"
-    yield from (f"- {_tensor(tensor)}" for tensor in spec.tensors)
-    yield from (
-        f"- scalar {scalar.name}: {scalar.dtype}, {scalar.value}" for scalar in spec.scalars
-    )
+    for tensor in spec.tensors:
+        shape = ", ".join(map(str, tensor.shape))
+        strides = "" if tensor.strides is None else f", strides {list(tensor.strides)}"
+        zeroed = tensor.role == "output" and tensor.init == "zeros"
+        note = ", zeroed before each launch" if zeroed else ""
+        note = ", restored before each launch" if tensor.role == "inout" else note
+        yield f"- {tensor.role} {tensor.name}: {tensor.dtype}[{shape}]{strides}{note}"
+    for scalar in spec.scalars:
+        yield f"- scalar {scalar.name}: {scalar.dtype}, {scalar.value}"
     for number, sizes in enumerate(spec.sizes):
         if sizes:
             shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
             yield f"- sizes {'measured and ' if number == 0 else ''}verified: {shown}"
-    if has_others(spec):
+    if allows_other_sizes(spec):
         yield "- sizes between these, which are not told, are verified too"
     tolerance = "by the rounding of float sums" if spec.tolerance is None else spec.tolerance
     yield f"- tolerance relative to an output's largest element: {tolerance}"
     yield f"- products summed for an output: {spec.reduction_length}"
     yield f"- tensor cores for float32: {'allowed' if spec.tensor_cores else 'refused'}"
-
-
-def _tensor(tensor: TensorSpec) -> str:
-    shape = ", ".join(map(str, tensor.shape))
-    strides = "" if tensor.strides is None else f", strides {list(tensor.strides)}"
-    zeroed = tensor.role == "output" and tensor.init == "zeros"
-    note = ", zeroed before each launch" if zeroed else ""
-    note = ", restored before each launch" if tensor.role == "inout" else note
-    return f"{tensor.role} {tensor.name}: {tensor.dtype}[{shape}]{strides}{note}"
 
 
 def _performance(context: Context) -> Iterator[str]:
@@ -170,11 +165,6 @@ def _performance(context: Context) -> Iterator[str]:
         yield f"- minimized: {result.objective.label}"
     for region, share in sorted(context.regions.items(), key=lambda pair: -pair[1]):
         yield f"- {region}: {share:.0%} of the time, estimated"
-
-
-def _tried(node: SearchNode) -> str:
-    ended = node.outcome if node.time_ms is None else f"{node.time_ms:.4g} ms"
-    return f"- {node.move} {node.what}: {ended}"
 
 
 class NamedConstant(Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,7 +185,7 @@ class LaunchUpdate(Struct, frozen=True, forbid_unknown_fields=True):
     constants: tuple[NamedConstant, ...] | None = None
 
 
-class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+class LlmAnswer(Struct, frozen=True, forbid_unknown_fields=True):
     """The proposal of a model.
 
     Attributes:
@@ -213,13 +203,13 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
     launch: LaunchUpdate | None = None
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> LlmAnswer:
     """Read the text of a model's reply.
 
     Raises:
         FormError: the text is no JSON of this form; the message is a clause.
     """
-    return decode(text, Answer, "the answer")
+    return decode(text, LlmAnswer, "the answer")
 
 
 def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) -> LaunchPlan:
@@ -286,10 +276,10 @@ def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
     )
 
 
-def label_of(answer: Answer) -> str:
+def label_of(answer: LlmAnswer) -> str:
     """Return the change in a few words on one line."""
     words = " ".join(word for word in answer.what.split() if word.isprintable())
-    return words if len(words) <= _LONGEST_WHAT else f"{words[: _LONGEST_WHAT - 3]}..."
+    return words if len(words) <= _MAX_WHAT else f"{words[: _MAX_WHAT - 3]}..."
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,16 @@ from pytest_gpuenergy.search.analysis.accesses import (
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented, times
+from pytest_gpuenergy.search.source.cuda_text import BYTES, VECTOR_BYTES, CountedLoop, Variable
+from pytest_gpuenergy.search.source.edits import (
+    Edit,
+    block_of,
+    edited,
+    inclusion,
+    indented,
+    text_with,
+    times,
+)
 from pytest_gpuenergy.search.source.tree import (
     bare,
     called,
@@ -28,6 +36,7 @@ from pytest_gpuenergy.search.source.tree import (
     inside,
     is_call,
     nodes,
+    only,
     operator_of,
     start_of,
     statements,
@@ -38,7 +47,6 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _BARRIER = "__syncthreads"
-_VECTORS = {"float2": 8, "float4": 16, "int2": 8, "int4": 16, "uint2": 8, "uint4": 16}
 _COPIED_BYTES = (4, 8, 16)
 _STAGES = (2, 3)
 _TRITON_STAGES = (2, 3, 4, 5)
@@ -47,13 +55,13 @@ _ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class Copy:
+class _Copy:
     """``shared = tensor``, or ``shared = condition ? tensor : other``.
 
     Attributes:
         statement: the statement, with its semicolon.
         to: the element that is written.
-        of: the element that is read.
+        source: the element that is read.
         condition: the condition under which the tensor is read; None if there is none.
         other: the value that is stored otherwise; None without a condition.
         size: the size of the copied element in bytes.
@@ -61,14 +69,14 @@ class Copy:
 
     statement: Node
     to: Access
-    of: Access
+    source: Access
     condition: Node | None
     other: Node | None
     size: int
 
 
 @dataclass(frozen=True)
-class TileLoop:
+class _TileLoop:
     """``for (...) { fill __syncthreads(); compute __syncthreads(); }``.
 
     Attributes:
@@ -82,39 +90,42 @@ class TileLoop:
     loop: CountedLoop
     fill: tuple[Node, ...]
     compute: tuple[Node, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[_Copy, ...]
     arrays: tuple[Variable, ...]
 
 
-def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> TileLoop | None:
+def _tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _TileLoop | None:
     """Return the parts of such a loop; None for others, or if its turns depend on each other."""
     inner = statements(loop.body)
-    barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
+    barriers = [i for i, statement in enumerate(inner) if is_call(statement, _BARRIER)]
     if len(barriers) != 2 or barriers[1] != len(inner) - 1 or 0 in barriers:
         return None
     if len(kernel.text.calls(loop.body, _BARRIER)) != 2:
         return None
-    first, second = inner[barriers[0]], inner[barriers[1]]
     children = loop.body.named_children
-    fill = tuple(children[: children.index(first)])
-    compute = tuple(children[children.index(first) + 1 : children.index(second)])
+    first, second = (children.index(inner[place]) for place in barriers)
+    fill, compute = tuple(children[:first]), tuple(children[first + 1 : second])
     own = [a for statement in fill for a in accesses.within(statement)]
     copies = [_copy(kernel, accesses, a) for a in own if a.use != "load"]
     known = [copy for copy in copies if copy is not None and compute]
     fixed = accesses.read_only()
     if any(access.use == "load" and access.root not in fixed for access in own):
         return None  # what an earlier turn computes
+    if not known or len(known) != len(copies) or not _is_apart(kernel, loop, fill):
+        return None
     arrays = tuple(dict.fromkeys(copy.to.root for copy in known))
-    if not known or len(known) != len(copies):
-        return None
-    if not _is_apart(kernel, loop, fill) or any(
-        array.key in accesses.unclear or not _is_local(accesses, array, loop) for array in arrays
-    ):
-        return None
-    return TileLoop(loop, fill, compute, tuple(known), arrays)
+    for array in arrays:
+        if array.key in accesses.unclear:
+            return None
+        for access in accesses.of(array):  # only in the loop, and always by its name
+            named = all(text_of(name) == array.name for name in access.address.identifiers)
+            is_plain = access.use == "load" or not access.function
+            if not (inside(access.node, loop.body) and named and is_plain):
+                return None
+    return _TileLoop(loop, fill, compute, tuple(known), arrays)
 
 
-def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> Copy | None:
+def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> _Copy | None:
     assignment = to.node.parent
     statement = assignment.parent if assignment is not None else None
     right = field(assignment, "right")
@@ -129,14 +140,14 @@ def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> Copy | None:
         value = bare(field(value, "consequence") or value)
         if other is None or any(nodes(other, "subscript_expression", "call_expression")):
             return None
-    found = [a for a in accesses.within(value) if a.node == value and a.use == "load"]
-    if len(found) != 1 or found[0].root.key not in kernel.tensors:
+    source = only([a for a in accesses.within(value) if a.node == value and a.use == "load"])
+    if source is None or source.root.key not in kernel.tensors:
         return None
-    kinds = [a.address.width or a.root.type for a in (to, found[0])]
-    size = _VECTORS.get(kinds[0], BYTES.get(kinds[0], 0))
-    if kinds[0] != kinds[1] or to.root.type != found[0].root.type or size not in _COPIED_BYTES:
+    kinds = [access.address.width or access.root.type for access in (to, source)]
+    size = VECTOR_BYTES.get(kinds[0], BYTES.get(kinds[0], 0))
+    if kinds[0] != kinds[1] or to.root.type != source.root.type or size not in _COPIED_BYTES:
         return None
-    return Copy(statement, to, found[0], condition, other, size)
+    return _Copy(statement, to, source, condition, other, size)
 
 
 def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> bool:
@@ -158,25 +169,6 @@ def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> 
     return not meets and not any(nodes(loop.body, *stops))
 
 
-def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
-    """Return whether an array is only used in the loop, and always by its name."""
-    return all(
-        inside(access.node, loop.body)
-        and all(text_of(identifier) == array.name for identifier in access.address.identifiers)
-        and (access.use == "load" or not access.function)
-        for access in accesses.of(array)
-    )
-
-
-def address_text(access: Access) -> str:
-    """Return a pointer to the place of an access."""
-    if access.function:
-        return text_of(access.place)
-    if access.node.type == "pointer_expression" and operator_of(access.node) == "*":
-        return text_of(field(access.node, "argument"))
-    return f"&{text_of(access.node)}"
-
-
 class EnableAsyncPipeline(SourceMove):
     """Load the tiles of later turns of a loop during the computation of earlier ones.
 
@@ -190,11 +182,12 @@ class EnableAsyncPipeline(SourceMove):
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel)
         for number, loop in enumerate(kernel.text.loops, start=1):
-            tiles = tile_loop(kernel, accesses, loop)
-            if tiles is None:
+            tiles, used = _tile_loop(kernel, accesses, loop), shared_bytes(kernel)
+            if tiles is None or used is None:
                 continue
-            for stages in _STAGES:
-                if _has_room(kernel, tiles, stages):
+            sizes = [bytes_of(kernel, array) or 1 for array in tiles.arrays]
+            for stages in _STAGES if not any(size % _ALIGNMENT for size in sizes) else ():
+                if used + (stages - 1) * sum(sizes) <= SHARED_BYTES:
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
                     yield TextChange.of(kernel, what, _pipelined(kernel, accesses, tiles, stages))
 
@@ -204,7 +197,7 @@ class EnableAsyncPipeline(SourceMove):
         for stages in _TRITON_STAGES if loops else ():
             if stages != kernel.launch.num_stages:
                 launch = replace(kernel.launch, num_stages=stages)
-                yield TextChange(f"{stages} stages", text.source.decode(), launch)
+                yield TextChange.of(kernel, f"{stages} stages", [], launch)
         for number, loop in enumerate(loops, start=1):
             named = [k for k in loop.call.keywords if k.arg == "num_stages"]
             if not loop.call.args or (loop.call.keywords and not named):
@@ -216,21 +209,11 @@ class EnableAsyncPipeline(SourceMove):
                     if named
                     else text.with_keyword(loop.call, f"num_stages={stages}")
                 )
-                source = edited(text.source, [function, option])
                 what = f"loop {number} over {loop.name} in {stages} stages"
-                yield TextChange(what, source, kernel.launch)
+                yield TextChange.of(kernel, what, [function, option])
 
 
-def _has_room(kernel: CudaKernel, tiles: TileLoop, stages: int) -> bool:
-    used = shared_bytes(kernel)
-    sizes = [bytes_of(kernel, array) for array in tiles.arrays]
-    known = [size for size in sizes if size is not None]
-    if used is None or len(known) != len(sizes) or any(size % _ALIGNMENT for size in known):
-        return False
-    return used + (stages - 1) * sum(known) <= SHARED_BYTES
-
-
-def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: int) -> list[Edit]:
+def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages: int) -> list[Edit]:
     loop, source = tiles.loop, kernel.text.source
     stage, ahead = kernel.fresh("stage"), kernel.fresh("ahead")
     name, kind, bound = loop.variable.name, loop.variable.type, text_of(loop.bound)
@@ -254,7 +237,7 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
         "__pipeline_commit();",
         f"__pipeline_wait_prior({stages - 1});",
         "__syncthreads();",
-        *_compute(kernel, accesses, tiles, stage),
+        *_lines(kernel, tiles.compute, _staged(accesses, tiles, tiles.compute, stage)),
         "__syncthreads();",
         f"{stage} = ({stage} + 1) % {stages};",
     ]
@@ -271,40 +254,37 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
-def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:
+def _staged(accesses: Accesses, tiles: _TileLoop, some: Iterable[Node], stage: str) -> list[Edit]:
     """Return the edits that subscript each array with its copy."""
     return [
-        Edit.after(one, f"[{stage}]")
+        Edit.after(name, f"[{stage}]")
+        for node in some
         for access in accesses.within(node)
         if access.root in tiles.arrays
-        for one in access.address.identifiers
+        for name in access.address.identifiers
     ]
 
 
-def _fill(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -> list[str]:
+def _fill(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stage: str) -> list[str]:
+    """Return the lines that fill one copy of the arrays."""
     edits = []
     for copy in tiles.copies:
-        at, staged = copy.statement, _staged(accesses, tiles, copy.to.node, stage)
-        edits.append(Edit.of(at, _async(kernel, copy, staged)))
+        node, source = copy.to.node, copy.source
+        staged = _staged(accesses, tiles, [node], stage)
+        place = text_with(kernel.text.source, node, staged)
+        target = place[1:].strip() if node.type == "pointer_expression" else f"&{place}"
+        if source.function:
+            address = text_of(source.place)
+        elif source.node.type == "pointer_expression" and operator_of(source.node) == "*":
+            address = text_of(field(source.node, "argument"))
+        else:
+            address = f"&{text_of(source.node)}"
+        line = f"__pipeline_memcpy_async({target}, {address}, {copy.size});"
+        if copy.condition is not None:
+            condition = text_of(bare(copy.condition))
+            line = f"if ({condition}) {line} else {place} = {text_of(copy.other)};"
+        edits.append(Edit.of(copy.statement, line))
     return _lines(kernel, tiles.fill, edits)
-
-
-def _async(kernel: CudaKernel, copy: Copy, staged: list[Edit]) -> str:
-    node = copy.to.node
-    place = edited(kernel.text.source, staged, node.start_byte, node.end_byte)
-    target = place[1:].strip() if node.type == "pointer_expression" else f"&{place}"
-    call = f"__pipeline_memcpy_async({target}, {address_text(copy.of)}, {copy.size});"
-    if copy.condition is None:
-        return call
-    otherwise = f"{place} = {text_of(copy.other)};"
-    return f"if ({text_of(bare(copy.condition))}) {call} else {otherwise}"
-
-
-def _compute(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -> list[str]:
-    edits = [
-        edit for statement in tiles.compute for edit in _staged(accesses, tiles, statement, stage)
-    ]
-    return _lines(kernel, tiles.compute, edits)
 
 
 def _lines(kernel: CudaKernel, some: tuple[Node, ...], edits: list[Edit]) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from math import prod
 
 from pytest_gpuenergy.search.analysis.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
-from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import WARP, CudaKernel
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
@@ -18,18 +18,15 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     indentation,
     nodes,
+    only,
     operator_of,
     statements,
     text_of,
 )
 
-if TYPE_CHECKING:
-    from tree_sitter import Node
-
-_WARP = 32
 _SIZES = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
-_MOST_WARPS = 32
+_MAX_WARPS = 32
 """The most warps of a block; the text has room for them, so that other moves can add some."""
 
 
@@ -46,7 +43,7 @@ class AvoidAtomicsReduce(SourceMove):
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         kernel = without_early_return(kernel)
-        if any(nodes(kernel.text.body, "return_statement")) or kernel.threads % _WARP:
+        if any(nodes(kernel.text.body, "return_statement")) or kernel.threads % WARP:
             return
         accesses = Accesses(kernel)
         for parameter in kernel.text.parameters:
@@ -57,7 +54,10 @@ class AvoidAtomicsReduce(SourceMove):
                 continue
             places = {access.address.offset for access in own}
             place = places.pop() if len(places) == 1 else None
-            if place is not None and _is_of_block(kernel, place):
+            if place is not None and all(  # the same one for all threads of a block
+                kernel.values(atom) is not None or atom.text.startswith("blockIdx.")
+                for atom in place.atoms
+            ):
                 if not any(_is_by_one_thread(kernel, access) for access in own):
                     yield from _reduced(kernel, own, place)
             else:
@@ -76,81 +76,69 @@ def _adds(access: Access) -> bool:
     )
 
 
-def _is_of_block(kernel: CudaKernel, place: Polynomial) -> bool:
-    """Return whether all threads of a block compute the same place."""
-    return all(
-        kernel.values(atom) is not None or atom.text.startswith("blockIdx.") for atom in place.atoms
-    )
-
-
 def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
     """Return whether only threads of certain numbers in their block make an access."""
     for node in ancestors(access.node):
         condition = field(node, "condition") if node.type == "if_statement" else None
         compared = nodes(condition, "binary_expression", "unary_expression") if condition else ()
         for part in compared:
-            sides = [field(part, name) for name in ("left", "right", "argument")]
-            known = [kernel.polynomial(side) for side in sides if side is not None]
-            if operator_of(part) in ("==", "!", "<", "<=") and any(
-                number is not None
-                and number.depends_on("threadIdx")
-                and not number.depends_on("blockIdx")
-                for number in known
-            ):
-                return True
+            if operator_of(part) not in ("==", "!", "<", "<="):
+                continue
+            parts = [field(part, name) for name in ("left", "right", "argument")]
+            for number in [kernel.polynomial(side) for side in parts if side is not None]:
+                by_thread = number is not None and number.depends_on("threadIdx")
+                if by_thread and number is not None and not number.depends_on("blockIdx"):
+                    return True
     return False
 
 
 def _reduced(
     kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial
 ) -> Iterator[TextChange]:
+    """Yield the kernel with a sum in registers, which warps put together at the end."""
     root = own[0].root
-    partial = kernel.fresh(f"{root.name}_partial")
+    partial, offset = kernel.fresh(f"{root.name}_partial"), kernel.fresh("offset")
+    sums, warp = kernel.fresh(f"{partial}s"), kernel.fresh("warp")
+    thread = _thread(kernel)
     edits = [
-        Edit.of(node, f"{partial} += {text_of(arguments_of(node)[1])}")
-        for node in (access.node for access in own)
+        Edit.of(access.node, f"{partial} += {text_of(arguments_of(access.node)[1])}")
+        for access in own
     ]
-    first = _first_of(kernel)
-    by = indentation(first, kernel.text.source)
-    declared = f"{root.type} {partial} = 0;\n{by}"
-    edits.append(Edit.before(first, declared))
-    target = _target(kernel, own[0], place)
-    by_lane = f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"
-    for what, lines in (
-        ("block", _block_sum(kernel, root.type, partial, target)),
-        ("warp", [*_warp_sum(kernel, partial), by_lane]),
-    ):
-        end = _end_of(kernel, lines, by)
-        yield TextChange.of(kernel, f"{what} reduction for {root.name}", [*edits, end])
+    # The place names sizes of the block, which may change.
+    target = outside_of(kernel, kernel.text.body, own[0].place, {})
+    if target is None or "blockDim" not in target:
+        target = f"&{root.name}[{place.text()}]"
+    added = f"{partial} += __shfl_down_sync(0xffffffffu, {partial}, {offset});"
+    head = f"for (int {offset} = 16; {offset} > 0; {offset} /= 2)"
+    warp_sum = ["#pragma unroll", *block_of(head, [added])]
+    loop = f"for (int {warp} = 1; {warp} < {_threads(kernel)} / {WARP}; ++{warp})"
+    by_first = [
+        f"{partial} = {sums}[0];",
+        f"{loop} {partial} += {sums}[{warp}];",
+        f"atomicAdd({target}, {partial});",
+    ]
+    ends = {
+        "block": [
+            f"__shared__ {root.type} {sums}[{_MAX_WARPS}];",
+            *warp_sum,
+            f"if ({thread} % {WARP} == 0) {sums}[{thread} / {WARP}] = {partial};",
+            "__syncthreads();",
+            *block_of(f"if ({thread} == 0)", by_first),
+        ],
+        "warp": [*warp_sum, f"if ({thread} % {WARP} == 0) atomicAdd({target}, {partial});"],
+    }
+    for what, lines in ends.items():
+        around = _around_body(kernel, [f"{root.type} {partial} = 0;"], lines)
+        yield TextChange.of(kernel, f"{what} reduction for {root.name}", [*edits, *around])
 
 
-def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
-    """Return the place at the end of the kernel; it names sizes of the block, which may change."""
-    text = outside_of(kernel, kernel.text.body, access.place, {})
-    if text is not None and "blockDim" in text:
-        return text
-    return f"&{access.root.name}[{place.text()}]"
-
-
-def _first_of(kernel: CudaKernel) -> Node:
-    return statements(kernel.text.body)[0]
-
-
-def _end_of(kernel: CudaKernel, lines: list[str], by: str) -> Edit:
-    """Return the edit that adds statements at the end of the kernel."""
-    end = kernel.text.body.end_byte - 1
-    before = kernel.text.source[:end].rstrip()
-    return Edit(len(before), end, f"\n{by}{indented(lines, by)}\n")
-
-
-def _warp_sum(kernel: CudaKernel, partial: str) -> list[str]:
-    offset = kernel.fresh("offset")
+def _around_body(kernel: CudaKernel, before: list[str], after: list[str]) -> list[Edit]:
+    """Return the edits that add statements at the beginning and the end of the kernel."""
+    source, first = kernel.text.source, statements(kernel.text.body)[0]
+    by, end = indentation(first, source), kernel.text.body.end_byte - 1
     return [
-        "#pragma unroll",
-        *block_of(
-            f"for (int {offset} = 16; {offset} > 0; {offset} /= 2)",
-            [f"{partial} += __shfl_down_sync(0xffffffffu, {partial}, {offset});"],
-        ),
+        Edit.before(first, f"{indented(before, by)}\n{by}"),
+        Edit(len(source[:end].rstrip()), end, f"\n{by}{indented(after, by)}\n"),
     ]
 
 
@@ -164,59 +152,29 @@ def _threads(kernel: CudaKernel) -> str:
     return "blockDim.x" if y * z == 1 else "blockDim.x * blockDim.y * blockDim.z"
 
 
-def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list[str]:
-    thread, warps = _thread(kernel), f"{_threads(kernel)} / {_WARP}"
-    sums, warp = kernel.fresh(f"{partial}s"), kernel.fresh("warp")
-    added = [f"{partial} = {sums}[0];"]
-    loop = f"for (int {warp} = 1; {warp} < {warps}; ++{warp})"
-    added += [f"{loop} {partial} += {sums}[{warp}];", f"atomicAdd({target}, {partial});"]
-    return [
-        f"__shared__ {kind} {sums}[{_MOST_WARPS}];",
-        *_warp_sum(kernel, partial),
-        f"if ({thread} % {_WARP} == 0) {sums}[{thread} / {_WARP}] = {partial};",
-        "__syncthreads();",
-        *block_of(f"if ({thread} == 0)", added),
-    ]
-
-
 def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[TextChange]:
     """Yield the kernel with a copy of a small tensor of one size in shared memory."""
     root = own[0].root
-    if kernel.tensors[root.key].strides is not None:
+    tensor, used = kernel.tensors[root.key], shared_bytes(kernel)
+    shape = only(list(set(kernel.facts.shapes[tensor.name])))
+    if tensor.strides is not None or shape is None or used is None:
         return
-    shapes = set(kernel.facts.shapes[kernel.tensors[root.key].name])
-    count = 1
-    for size in next(iter(shapes)):
-        count *= size
-    used = shared_bytes(kernel)
-    if len(shapes) != 1 or used is None or used + count * _SIZES[root.type] > SHARED_BYTES:
+    count = prod(shape)
+    if used + count * _SIZES[root.type] > SHARED_BYTES:
         return
-    if any(_is_spread(kernel, access) for access in own):
+    names = [n for access in own for n in access.address.identifiers if text_of(n) == root.name]
+    if len(names) != len(own) or any(_is_spread(kernel, access) for access in own):
         return
     copy, bin_ = kernel.fresh(f"{root.name}_of_block"), kernel.fresh("bin")
-    first = _first_of(kernel)
-    by = indentation(first, kernel.text.source)
     loop = f"for (int {bin_} = {_thread(kernel)}; {bin_} < {count}; {bin_} += {_threads(kernel)})"
+    add = f"if ({copy}[{bin_}] != 0) atomicAdd(&{root.name}[{bin_}], {copy}[{bin_}]);"
     before = [
         f"__shared__ {root.type} {copy}[{count}];",
         f"{loop} {copy}[{bin_}] = 0;",
         "__syncthreads();",
     ]
-    after = [
-        "__syncthreads();",
-        *block_of(
-            loop,
-            [f"if ({copy}[{bin_}] != 0) atomicAdd(&{root.name}[{bin_}], {copy}[{bin_}]);"],
-        ),
-    ]
-    edits = [Edit.before(first, f"{indented(before, by)}\n{by}")]
-    for access in own:
-        edits += [
-            Edit.of(node, copy) for node in access.address.identifiers if text_of(node) == root.name
-        ]
-    if len(edits) != len(own) + 1:
-        return
-    edits.append(_end_of(kernel, after, by))
+    around = _around_body(kernel, before, ["__syncthreads();", *block_of(loop, [add])])
+    edits = [*(Edit.of(name, copy) for name in names), *around]
     yield TextChange.of(kernel, f"copy of {root.name} for each block", edits)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
-from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.kernels import cuda_tokens
+from pytest_gpuenergy.search.analysis.accesses import Accesses, dims_of
+from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import Application, Region
@@ -23,8 +24,9 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     inside,
     nodes,
-    operator_of,
+    only,
     parse,
+    sides,
     text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import (
@@ -42,19 +44,16 @@ if TYPE_CHECKING:
 _AXES = ("block_x", "block_y", "block_z")
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _FACTORS = (2, 4)
-_MOST_WARPS = 32
+_MAX_WARPS = 32
 _REACH = 16
 """The limit on how far a constant moves from the baseline's, lest one thread do all work."""
-_MOST_THREADS = 1024
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_MAX_THREADS = 1024
 _WARP_NAMES = ("warpSize", "__activemask")
 _NAMES = {
     "block": ("threadIdx", "blockDim"),
     "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
 }
-_WARP = 32
-_THREAD = Polynomial.atom(Atom("threadIdx.x"))
-_OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
+_OF_WARPS = frozenset([0, 1, 2, WARP - 1, WARP])
 """Numbers that a text may state whatever the size of the block."""
 
 
@@ -75,67 +74,50 @@ class ChangeBlockSizes:
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
         """Yield all other sizes of one axis or one constant at a time, in ascending order."""
-        free = _free_plans(state, spec) if state.language == "cuda" else ()
-        bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
-        least, most = _room(state, spec)
+        bound, least, most = "", 1, _MAX_THREADS
+        free: Iterable[tuple[str, LaunchPlan]] = ()
+        if state.language == "cuda":
+            bound = launch_bounds(state.source, spec.entry)
+            if len([size for size in state.launch.block if size > 1]) == 1 and (
+                kernel := CudaKernel.of(state, spec)
+            ):
+                least, most = _threads_for_numbers(kernel), _room_for_threads(kernel) or most
+                free = _free_plans(kernel)
         for what, launch in [*launches(state, spec), *free]:
             # An array may depend on a constant that changes.
             threads = prod(launch.block)
             fits = launch.constants != state.launch.constants or threads <= most
-            if fits and least <= threads <= _bound(bounds, launch):
+            number = int(bound) if bound.isdecimal() else _MAX_THREADS
+            if fits and least <= threads <= launch.constants.get(bound, number):
                 yield Application(self.name, what, replace(state, launch=launch))
 
 
 def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
     """Yield launches that differ in one number, which the grid or the text's loops follow."""
-    tied, fixed = _tied(spec.launch), _fixed(spec)
+    baseline = spec.launch
+    # The constants that state a size of the block, with the axis.
+    tied = {
+        name: axis
+        for axis, threads in enumerate(baseline.block)
+        for name, value in baseline.constants.items()
+        if value == threads > 1
+    }
+    # The names that tensors and scalars depend on.
+    sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
+    values = [scalar.value for scalar in spec.scalars if isinstance(scalar.value, str)]
+    fixed = frozenset().union(*map(names_in, (*sizes, *values)))
     if state.language == "triton":
         plans = _triton_plans(state, spec, fixed)
     else:
         plans = _plans(state, tied, fixed)
     for what, launch in plans:
         near = all(
-            _is_near(value, spec.launch.constants.get(constant))
+            _is_near(value, baseline.constants.get(constant))
             for constant, value in launch.constants.items()
             if constant not in tied
         )
-        if near and prod(launch.block) <= _MOST_THREADS:
+        if near and prod(launch.block) <= _MAX_THREADS:
             yield what, launch
-
-
-def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
-    """Return the fewest and most threads of a block that suit the shared arrays."""
-    if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
-        return 1, _MOST_THREADS
-    kernel = CudaKernel.of(state, spec)
-    if kernel is None:
-        return 1, _MOST_THREADS
-    return threads_for_numbers(kernel), room_for_threads(kernel) or _MOST_THREADS
-
-
-def _bound(text: str, launch: LaunchPlan) -> int:
-    """Return the threads that ``__launch_bounds__`` allows, if it is a number or a constant."""
-    value = launch.constants.get(text)
-    if value is None and text.isdecimal():
-        value = int(text)
-    return _MOST_THREADS if value is None else int(value)
-
-
-def _tied(baseline: LaunchPlan) -> dict[str, int]:
-    """Return the constants that state a size of the block, with the axis."""
-    return {
-        name: axis
-        for axis, threads in enumerate(baseline.block)
-        for name, value in baseline.constants.items()
-        if value == threads > 1
-    }
-
-
-def _fixed(spec: KernelSpec) -> frozenset[str]:
-    """Return the names that tensors and scalars depend on."""
-    sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
-    values = [scalar.value for scalar in spec.scalars if isinstance(scalar.value, str)]
-    return frozenset().union(*map(names_in, (*sizes, *values)))
 
 
 def _used(launch: LaunchPlan) -> frozenset[str]:
@@ -143,21 +125,19 @@ def _used(launch: LaunchPlan) -> frozenset[str]:
     return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
 
 
-def _free_plans(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
+def _free_plans(kernel: CudaKernel) -> Iterator[tuple[str, LaunchPlan]]:
     """Yield plans for a kernel that fits any number of threads, which its launch does not name."""
-    launch = state.launch
-    name = _AXES[0]
-    if name in _used(launch) or len([size for size in launch.block if size > 1]) != 1:
+    launch, name = kernel.launch, _AXES[0]
+    if name in _used(launch):
         return
-    kernel = CudaKernel.of(state, spec)
-    if kernel is None:
-        return
-    most = _MOST_THREADS if fits_any_block(kernel) else most_threads(kernel)
+    fits_any_grid = _only_shares(kernel, "grid")
+    fits_any_block = fits_any_grid or _only_shares(kernel, "block")
+    most = _MAX_THREADS if fits_any_block else _most_threads(kernel)
     for threads in _THREADS:
         if threads != launch.block[0] and threads <= most:
             yield f"{name}={threads}", replace(launch, block=_with(launch, 0, threads))
     blocks, *others = launch.grid
-    if isinstance(blocks, int) and fits_any_grid(kernel):
+    if isinstance(blocks, int) and fits_any_grid:
         for number in _others(blocks):
             yield f"{number} blocks", replace(launch, grid=(number, *others))
 
@@ -167,34 +147,26 @@ def _plans(
 ) -> Iterator[tuple[str, LaunchPlan]]:
     launch = state.launch
     used = _used(launch)
-    words = frozenset(re.findall(r"\w+", _COMMENT.sub(" ", state.source)))
+    words = {w for t in cuda_tokens(state.source) for w in re.findall(r"\w+", t.text)}
     for axis, name in enumerate(_AXES[: len(launch.block)]):
         if name in used:
-            for threads in _sizes_along(launch, axis):
+            # Where a block has several axes, also small sizes.
+            others = prod(launch.block) // launch.block[axis]
+            near = [size for size in _others(launch.block[axis]) if size * others >= _THREADS[0]]
+            for threads in sorted({*_THREADS, *(near if others > 1 else ())}):
                 if threads != launch.block[axis]:
                     yield f"{name}={threads}", replace(launch, block=_with(launch, axis, threads))
     for name, value in launch.constants.items():
         if type(value) is not int or value < 1 or name not in words or name in fixed:
             continue
         if name in tied:
-            others = [threads for threads in _THREADS if threads != value]
-        elif name in used:
-            others = _others(value)
+            values = [threads for threads in _THREADS if threads != value]
         else:
-            continue
-        for other in others:
+            values = _others(value) if name in used else []
+        for other in values:
             block = _with(launch, tied[name], other) if name in tied else launch.block
             constants = {**launch.constants, name: other}
             yield f"{name}={other}", replace(launch, block=block, constants=constants)
-
-
-def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
-    """Return other sizes of one axis; where a block has several axes, also small ones."""
-    others = prod(launch.block) // launch.block[axis]
-    if others == 1:
-        return list(_THREADS)
-    near = [size for size in _others(launch.block[axis]) if size * others >= _THREADS[0]]
-    return sorted({*_THREADS, *near})
 
 
 def _triton_plans(
@@ -205,7 +177,7 @@ def _triton_plans(
     if kernel is None:
         return
     for warps in _others(launch.num_warps):
-        if warps <= _MOST_WARPS:
+        if warps <= _MAX_WARPS:
             yield f"num_warps={warps}", replace(launch, num_warps=warps)
     used = (_used(launch) | kernel.text.names_in_ranges) - fixed
     for name, value in launch.constants.items():
@@ -229,61 +201,57 @@ def _is_near(value: Constant, first: Constant | None) -> bool:
     return first is None or first <= value * _REACH <= first * _REACH**2
 
 
-def fits_any_block(kernel: CudaKernel) -> bool:
-    """Return whether threads of a block, or of the grid, do nothing but share loops.
+def _only_shares(kernel: CudaKernel, group: str) -> bool:
+    """Return whether threads of a block or of the grid do nothing but share loops.
 
     Each loop goes from the thread's number in steps of the number of threads, what it writes are
-    elements of its own, and threads neither wait for each other nor exchange values.
+    elements of its own, and threads neither wait for each other nor exchange values. Any number of
+    threads will then do.
     """
-    return _only_shares(kernel, "block") or fits_any_grid(kernel)
-
-
-def fits_any_grid(kernel: CudaKernel) -> bool:
-    """Return whether the threads of the grid only share loops, so that any number will do."""
-    return _only_shares(kernel, "grid")
-
-
-def _only_shares(kernel: CudaKernel, group: str) -> bool:
-    text = kernel.text
+    text, names = kernel.text, _NAMES[group]
     _, y, z = kernel.block
     loops = [loop for loop in text.loops if _is_shared(kernel, loop, group)]
     if y * z != 1 or not loops or meets_others(kernel, text.body):
         return False
-    names = _NAMES[group]
     if any(variable.shared for variable in text.variables) or any(_threads(names, *text.functions)):
         return False
     if any(text_of(node) in _WARP_NAMES for node in nodes(text.body, "identifier")):
         return False
+    accesses = Accesses(kernel)
+    if any(parameter.key in accesses.unclear for parameter in text.parameters):
+        return False
     return (
-        all(Sharing(kernel, group).may_be_redistributed(loop) for loop in loops)
-        and all(_is_alone(kernel, loop) for loop in loops)
+        all(Sharing(kernel, group, loop).may_be_redistributed() for loop in loops)
+        and all(_is_alone(kernel, accesses, loop) for loop in loops)
         and all(_is_of_loop(kernel, node, loops) for node in _threads(names, text.body))
-        and _writes_in(kernel, loops)
+        and all(  # writes to tensors are in these loops
+            any(inside(access.node, loop.body) for loop in loops)
+            for access in accesses.all
+            if access.use != "load" and not access.root.dims
+        )
     )
 
 
 def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
-    step = None if loop.step is None else kernel.polynomial(loop.step)
-    start, threads = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(kernel.block[0])
+    start, threads = THREAD, Polynomial.constant(kernel.block[0])
     if group == "grid":
-        start += Polynomial.atom(Atom("blockIdx.x")) * threads
+        start += BLOCK * threads
         threads *= Polynomial.atom(Atom("gridDim.x"))
-    same = kernel.polynomial(loop.start) == start and step == threads
-    return same and all(_is_named(kernel, end) for end in _ends(loop, group))
-
-
-def _ends(loop: CountedLoop, group: str) -> list[Node]:
-    """Return the parts of a loop that depend on the number of threads."""
-    step = [] if loop.step is None else [loop.step]
-    return step if group == "block" else [loop.start, *step]
-
-
-def _is_named(kernel: CudaKernel, end: Node) -> bool:
-    """Return whether an end of a loop depends on the block's size by name, not by number."""
-    variable = kernel.text.variable(end)
-    node = end if variable is None else variable.value
-    if node is None or any(nodes(node, "number_literal")):
+    if kernel.polynomial(loop.start) != start or kernel.step_of(loop) != threads:
         return False
+    # The parts that depend on the number of threads must do so by its name.
+    ends = (loop.step,) if group == "block" else (loop.start, loop.step)
+    for end in ends:
+        variable = None if end is None else kernel.text.variable(end)
+        value = end if variable is None else variable.value
+        if end is not None and (
+            value is None or any(nodes(value, "number_literal")) or not _names_block(value)
+        ):
+            return False
+    return True
+
+
+def _names_block(node: Node) -> bool:
     return any(text_of(inner) == "blockDim.x" for inner in nodes(node, "field_expression"))
 
 
@@ -308,37 +276,23 @@ def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> boo
     return False
 
 
-def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
+def _is_alone(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> bool:
     """Return whether a turn of a loop leaves nothing in variables of the thread."""
-    text = kernel.text
-    return all(
-        inside(variable.node, loop.body) or not any(inside(w, loop.body) for w in written)
-        for variable in text.variables
-        if variable != loop.variable
-        for written in [text.writes(variable)]
-    ) and not any(
+    for variable in kernel.text.variables:
+        written = any(inside(write, loop.body) for write in kernel.text.writes(variable))
+        if written and variable != loop.variable and not inside(variable.node, loop.body):
+            return False
+    return not any(
         access.root.dims and not inside(access.root.node, loop.body) and access.use != "load"
-        for access in Accesses(kernel).within(loop.body)
+        for access in accesses.within(loop.body)
     )
 
 
-def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
-    """Return whether the kernel writes to tensors in these loops only, as far as understood."""
-    accesses = Accesses(kernel)
-    if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
-        return False
-    return all(
-        any(inside(access.node, loop.body) for loop in loops)
-        for access in accesses.all
-        if access.use != "load" and not access.root.dims
-    )
-
-
-def most_threads(kernel: CudaKernel) -> int:
+def _most_threads(kernel: CudaKernel) -> int:
     """Return the largest block for which a kernel likely computes the same; 0 if unknown."""
     threads, y, z = kernel.block
     shared = [variable for variable in kernel.text.variables if variable.shared]
-    if y * z != 1 or threads % _WARP or not shared:
+    if y * z != 1 or threads % WARP or not shared:
         return 0
     if not kernel.text.calls(kernel.text.body, "__syncthreads"):
         return 0
@@ -346,15 +300,13 @@ def most_threads(kernel: CudaKernel) -> int:
         return 0
     if not any(_goes_on_by_block(kernel, loop) for loop in kernel.text.loops):
         return 0
-    stated = {threads, threads - 1, threads // 2, threads * 2, threads // _WARP} - _OF_WARPS
-    if stated & set(_numbers(kernel)):
-        return 0
-    return room_for_threads(kernel)
+    stated = {threads, threads - 1, threads // 2, threads * 2, threads // WARP} - _OF_WARPS
+    return 0 if stated & set(_numbers(kernel)) else _room_for_threads(kernel)
 
 
-def room_for_threads(kernel: CudaKernel) -> int:
+def _room_for_threads(kernel: CudaKernel) -> int:
     """Return the largest block whose threads have room in shared arrays; 0 if unknown."""
-    most = _MOST_THREADS
+    most = _MAX_THREADS
     accesses = Accesses(kernel)
     for array in kernel.text.variables:
         if not array.shared or array.dims == (None,):  # as long as the launch says
@@ -363,11 +315,17 @@ def room_for_threads(kernel: CudaKernel) -> int:
         if dims is None:
             return 0
         for access in accesses.of(array):
-            most = min(most, _threads_for(kernel, access, dims))
+            for subscript, size in zip(access.address.subscripts, dims, strict=False):
+                index = kernel.polynomial(subscript)
+                for atom in index.atoms if index is not None else ():
+                    if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
+                        most = min(most, size)
+                    elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
+                        most = min(most, size * (atom.right.value or 1))
     return most
 
 
-def threads_for_numbers(kernel: CudaKernel) -> int:
+def _threads_for_numbers(kernel: CudaKernel) -> int:
     """Return the smallest block whose threads fill all places of arrays that are read by number.
 
     As in ``part[threadIdx.x / 32] = sum; ... part[0] + part[1]``, which needs two warps.
@@ -377,24 +335,25 @@ def threads_for_numbers(kernel: CudaKernel) -> int:
         if not array.shared or len(array.dims) != 1:
             continue
         known = [
-            (access.use, kernel.polynomial(access.address.subscripts[0]))
+            (access.use, index)
             for access in accesses.of(array)
             if len(access.address.subscripts) == 1
+            and (index := kernel.polynomial(access.address.subscripts[0])) is not None
         ]
-        shares = [_share(index) for use, index in known if use != "load" and index is not None]
-        numbers = [index.value for use, index in known if use != "store" and index is not None]
+        share = max((_share(index) for use, index in known if use != "load"), default=0)
+        numbers = [index.value for use, index in known if use != "store"]
         for number in numbers:
-            if number is not None and any(shares):
-                fewest = max(fewest, number * max(shares) + 1)
+            if number is not None and share:
+                fewest = max(fewest, number * share + 1)
     return fewest
 
 
 def _share(index: Polynomial) -> int:
     """Return how many threads share a place that is their number or a part of it; else 0."""
-    if index == _THREAD:
+    if index == THREAD:
         return 1
-    (atom, *others) = index.atoms or (None,)
-    if atom is None or others or atom.operator != "/" or atom.left != _THREAD or not atom.right:
+    atom = only(list(index.atoms))
+    if atom is None or atom.operator != "/" or atom.left != THREAD or not atom.right:
         return 0
     return (atom.right.value or 0) if index == Polynomial.atom(atom) else 0
 
@@ -405,7 +364,7 @@ def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
     if step is not None and step.type == "identifier":
         variable = kernel.text.variable(step)
         step = variable.value if variable is not None else None
-    if step is None or not any(text_of(n) == "blockDim.x" for n in nodes(step, "field_expression")):
+    if step is None or not _names_block(step):
         return False
     mentions = nodes(loop.start, "field_expression", "identifier")
     known = kernel.polynomial(loop.start)
@@ -432,19 +391,6 @@ def _numbers(kernel: CudaKernel) -> Iterator[int]:
                 yield known.value
 
 
-def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
-    """Return the largest block for which the threads' own elements are in a shared array."""
-    most = _MOST_THREADS
-    for subscript, size in zip(access.address.subscripts, dims, strict=False):
-        known = kernel.polynomial(subscript)
-        for atom in known.atoms if known is not None else ():
-            if atom.text == _THREAD.text() and not _is_below(kernel, access.node, size):
-                most = min(most, size)
-            elif atom.operator == "/" and atom.left == _THREAD and atom.right is not None:
-                most = min(most, size * (atom.right.value or 1))
-    return most
-
-
 def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
     """Return whether only threads with a number below a size reach a part of the text."""
     for around in ancestors(node):
@@ -452,14 +398,13 @@ def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
         if around.type not in ("if_statement", "conditional_expression") or condition is None:
             continue
         for compared in conjuncts(bare(condition)):
-            left, right = field(compared, "left"), field(compared, "right")
-            if operator_of(compared) != "<" or left is None or right is None:
+            parts = sides(compared, "<")
+            end = None if parts is None else kernel.polynomial(parts[1])
+            if parts is None or end is None or end.value is None:
                 continue
-            end = kernel.polynomial(right)
-            if end is None or end.value is None or kernel.polynomial(left) != _THREAD:
-                continue
-            named = any(text_of(n) == "blockDim.x" for n in nodes(right, "field_expression"))
-            if end.value * (_MOST_THREADS // kernel.threads if named else 1) <= size:
+            # A bound that names the size of the block grows with it.
+            growth = _MAX_THREADS // kernel.threads if _names_block(parts[1]) else 1
+            if kernel.polynomial(parts[0]) == THREAD and end.value * growth <= size:
                 return True
     return False
 

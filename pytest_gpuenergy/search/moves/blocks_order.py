@@ -11,7 +11,7 @@ from pytest_gpuenergy.search.analysis.accesses import Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.edits import Edit, edited, indented
+from pytest_gpuenergy.search.source.edits import Edit, indented
 from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _GROUPS = (4, 8, 16)
 _AXES = ("blockIdx.x", "blockIdx.y")
-_Named = tuple[str, ast.stmt]
 
 
 class GroupedGemmColmajor(SourceMove):
@@ -40,18 +39,18 @@ class GroupedGemmColmajor(SourceMove):
             return  # other uses, also in other functions
         if any(text_of(n).startswith("gridDim.") for n in members) or not _shares_tiles(kernel):
             return
+        across, down, _ = kernel.facts.grid
         for rows in _GROUPS:
-            if _has_groups(kernel.facts.grid, 1, rows):
-                source = _regrouped(kernel, used, rows)
-                yield TextChange(f"groups of {rows} rows of blocks", source, kernel.launch)
+            if any(high > rows and wide > 1 for wide, high in zip(across, down, strict=True)):
+                edits = _regrouped(kernel, used, rows)
+                yield TextChange.of(kernel, f"groups of {rows} rows of blocks", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
-        order = order_of(kernel)
-        for rows in _GROUPS if order is not None else ():
+        order = _order_of(kernel)
+        for rows in _GROUPS:
             if order is not None and any(count > rows for count in order.counts):
-                yield TextChange.of(
-                    kernel, f"groups of {rows} rows of programs", order.grouped(kernel, rows)
-                )
+                edits = order.grouped(kernel, rows)
+                yield TextChange.of(kernel, f"groups of {rows} rows of programs", edits)
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
@@ -63,15 +62,8 @@ def _shares_tiles(kernel: CudaKernel) -> bool:
     return (True, False) in axes and (False, True) in axes
 
 
-def _has_groups(grid: tuple[tuple[int, ...], ...], axis: int, rows: int) -> bool:
-    """Return whether there is more than one group, and more than one column, for some sizes."""
-    others = grid[1 - axis]
-    return any(
-        count > rows and across > 1 for count, across in zip(grid[axis], others, strict=True)
-    )
-
-
-def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> str:
+def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> list[Edit]:
+    """Return the edits by which blocks are numbered by groups of rows."""
     names = [kernel.fresh(name) for name in ("block_x", "block_y")]
     order, group, first, height, place = (
         kernel.fresh(f"block_{name}") for name in ("order", "group", "first", "height", "place")
@@ -90,11 +82,11 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     edits = [Edit.before(start, f"{indented(lines, by)}\n{by}")]
     for axis, name in zip(_AXES, names, strict=True):
         edits += [Edit.of(node, name) for node in used[axis]]
-    return edited(kernel.text.source, edits)
+    return edits
 
 
 @dataclass(frozen=True)
-class ProgramOrder:
+class _ProgramOrder:
     """The order of programs that follow one another along a row.
 
     Attributes:
@@ -128,19 +120,13 @@ class ProgramOrder:
             for name, some in zip(names, self.calls, strict=True)
             for member in some
         ]
-        return [
-            text.inserted_before(_first_of(text.function), f"{', '.join(names)} = {call}"),
-            *replaced,
-        ]
+        # A docstring stays the first statement.
+        is_text = ast.get_docstring(text.function, clean=False) is not None
+        first = text.function.body[1 if is_text and len(text.function.body) > 1 else 0]
+        return [text.inserted_before(first, f"{', '.join(names)} = {call}"), *replaced]
 
 
-def _first_of(function: ast.FunctionDef) -> ast.stmt:
-    """Return the first statement that is no docstring."""
-    is_text = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
-    return function.body[1 if is_text else 0]
-
-
-def order_of(kernel: TritonFunction) -> ProgramOrder | None:
+def _order_of(kernel: TritonFunction) -> _ProgramOrder | None:
     """Return the order of programs in two dimensions, or in one that is divided into rows."""
     text = kernel.text
     calls: dict[object, list[ast.Call]] = {}
@@ -149,38 +135,45 @@ def order_of(kernel: TritonFunction) -> ProgramOrder | None:
         calls.setdefault(axis.value if isinstance(axis, ast.Constant) else None, []).append(call)
     if any(text.calls("swizzle2d")) or None in calls:
         return None
-    if 0 in calls and 1 in calls:
-        return _of_two_dimensions(kernel, calls[1], calls[0])
-    return _of_one_dimension(kernel) if set(calls) == {0} and len(calls[0]) == 1 else None
-
-
-def _of_two_dimensions(
-    kernel: TritonFunction, rows: Sequence[ast.Call], columns: Sequence[ast.Call]
-) -> ProgramOrder:
-    tl, (across, down, _) = kernel.text.language, kernel.facts.grid
+    if set(calls) == {0} and len(calls[0]) == 1:
+        return _of_one_dimension(kernel)
+    if 0 not in calls or 1 not in calls:
+        return None
+    tl, (across, down, _) = text.language, kernel.facts.grid
     counts = tuple(count if wide > 1 else 0 for count, wide in zip(down, across, strict=True))
     ids = f"{tl}.program_id(1)", f"{tl}.program_id(0)"
     sizes = f"{tl}.num_programs(1)", f"{tl}.num_programs(0)"
-    return ProgramOrder(*ids, *sizes, counts, (rows, columns))
+    return _ProgramOrder(*ids, *sizes, counts, (calls[1], calls[0]))
 
 
-def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
+def _of_one_dimension(kernel: TritonFunction) -> _ProgramOrder | None:
     """Return the order of ``row = program // width; column = program % width``."""
-    program = _named_program(kernel)
-    found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
-    for statement in kernel.text.function.body:
+    text, body, program = kernel.text, kernel.text.function.body, ""
+    found: dict[type[ast.operator], tuple[str, ast.stmt, ast.expr]] = {}
+    for statement in body:
         match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
+                not program and text.called(value) == "program_id"
+            ):
+                program = name
             case ast.Assign(
                 targets=[ast.Name(id=name)],
                 value=ast.BinOp(left=ast.Name(id=divided), op=op, right=width),
             ) if divided == program:
-                found[type(op)] = ((name, statement), width)
-    uses = [n for n in ast.walk(kernel.text.function) if isinstance(n, ast.Name)]
+                found[type(op)] = (name, statement, width)
+    uses = [n for n in ast.walk(text.function) if isinstance(n, ast.Name)]
     if set(found) != {ast.FloorDiv, ast.Mod} or sum(n.id == program for n in uses) != 3:
         return None
-    (row, width), (column, other) = found[ast.FloorDiv], found[ast.Mod]
-    last, columns = _last_of(kernel, row, column), kernel.polynomial(width)
-    if last is None or columns is None or ast.dump(width) != ast.dump(other):
+    (row, row_set, width), (column, column_set, other) = found[ast.FloorDiv], found[ast.Mod]
+    columns, names = kernel.polynomial(width), {row, column}
+    # Neither name may be used before both are set, or be set again.
+    begin, end = sorted((body.index(row_set), body.index(column_set)))
+    between = (node for statement in body[begin + 1 : end] for node in ast.walk(statement))
+    if any(isinstance(node, ast.Name) and node.id in names for node in between):
+        return None
+    if any(len(text.assignments[name]) != 1 for name in names):
+        return None
+    if columns is None or ast.dump(width) != ast.dump(other):
         return None
     counts = []
     for case, programs in enumerate(kernel.facts.grid[0]):
@@ -188,27 +181,6 @@ def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
         if ends is None or ends[0] != ends[1] or ends[0] < 1 or programs % ends[0]:
             return None
         counts.append(programs // ends[0] if ends[0] > 1 else 0)
-    across = kernel.text.operand(width)
-    down = f"{kernel.text.language}.num_programs(0) // {across}"
-    return ProgramOrder(row[0], column[0], down, across, tuple(counts), last=last)
-
-
-def _named_program(kernel: TritonFunction) -> str | None:
-    """Return the name that gets the program's id."""
-    for statement in kernel.text.function.body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                if kernel.text.called(value) == "program_id":
-                    return name
-    return None
-
-
-def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
-    """Return the later of two assignments; None if a name is used before it, or set again."""
-    body = kernel.text.function.body
-    begin, end = sorted((body.index(row[1]), body.index(column[1])))
-    names = {row[0], column[0]}
-    between = (node for statement in body[begin + 1 : end] for node in ast.walk(statement))
-    used = any(isinstance(node, ast.Name) and node.id in names for node in between)
-    again = any(len(kernel.text.assignments[name]) != 1 for name in names)
-    return None if used or again else body[end]
+    across = text.operand(width)
+    down = f"{text.language}.num_programs(0) // {across}"
+    return _ProgramOrder(row, column, down, across, tuple(counts), last=body[end])

@@ -9,13 +9,12 @@ from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, VECTOR_BYTES
 from pytest_gpuenergy.search.source.edits import Edit
 from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")
-_VECTORS = frozenset(["float2", "float4", "int2", "int4", "uint2", "uint4", "double2", "half2"])
 
 
 class CachePolicyCg(SourceMove):
@@ -35,9 +34,7 @@ class CachePolicyCg(SourceMove):
         accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
-            if not all(_has_hint(parameter, access) for access in own):
-                continue
-            for function in _FUNCTIONS:
+            for function in _FUNCTIONS if all(map(_can_be_hinted, own)) else ():
                 edits = [edit for access in own for edit in _hinted(access, function)]
                 yield TextChange.of(kernel, f"{function} for {parameter.name}", edits)
 
@@ -59,27 +56,23 @@ def _restricted(kernel: CudaKernel) -> list[Edit]:
     return [
         Edit.before(parameter.node, "__restrict__ ")
         for parameter in pointers
-        if not _is_restricted(parameter)
+        for around in ancestors(parameter.node)
+        if around.type == "parameter_declaration" and "restrict" not in text_of(around)
     ]
 
 
-def _is_restricted(parameter: Variable) -> bool:
-    around = next(n for n in ancestors(parameter.node) if n.type == "parameter_declaration")
-    return "restrict" in text_of(around)
-
-
-def _has_hint(parameter: Variable, access: Access) -> bool:
+def _can_be_hinted(access: Access) -> bool:
     if access.function and not access.function.startswith("__ld"):
         return False
-    kind = access.address.width or parameter.type
-    return kind in BYTES or kind in _VECTORS
+    kind = access.address.width or access.root.type
+    return kind in BYTES or kind in VECTOR_BYTES
 
 
 def _hinted(access: Access, function: str) -> list[Edit]:
+    """Return the edits by which a load is a call of a function."""
     node = access.node
     if access.function:
-        name = field(node, "function") or node
-        return [Edit.of(name, function)]
+        return [Edit.of(field(node, "function") or node, function)]
     end = Edit.after(node, ")")
     if node.type == "pointer_expression":
         return [Edit(node.start_byte, node.start_byte + 1, f"{function}("), end]

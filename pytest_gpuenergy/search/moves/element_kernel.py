@@ -6,11 +6,10 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import asks_for_thread
 from pytest_gpuenergy.search.source.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
-from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
@@ -19,7 +18,9 @@ from pytest_gpuenergy.search.source.tree import (
     inside,
     is_call,
     nodes,
+    only,
     operator_of,
+    sides,
     statements,
     text_of,
 )
@@ -31,82 +32,69 @@ if TYPE_CHECKING:
 _OPPOSITES = {">=": "<", ">": "<=", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
 _WHOLE = frozenset(
     [
-        "int",
-        "unsigned",
-        "unsigned int",
-        "size_t",
-        "short",
-        "long",
-        "unsigned long",
-        "long long",
-        "unsigned long long",
-        "int64_t",
-        "uint64_t",
+        *("int", "unsigned", "unsigned int", "size_t", "short", "long", "unsigned long"),
+        *("long long", "unsigned long long", "int64_t", "uint64_t"),
     ]
 )
 _NEVER = ("goto_statement", "labeled_statement")
 _CHANGES = ("assignment_expression", "update_expression")
+_ALONG_X = ("threadIdx.x", "blockIdx.x", "blockDim.x", "gridDim.x")
 
 
 def without_early_return(kernel: CudaKernel) -> CudaKernel:
     """Return a kernel whose last statement is the guarded rest, or the same kernel."""
     every = statements(kernel.text.body)
     for number, statement in enumerate(every[:-1]):
-        condition = _returns_if(statement)
-        if condition is None:
+        body, condition = field(statement, "consequence"), field(statement, "condition")
+        returned = None if body is None else only(statements(body))
+        if (
+            statement.type != "if_statement"
+            or field(statement, "alternative")
+            or condition is None
+            or returned is None
+            or returned.type != "return_statement"
+        ):
             continue
         rest = every[number + 1 :]
         if any(is_call(later, "__syncthreads") for later in rest) or any(nodes(rest[0], *_NEVER)):
             return kernel
-        source = edited(kernel.text.source, [_guarded(kernel, statement, condition)])
-        state = State("cuda", source, kernel.launch)
+        source, end = kernel.text.source, kernel.text.body.end_byte - 1
+        guarded = textwrap.indent(
+            source[statement.end_byte : end].decode().strip("\n").rstrip(), "  "
+        )
+        head = f"if ({_negated(kernel, bare(condition))}) {{"
+        text = f"{head}\n{guarded}\n{indentation(statement, source)}}}\n"
+        state = State(
+            "cuda", edited(source, [Edit(statement.start_byte, end, text)]), kernel.launch
+        )
         return CudaKernel.of(state, kernel.spec) or kernel
     return kernel
 
 
-def _returns_if(statement: Node) -> Node | None:
-    """Return the condition of ``if (...) return;``."""
-    body, condition = field(statement, "consequence"), field(statement, "condition")
-    if statement.type != "if_statement" or field(statement, "alternative") or body is None:
-        return None
-    inner = statements(body)
-    returns = len(inner) == 1 and inner[0].type == "return_statement"
-    return bare(condition) if returns and condition is not None else None
-
-
-def _guarded(kernel: CudaKernel, statement: Node, condition: Node) -> Edit:
-    source, end = kernel.text.source, kernel.text.body.end_byte - 1
-    rest = source[statement.end_byte : end].decode().strip("\n").rstrip()
-    by = indentation(statement, source)
-    head = f"if ({_negated(kernel, condition)}) {{"
-    return Edit(statement.start_byte, end, f"{head}\n{textwrap.indent(rest, '  ')}\n{by}}}\n")
-
-
 def _negated(kernel: CudaKernel, condition: Node) -> str:
     """Return the opposite of a condition; a comparison is turned round only for integers (NaN)."""
-    opposite = _OPPOSITES.get(operator_of(condition))
-    left, right = field(condition, "left"), field(condition, "right")
-    denied = field(condition, "argument") if operator_of(condition) == "!" else None
+    sign = operator_of(condition)
+    denied = field(condition, "argument") if sign == "!" else None
     if denied is not None and bare(denied).type == "binary_expression":
         return text_of(denied)  # with its parentheses
-    if condition.type == "binary_expression" and left is not None and right is not None:
-        if operator_of(condition) == "||":
-            return f"{_negated(kernel, bare(left))} && {_negated(kernel, bare(right))}"
-        if opposite is not None and _is_whole(kernel, left) and _is_whole(kernel, right):
-            return f"{text_of(left)} {opposite} {text_of(right)}"
+    if (parts := sides(condition, "||")) is not None:
+        return " && ".join(_negated(kernel, bare(part)) for part in parts)
+    parts = sides(condition, *_OPPOSITES)
+    if parts is not None and all(_is_whole(kernel, part) for part in parts):
+        return f"{text_of(parts[0])} {_OPPOSITES[sign]} {text_of(parts[1])}"
     return f"!({text_of(condition)})"
 
 
 def _is_whole(kernel: CudaKernel, side: Node) -> bool:
     """Return whether an expression is surely a whole number."""
-    named = [kernel.text.variable(node) for node in nodes(side, "identifier")]
-    known = all(variable is None or _is_whole_variable(kernel, variable) for variable in named)
-    return known and kernel.polynomial(side) is not None
-
-
-def _is_whole_variable(kernel: CudaKernel, variable: Variable) -> bool:
-    deduced = variable.value if variable.type == "auto" else None
-    return variable.type in _WHOLE or (deduced is not None and _is_whole(kernel, deduced))
+    for node in nodes(side, "identifier"):
+        variable = kernel.text.variable(node)
+        deduced = variable.value if variable is not None and variable.type == "auto" else None
+        if variable is None or variable.type in _WHOLE:
+            continue
+        if deduced is None or not _is_whole(kernel, deduced):
+            return False
+    return kernel.polynomial(side) is not None
 
 
 @dataclass(frozen=True)
@@ -138,52 +126,45 @@ class ElementKernel:
     def of(cls, kernel: CudaKernel) -> ElementKernel | None:
         """Return the parts of such a kernel; None for others."""
         every = statements(kernel.text.body)
-        parts, body = _guards(every[-1]) if every else ([], None)
-        if body is None:
-            return None
-        found = [cls._compared(kernel, every[-1], part, parts, body) for part in parts]
-        return next((kernel_parts for kernel_parts in found if kernel_parts is not None), None)
-
-    @classmethod
-    def _compared(
-        cls, kernel: CudaKernel, guard: Node, compared: Node, parts: list[Node], body: Node
-    ) -> ElementKernel | None:
-        """Return the parts of a kernel whose element one of its conditions compares."""
-        left, bound = field(compared, "left"), field(compared, "right")
-        if operator_of(compared) != "<" or left is None or bound is None:
-            return None
-        variable = kernel.text.variable(left)
-        if variable is None or variable.declaration is None or variable.value is None:
-            return None
-        others = tuple(part for part in parts if part != compared)
-        later = (condition for condition in others if condition.start_byte > compared.start_byte)
-        if any(_reads_by_thread(kernel, use) for use in later):
-            return None  # the comparison may be what keeps it from reading beyond an end
-        declaration, index = variable.declaration, variable.value
-        found = cls(variable, declaration, index, guard, bound, body, others)
-        return found if found._is_alone(kernel, compared) else None
+        conditions, body = _guards(every[-1]) if every else ([], None)
+        for compared in conditions if body is not None else ():
+            parts = sides(compared, "<")
+            variable = None if parts is None else kernel.text.variable(parts[0])
+            if parts is None or body is None or variable is None:
+                continue
+            declaration, index = variable.declaration, variable.value
+            if declaration is None or index is None:
+                continue
+            others = tuple(part for part in conditions if part != compared)
+            # The comparison may be what keeps a later one from reading beyond an end.
+            later = [part for part in others if part.start_byte > compared.start_byte]
+            if any(_reads_by_thread(kernel, part) for part in later):
+                continue
+            found = cls(variable, declaration, index, every[-1], parts[1], body, others)
+            if found._is_alone(kernel, compared):
+                return found
+        return None
 
     def _is_alone(self, kernel: CudaKernel, compared: Node) -> bool:
         """Return whether threads along x differ in their element only, which only the body uses."""
-        if self.variable.scope != kernel.text.body or kernel.text.writes(self.variable):
+        text, variable = kernel.text, self.variable
+        if variable.scope != text.body or text.writes(variable) or variable.type in NARROW:
             return False
-        if self.variable.type in NARROW:
+        if kernel.polynomial(self.index) != BLOCK * kernel.block[0] + THREAD:
             return False
-        if kernel.polynomial(self.index) != _one_each(kernel):
-            return False
-        uses = kernel.text.uses[self.variable.key]
+        uses = text.uses[variable.key]
         if not all(inside(use, self.body) or inside(use, compared) for use in uses):
             return False
-        if any(list(nodes(part, "call_expression", *_CHANGES)) for part in self.others):
+        if any(any(nodes(part, "call_expression", *_CHANGES)) for part in self.others):
             return False
-        before = statements(kernel.text.body)[:-1]
+        before = statements(text.body)[:-1]
         if any(statement.type != "declaration" for statement in before):
             return False
-        if asks_for_thread(kernel.text, kernel.text.body):
+        if asks_for_thread(text, text.body) or not text.is_fixed(self.bound, self.body):
             return False
-        members = nodes(kernel.text.body, "field_expression")
-        return kernel.text.is_fixed(self.bound, self.body) and all(
-            inside(node, self.index) or not _names_thread(node) for node in members
+        return not any(
+            text_of(member) in _ALONG_X and not inside(member, self.index)
+            for member in nodes(text.body, "field_expression")
         )
 
 
@@ -210,15 +191,3 @@ def _reads_by_thread(kernel: CudaKernel, condition: Node) -> bool:
         if index.depends_on("threadIdx") or index.depends_on("blockIdx"):
             return True
     return False
-
-
-def _names_thread(member: Node) -> bool:
-    base = text_of(field(member, "argument"))
-    axis = text_of(field(member, "field"))
-    return axis == "x" and base in ("threadIdx", "gridDim", "blockIdx", "blockDim")
-
-
-def _one_each(kernel: CudaKernel) -> Polynomial:
-    x, _, _ = kernel.block
-    block = Polynomial.atom(Atom("blockIdx.x")) * Polynomial.constant(x)
-    return block + Polynomial.atom(Atom("threadIdx.x"))

@@ -30,6 +30,7 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     nodes,
     operator_of,
+    sides,
     text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import State
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
 _BANK_BYTES = 4
 _PADDINGS = (1, 4)
 """The banks that are added to a row; four of them keep its start aligned to 16 bytes."""
-_COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}
-"""The sign of right minus left, and what is added to it, so that it is zero or more."""
-_OPPOSITES = {">=": (1, -1), ">": (1, 0), "<=": (-1, -1), "<": (-1, 0)}
+_OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_SIGNS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _MASK_PLACE = {"load": 1, "store": 2}
 _DEEPEST = 20
 
@@ -60,7 +60,7 @@ class PadTailAndMask(SourceMove):
             yield TextChange.of(kernel, "guards that always hold", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
-        if edits := mask_edits(kernel):
+        if edits := _mask_edits(kernel):
             yield TextChange.of(kernel, "masks that always hold", edits)
 
 
@@ -74,18 +74,16 @@ def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
             continue
         if any(_leaves_row(kernel, access, dims) for access in accesses.of(array)):
             continue
-        is_padded = last.type == "binary_expression" and operator_of(last) == "+"
+        is_padded = sides(last, "+") is not None
         if dims[-1] * BYTES[array.type] % (32 * _BANK_BYTES) and is_padded:
             continue
         is_cast = any(access.address.width for access in accesses.of(array))
         for banks in _PADDINGS:
             by = max(banks * _BANK_BYTES // BYTES[array.type], 1)
             grown = used + size // dims[-1] * by
-            if grown > SHARED_BYTES or (is_cast and banks * _BANK_BYTES % 16):
-                continue
-            edit = Edit.after(last, f" + {by}")
-            what = f"rows of {array.name} by {by}"
-            yield TextChange.of(kernel, what, [edit])
+            if grown <= SHARED_BYTES and not (is_cast and banks * _BANK_BYTES % 16):
+                edit = Edit.after(last, f" + {by}")
+                yield TextChange.of(kernel, f"rows of {array.name} by {by}", [edit])
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
@@ -103,21 +101,17 @@ def _guard_edits(kernel: CudaKernel) -> list[Edit]:
 
     A condition must hold with any launch that another move can choose later.
     """
-    kernels = [kernel, *_launched_otherwise(kernel)]
-    found = [
+    state = State("cuda", kernel.text.source.decode(), kernel.launch)
+    kernels = [kernel] + [
+        CudaKernel(kernel.text, replace(state, launch=launch), kernel.spec, facts)
+        for _, launch in launches(state, kernel.spec)
+        if (facts := Facts.of(launch, kernel.spec)) is not None
+    ]
+    return outermost(
         edit
         for node in nodes(kernel.text.body, "if_statement", "conditional_expression")
         for edit in _unguarded(kernels, node)
-    ]
-    return outermost(found)
-
-
-def _launched_otherwise(kernel: CudaKernel) -> Iterator[CudaKernel]:
-    state = State("cuda", kernel.text.source.decode(), kernel.launch)
-    for _, launch in launches(state, kernel.spec):
-        facts = Facts.of(launch, kernel.spec)
-        if facts is not None:
-            yield CudaKernel(kernel.text, replace(state, launch=launch), kernel.spec, facts)
+    )
 
 
 def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
@@ -126,84 +120,67 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     if condition is None or kept is None:
         return []
     inner = bare(condition)
-    if node.type == "if_statement" and other is None and _hold(kernels, inner, _OPPOSITES):
+    if node.type == "if_statement" and other is None and _hold(kernels, inner, opposite=True):
         blank = "" if node.parent is not None and node.parent.type == "compound_statement" else ";"
         return [Edit.of(node, blank)]
     parts = conjuncts(inner)
-    left = [part for part in parts if not _hold(kernels, part, _COMPARISONS)]
+    left = [part for part in parts if not _hold(kernels, part)]
     if len(left) == len(parts):
         return []
     if left:
-        text = " && ".join(map(text_of, left))
-        return [Edit.of(inner, text)]
+        return [Edit.of(inner, " && ".join(map(text_of, left)))]
     ends = (node.start_byte, kept.start_byte), (kept.end_byte, node.end_byte)
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
-def _hold(kernels: list[CudaKernel], part: Node, signs: dict[str, tuple[int, int]]) -> bool:
-    return all(_holds(kernel, part, signs) for kernel in kernels)
-
-
-def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) -> bool:
+def _hold(kernels: list[CudaKernel], part: Node, *, opposite: bool = False) -> bool:
     """Return whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
-    left, right = field(part, "left"), field(part, "right")
-    if part.type != "binary_expression" or left is None or right is None:
+    sign = operator_of(part)
+    parts = sides(part, *_OPPOSITES)
+    if part.type != "binary_expression" or parts is None:
         return False
-    smaller, larger = kernel.polynomial(left), kernel.polynomial(right)
-    if operator_of(part) not in signs or smaller is None or larger is None:
-        return False
-    sign, added = signs[operator_of(part)]
-    room = (larger - smaller) * Polynomial.constant(sign) + Polynomial.constant(added)
-    # Below zero, it would matter which numbers are unsigned.
-    return all(_is_positive(kernel, part) for part in (smaller, larger, room))
+    for kernel in kernels:
+        left, right = (kernel.polynomial(side) for side in parts)
+        if left is None or right is None:
+            return False
+        room = _room(left, _OPPOSITES[sign] if opposite else sign, right)
+        # Below zero, it would matter which numbers are unsigned.
+        if not all(map(kernel.is_never_negative, (left, right, room))):
+            return False
+    return True
 
 
-def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
-    """Return whether a number is zero or more in all threads for all sets of sizes."""
-    found = [kernel.interval(number, case) for case in range(kernel.facts.cases)]
-    return all(interval is not None and interval[0] >= 0 for interval in found)
+def _room(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
+    """Return a number that is zero or more where a comparison holds."""
+    difference = right - left if sign in ("<", "<=") else left - right
+    return difference if sign in ("<=", ">=") else difference - 1
 
 
-def mask_edits(kernel: TritonFunction) -> list[Edit]:
+def _mask_edits(kernel: TritonFunction) -> list[Edit]:
     """Return the edits that leave out masks, and what stands for elements that they exclude."""
     edits = []
     for call in kernel.text.calls("load", "store"):
-        mask = _mask_of(kernel, call)
-        if mask is not None and _always_holds(kernel, mask, _DEEPEST):
-            edits += _without(kernel, call)
-    return edits
-
-
-def _mask_of(kernel: TritonFunction, call: ast.Call) -> ast.expr | None:
-    if any(isinstance(argument, ast.Starred) for argument in call.args):
-        return None
-    if any(keyword.arg is None for keyword in call.keywords):
-        return None
-    named = [keyword.value for keyword in call.keywords if keyword.arg == "mask"]
-    place = _MASK_PLACE[kernel.text.called(call)]
-    return named[0] if named else call.args[place] if len(call.args) > place else None
-
-
-def _without(kernel: TritonFunction, call: ast.Call) -> list[Edit]:
-    """Return the edit of a call to its other arguments, each as it is written."""
-    place = _MASK_PLACE[kernel.text.called(call)]
-    gone = [*call.args[place:], *(k.value for k in call.keywords if k.arg in ("mask", "other"))]
-    kept = [argument for argument in call.args if argument not in gone]
-    parts = [kernel.text.text(argument) for argument in kept]
-    parts += [
-        f"{keyword.arg}={kernel.text.operand(keyword.value)}"
-        for keyword in call.keywords
-        if keyword.arg not in ("mask", "other")
-    ]
-    return [Edit(*kernel.text.arguments_span(call), ", ".join(parts))]
+        if any(isinstance(argument, ast.Starred) for argument in call.args):
+            continue
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        place = _MASK_PLACE[kernel.text.called(call)]
+        mask = named.get("mask") or next(iter(call.args[place:]), None)
+        if None in named or mask is None or not _always_holds(kernel, mask, _DEEPEST):
+            continue
+        kept = [kernel.text.text(argument) for argument in call.args[:place]]
+        kept += [
+            f"{name}={kernel.text.operand(value)}"
+            for name, value in named.items()
+            if name not in ("mask", "other")
+        ]
+        edits.append(Edit(*kernel.text.arguments_span(call), ", ".join(kept)))
+    return outermost(edits)
 
 
 def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
     if depth == 0:
         return False
     match mask:
-        case ast.Constant(value=None):
-            return False
         case ast.Name(id=name):
             value = kernel.text.definition(name)
             return value is not None and _always_holds(kernel, value, depth - 1)
@@ -213,25 +190,9 @@ def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
             return all(_always_holds(kernel, part, depth - 1) for part in values)
         case ast.Subscript(value=value):
             return _always_holds(kernel, value, depth - 1)
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _compares(kernel, left, op, right)
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _SIGNS:
+            ends = kernel.polynomial(left), kernel.polynomial(right)
+            if ends[0] is None or ends[1] is None:
+                return False
+            return kernel.is_never_negative(_room(ends[0], _SIGNS[type(op)], ends[1]))
     return False
-
-
-def _compares(kernel: TritonFunction, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
-    smaller, larger = kernel.polynomial(left), kernel.polynomial(right)
-    if smaller is None or larger is None:
-        return False
-    match op:
-        case ast.Lt():
-            room = larger - smaller - Polynomial.constant(1)
-        case ast.LtE():
-            room = larger - smaller
-        case ast.Gt():
-            room = smaller - larger - Polynomial.constant(1)
-        case ast.GtE():
-            room = smaller - larger
-        case _:
-            return False
-    found = [kernel.interval(room, case) for case in range(kernel.facts.cases)]
-    return all(interval is not None and interval[0] >= 0 for interval in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -17,11 +17,13 @@ from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
     called,
-    field,
+    expression_in,
     indentation,
     inside,
+    is_zero,
     nodes,
-    operator_of,
+    only,
+    sides,
     start_of,
     statements,
     text_of,
@@ -35,36 +37,33 @@ if TYPE_CHECKING:
 _MAXIMA = ("fmaxf", "max", "fmax")
 _EXPONENTIALS = ("expf", "__expf", "exp")
 _LEAST = "-3.402823466e+38f"
-_Found = tuple[str, ast.expr]
-"""The name of a maximum or sum, and the block that it is formed of."""
+_LEAST_BEGINNINGS = ("-3.4", "-1e3", "-1e20")
+"""How numbers begin that are taken for the least one."""
 
 
 @dataclass(frozen=True)
-class _Maximum:
-    """``m = fmaxf(m, element)`` in a loop."""
+class _Reduction:
+    """``m = fmaxf(m, element)`` or ``s += expf(element - maximum)`` in a loop.
+
+    Attributes:
+        loop: the loop.
+        variable: the maximum or the sum.
+        element: the element in a turn of the loop.
+        function: the function that is called.
+        maximum: what is subtracted for a sum; None for a maximum.
+    """
 
     loop: CountedLoop
     variable: Variable
     element: Node
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """``s += expf(element - maximum)`` in a loop."""
-
-    loop: CountedLoop
-    variable: Variable
-    element: Node
-    maximum: Node
     function: str
+    maximum: Node | None = None
 
 
 def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
     """Yield kernels that scale a thread's sum whenever its maximum grows, and at the end."""
-    maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
-    sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
-    for maximum in maxima:
-        for total in sums:
+    for maximum in _reductions(kernel, "="):
+        for total in _reductions(kernel, "+="):
             if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
                 yield TextChange.of(
@@ -72,80 +71,52 @@ def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
                 )
 
 
-def _only_assignment(loop: CountedLoop) -> Node | None:
-    inner = statements(loop.body)
-    if len(inner) != 1 or inner[0].type != "expression_statement":
-        return None
-    found = inner[0].named_children[0] if inner[0].named_children else None
-    return found if found is not None and found.type == "assignment_expression" else None
+def _reductions(kernel: CudaKernel, operator: str) -> Iterator[_Reduction]:
+    """Yield the loops that only form a maximum (``=``) or a sum (``+=``)."""
+    for loop in kernel.text.loops:
+        statement = only(statements(loop.body))
+        parts = None if statement is None else sides(expression_in(statement), operator)
+        variable = None if parts is None else kernel.text.variable(parts[0])
+        if parts is None or variable is None or variable.type != "float":
+            continue
+        call = bare(parts[1])
+        arguments, function = arguments_of(call), called(call)
+        others = [n for n in arguments if kernel.text.variable(bare(n)) != variable]
+        other = only(others)
+        if other is None or variable.dims or variable.pointer:
+            continue
+        if operator == "=" and function in _MAXIMA and len(arguments) == 2:
+            yield _Reduction(loop, variable, other, function)
+        elif operator == "+=" and function in _EXPONENTIALS and is_zero(variable.value):
+            difference = sides(bare(other), "-")
+            if difference is not None and len(arguments) == 1:
+                yield _Reduction(loop, variable, difference[0], function, difference[1])
 
 
-def _maximum(kernel: CudaKernel, loop: CountedLoop) -> _Maximum | None:
-    node = _only_assignment(loop)
-    left, right = field(node, "left"), field(node, "right")
-    if node is None or operator_of(node) != "=" or left is None or right is None:
-        return None
-    variable, arguments = kernel.text.variable(left), arguments_of(bare(right))
-    if called(bare(right)) not in _MAXIMA or len(arguments) != 2 or variable is None:
-        return None
-    if variable.type != "float" or variable.dims or variable.pointer:
-        return None
-    others = [
-        argument for argument in arguments if kernel.text.variable(bare(argument)) != variable
-    ]
-    return _Maximum(loop, variable, others[0]) if len(others) == 1 else None
-
-
-def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
-    node = _only_assignment(loop)
-    left, right = field(node, "left"), field(node, "right")
-    if node is None or operator_of(node) != "+=" or left is None or right is None:
-        return None
-    variable, arguments = kernel.text.variable(left), arguments_of(bare(right))
-    if called(bare(right)) not in _EXPONENTIALS or len(arguments) != 1 or variable is None:
-        return None
-    difference = bare(arguments[0])
-    element, maximum = field(difference, "left"), field(difference, "right")
-    if operator_of(difference) != "-" or element is None or maximum is None:
-        return None
-    zero = text_of(variable.value).rstrip("fF") in ("0", "0.", "0.0")
-    if variable.type != "float" or variable.dims or variable.pointer or not zero:
-        return None
-    return _Sum(loop, variable, element, maximum, called(bare(right)))
-
-
-def _belong_together(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
+def _belong_together(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> bool:
     """Return whether two loops have the same elements, and nothing between them matters."""
     text, first, second = kernel.text, maximum.loop, total.loop
-    if first.node.parent != second.node.parent or first.node.end_byte > second.node.start_byte:
+    around = first.node.parent
+    if around != second.node.parent or first.node.end_byte > second.node.start_byte:
         return False
     if any(start_of(loop.node) != loop.node.start_byte for loop in (first, second)):
         return False
-    if first.node.parent is None or first.node.parent.type != "compound_statement":
+    if around is None or around.type != "compound_statement":
         return False
     heads = [
-        [kernel.polynomial(n) if n is not None else None for n in (o.start, o.bound, o.step)]
-        for o in (first, second)
+        [kernel.polynomial(loop.start), kernel.polynomial(loop.bound), kernel.step_of(loop)]
+        for loop in (first, second)
     ]
-    if (
-        heads[0] != heads[1]
-        or None in heads[0][:2]
-        or (first.step is None) != (second.step is None)
-    ):
+    if heads[0] != heads[1] or None in heads[0][:2]:
         return False
     if _tokens(maximum.element, first) != _tokens(total.element, second):
         return False
     writes = text.writes(total.variable)
     before = [n for n in writes if n.start_byte < second.node.start_byte]
-    if before or not text.is_fixed(total.maximum, second.node):
+    if before or total.maximum is None or not text.is_fixed(total.maximum, second.node):
         return False
     started = [n for n in text.writes(maximum.variable) if n.start_byte < first.node.start_byte]
     return not started and maximum.variable.value is not None and _stays(kernel, maximum, total)
-
-
-def _is_least(variable: Variable) -> bool:
-    text = text_of(variable.value)
-    return text in ("-INFINITY", "-FLT_MAX") or text.startswith(("-3.4", "-1e3", "-1e20"))
 
 
 def _tokens(node: Node, loop: CountedLoop) -> list[str]:
@@ -154,7 +125,7 @@ def _tokens(node: Node, loop: CountedLoop) -> list[str]:
     return ["#" if word == loop.variable.name else word for word in words]
 
 
-def _stays(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
+def _stays(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> bool:
     """Return whether nothing is stored between the loops that their elements depend on."""
     begin, end = maximum.loop.node.start_byte, total.loop.node.end_byte
     for node in nodes(maximum.element, "identifier"):
@@ -170,7 +141,7 @@ def _stays(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
     return True
 
 
-def _fused(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> list[Edit]:
+def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[Edit]:
     source, first, second = kernel.text.source, maximum.loop.node, total.loop.node
     by = indentation(first, source)
     own = kernel.fresh(f"{total.variable.name}_online")
@@ -178,7 +149,9 @@ def _fused(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> list[Edit]:
     head = source[first.start_byte : maximum.loop.body.start_byte].decode().rstrip()
     function = total.function
     grown = [f"{own} *= {function}({most} - {element});", f"{most} = {element};"]
-    largest = most if _is_least(maximum.variable) else f"fmaxf({maximum.variable.name}, {most})"
+    before = text_of(maximum.variable.value)
+    is_least = before in ("-INFINITY", "-FLT_MAX") or before.startswith(_LEAST_BEGINNINGS)
+    largest = most if is_least else f"fmaxf({maximum.variable.name}, {most})"
     lines = [
         f"float {most} = {_LEAST};",
         f"float {own} = 0.0f;",
@@ -203,60 +176,51 @@ def fused_loops(kernel: TritonFunction) -> Iterator[TextChange]:
     """Yield functions that scale the sum whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
-    for number, (first_loop, second_loop) in enumerate(pairwise(outer), start=1):
-        between = body[body.index(first_loop.node) + 1 : body.index(second_loop.node)]
-        edits = _triton_fused(kernel, first_loop, second_loop, between)
-        if edits:
+    for number, (first, second) in enumerate(pairwise(outer), start=1):
+        if edits := _triton_fused(kernel, first, second):
             yield TextChange.of(kernel, f"online sum in loop {number}", edits)
 
 
-def _triton_fused(
-    kernel: TritonFunction,
-    first_loop: RangeLoop,
-    second_loop: RangeLoop,
-    between: Sequence[ast.stmt],
-) -> list[Edit]:
-    text = kernel.text
-    maximum, total = (
-        _triton_maximum(kernel, first_loop.node.body[-1]),
-        _triton_sum(kernel, second_loop.node.body[-1]),
-    )
-    if maximum is None or total is None or not _are_alike(first_loop, second_loop):
+def _triton_fused(kernel: TritonFunction, first: RangeLoop, second: RangeLoop) -> list[Edit]:
+    text, body = kernel.text, kernel.text.function.body
+    last = first.node.body[-1]
+    maximum, total = _triton_maximum(kernel, last), _triton_sum(kernel, second.node.body[-1])
+    if maximum is None or total is None or second.node.orelse:
+        return []
+    heads = [
+        (loop.name, ast.dump(loop.call), [ast.dump(node) for node in loop.node.body[:-1]])
+        for loop in (first, second)
+    ]
+    if heads[0] != heads[1] or not all(isinstance(node, ast.Assign) for node in first.node.body):
         return []
     most, block, sum_, elements, largest = *maximum, *total
-    starts = [statement for statement in between if _is_zero(statement, sum_)]
+    start = only(body[body.index(first.node) + 1 : body.index(second.node)])
+    match start:
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant(value=0)):
+            is_start = target == sum_
+        case _:
+            is_start = False
     changed = any(len(text.assignments.get(name, [])) != 2 for name in (most, sum_))
-    if changed or len(between) != len(starts) or len(starts) != 1 or largest != most:
+    if changed or start is None or not is_start or largest != most:
         return []
     if ast.dump(block) != ast.dump(elements):
         return []
-    tl, higher, last = text.language, text.fresh("higher"), first_loop.node.body[-1]
+    tl, higher = text.language, text.fresh("higher")
     grown = f"{text.operand(elements)} - {higher}"
     lines = (
         f"{higher} = {tl}.maximum({most}, {tl}.max({text.text(block)}, axis=0))",
         f"{sum_} = {sum_} * {tl}.exp({most} - {higher}) + {tl}.sum({tl}.exp({grown}), axis=0)",
         f"{most} = {higher}",
     )
-    by = f"\n{' ' * last.col_offset}"
     return [
-        text.inserted_before(first_loop.node, text.text(starts[0])),
-        text.removed(starts[0]),
-        Edit(*text.span(last), by.join(lines)),
-        text.removed(second_loop.node),
+        text.inserted_before(first.node, text.text(start)),
+        text.removed(start),
+        text.replaced(last, f"\n{' ' * last.col_offset}".join(lines)),
+        text.removed(second.node),
     ]
 
 
-def _are_alike(first_loop: RangeLoop, second_loop: RangeLoop) -> bool:
-    """Return whether both loops have the same elements."""
-    heads = [(loop.name, ast.dump(loop.call)) for loop in (first_loop, second_loop)]
-    setups = [
-        [ast.dump(node) for node in loop.node.body[:-1]] for loop in (first_loop, second_loop)
-    ]
-    plain = all(isinstance(node, ast.Assign) for node in first_loop.node.body)
-    return heads[0] == heads[1] and setups[0] == setups[1] and plain and not second_loop.node.orelse
-
-
-def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | None:
+def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.expr] | None:
     """Return the parts of ``m = maximum(m, max(block, axis=0))``."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[left, right]) as call):
@@ -289,10 +253,3 @@ def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr 
         return None
     axes = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
     return node.args[0] if all(ast.dump(axis) == "Constant(value=0)" for axis in axes) else None
-
-
-def _is_zero(statement: ast.stmt, name: str) -> bool:
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant(value=0)):
-            return target == name
-    return False

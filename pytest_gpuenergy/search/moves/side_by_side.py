@@ -8,8 +8,7 @@ as a vector.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
@@ -68,10 +67,19 @@ def work_side_by_side(
     Returns:
         The work; None if elements are not apart, or no vector is loaded.
     """
-    lanes = Lanes.of(kernel, accesses, variable, body)
-    if lanes is None or not any(nodes(body, "for_statement")):
+    if any(nodes(body, *_STOPS)) or _is_left(body) or meets_others(kernel, body):
         return None
-    work = _SideBySide(lanes, accesses, width)
+    if not any(nodes(body, "for_statement")):
+        return None
+    if any(access.use == "atomic" for access in accesses.within(body)):
+        return None
+    if any(_is_changed(kernel, accesses, other, body) for other in kernel.text.variables):
+        return None
+    loops = _common_loops(kernel, variable, body)
+    own = _arrays_for_lanes(kernel, variable, body, loops)
+    if own is None:
+        return None
+    work = _SideBySide(kernel, accesses, (variable, body), width, loops, own)
     lines = work.block(body)
     if not any(row.loaded for row in work.rows):
         return None
@@ -79,67 +87,41 @@ def work_side_by_side(
     return VectorWork(work.first, work.checks(), lines, tail)
 
 
-@dataclass(frozen=True)
-class Lanes:
-    """A statement that each thread does for an element of its own, independently.
+def _arrays_for_lanes(
+    kernel: CudaKernel, variable: Variable, body: Node, loops: Mapping[int, CountedLoop]
+) -> dict[int, str] | None:
+    """Return the names of arrays for the variables of each element, by their key; None if unclear.
 
-    Attributes:
-        kernel: the kernel with the statement.
-        variable: the element's number, which the statement does not change.
+    Args:
+        kernel: the kernel.
+        variable: the element's number.
         body: the statement.
-        loops: the loops in the statement that run alike for all elements, by the id of their node.
-        own: the names of arrays for the variables that each element needs for itself, by their key.
+        loops: the loops that run alike for all elements.
     """
-
-    kernel: CudaKernel
-    variable: Variable
-    body: Node
-    loops: dict[int, CountedLoop]
-    own: dict[int, str]
-
-    @classmethod
-    def of(
-        cls, kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node
-    ) -> Lanes | None:
-        """Return the lanes; None if elements are not apart, or the statement is not understood."""
-        if any(nodes(body, *_STOPS)) or is_left(body) or meets_others(kernel, body):
+    own: dict[int, str] = {}
+    levels = [body, *(loop.body for loop in loops.values())]
+    for declaration in nodes(body, "declaration"):
+        qualifiers = _qualifiers(declaration)
+        if declaration.parent not in levels or "constexpr" in qualifiers:
+            continue
+        declared = [v for v in kernel.text.variables if inside(v.node, declaration)]
+        if (
+            len(declared) != len(declaration.children_by_field_name("declarator"))
+            or not qualifiers <= {"const"}
+            or not all(_can_be_array(kernel, v, variable, body) for v in declared)
+        ):
             return None
-        if any(access.use == "atomic" for access in accesses.within(body)):
-            return None
-        if any(_is_changed(kernel, accesses, other, body) for other in kernel.text.variables):
-            return None
-        loops = _common_loops(kernel, variable, body)
-        levels = [body, *(loop.body for loop in loops.values())]
-        declarations = [n for n in nodes(body, "declaration") if n.parent in levels]
-        own: dict[int, str] = {}
-        for declaration in declarations:
-            if is_constant(declaration):
-                continue
-            declared = [v for v in kernel.text.variables if inside(v.node, declaration)]
-            if (
-                len(declared) != len(declaration.children_by_field_name("declarator"))
-                or not _qualifiers(declaration) <= {"const", "constexpr"}
-                or not all(_can_be_array(kernel, v, variable, body) for v in declared)
-            ):
-                return None
-            own |= {v.key: kernel.fresh(f"{v.name}_lanes") for v in declared}
-        if len(set(own.values())) < len(own):
-            return None
-        return cls(kernel, variable, body, loops, own)
+        own |= {v.key: kernel.fresh(f"{v.name}_lanes") for v in declared}
+    return own if len(set(own.values())) == len(own) else None
 
 
-def is_left(body: Node) -> bool:
+def _is_left(body: Node) -> bool:
     """Return whether something in a loop's body ends the loop early, or skips a part of it."""
     for node in nodes(body, *_LEAVES):
         around = [n for n in ancestors(node) if n.type in (*_LOOPS, "switch_statement")]
         if not any(n != body and inside(n, body) for n in around):
             return True
     return False
-
-
-def is_constant(declaration: Node) -> bool:
-    """Return whether a declaration states a constant of the text."""
-    return "constexpr" in _qualifiers(declaration)
 
 
 def _qualifiers(declaration: Node) -> set[str]:
@@ -171,7 +153,7 @@ def _common_loops(kernel: CudaKernel, element: Variable, body: Node) -> dict[int
     known = {loop.node.id for loop in kernel.text.loops}
     found: dict[int, CountedLoop] = {}
     for loop in kernel.text.loops:
-        if not inside(loop.node, body) or is_left(loop.body):
+        if not inside(loop.node, body) or _is_left(loop.body):
             continue
         around = [n for n in ancestors(loop.node) if inside(n, body)]
         levels = [n for n in around if n.type != "compound_statement"]
@@ -202,22 +184,39 @@ def _is_common(
 class _SideBySide:
     """The lines of a statement that is done for ``width`` elements side by side.
 
+    Args:
+        kernel: the kernel with the statement.
+        accesses: the accesses of the kernel.
+        element: the variable that numbers the elements, and the statement.
+        width: the number of elements.
+        loops: the loops in the statement that run alike for all elements, by the id of their node.
+        own: the names of arrays for the variables that each element needs for itself, by their key.
+
     Attributes:
         first: the name of the first element's number.
         rows: the rows of elements that the lines use.
     """
 
-    def __init__(self, lanes: Lanes, accesses: Accesses, width: int) -> None:
-        name = lanes.variable.name
-        self.first = lanes.kernel.fresh(f"{name}_first")
+    def __init__(
+        self,
+        kernel: CudaKernel,
+        accesses: Accesses,
+        element: tuple[Variable, Node],
+        width: int,
+        loops: Mapping[int, CountedLoop],
+        own: Mapping[int, str],
+    ) -> None:
+        self._variable, self._body = element
+        self.first = kernel.fresh(f"{self._variable.name}_first")
         self.rows: list[VectorRow] = []
-        self._lane = lanes.kernel.fresh(f"{name}_lane")
-        self._lanes = lanes
-        self._kernel = lanes.kernel
-        self._text = lanes.kernel.text
+        self._lane = kernel.fresh(f"{self._variable.name}_lane")
+        self._kernel = kernel
+        self._text = kernel.text
         self._accesses = accesses
         self._width = width
-        self._number = element_number(lanes.kernel, lanes.variable)
+        self._loops = loops
+        self._own = own
+        self._number = element_number(kernel, self._variable)
 
     def checks(self) -> list[str]:
         """Return the conditions under which all rows are aligned."""
@@ -234,11 +233,11 @@ class _SideBySide:
     def block(self, block: Node) -> list[str]:
         """Return the lines of a block that elements go through together."""
         every = statements(block)
-        rows = self._add_rows((s for s in every if s.id not in self._lanes.loops), block)
+        rows = self._add_rows((s for s in every if s.id not in self._loops), block)
         lines = [line for row in rows for line in row.declared()]
         waiting: list[Node] = []
         for statement in every:
-            loop = self._lanes.loops.get(statement.id)
+            loop = self._loops.get(statement.id)
             if loop is None:
                 waiting.append(statement)
                 continue
@@ -253,15 +252,15 @@ class _SideBySide:
 
     def _add_rows(self, some: Iterable[Node], level: Node) -> list[VectorRow]:
         """Add and return the rows of accesses that statements of a block make in any case."""
-        loops = [around for around in self._lanes.loops.values() if inside(level, around.body)]
+        loops = [around for around in self._loops.values() if inside(level, around.body)]
         names = {loop.variable.key: loop.variable.name for loop in loops}
-        names[self._lanes.variable.key] = self.first
+        names[self._variable.key] = self.first
         begin, fixed = len(self.rows), self._accesses.read_only()
         for statement in some:
             for access in self._accesses.within(statement):
                 known = access.root in fixed or self._is_only_store(access, statement)
                 base = self._base(access) if known else None
-                place = outside_of(self._kernel, self._lanes.body, access.place, names)
+                place = outside_of(self._kernel, self._body, access.place, names)
                 if base is None or place is None or not is_always(access.node, statement):
                     continue
                 name = f"{access.root.name}_row"
@@ -292,7 +291,7 @@ class _SideBySide:
 
     def _base(self, access: Access) -> Polynomial | None:
         """Return the place without the element's number; None if the elements form no row."""
-        base = base_of(access, self._lanes.variable, self._number)
+        base = base_of(access, self._variable, self._number)
         if base is None or vector_of(access.root.type, self._width) is None:
             return None
         if any(base.depends_on(axis) and self._number.depends_on(axis) for axis in _AXES):
@@ -310,7 +309,7 @@ class _SideBySide:
                 inner += block_of("", inner_lines(self._rewritten(statement, rows)))
             elif statement.type != "declaration":
                 inner += inner_lines(self._rewritten(statement, rows))
-            elif is_constant(statement):
+            elif "constexpr" in _qualifiers(statement):
                 declared.append(text_of(statement))
             else:
                 for variable in self._text.variables:
@@ -320,7 +319,7 @@ class _SideBySide:
                         inner += first_value
         if not inner:
             return declared
-        name, kind = self._lanes.variable.name, self._lanes.variable.type
+        name, kind = self._variable.name, self._variable.type
         number = f"const {kind} {name} = {self.first} + {self._lane};"
         is_named = re.search(rf"\b{name}\b", "\n".join(inner))
         head = f"for (int {self._lane} = 0; {self._lane} < {self._width}; ++{self._lane})"
@@ -331,7 +330,7 @@ class _SideBySide:
     def _array(self, variable: Variable, rows: list[VectorRow]) -> tuple[str, list[str]]:
         """Return the array for a variable of each element, and the lines with its first value."""
         dims = "".join(f"[{text_of(size)}]" for size in variable.dims)
-        name, value = self._lanes.own[variable.key], variable.value
+        name, value = self._own[variable.key], variable.value
         declared = f"{variable.type} {name}[{self._width}]{dims}"
         if value is None:
             return f"{declared};", []
@@ -349,7 +348,7 @@ class _SideBySide:
             for edit in element_edits(row.accesses[0], f"{row.name}[{self._lane}]")
         ]
         taken = list(edits)
-        for key, name in self._lanes.own.items():
+        for key, name in self._own.items():
             for use in self._text.uses[key]:
                 within = any(e.begin <= use.start_byte and use.end_byte <= e.end for e in taken)
                 if inside(use, node) and not within:

@@ -14,7 +14,7 @@ from pytest_gpuenergy.search.analysis.accesses import (
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.analysis.cuda_kernel import WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
@@ -25,12 +25,14 @@ from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
     called,
-    field,
+    expression_in,
     indentation,
     inside,
     is_call,
+    is_zero,
     nodes,
-    operator_of,
+    only,
+    sides,
     start_of,
     statements,
     text_of,
@@ -50,7 +52,6 @@ _WIDENED = {
     "nv_bfloat16": "__bfloat162float",
 }
 _SIDE = 16
-_WARP = 32
 _ROW_MULTIPLE = 8
 """``wmma`` takes rows of a multiple of this many elements (CUDA C++ Programming Guide)."""
 
@@ -67,7 +68,13 @@ class SwitchToMmaOrWgmma(SourceMove):
     relieves = frozenset({"compute", "smem"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
-        yield from tensor_core_products(kernel)
+        accesses = Accesses(kernel)
+        found = [p for loop in kernel.text.loops if (p := _product(kernel, accesses, loop))]
+        product, used = only(found), shared_bytes(kernel)
+        if product is None or used is None or any(nodes(kernel.text.body, "return_statement")):
+            return
+        if used + 4 * product.rows * product.width <= SHARED_BYTES:
+            yield TextChange.of(kernel, f"wmma for {product.total.name}", _edits(kernel, product))
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         ends = [call.args[-1:] for call in kernel.text.calls("arange")]
@@ -98,7 +105,12 @@ def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
     if dtype not in _NARROW and not (dtype == "float32" and kernel.spec.tensor_cores):
         return None
     tl = kernel.text.language
-    operands = [f"{name}.to({tl}.{dtype})" if _is_cast(kernel, name) else name for name in known]
+    operands = [
+        name
+        if kernel.text.definition(name) is _loaded(kernel, name)
+        else f"{name}.to({tl}.{dtype})"
+        for name in known
+    ]
     return kernel.text.replaced(call, f"{tl}.dot({', '.join(operands)})")
 
 
@@ -116,6 +128,7 @@ def _expanded(node: ast.expr, place: int) -> str | None:
 
 
 def _loaded(kernel: TritonFunction, name: str) -> ast.Call | None:
+    """Return the load that a block comes from, with or without a conversion."""
     value = kernel.text.definition(name)
     match value:
         case ast.Call(func=ast.Attribute(value=inner, attr="to")):
@@ -123,18 +136,13 @@ def _loaded(kernel: TritonFunction, name: str) -> ast.Call | None:
     return value if isinstance(value, ast.Call) and kernel.text.called(value) == "load" else None
 
 
-def _is_cast(kernel: TritonFunction, name: str) -> bool:
-    return kernel.text.definition(name) is not _loaded(kernel, name)
-
-
 def _dtype(kernel: TritonFunction, name: str) -> str | None:
     """Return the type of the tensor that a block is loaded from."""
     load = _loaded(kernel, name)
     if load is None or not load.args:
         return None
-    pointers = _pointers(kernel, load.args[0], 10)
-    found = {kernel.tensors[pointer].dtype for pointer in pointers}
-    return found.pop() if len(pointers) == 1 else None
+    pointer = only(list(_pointers(kernel, load.args[0], 10)))
+    return None if pointer is None else kernel.tensors[pointer].dtype
 
 
 def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
@@ -172,76 +180,46 @@ class _Product:
     width: int
 
 
-def tensor_core_products(kernel: CudaKernel) -> Iterator[TextChange]:
-    """Yield a kernel whose only product of tiles is made by tensor cores."""
-    accesses = Accesses(kernel)
-    found = [p for loop in kernel.text.loops if (p := _product(kernel, accesses, loop))]
-    if len(found) != 1 or any(nodes(kernel.text.body, "return_statement")):
-        return
-    product, used = found[0], shared_bytes(kernel)
-    if used is None or used + 4 * product.rows * product.width > SHARED_BYTES:
-        return
-    yield TextChange.of(kernel, f"wmma for {product.total.name}", _edits(kernel, product))
-
-
 def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Product | None:
-    inner = statements(loop.body)
-    node = inner[0].named_children[0] if len(inner) == 1 and inner[0].named_children else None
-    left, right = field(node, "left"), field(node, "right")
+    """Return the product that a loop adds up, an element for each thread."""
+    statement = only(statements(loop.body))
+    parts = None if statement is None else sides(expression_in(statement), "+=")
+    factors = None if parts is None else sides(bare(parts[1]), "*")
+    if parts is None or factors is None or loop.step is not None:
+        return None
+    total = kernel.text.variable(parts[0])
+    left, right = (_widened(accesses, bare(factor)) for factor in factors)
     depth, start = kernel.polynomial(loop.bound), kernel.polynomial(loop.start)
-    if node is None or operator_of(node) != "+=" or left is None or right is None:
+    if total is None or left is None or right is None or left.root.type != right.root.type:
         return None
-    total, pair = kernel.text.variable(left), _factors(accesses, bare(right))
-    if total is None or pair is None or loop.step is not None or depth is None or start is None:
-        return None
+    rows, columns = (Polynomial.atom(Atom(f"threadIdx.{axis}")) for axis in "yx")
+    turn = loop.variable.number
+    places = [list(map(kernel.polynomial, access.address.subscripts)) for access in (left, right)]
     x, y, z = kernel.block
-    a, b = (access.root for access in pair)
-    if z != 1 or start.value != 0 or not _is_by_thread(kernel, pair, loop):
+    if z != 1 or places != [[rows, turn], [turn, columns]]:
         return None
-    depths = depth.value or 0
-    if any(size % _SIDE or not size for size in (x, y, depths)):
+    if depth is None or depth.value is None or start is None or start.value != 0:
         return None
-    if not (_has_shape(kernel, a, y, depths) and _has_shape(kernel, b, depths, x)):
+    a, b, outer = left.root, right.root, _outermost_loop(kernel, loop)
+    if any(size % _SIDE or not size for size in (x, y, depth.value)):
         return None
-    outer = _outermost_loop(kernel, loop)
+    if not (_has_shape(kernel, a, y, depth.value) and _has_shape(kernel, b, depth.value, x)):
+        return None
     if outer is None or not _is_sum(kernel, total, outer) or not _is_between_barriers(loop):
         return None
     width = (dims_of(kernel, b) or (0, 0))[1]
     return _Product(loop, outer, total, a, b, y, width)
 
 
-def _factors(accesses: Accesses, product: Node) -> tuple[Access, Access] | None:
-    left, right = field(product, "left"), field(product, "right")
-    if operator_of(product) != "*" or left is None or right is None:
-        return None
-    found = [_widened(accesses, bare(side)) for side in (left, right)]
-    left_factor, right_factor = found
-    if left_factor is None or right_factor is None:
-        return None
-    same = left_factor.root.type == right_factor.root.type
-    return (left_factor, right_factor) if same else None
-
-
 def _widened(accesses: Accesses, node: Node) -> Access | None:
     """Return the element that is converted to single precision."""
-    arguments = arguments_of(node)
-    if len(arguments) != 1:
+    argument = only(arguments_of(node))
+    if argument is None:
         return None
-    own = [access for access in accesses.within(node) if access.node == bare(arguments[0])]
-    if len(own) != 1 or not own[0].root.shared or own[0].root.key in accesses.unclear:
+    own = only([access for access in accesses.within(node) if access.node == bare(argument)])
+    if own is None or not own.root.shared or own.root.key in accesses.unclear:
         return None
-    return own[0] if called(node) == _WIDENED.get(own[0].root.type) else None
-
-
-def _is_by_thread(kernel: CudaKernel, pair: tuple[Access, Access], loop: CountedLoop) -> bool:
-    if any(len(access.address.subscripts) != 2 for access in pair):
-        return False
-    atom = Atom(loop.variable.name, frozenset([loop.variable.key]))
-    by = [Polynomial.atom(Atom(f"threadIdx.{axis}")) for axis in "yx"]
-    places = [
-        kernel.polynomial(subscript) for access in pair for subscript in access.address.subscripts
-    ]
-    return places == [by[0], Polynomial.atom(atom), Polynomial.atom(atom), by[1]]
+    return own if called(node) == _WIDENED.get(own.root.type) else None
 
 
 def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> bool:
@@ -275,12 +253,11 @@ def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
 
 def _is_sum(kernel: CudaKernel, total: Variable, outer: Node) -> bool:
     """Return whether a variable starts at zero, is only added to in a loop, and read after it."""
-    zero = text_of(total.value).rstrip("fF") in ("0", "0.", "0.0")
-    if total.type != "float" or not zero or total.scope != kernel.text.body:
+    if total.type != "float" or not is_zero(total.value) or total.scope != kernel.text.body:
         return False
-    inner = [use for use in kernel.text.uses[total.key] if inside(use, outer)]
-    others = [use for use in kernel.text.uses[total.key] if not inside(use, outer)]
-    return len(inner) == 1 and all(use.start_byte > outer.end_byte for use in others)
+    uses = kernel.text.uses[total.key]
+    others = [use for use in uses if not inside(use, outer)]
+    return len(others) == len(uses) - 1 and all(u.start_byte > outer.end_byte for u in others)
 
 
 def _is_between_barriers(loop: CountedLoop) -> bool:
@@ -290,25 +267,35 @@ def _is_between_barriers(loop: CountedLoop) -> bool:
         return False
     at = around.index(loop.node)
     neighbours = around[at - 1 : at] + around[at + 1 : at + 2]
-    return len(neighbours) == 2 and all(
-        is_call(neighbour, "__syncthreads") for neighbour in neighbours
-    )
+    return len(neighbours) == 2 and all(is_call(n, "__syncthreads") for n in neighbours)
 
 
 def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
-    source, total = kernel.text.source, product.total
+    source, total, loop = kernel.text.source, product.total, product.loop
     tile, block = kernel.fresh(f"{total.name}_tile"), kernel.fresh(f"{total.name}_block")
+    a, b = (kernel.fresh(f"{array.name}_tile") for array in (product.a, product.b))
     warp, step = kernel.fresh("warp"), kernel.fresh("step")
     row = f"{warp} / (blockDim.x / {_SIDE}) * {_SIDE}"
     column = f"{warp} % (blockDim.x / {_SIDE}) * {_SIDE}"
     works = f"if ({warp} < blockDim.x * blockDim.y / {_SIDE**2})"
     rows, width = text_of(product.a.dims[0]), text_of(product.b.dims[1])
     first = statements(kernel.text.body)[0]
+    kind, load = product.a.type, "nvcuda::wmma::load_matrix_sync"
     start = [
-        f"const unsigned {warp} = (threadIdx.x + threadIdx.y * blockDim.x) / {_WARP};",
+        f"const unsigned {warp} = (threadIdx.x + threadIdx.y * blockDim.x) / {WARP};",
         f"{_fragment('accumulator', 'float')} {tile};",
         f"nvcuda::wmma::fill_fragment({tile}, 0.0f);",
     ]
+    steps = block_of(
+        f"for (int {step} = 0; {step} < {text_of(loop.bound)}; {step} += {_SIDE})",
+        [
+            f"{_fragment('matrix_a', kind, rows=True)} {a};",
+            f"{_fragment('matrix_b', kind, rows=True)} {b};",
+            f"{load}({a}, &{product.a.name}[{row}][{step}], {text_of(product.a.dims[1])});",
+            f"{load}({b}, &{product.b.name}[{step}][{column}], {width});",
+            f"nvcuda::wmma::mma_sync({tile}, {a}, {b}, {tile});",
+        ],
+    )
     end = [
         f"__shared__ alignas(32) float {block}[{rows}][{width}];",
         f"{works} nvcuda::wmma::store_matrix_sync(&{block}[{row}][{column}], {tile}, "
@@ -316,45 +303,22 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         "__syncthreads();",
         f"{total.name} = {block}[threadIdx.y][threadIdx.x];",
     ]
-    by = indentation(first, source)
-    product_text = block_of(works, _steps(kernel, product, (tile, row, column, step)))
-    loop = product.loop.node
-    after = indentation(product.outer, source)
+    by, after = indentation(first, source), indentation(product.outer, source)
+    lines = indented(block_of(works, steps), indentation(loop.node, source))
+    qualifiers = [
+        next(n for n in (array.declaration or array.node).children if text_of(n) == "__shared__")
+        for array in (product.a, product.b)
+    ]
     return [
         *inclusion(kernel.text.root, _HEADER),
         Edit.before(first, f"{indented(start, by)}\n{by}"),
-        Edit(start_of(loop), loop.end_byte, indented(product_text, indentation(loop, source))),
+        Edit(start_of(loop.node), loop.node.end_byte, lines),
         Edit.after(product.outer, f"\n{after}{indented(end, after)}"),
-        *(_aligned(array) for array in (product.a, product.b)),
+        *(Edit.after(qualifier, " alignas(32)") for qualifier in qualifiers),
     ]
 
 
-def _steps(kernel: CudaKernel, product: _Product, names: tuple[str, str, str, str]) -> list[str]:
-    tile, row, column, step = names
-    a, b = (kernel.fresh(f"{array.name}_tile") for array in (product.a, product.b))
-    kind = product.a.type
-    widths = [text_of(array.dims[1]) for array in (product.a, product.b)]
-    load = "nvcuda::wmma::load_matrix_sync"
-    return block_of(
-        f"for (int {step} = 0; {step} < {text_of(product.loop.bound)}; {step} += {_SIDE})",
-        [
-            f"{_fragment('matrix_a', kind, rows=True)} {a};",
-            f"{_fragment('matrix_b', kind, rows=True)} {b};",
-            f"{load}({a}, &{product.a.name}[{row}][{step}], {widths[0]});",
-            f"{load}({b}, &{product.b.name}[{step}][{column}], {widths[1]});",
-            f"nvcuda::wmma::mma_sync({tile}, {a}, {b}, {tile});",
-        ],
-    )
-
-
 def _fragment(use: str, kind: str, *, rows: bool = False) -> str:
-    sides = f"{_SIDE}, {_SIDE}, {_SIDE}"
+    sizes = f"{_SIDE}, {_SIDE}, {_SIDE}"
     layout = ", nvcuda::wmma::row_major" if rows else ""
-    return f"nvcuda::wmma::fragment<nvcuda::wmma::{use}, {sides}, {kind}{layout}>"
-
-
-def _aligned(array: Variable) -> Edit:
-    """Return the edit that aligns an array's tiles to 32 bytes."""
-    declaration = array.declaration or array.node
-    qualifier = next(n for n in declaration.children if text_of(n) == "__shared__")
-    return Edit.after(qualifier, " alignas(32)")
+    return f"nvcuda::wmma::fragment<nvcuda::wmma::{use}, {sizes}, {kind}{layout}>"

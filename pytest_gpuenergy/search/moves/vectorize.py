@@ -64,7 +64,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Te
                 what = f"loop {number} over {loop.variable.name} by {width}"
                 yield TextChange.of(kernel, what, [edit])
         elif (group := _group(kernel, start, step)) and (
-            Sharing(kernel, group).may_be_redistributed(loop)
+            Sharing(kernel, group, loop).may_be_redistributed()
         ):
             shared.setdefault(group, []).append(loop)
     for loops in shared.values():

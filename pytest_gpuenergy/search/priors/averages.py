@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuenergy.search.analysis.accesses import HINTED_LOADS
@@ -16,6 +15,7 @@ from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
     called,
+    conjuncts,
     field,
     operator_of,
     text_of,
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _AXES = ("x", "y", "z")
-_DEEPEST = 12
+_MAX_DEPTH = 12
 """Depth of nested quotients and loop variables whose average is computed."""
-_MOST_UNROLLED = 32
+_MAX_UNROLLED = 32
 """Rounds of a loop that the compiler is expected to unroll completely."""
-_MOST_BLOCKS = 1024
+_MAX_BLOCKS = 1024
 """Blocks over which given data is averaged."""
 UNKNOWN_ROUNDS = 4.0
 """Rounds of a loop whose ends are unknown, for example because data decides them; a guess."""
@@ -61,7 +61,8 @@ class Averages:
         self._rounds: dict[int, Rounds] = {}
         self._guessed: set[str] = set()
         self._loops: dict[int, Node] = {}
-        self._data = _GivenData(kernel, self)
+        self._from_data: dict[str, float | None] = {}
+        self._variables = {variable.key: variable for variable in kernel.text.variables}
         for variable in kernel.text.variables:
             if variable.scope.type == "for_statement":
                 self._loops[variable.key] = variable.scope
@@ -71,7 +72,7 @@ class Averages:
         polynomial: Polynomial,
         given: Mapping[str, int] | None = None,
         unknown: float | None = None,
-        depth: int = _DEEPEST,
+        depth: int = _MAX_DEPTH,
     ) -> float | None:
         """Return the average value of a polynomial; None if an atom has none.
 
@@ -85,29 +86,28 @@ class Averages:
         for product, factor in polynomial.terms:
             part = float(factor)
             for atom in product:
-                found = self._atom(atom, given or {}, unknown, depth)
+                found = self._known(atom, given or {})
+                if found is None and depth:
+                    found = self._part(atom, given or {}, unknown, depth)
+                found = unknown if found is None else found
                 if found is None:
                     return None
                 part *= found
             total += part
         return total
 
-    def _atom(
-        self, atom: Atom, given: Mapping[str, int], unknown: float | None, depth: int
-    ) -> float | None:
+    def _known(self, atom: Atom, given: Mapping[str, int]) -> float | None:
+        """Return the value of a given atom, an index of the launch, or a constant."""
         if atom.text in given:
             return given[atom.text]
-        for axis, threads, blocks in zip(
-            _AXES, self._kernel.block, self._kernel.facts.grid, strict=True
-        ):
+        axes = zip(_AXES, self._kernel.block, self._kernel.facts.grid, strict=True)
+        for axis, threads, blocks in axes:
             if atom.text == f"threadIdx.{axis}":
                 return (threads - 1) / 2
             if atom.text == f"blockIdx.{axis}":
                 return (blocks[0] - 1) // 2
-        if (known := self._kernel.values(atom)) is not None:
-            return known[0]
-        found = self._part(atom, given, unknown, depth) if depth else None
-        return unknown if found is None else found
+        known = self._kernel.values(atom)
+        return None if known is None else known[0]
 
     def _part(
         self, atom: Atom, given: Mapping[str, int], unknown: float | None, depth: int
@@ -119,7 +119,7 @@ class Averages:
             if left is None or not right:
                 return None
             return left // right if atom.operator == "/" else left % right
-        if (known := self._data.value(atom)) is not None:
+        if (known := self._data_average(atom)) is not None:
             return known
         loops = [self._loops[key] for key in atom.variables if key in self._loops]
         variable = self._variable(loops[0]) if len(loops) == 1 else None
@@ -163,7 +163,8 @@ class Averages:
             self._rounds[loop.id] = _UNKNOWN  # while a loop is counted that depends on it
             found = self._counted(loop) if loop.type == "for_statement" else None
             if found is None:
-                self._guessed.add(_head(loop))
+                body, head = field(loop, "body"), text_of(loop)
+                self._guessed.add(head if body is None else head.replace(text_of(body), ""))
             self._rounds[loop.id] = found or _UNKNOWN
         return self._rounds[loop.id]
 
@@ -179,10 +180,15 @@ class Averages:
             first = self.value(start)
             halvings = math.floor(math.log2(first)) + 1.0 if first and first >= 1 else None
             return None if halvings is None else Rounds(halvings, halvings)
-        step = self._step(update)
+        step = None
+        if update.type == "update_expression":
+            step = 1.0 if operator_of(update) == "++" else None
+        elif operator_of(update) == "+=" and (by := field(update, "right")) is not None:
+            polynomial = self._kernel.polynomial(by)
+            step = None if polynomial is None else self.value(polynomial)
         if not step:
             return None
-        ends = (self._distance(part, start, step) for part in conjuncts(condition))
+        ends = (self._distance(part, start, step) for part in conjuncts(bare(condition)))
         known = [distance for distance in ends if distance is not None]
         if not known:
             return None
@@ -197,16 +203,7 @@ class Averages:
             return False
         ends = self._kernel.polynomial(first), self._kernel.polynomial(bound)
         known = all(one is not None and one.value is not None for one in ends)
-        return known and self.rounds(loop).most <= _MOST_UNROLLED
-
-    def _step(self, update: Node) -> float | None:
-        if update.type == "update_expression":
-            return 1.0 if operator_of(update) == "++" else None
-        by = field(update, "right")
-        if operator_of(update) != "+=" or by is None:
-            return None
-        polynomial = self._kernel.polynomial(by)
-        return None if polynomial is None else self.value(polynomial)
+        return known and self.rounds(loop).most <= _MAX_UNROLLED
 
     def _distance(self, condition: Node, start: Polynomial, step: float) -> Rounds | None:
         right = field(condition, "right")
@@ -221,86 +218,58 @@ class Averages:
             (bound - start).depends_on(name) for name in ("threadIdx", "blockIdx")
         )
         atoms = (atom for product, _ in (bound - start).terms for atom in product)
-        among_blocks = among_blocks or any(self._data.value(atom) is not None for atom in atoms)
+        among_blocks = among_blocks or any(self._data_average(atom) is not None for atom in atoms)
         # Rounding up adds half a round on average if lengths differ.
         average = self._passes(length + closed, step, among_blocks or among_threads)
         if not among_threads:
             return Rounds(average, average)
-        corners = (self.value(bound - start, given) for given in self._corners)
-        longest = max(length if corner is None else corner for corner in corners)
+        names = [f"threadIdx.{axis}" for axis in _AXES]
+        corners = ([0, 0, 0], [size - 1 for size in self._kernel.block])
+        at_corners = (
+            self.value(bound - start, dict(zip(names, corner, strict=True))) for corner in corners
+        )
+        longest = max(length if found is None else found for found in at_corners)
         return Rounds(average, self._passes(longest + closed, step, among_blocks))
 
     @staticmethod
     def _passes(length: float, step: float, differs: bool) -> float:
         return length / step + 0.5 if differs else math.ceil(length / step)
 
-    @cached_property
-    def _corners(self) -> list[dict[str, int]]:
-        """The first and the last thread of a block."""
-        names = [f"threadIdx.{axis}" for axis in _AXES]
-        ends = ([0, size - 1] for size in self._kernel.block)
-        return [dict(zip(names, places, strict=True)) for places in zip(*ends, strict=True)]
-
-
-def _head(loop: Node) -> str:
-    """Return a loop's text without its body."""
-    body = field(loop, "body")
-    text = text_of(loop)
-    return text if body is None else text.replace(text_of(body), "")
-
-
-def conjuncts(condition: Node) -> list[Node]:
-    """Return the parts of ``a && b && c``."""
-    inner = bare(condition)
-    left, right = field(inner, "left"), field(inner, "right")
-    if operator_of(inner) == "&&" and left is not None and right is not None:
-        return [*conjuncts(left), *conjuncts(right)]
-    return [inner]
-
-
-class _GivenData:
-    """Averages over all blocks of variables that are elements of tensors with given data."""
-
-    def __init__(self, kernel: CudaKernel, averages: Averages) -> None:
-        self._kernel = kernel
-        self._averages = averages
-        self._variables = {variable.key: variable for variable in kernel.text.variables}
-        self._found: dict[str, float | None] = {}
-
-    def value(self, atom: Atom) -> float | None:
-        """Return the average of an atom; None if it is no such variable."""
+    def _data_average(self, atom: Atom) -> float | None:
+        """Return the average over all blocks of a variable that is read from given data."""
         if atom.operator or len(atom.variables) != 1:
             return None
-        if atom.text not in self._found:
-            self._found[atom.text] = None
+        if atom.text not in self._from_data:
+            self._from_data[atom.text] = None
             variable = self._variables.get(next(iter(atom.variables)))
             if variable is not None and variable.value is not None:
                 changes = variable.parameter or variable.scope.type == "for_statement"
                 if not (changes or self._kernel.text.writes(variable)):
-                    self._found[atom.text] = self._sum(variable.value)
-        return self._found[atom.text]
+                    self._from_data[atom.text] = self._data_sum(variable.value)
+        return self._from_data[atom.text]
 
-    def _sum(self, node: Node) -> float | None:
-        """Return the average of a sum that contains an element of such a tensor."""
+    def _data_sum(self, node: Node) -> float | None:
+        """Return the average of a sum that contains an element of given data."""
         node = bare(node)
         if called(node) in HINTED_LOADS and len(arguments_of(node)) == 1:
             node = bare(arguments_of(node)[0])
             node = bare(field(node, "argument") or node) if operator_of(node) == "&" else node
         if node.type == "subscript_expression":
-            return self._element(node)
+            return self._data_element(node)
         left, right = field(node, "left"), field(node, "right")
         if operator_of(node) not in ("+", "-") or left is None or right is None:
             return None
-        parts = [self._part(left), self._part(right)]
+        parts = [self._summand(left), self._summand(right)]
         if parts[0] is None or parts[1] is None:
             return None
         return parts[0] + (parts[1] if operator_of(node) == "+" else -parts[1])
 
-    def _part(self, node: Node) -> float | None:
+    def _summand(self, node: Node) -> float | None:
         polynomial = self._kernel.polynomial(node)
-        return self._sum(node) if polynomial is None else self._averages.value(polynomial)
+        return self._data_sum(node) if polynomial is None else self.value(polynomial)
 
-    def _element(self, node: Node) -> float | None:
+    def _data_element(self, node: Node) -> float | None:
+        """Return the average of the elements that the blocks along one axis of the grid read."""
         base, indices = field(node, "argument"), field(node, "indices")
         variable = None if base is None else self._kernel.text.variable(base)
         tensor = None if variable is None else self._kernel.tensors.get(variable.key)
@@ -310,17 +279,14 @@ class _GivenData:
         shape = self._kernel.facts.shapes[tensor.name][0]
         if index is None or len(shape) != 1:
             return None
-        data = inline_data(tensor, shape)
-        places = [place for place in self._places(index) if 0 <= place < len(data)]
-        return float(data[places].mean()) if places else None
-
-    def _places(self, index: Polynomial) -> list[int]:
-        """Return the indices that the blocks along one axis of the grid read, on average."""
+        found = [self.value(index)]
         for axis, blocks in zip(_AXES, self._kernel.facts.grid, strict=True):
             name = f"blockIdx.{axis}"
             if index.depends_on(name):
-                some = range(min(blocks[0], _MOST_BLOCKS))
-                found = [self._averages.value(index, {name: block}) for block in some]
-                return [int(one) for one in found if one is not None]
-        only = self._averages.value(index)
-        return [] if only is None else [int(only)]
+                some = range(min(blocks[0], _MAX_BLOCKS))
+                found = [self.value(index, {name: block}) for block in some]
+                break
+        data = inline_data(tensor, shape)
+        places = [int(place) for place in found if place is not None]
+        places = [place for place in places if 0 <= place < len(data)]
+        return float(data[places].mean()) if places else None

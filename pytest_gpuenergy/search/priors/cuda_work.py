@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.priors.averages import Averages
-from pytest_gpuenergy.search.priors.cuda_accesses import (
-    BARRIERS,
+from pytest_gpuenergy.search.priors.averages import LOOPS, Averages
+from pytest_gpuenergy.search.priors.work import (
+    CONVERSIONS,
+    DIVISION,
+    FUNCTIONS,
     SECTOR_BYTES,
-    Places,
-    Touched,
-    Waiting,
+    WARP,
+    KernelWork,
 )
-from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, KernelWork
-from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, CudaText, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -51,104 +52,108 @@ _UNROLLED = 0.25
 """Share of a loop's own comparison and step that is left, as nvcc repeats its body; a guess."""
 _PAST_L1 = ("__ldcg", "__ldcv")
 """Functions that load without using the L1."""
-_OPERATING = (
-    *("binary_expression", "assignment_expression", "update_expression", "call_expression"),
-)
+_OPERATING = ("binary_expression", "assignment_expression", "update_expression", "call_expression")
 """Types of syntax nodes that can take instructions."""
+_BANKS, _WORD_BYTES = 32, 4
+_UNIT_STEPS = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+_THREAD_NAMES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+_BARRIERS = ("__syncthreads", "__syncwarp")
+_IN_FLIGHT = 8
+"""Loads of a thread at a time; a guess of the emulated GPU's timing model."""
+_ROUNDS_AHEAD = 4
+"""Times that nvcc repeats the body of a loop with unknown ends, as in machine code for sm_90."""
+_Thread = tuple[int, int, int]
 
 
-def work_of_cuda(kernel: CudaKernel) -> KernelWork:
+def count_cuda_work(kernel: CudaKernel) -> KernelWork:
     """Return the work of a kernel whose text is understood."""
-    return _Counting(kernel).work()
+    return _CudaCounting(kernel).work()
 
 
-class _Counting:
+class _CudaCounting:
     def __init__(self, kernel: CudaKernel) -> None:
         self._kernel = kernel
         self._body = kernel.text.body
         self._averages = Averages(kernel)
-        self._places = Places(kernel, self._averages)
+        self._places = _Places(kernel, self._averages)
         self._accesses = Accesses(kernel).all
         self._warps = -(-kernel.threads // WARP)
 
     def work(self) -> KernelWork:
-        kernel, warps = self._kernel, self._warps
+        kernel, warps, variables = self._kernel, self._warps, self._kernel.text.variables
         tensors = [access for access in self._accesses if access.root.key in kernel.tensors]
         shared = [access for access in self._accesses if access.root.shared]
         moved = [access for access in tensors if access.use != "atomic" and self._times(access)]
-        loads = warps * sum(
-            self._times(access) for access in moved if access.use in ("load", "update")
-        )
-        atomics, places = self._atomics(tensors)
+        loads = [access for access in moved if access.use in ("load", "update")]
+        updates = [access for access in tensors if access.use == "atomic"]
+        updated = {access.root.key: self._elements(access.root) for access in updates}
         functions, instructions, serial = self._operations()
         for access in [*tensors, *shared]:
             cost = _PER_SHARED_ACCESS if access.root.shared else _PER_TENSOR_ACCESS
             instructions += cost * self._times(access)
-            serial += cost * self._times_at_most(access)
-        loaded = [access.node for access in moved if access.use in ("load", "update")]
+            most = self._averages.times(access.node).most
+            serial += cost * most * (2 if access.use == "update" else 1)
+        products = sum(
+            self._averages.times(call).average
+            for call in nodes(self._body, "call_expression")
+            if text_of(field(call, "function")).endswith("mma_sync")
+        )
+        names = {**kernel.spec.sizes[0], **kernel.launch.constants}
+        dynamic_bytes = evaluate(
+            kernel.launch.shared_bytes, {**names, **block_names(kernel.launch.block)}
+        )
+        arrays = [variable for variable in variables if variable.dims and not variable.shared]
+        barriers = kernel.text.calls(self._body, *_BARRIERS)
         return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
             threads=kernel.threads,
-            shared_bytes=self._shared_bytes(),
-            private_words=self._private_words(),
+            shared_bytes=dynamic_bytes + sum(self._bytes(one) for one in variables if one.shared),
+            private_words=sum(-(-self._bytes(array) // 4) for array in arrays),
             instructions=instructions * warps,
-            tensor_flops=self._tensor_flops() * warps,
+            tensor_flops=_MMA_FLOPS * products * warps,
             functions=functions * kernel.threads,
-            loads=loads,
+            loads=warps * sum(map(self._times, loads)),
             sectors=sum(self._sectors(access) * self._times(access) for access in moved) * warps,
             l2_bytes=self._l2_bytes(moved),
             wavefronts=sum(self._wavefronts(access) * self._times(access) for access in shared)
             * warps,
-            atomics=atomics,
-            places=places,
-            barriers=sum(
-                self._averages.times(call).most for call in kernel.text.calls(self._body, *BARRIERS)
-            ),
+            atomics=kernel.threads * sum(map(self._times, updates)),
+            places=max(1.0, sum(updated.values())),
+            barriers=sum(self._averages.times(call).most for call in barriers),
             guessed=self._averages.guessed,
-            rounds=Waiting(kernel.text, self._averages).rounds(loaded),
+            rounds=_Waiting(kernel.text, self._averages).rounds(access.node for access in loads),
             serial=serial,
         )
 
     def _times(self, access: Access) -> float:
         return self._averages.times(access.node).average * (2 if access.use == "update" else 1)
 
-    def _times_at_most(self, access: Access) -> float:
-        return self._averages.times(access.node).most * (2 if access.use == "update" else 1)
-
-    def _tensor_flops(self) -> float:
-        """Return the operations of tensor cores by a warp."""
-        calls = nodes(self._body, "call_expression")
-        names = ((call, text_of(field(call, "function"))) for call in calls)
-        return sum(
-            _MMA_FLOPS * self._averages.times(call).average
-            for call, name in names
-            if name.endswith("mma_sync")
-        )
-
     def _operations(self) -> tuple[float, float, float]:
         """Return special functions, instructions, and instructions of the busiest thread.
 
-        The first two are those of an average thread; no accesses are counted.
+        The first two are those of an average thread. Accesses are not counted, and neither are
+        their addresses. Once loops are unrolled, a part is left of what counts their rounds, and
+        nothing of the sums that are indices.
         """
+        addresses = {access.place.id for access in self._accesses}
         functions = instructions = serial = 0.0
         for node in nodes(self._body, *_OPERATING):
-            if self._is_address(node):
+            if any(
+                outer.type == "subscript_argument_list" or outer.id in addresses
+                for outer in ancestors(node)
+            ):
                 continue
             special, plain = self._cost(node)
             if special or plain:
-                times, left = self._averages.times(node), self._share_left(node)
+                times, left = self._averages.times(node), 1.0
+                if (loop := _loop_counted_by(node)) is not None:
+                    left = 0.0 if self._averages.is_constant(loop) else _UNROLLED
+                elif node.type == "binary_expression" and operator_of(node) in _SUMS:
+                    left = float(self._is_floating(node))
                 functions += special * times.average * left
                 instructions += plain * times.average * left
                 serial += plain * times.most * left
         return functions, instructions, serial
-
-    def _share_left(self, node: Node) -> float:
-        """Return the share of an operation that is left once loops are unrolled, indices folded."""
-        loop = _loop_counted_by(node)
-        if loop is not None:
-            return 0.0 if self._averages.is_constant(loop) else _UNROLLED
-        folded = node.type == "binary_expression" and operator_of(node) in _SUMS
-        return 0.0 if folded and not self._is_floating(node) else 1.0
 
     def _cost(self, node: Node) -> tuple[float, float]:
         if node.type == "call_expression":
@@ -157,8 +162,10 @@ class _Counting:
         sign = operator_of(node)
         if sign in ("/", "/="):
             return DIVISION if self._is_floating(node) else (0.0, 1.0)
-        if sign == "*" and self._is_fused(node):
-            return 0.0, 0.0
+        if sign == "*":
+            outer = next((n for n in ancestors(node) if bare(n) == n), None)
+            if outer is not None and operator_of(outer) in _SUMS:  # a part of a multiply-add
+                return 0.0, 0.0
         counts = sign in _OPERATIONS or sign[:-1] in _OPERATIONS or node.type == "update_expression"
         return 0.0, float(counts)
 
@@ -168,23 +175,6 @@ class _Counting:
         return any(
             variable is not None and variable.type in _FLOATING for variable in variables
         ) or any("." in text for text in literals)
-
-    @staticmethod
-    def _is_fused(product: Node) -> bool:
-        """Return whether a product is added to something, which makes it part of a multiply-add."""
-        outer = next((n for n in ancestors(product) if bare(n) == n), None)
-        return outer is not None and operator_of(outer) in _SUMS
-
-    def _is_address(self, node: Node) -> bool:
-        """Return whether a node is part of an address, which is counted with its access."""
-        return any(
-            outer.type == "subscript_argument_list" or outer.id in self._addresses
-            for outer in ancestors(node)
-        )
-
-    @cached_property
-    def _addresses(self) -> frozenset[int]:
-        return frozenset(access.place.id for access in self._accesses)
 
     def _size(self, access: Access) -> tuple[int, int]:
         """Return the bytes of an element, and how many elements are accessed at once."""
@@ -217,21 +207,19 @@ class _Counting:
     def _sectors(self, access: Access) -> float:
         """Return the number of sectors that a warp touches.
 
-        Unknown addresses count as scattered if data decides them, and as consecutive otherwise.
+        Unknown addresses count as scattered if data that the kernel reads decides them, and as
+        consecutive otherwise.
         """
         offset, (size, wide) = self._offset(access), self._size(access)
         found = None if offset is None else self._places.of_warp(offset, size, wide)
         if found is not None:
             return len(found.sectors)
-        threads = min(WARP, self._kernel.threads)
-        in_turn = threads * size * wide / SECTOR_BYTES
-        most = self._elements(access.root) * size / SECTOR_BYTES
-        return max(1.0, min(threads if self._is_decided(access) else in_turn, most))
-
-    def _is_decided(self, access: Access) -> bool:
-        """Return whether data that the kernel reads decides the address of an access."""
         others = (one for one in self._accesses if one.place != access.place)
-        return any(inside(other.place, access.place) for other in others)
+        is_scattered = any(inside(other.place, access.place) for other in others)
+        threads = min(WARP, self._kernel.threads)
+        sectors = threads if is_scattered else threads * size * wide / SECTOR_BYTES
+        most = self._elements(access.root) * size / SECTOR_BYTES
+        return max(1.0, min(sectors, most))
 
     def _wavefronts(self, access: Access) -> float:
         offset, (size, wide) = self._offset(access), self._size(access)
@@ -262,53 +250,26 @@ class _Counting:
 
     def _distinct_bytes(self, accesses: list[Access]) -> float:
         """Return the bytes that a block moves by the accesses to one tensor in one loop."""
-        touched, loose, rounds = Touched(frozenset(), frozenset(), 0), 0.0, 1.0
+        touched, loose, rounds = _Touched(frozenset(), frozenset(), 0), 0.0, 1.0
         for access in accesses:
             offset, (size, wide) = self._offset(access), self._size(access)
             found = None if offset is None else self._places.of_block(offset, size, wide)
             if offset is None or found is None:
                 loose = max(loose, self._sectors(access) * self._warps * self._times(access))
-            else:
-                touched = found | touched
-                rounds = max(rounds, self._rounds_of(access, offset))
+                continue
+            touched = found | touched
+            keys, variables = offset.variables, self._kernel.text.variables
+            loops = (n for n in ancestors(access.node) if n.type == "for_statement")
+            with_other_addresses = math.prod(
+                self._averages.rounds(loop).average
+                for loop in loops
+                if any(one.key in keys for one in variables if one.scope == loop)
+            )
+            rounds = max(rounds, with_other_addresses)
         size, _ = self._size(accesses[0])
         whole = self._elements(accesses[0].root) * size + SECTOR_BYTES
         reached = max(self._averages.reached(access.node) for access in accesses)
         return min(max(touched.bytes_after(rounds) * reached, loose * SECTOR_BYTES), whole)
-
-    def _rounds_of(self, access: Access, offset: Polynomial) -> float:
-        """Return how often a thread makes an access with another address."""
-        keys = offset.variables
-        loops = (n for n in ancestors(access.node) if n.type == "for_statement")
-        return math.prod(
-            self._averages.rounds(loop).average
-            for loop in loops
-            if any(v.key in keys for v in self._kernel.text.variables if v.scope == loop)
-        )
-
-    def _atomics(self, accesses: list[Access]) -> tuple[float, float]:
-        """Return the atomic updates by a block, and how many elements all blocks update."""
-        updates = [access for access in accesses if access.use == "atomic"]
-        count = self._kernel.threads * sum(map(self._times, updates))
-        places = sum({access.root.key: self._elements(access.root) for access in updates}.values())
-        return count, max(1.0, places)
-
-    def _shared_bytes(self) -> int:
-        names = {**self._kernel.spec.sizes[0], **self._kernel.launch.constants}
-        dynamic = evaluate(
-            self._kernel.launch.shared_bytes, {**names, **block_names(self._kernel.launch.block)}
-        )
-        return dynamic + sum(
-            self._bytes(variable) for variable in self._kernel.text.variables if variable.shared
-        )
-
-    def _private_words(self) -> int:
-        arrays = (
-            variable
-            for variable in self._kernel.text.variables
-            if variable.dims and not variable.shared
-        )
-        return sum(-(-self._bytes(variable) // 4) for variable in arrays)
 
     def _bytes(self, array: Variable) -> int:
         dims = dims_of(self._kernel, array)
@@ -322,3 +283,150 @@ def _loop_counted_by(node: Node) -> Node | None:
         at, outer = outer, outer.parent
     counts = outer is not None and outer.type == "for_statement" and at != field(outer, "body")
     return outer if counts else None
+
+
+class _Touched(NamedTuple):
+    """The parts of a tensor that an access touches.
+
+    Attributes:
+        sectors: the numbers of the sectors.
+        elements: the addresses of the elements, in bytes.
+        size: the bytes of an element.
+    """
+
+    sectors: frozenset[int]
+    elements: frozenset[int]
+    size: int
+
+    def __or__(self, other: _Touched) -> _Touched:
+        return _Touched(self.sectors | other.sectors, self.elements | other.elements, self.size)
+
+    def bytes_after(self, rounds: float) -> float:
+        """Return the bytes that so many equal rounds touch, if together they fill the sectors."""
+        once = len(self.sectors) * SECTOR_BYTES
+        return max(once, rounds * min(once, len(self.elements) * self.size))
+
+
+class _Places:
+    """The addresses, in bytes, that the threads of an average block access."""
+
+    def __init__(self, kernel: CudaKernel, averages: Averages) -> None:
+        self._averages = averages
+        width, height, _ = kernel.block
+        self._threads: list[_Thread] = [
+            (thread % width, thread // width % height, thread // width // height)
+            for thread in range(kernel.threads)
+        ]
+
+    def of_warp(self, offset: Polynomial, size: int, wide: int) -> _Touched | None:
+        """Return what a warp touches with one access of ``wide`` elements of ``size`` bytes.
+
+        None means that the address is unknown.
+        """
+        return self.of_block(offset, size, wide, WARP)
+
+    def of_block(
+        self, offset: Polynomial, size: int, wide: int, threads: int | None = None
+    ) -> _Touched | None:
+        """Return what the first ``threads`` of a block, or all, touch with such an access."""
+        elements: set[int] = set()
+        for first in self._addresses(offset, size, self._threads[:threads]):
+            if first is None:
+                return None
+            elements.update(range(first, first + size * wide, size))
+        sectors = frozenset(address // SECTOR_BYTES for address in elements)
+        return _Touched(sectors, frozenset(elements), size)
+
+    def wavefronts(self, offset: Polynomial, size: int, wide: int) -> float | None:
+        """Return the number of parts that a warp's access to shared memory takes."""
+        words: defaultdict[int, set[int]] = defaultdict(set)
+        for first in self._addresses(offset, size, self._threads[:WARP]):
+            if first is None:
+                return None
+            for word in range(first // _WORD_BYTES, (first + size * wide - 1) // _WORD_BYTES + 1):
+                words[word % _BANKS].add(word)
+        return float(max(len(some) for some in words.values()))
+
+    def _addresses(
+        self, offset: Polynomial, size: int, threads: list[_Thread]
+    ) -> Iterator[int | None]:
+        """Yield the address of each thread; linear ones are computed from that of thread 0.
+
+        Whether they are linear is decided by the threads in the middle and at the end.
+        """
+        first, *nexts = (self._value(offset, one) for one in ((0, 0, 0), *_UNIT_STEPS))
+        steps = [0.0 if one is None or first is None else one - first for one in nexts]
+
+        def linear(thread: _Thread) -> float | None:
+            return None if first is None else first + sum(map(mul, steps, thread))
+
+        probes = threads[len(threads) // 2], threads[len(threads) * 2 // 3], threads[-1]
+        is_linear = all(self._value(offset, thread) == linear(thread) for thread in probes)
+        for thread in threads:
+            value = (
+                linear(thread) if is_linear and first is not None else self._value(offset, thread)
+            )
+            yield None if value is None else int(value) * size
+
+    def _value(self, offset: Polynomial, thread: _Thread) -> float | None:
+        return self._averages.value(offset, dict(zip(_THREAD_NAMES, thread, strict=True)), 0.0)
+
+
+class _Waiting:
+    """The rounds of loads for which a thread waits; each takes the latency of a load once.
+
+    The compiler moves loads ahead within a straight piece of code. It also repeats the body of an
+    inner loop and moves its loads ahead, unless a branch, a barrier or another loop is in the way.
+
+    Args:
+        text: the text of the kernel.
+        averages: the rounds of its loops.
+    """
+
+    def __init__(self, text: CudaText, averages: Averages) -> None:
+        self._text = text
+        self._averages = averages
+
+    def rounds(self, loads: Iterable[Node]) -> float:
+        """Return the rounds of the thread that waits most, for loads at these places."""
+        pieces: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
+        around: dict[tuple[int, int], tuple[Node | None, Node | None]] = {}
+        for load in loads:
+            loop, branch = self._around(load)
+            key = loop.id if loop else 0, branch.id if branch else 0
+            pieces[key].append(load)
+            around[key] = loop, branch
+        total = 0.0
+        for key, piece in pieces.items():
+            loop, branch = around[key]
+            passes = 1.0
+            if loop is not None:
+                passes = self._averages.times(loop).most * self._averages.rounds(loop).most
+            if not passes:
+                continue
+            each = sum(self._averages.times(load).most for load in piece) / passes
+            ahead = 1.0
+            if loop is not None and branch is None and self._is_straight(loop):
+                ahead = min(_ROUNDS_AHEAD, max(1.0, _IN_FLIGHT / each))
+            total += max(min(1.0, passes), passes / ahead) * max(1.0, each / _IN_FLIGHT)
+        return total
+
+    def _around(self, load: Node) -> tuple[Node | None, Node | None]:
+        """Return the innermost loop that is not unrolled, and the branch in it, around a load."""
+        branch = None
+        for outer in ancestors(load):
+            if outer.type in LOOPS and not self._is_unrolled(outer):
+                return outer, branch
+            condition = field(outer, "condition") if outer.type == "if_statement" else None
+            if branch is None and condition is not None and not inside(load, condition):
+                branch = outer
+        return None, branch
+
+    def _is_straight(self, loop: Node) -> bool:
+        inner = (inner_loop for inner_loop in nodes(loop, *LOOPS) if inner_loop != loop)
+        return all(map(self._is_unrolled, inner)) and not any(
+            True for _ in self._text.calls(loop, *_BARRIERS)
+        )
+
+    def _is_unrolled(self, loop: Node) -> bool:
+        return loop.type == "for_statement" and self._averages.is_constant(loop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,13 +21,12 @@ from pytest_gpuenergy.search.spec.kernel_spec import Language
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
-    decode,
+    decode_versioned,
     dump,
     is_there,
     lock,
     open_file,
     read_bytes,
-    schema_version,
     shown,
     write_atomically,
 )
@@ -36,9 +35,9 @@ from pytest_gpuenergy.tuning import writing
 TACTICS_VERSION = 1
 """The ``schema_version`` of the files that this version reads and writes."""
 GLOBAL_TACTICS, TACTICS = "global_tactic_graph.json", "tactics.json"
-_LARGEST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """Size of a file of tactics."""
-_LARGEST_GAIN = 1000.0
+_MAX_GAIN = 1000.0
 """Logarithm of a speedup; a larger one in a file cannot be right."""
 
 Observation = tuple[str, Region, float | None]
@@ -84,10 +83,6 @@ class SearchTactics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     objective: Metric
     tactics: tuple[Tactic, ...] = ()
 
-    def is_like(self, other: SearchTactics) -> bool:
-        """Return whether both are of the same search, so that one replaces the other."""
-        return self.kernel == other.kernel and self.teaches(other)
-
     def teaches(self, other: SearchTactics) -> bool:
         """Return whether its gains say something about those of another search."""
         mine = (self.gpu, self.emulated, self.objective)
@@ -106,37 +101,25 @@ class TacticGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema_version: int = TACTICS_VERSION
 
 
-def tactics_from(language: Language, observations: Iterable[Observation]) -> tuple[Tactic, ...]:
+def summarize_observations(
+    language: Language, observations: Iterable[Observation]
+) -> tuple[Tactic, ...]:
     """Return the tactics that sum up the observations of one search, ordered by their names."""
-    gains: defaultdict[tuple[str, Region], list[float]] = defaultdict(list)
-    failures: defaultdict[tuple[str, Region], int] = defaultdict(int)
-    for move, bottleneck, gain in observations:
-        if gain is None:
-            failures[move, bottleneck] += 1
-        else:
-            gains[move, bottleneck].append(gain)
-    keys = sorted({*gains, *failures})
-    return tuple(
-        Tactic(language, *key, len(gains[key]), *_moments(gains[key]), failures[key])
-        for key in keys
+    return pool_tactics(
+        Tactic(language, move, bottleneck, 0, 0.0, 0.0, failures=1)
+        if gain is None
+        else Tactic(language, move, bottleneck, 1, gain, 0.0)
+        for move, bottleneck, gain in observations
     )
 
 
-def _moments(gains: Sequence[float]) -> tuple[float, float]:
-    if not gains:
-        return 0.0, 0.0
-    mean = math.fsum(gains) / len(gains)
-    return mean, math.sqrt(math.fsum((gain - mean) ** 2 for gain in gains) / len(gains))
-
-
-def pooled(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
+def pool_tactics(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
     """Combine the tactics of several searches into one per language, move and bottleneck."""
     groups: defaultdict[tuple[Language, str, Region], list[Tactic]] = defaultdict(list)
     for tactic in tactics:
         groups[tactic.language, tactic.move, tactic.bottleneck].append(tactic)
     combined = []
-    for key in sorted(groups):
-        group = groups[key]
+    for key, group in sorted(groups.items(), key=lambda pair: pair[0]):
         count = sum(tactic.count for tactic in group)
         failures = sum(tactic.failures for tactic in group)
         mean = math.fsum(tactic.count * tactic.mean for tactic in group) / max(1, count)
@@ -148,7 +131,7 @@ def pooled(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
     return tuple(combined)
 
 
-def tactics_at_start(
+def initial_tactics(
     outdir: Path, folder: Path, part: SearchTactics, tell: Callable[[str], None]
 ) -> tuple[Tactic, ...]:
     """Return what other searches had learned when a search began, even if it is continued now.
@@ -173,12 +156,9 @@ def tactics_at_start(
                 "--outdir."
             ) from None
     with _held(outdir):
-        others = [
-            one
-            for one in _usable(outdir, tell).parts
-            if one.teaches(part) and not one.is_like(part)
-        ]
-    found = pooled(tactic for part in others for tactic in part.tactics)
+        parts = [one for one in _usable(outdir, tell).parts if one.teaches(part)]
+    others = [one for one in parts if one.kernel != part.kernel]
+    found = pool_tactics(tactic for other in others for tactic in other.tactics)
     with writing(kept):
         graph = TacticGraph(parts=(replace(part, tactics=found),))
         write_atomically(kept, dump(graph), durable=True)
@@ -195,7 +175,11 @@ def write_tactics(
     """
     path = outdir / GLOBAL_TACTICS
     with _held(outdir), writing(path):
-        others = [one for one in _usable(outdir, tell).parts if not one.is_like(part)]
+        others = [
+            one
+            for one in _usable(outdir, tell).parts
+            if one.kernel != part.kernel or not one.teaches(part)
+        ]
         parts = sorted([*others, replace(part, tactics=tactics)], key=lambda one: one.kernel)
         write_atomically(path, dump(TacticGraph(parts=tuple(parts))), durable=True)
 
@@ -225,15 +209,10 @@ def _usable(outdir: Path, tell: Callable[[str], None]) -> TacticGraph:
 
 
 def _read(path: Path) -> TacticGraph:
-    content = read_bytes(path, "list of tactics", _LARGEST_BYTES)
-    version = schema_version(content)
-    if version != TACTICS_VERSION:
-        raise FormError(
-            f"its schema_version is {shown(version)}, but this gpuenergy reads {TACTICS_VERSION}"
-        )
-    found = decode(content, TacticGraph)
+    content = read_bytes(path, "list of tactics", _MAX_BYTES)
+    found = decode_versioned(content, TacticGraph, TACTICS_VERSION)
     for tactic in (tactic for part in found.parts for tactic in part.tactics):
-        possible = abs(tactic.mean) <= _LARGEST_GAIN and 0 <= tactic.spread <= _LARGEST_GAIN
+        possible = abs(tactic.mean) <= _MAX_GAIN and 0 <= tactic.spread <= _MAX_GAIN
         if min(tactic.count, tactic.failures) < 0 or not possible:
             raise FormError(f"no gains of {shown(tactic.move)} can be like that")
     return found

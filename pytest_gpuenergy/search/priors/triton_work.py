@@ -7,19 +7,23 @@ the operands of ``dot`` pass through shared memory, and reductions take a barrie
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from functools import cached_property
-from itertools import zip_longest
 
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
-from pytest_gpuenergy.search.priors.cuda_accesses import SECTOR_BYTES
-from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, KernelWork
+from pytest_gpuenergy.search.priors.work import (
+    DIVISION,
+    SECTOR_BYTES,
+    TRITON_FUNCTIONS,
+    WARP,
+    KernelWork,
+)
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128
 _REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "reduce")
-_LOADS, _STORES = ("load",), ("store",)
 _VECTOR_BYTES = 16
 """Bytes of a thread's widest access."""
 _OWN_INSTRUCTIONS = 2.0
@@ -34,45 +38,57 @@ _DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
 Shape = tuple[int, ...]
 
 
-def work_of_triton(kernel: TritonFunction) -> KernelWork:
+def count_triton_work(kernel: TritonFunction) -> KernelWork:
     """Return the work of a function that is understood."""
-    return _Counting(kernel).work()
+    return _TritonCounting(kernel).work()
 
 
-class _Counting:
+class _TritonCounting:
     def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._text = kernel.text
-        self._shapes = Shapes(kernel)
-        self._threads = kernel.launch.num_warps * WARP
+        self._shapes = _Shapes(kernel)
         self._guessed: set[str] = set()
 
     def work(self) -> KernelWork:
-        loads, stores = self._moved(*_LOADS), self._moved(*_STORES)
-        functions, instructions = self._operations()
+        kernel, text = self._kernel, self._text
+        loads, stores = self._moved("load"), self._moved("store")
         accesses = (loads + stores) / _VECTOR_BYTES / WARP
-        dots = [(call, self._dot(call)) for call in self._text.calls("dot")]
-        operands = sum((m * k + k * n) * self._times(call) for call, (m, k, n) in dots)
-        largest = max((m * k + k * n for _, (m, k, n) in dots), default=0)
-        barriers = sum(map(self._times, self._text.calls("dot", *_REDUCTIONS)))
-        rounds = sum(self._waits(call) for call in self._text.calls(*_LOADS))
-        atomics = [call for name in _ATOMICS for call in self._text.calls(name)]
+        functions, instructions = self._operations()
+        instructions += _OWN_INSTRUCTIONS * accesses
+        operands = products = 0.0
+        largest = 0
+        for call in text.calls("dot"):
+            shapes = [self._shapes.of(argument) for argument in call.args[:2]]
+            m = k = n = 1
+            if [len(shape) for shape in shapes] == [2, 2]:
+                (m, k), (_, n) = shapes
+            times = self._times(call)
+            operands += (m * k + k * n) * times
+            products += 2.0 * m * k * n * times
+            largest = max(largest, m * k + k * n)
+        outputs = [
+            math.prod(kernel.facts.shapes[tensor.name][0])
+            for tensor in kernel.tensors.values()
+            if tensor.is_written
+        ]
+        atomics = [call for name in _ATOMICS for call in text.calls(name)]
         return KernelWork(
-            blocks=math.prod(max(1, size[0]) for size in self._kernel.facts.grid),
-            threads=self._threads,
-            shared_bytes=largest * _OPERAND_BYTES * max(1, self._kernel.launch.num_stages),
-            instructions=instructions + _OWN_INSTRUCTIONS * accesses,
-            serial=(instructions + _OWN_INSTRUCTIONS * accesses) / self._kernel.launch.num_warps,
-            tensor_flops=sum(2.0 * m * k * n * self._times(call) for call, (m, k, n) in dots),
+            blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
+            threads=kernel.launch.num_warps * WARP,
+            shared_bytes=largest * _OPERAND_BYTES * max(1, kernel.launch.num_stages),
+            instructions=instructions,
+            serial=instructions / kernel.launch.num_warps,
+            tensor_flops=products,
             functions=functions,
             loads=loads / _VECTOR_BYTES / WARP,
             sectors=(loads + stores) / SECTOR_BYTES,
             l2_bytes=loads + stores,
             wavefronts=2 * operands * _OPERAND_BYTES / _SHARED_BYTES_PER_WAVEFRONT,
             atomics=sum(self._elements(call) * self._times(call) for call in atomics),
-            places=self._places(),
-            barriers=barriers,
-            rounds=rounds,
+            places=float(max(1, *outputs)) if outputs else 1.0,
+            barriers=sum(map(self._times, text.calls("dot", *_REDUCTIONS))),
+            rounds=sum(self._times(call) / self._ahead(call) for call in text.calls("load")),
             guessed=frozenset(self._guessed),
         )
 
@@ -90,18 +106,14 @@ class _Counting:
         return math.prod(map(self._rounds, self._around.get(node, [])))
 
     def _rounds(self, loop: ast.For) -> float:
-        found = self._counted(loop)
-        if found is None:
-            self._guessed.add(f"{ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
-        return UNKNOWN_ROUNDS if found is None else found
-
-    def _counted(self, loop: ast.For) -> float | None:
-        for one in self._text.loops:
-            if one.node == loop:
-                start, stop, step = map(self._value, (one.start, one.stop, one.step))
+        for counted in self._text.loops:
+            if counted.node == loop:
+                ends = (counted.start, counted.stop, counted.step)
+                start, stop, step = map(self._value, ends)
                 if start is not None and stop is not None and step:
                     return max(0.0, math.ceil((stop - start) / step))
-        return None
+        self._guessed.add(f"{ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
+        return UNKNOWN_ROUNDS
 
     def _value(self, node: ast.expr) -> float | None:
         polynomial = self._kernel.polynomial(node)
@@ -112,21 +124,19 @@ class _Counting:
         """Return the number of elements of the block that an access moves."""
         return math.prod(self._shapes.of(call.args[0])) if call.args else 1
 
-    def _moved(self, *names: str) -> float:
-        return sum(
-            self._elements(call) * self._size(call) * self._times(call)
-            for call in self._text.calls(*names)
-        )
-
-    def _size(self, call: ast.Call) -> int:
-        """Return the bytes of an element of the accessed tensor; 4 if the tensor is unclear."""
-        names = self._names_in(call.args[0]) if call.args else set()
-        sizes = [
-            stored_as(tensor.dtype).itemsize
-            for name, tensor in self._kernel.tensors.items()
-            if name in names
-        ]
-        return sizes[0] if len(sizes) == 1 else 4
+    def _moved(self, function: str) -> float:
+        """Return the bytes of the accesses; 4 for an element whose tensor is unclear."""
+        total = 0.0
+        for call in self._text.calls(function):
+            names = self._names_in(call.args[0]) if call.args else set()
+            sizes = [
+                stored_as(tensor.dtype).itemsize
+                for name, tensor in self._kernel.tensors.items()
+                if name in names
+            ]
+            size = sizes[0] if len(sizes) == 1 else 4
+            total += self._elements(call) * size * self._times(call)
+        return total
 
     def _names_in(self, node: ast.expr, depth: int = 4) -> set[str]:
         names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
@@ -140,60 +150,40 @@ class _Counting:
         """Return the special functions of all threads, and the instructions of all warps."""
         functions = instructions = 0.0
         for node in ast.walk(self._text.function):
-            if isinstance(node, ast.BinOp | ast.Compare | ast.Call | ast.AugAssign):
-                special, plain = self._cost(node)
-                whole = node.target if isinstance(node, ast.AugAssign) else node
-                count = math.prod(self._shapes.of(whole)) * self._times(node)
-                functions += special * count
-                instructions += plain * max(count / WARP, 1.0)
+            if not isinstance(node, ast.BinOp | ast.Compare | ast.Call | ast.AugAssign):
+                continue
+            special, plain = 0.0, 1.0
+            if isinstance(node, ast.Call):
+                special, plain = TRITON_FUNCTIONS.get(self._text.called(node), (0.0, 0.0))
+            elif isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+                special, plain = DIVISION
+            whole = node.target if isinstance(node, ast.AugAssign) else node
+            count = math.prod(self._shapes.of(whole)) * self._times(node)
+            functions += special * count
+            instructions += plain * max(count / WARP, 1.0)
         return functions, instructions
 
-    def _cost(
-        self, node: ast.BinOp | ast.Compare | ast.Call | ast.AugAssign
-    ) -> tuple[float, float]:
-        if isinstance(node, ast.Call):
-            return TRITON_FUNCTIONS.get(self._text.called(node), (0.0, 0.0))
-        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
-            return DIVISION
-        return 0.0, 1.0
+    def _ahead(self, load: ast.Call) -> int:
+        """Return how many rounds ahead a pipelined loop makes a load, at least 1.
 
-    def _dot(self, call: ast.Call) -> tuple[int, int, int]:
-        shapes = [self._shapes.of(argument) for argument in call.args[:2]]
-        if [len(shape) for shape in shapes] != [2, 2]:
-            return 1, 1, 1
-        (rows, inner), (_, columns) = shapes
-        return rows, inner, columns
-
-    def _waits(self, call: ast.Call) -> float:
-        """Return how often a warp waits for a load, which a pipelined loop makes ahead."""
-        around = self._around.get(call, [])
-        ahead = max(1, self._stages(around[-1]) - 1) if around else 1
-        return self._times(call) / ahead
-
-    def _stages(self, loop: ast.For) -> int:
-        """Return the pipeline stages of a loop: its own, or those of the launch.
-
-        The stages of the launch apply only to loops whose loads feed a ``dot``, by Triton's
-        documentation of ``tl.range``.
+        The pipeline stages are those of the loop or, by Triton's documentation of ``tl.range``,
+        for loops whose loads feed a ``dot``, those of the launch.
         """
-        for one in self._text.loops:
-            for keyword in one.call.keywords if one.node == loop else []:
+        around = self._around.get(load, [])
+        if not around:
+            return 1
+        loop, stages = around[-1], 1
+        if any(loop in self._around.get(call, []) for call in self._text.calls("dot")):
+            stages = self._kernel.launch.num_stages
+        for counted in self._text.loops:
+            for keyword in counted.call.keywords if counted.node == loop else []:
                 match keyword.arg, keyword.value:
-                    case "num_stages", ast.Constant(value=int(stages)):
-                        return int(stages)
-        feeds_dot = any(loop in self._around.get(call, []) for call in self._text.calls("dot"))
-        return self._kernel.launch.num_stages if feeds_dot else 1
-
-    def _places(self) -> float:
-        outputs = [
-            math.prod(self._kernel.facts.shapes[tensor.name][0])
-            for tensor in self._kernel.tensors.values()
-            if tensor.is_written
-        ]
-        return float(max(1, *outputs)) if outputs else 1.0
+                    case "num_stages", ast.Constant(value=int(own)):
+                        stages = int(own)
+        return max(1, stages - 1)
 
 
-class Shapes:
+class _Shapes:
     """The shapes of one function's expressions; what is not understood is a scalar, ``()``."""
 
     def __init__(self, kernel: TritonFunction) -> None:
@@ -213,8 +203,13 @@ class Shapes:
                 return self._together(values)
             case ast.UnaryOp(operand=operand):
                 return self.of(operand)
-            case ast.Subscript(value=value, slice=places):
-                return _with_axes(self.of(value), places)
+            case ast.Subscript(value=value, slice=places):  # such as ``block[:, None]``
+                shape = iter(self.of(value))
+                found: list[int] = []
+                for part in places.elts if isinstance(places, ast.Tuple) else [places]:
+                    is_new = isinstance(part, ast.Constant) and part.value is None
+                    found += [1] if is_new else itertools.islice(shape, 1)
+                return (*found, *shape)
             case ast.Call():
                 return self._call(node)
         return ()
@@ -235,7 +230,7 @@ class Shapes:
         """Return the shape that results from broadcasting expressions together."""
         found: Shape = ()
         for node in nodes:
-            pairs = zip_longest(reversed(found), reversed(self.of(node)), fillvalue=1)
+            pairs = itertools.zip_longest(reversed(found), reversed(self.of(node)), fillvalue=1)
             found = tuple(max(pair) for pair in pairs)[::-1]
         return found
 
@@ -256,17 +251,15 @@ class Shapes:
         if name == "trans" and arguments:
             return self.of(arguments[0])[::-1]
         if name in _REDUCING_CALLS and arguments:
-            return self._reduced(node, self.of(arguments[0]))
+            shape = self.of(arguments[0])
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "axis"]
+            axes = [*arguments[1:2], *named]
+            axis = self._number(axes[0]) if axes else None
+            if axis is None or not -len(shape) <= axis < len(shape):
+                return ()
+            axis %= len(shape)
+            return (*shape[:axis], *shape[axis + 1 :])
         return self._together(arguments)
-
-    def _reduced(self, node: ast.Call, shape: Shape) -> Shape:
-        named = [keyword.value for keyword in node.keywords if keyword.arg == "axis"]
-        places = [*node.args[1:2], *named]
-        axis = self._number(places[0]) if places else None
-        if axis is None or not -len(shape) <= axis < len(shape):
-            return ()
-        axis %= len(shape)
-        return (*shape[:axis], *shape[axis + 1 :])
 
     def _number(self, node: ast.expr) -> int:
         if isinstance(node, ast.Name) and node.id in self._module_constants:
@@ -286,16 +279,3 @@ class Shapes:
                 ) if self._kernel.text.called(call) == "constexpr":
                     found[name] = int(number)
         return found
-
-
-def _with_axes(shape: Shape, places: ast.expr) -> Shape:
-    """Return the shape of an expression such as ``block[:, None]``."""
-    parts = places.elts if isinstance(places, ast.Tuple) else [places]
-    rest = list(shape)
-    found = []
-    for part in parts:
-        if isinstance(part, ast.Constant) and part.value is None:
-            found.append(1)
-        elif rest:
-            found.append(rest.pop(0))
-    return (*found, *rest)

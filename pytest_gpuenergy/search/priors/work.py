@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WARP = 32
+WARP, SECTOR_BYTES = 32, 32
 
 
 # Costs are results of the special function unit and instructions. They are guesses: an accurate

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from pytest_gpuenergy.engine import CardScales, GpuWorker, Team
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
+from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
-from pytest_gpuenergy.search.trust.result import Limit, Result
-from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.search.validation.result import PowerCutoff, Result
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -24,7 +24,7 @@ class Evaluator(Protocol):
     """Evaluates states of one spec, for one objective."""
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SearchBench:
         """The bench of a GPU in this process, for everything except the evaluation of states."""
         ...
 
@@ -39,12 +39,12 @@ class Evaluator(Protocol):
         ...
 
     def start(
-        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: PowerCutoff | None = None
     ) -> Future[Result]:
         """Start to evaluate a state.
 
         The future has the result, or the error with which the search must end; see
-        `Bench.evaluate`.
+        `SearchBench.evaluate`.
 
         Args:
             turn: the number of the evaluation; the GPUs take turns.
@@ -82,7 +82,7 @@ class OwnProcess:
         bench: the bench of this GPU.
     """
 
-    bench: Bench
+    bench: SearchBench
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class OwnProcess:
         turn: int,  # noqa: ARG002 -- there is one GPU
         state: State,
         ahead: Sequence[State] = (),
-        limit: Limit | None = None,
+        limit: PowerCutoff | None = None,
     ) -> Future[Result]:
         """Evaluate a state and raise its errors before returning."""
         self.bench.prepare([state, *ahead])
@@ -126,11 +126,11 @@ class TeamEvaluator:
     """
 
     team: Team
-    benches: tuple[Bench, ...]
+    benches: tuple[SearchBench, ...]
     _prepared: set[str] = field(default_factory=set)
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SearchBench:
         """The bench of the first GPU that is used."""
         return self.benches[self.team.members.index(self.team.first)]
 
@@ -145,7 +145,7 @@ class TeamEvaluator:
         return self.team.working
 
     def start(
-        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: PowerCutoff | None = None
     ) -> Future[Result]:
         """Hand a state to the team; only one process compiles each state ahead."""
         new = tuple(state for state in ahead if state.id not in self._prepared)
@@ -182,7 +182,7 @@ class EvaluationTask(Struct, frozen=True):
     seed: int
     state: State
     ahead: tuple[State, ...] = ()
-    limit: Limit | None = None
+    limit: PowerCutoff | None = None
     emulated: bool = False
 
     @property
@@ -191,8 +191,8 @@ class EvaluationTask(Struct, frozen=True):
         return f"{self.spec.name}: {self.state.id}"
 
     def run(self, gpu: GpuWorker) -> Result:
-        """Evaluate the state, see `Bench.evaluate`."""
-        bench = Bench(self.spec, gpu.device, self.objective, self.seed)
+        """Evaluate the state, see `SearchBench.evaluate`."""
+        bench = SearchBench(self.spec, gpu.device, self.objective, self.seed)
         bench = gpu.keep(bench, lambda _: bench)  # which has drawn and verified the unlisted sizes
         bench.prepare([self.state, *self.ahead])
         return bench.evaluate(self.state, self.limit)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from statistics import fmean, median
 
 from msgspec import Struct
 
-from pytest_gpuenergy.emulator import PROFILES
-from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
-from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.record import METRICS, Interval, Metric, peaks_of
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search.running.kernel_folder import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
-from pytest_gpuenergy.search.trust.result import SearchNode
+from pytest_gpuenergy.search.validation.result import SearchNode
+from pytest_gpuenergy.support import aligned, dump, write_atomically
+from pytest_gpuenergy.tuning import writing
 
+SUMMARY_MD = "summary.md"
 SUMMARY_VERSION = 1
 """The ``schema_version`` of the files that this version writes."""
 
 _WHOLE = Interval(1.0, 1.0)
+_HEADINGS = ("kernel", *(f"{metric.label} x" for metric in METRICS), "of roofline", "moves")
 
 
 class KernelSummary(Struct, frozen=True, kw_only=True):
@@ -80,9 +86,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     schema_version: int = SUMMARY_VERSION
 
 
-def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | None:
+def summarize(searches: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | None:
     """Return the summary of searches; None if no baseline was evaluated."""
-    kernels = tuple(_kernel(spec, state) for spec, state in found if state.nodes)
+    kernels = tuple(_kernel_summary(spec, state) for spec, state in searches if state.nodes)
     if not kernels:
         return None
     energies = [kernel.ratio_intervals[Metric.ENERGY] for kernel in kernels]
@@ -97,14 +103,43 @@ def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | Non
     )
 
 
-def table_of(summary: Summary) -> list[tuple[str, ...]]:
-    """Return the headings and a row of texts for each kernel."""
-    heads = ("kernel", *(f"{metric.label} x" for metric in METRICS), "of roofline", "moves")
-    return [heads, *map(_row, summary.kernels)]
+def summary_lines(summary: Summary) -> list[str]:
+    """Return a table of the kernels, and sentences about all of them together."""
+    return [*aligned([_HEADINGS, *_rows(summary)]), *_totals(summary)]
 
 
-def totals_of(summary: Summary) -> Iterator[str]:
-    """Yield sentences about all kernels together."""
+def write_summary(summary: Summary, outdir: Path) -> Path:
+    """Write a summary as JSON and as Markdown, and return the path of the latter.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    text = (0, len(_HEADINGS) - 2, len(_HEADINGS) - 1)
+    page = [markdown_table(_HEADINGS, _rows(summary), text=text), "", *_totals(summary), ""]
+    for name, content in (("summary.json", dump(summary)), (SUMMARY_MD, "\n".join(page))):
+        with writing(outdir / name):
+            write_atomically(outdir / name, content)
+    return outdir / SUMMARY_MD
+
+
+def _rows(summary: Summary) -> list[tuple[str, ...]]:
+    rows = []
+    for kernel in summary.kernels:
+        ratios = ["1" for _ in METRICS]
+        if kernel.best is not None:
+            ratios = [
+                f"{kernel.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
+                for metric in METRICS
+                if (ends := kernel.ratio_intervals[metric])
+            ]
+        share = kernel.roofline_share
+        shares = "" if share is None else f"{100 * share[0]:.3g} % -> {100 * share[1]:.3g} %"
+        moves = "; ".join(kernel.moves) or "the baseline remains"
+        rows.append((kernel.name, *ratios, shares, moves))
+    return rows
+
+
+def _totals(summary: Summary) -> Iterator[str]:
     ends = summary.mean_energy_cut_interval
     count = len(summary.kernels)
     emulated = any(kernel.emulated for kernel in summary.kernels)
@@ -123,7 +158,7 @@ def totals_of(summary: Summary) -> Iterator[str]:
         yield f"not finished, continue with --resume: {', '.join(unfinished)}"
 
 
-def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
+def _kernel_summary(spec: KernelSpec, state: SearchState) -> KernelSummary:
     gain = next((gain for gain in state.gains if gain.accepted), None)
     compared = next((gain for gain in state.gains if gain.baseline), None)
     time_ms = state.nodes[0].time_ms
@@ -131,10 +166,14 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
     if not baseline and time_ms is not None:
         baseline = {Metric.TIME: time_ms}
     ratios = {metric: gain.ratios.get(metric, 1.0) if gain else 1.0 for metric in METRICS}
-    roofline_ms, roofline_share = _roofline_ms(spec, state.identity.gpu), None
-    if roofline_ms is not None and (before_ms := baseline.get(Metric.TIME)):
-        after_ms = before_ms * ratios[Metric.TIME]
-        roofline_share = roofline_ms / before_ms, roofline_ms / after_ms
+    roofline_ms: float | None = None
+    roofline_share: tuple[float, float] | None = None
+    if (peaks := peaks_of(state.identity.gpu)) is not None:
+        workload = workload_of(spec, spec.sizes[0], dict)
+        roofline_ms = floor_ms(workload, replace(peaks, l2_bytes=0))  # nothing stays in the L2
+        if before_ms := baseline.get(Metric.TIME):
+            after_ms = before_ms * ratios[Metric.TIME]
+            roofline_share = roofline_ms / before_ms, roofline_ms / after_ms
     return KernelSummary(
         name=spec.name,
         gpu=state.identity.gpu,
@@ -168,23 +207,3 @@ def path_to(nodes: Sequence[SearchNode], state_id: str | None) -> list[SearchNod
         path.insert(0, node)
         node = by_id.get(node.parent)
     return path
-
-
-def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
-    profile = next((profile for profile in PROFILES.values() if profile.name == gpu), None)
-    if profile is None:
-        return None
-    peaks = Peaks(profile.bandwidth_gb_s, 0, profile.fp32_tflops)  # nothing stays in the L2
-    return floor_ms(workload_of(spec, spec.sizes[0], dict), peaks)
-
-
-def _row(kernel: KernelSummary) -> tuple[str, ...]:
-    kept = [
-        f"{kernel.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
-        for metric in METRICS
-        if (ends := kernel.ratio_intervals[metric])
-    ]
-    figures = kept if kernel.best is not None else ["1", "1", "1"]
-    share = kernel.roofline_share
-    shares = "" if share is None else f"{100 * share[0]:.3g} % -> {100 * share[1]:.3g} %"
-    return (kernel.name, *figures, shares, "; ".join(kernel.moves) or "the baseline remains")

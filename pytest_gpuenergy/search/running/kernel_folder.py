@@ -1,4 +1,4 @@
-"""The folder of one kernel's search, with the files of each variant.
+"""The folder of one kernel's search: the forms of its files, reading and writing them.
 
 Results are complete or absent: the files of a variant are written first, and ``result.json`` last.
 """
@@ -15,28 +15,25 @@ from msgspec import Struct
 
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.record import Metric, RunInfo
-from pytest_gpuenergy.search.running.search_state import (
-    SearchIdentity,
-    SearchState,
-    read_lines,
-    read_state,
-)
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
-from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result, VariantGain
+from pytest_gpuenergy.search.strategy.graph import GraphRecord
+from pytest_gpuenergy.search.validation.result import (
+    RESULT_VERSION,
+    Result,
+    SearchNode,
+    VariantGain,
+)
 from pytest_gpuenergy.support import (
-    FormError,
     InputError,
-    decode,
     drop_torn_line,
     dump,
     encode,
     is_there,
     lock,
     open_file,
-    read_bytes,
-    schema_version,
-    shown,
+    read_record,
+    read_records,
     write_atomically,
 )
 from pytest_gpuenergy.tuning import writing
@@ -45,20 +42,144 @@ BASELINE, VARIANTS = "baseline", "variants"
 SPEC_JSON, STATE_JSON = "spec.json", "search_state.json"
 EVENTS_JSONL, TRACE_MD = "events.jsonl", "trace.md"
 _RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
-_T = TypeVar("_T")
-_LARGEST_BYTES = 1 << 20
-"""Size of a result or a comparison."""
-_LARGEST_LIST_BYTES = 1 << 30
-"""Size of the list of events."""
 
-CONTROL_VERSION = 1
-"""The ``schema_version`` of the control files that this version reads and writes."""
-_LARGEST_CONTROL_BYTES = 16 << 20
+STATE_VERSION, CONTROL_VERSION = 1, 1
+"""The ``schema_version`` of ``search_state.json`` and of control files."""
+_MAX_STATE_BYTES = 256 << 20
+"""Size of a ``search_state.json``."""
+_MAX_CONTROL_BYTES = 16 << 20
 """Size of a control file, which contains the source of a state."""
+_MAX_BYTES = 1 << 20
+"""Size of a result or a comparison."""
+_MAX_LIST_BYTES = 1 << 30
+"""Size of the list of events."""
+_T = TypeVar("_T")
+
+
+class SearchIdentity(Struct, frozen=True, kw_only=True):
+    """What a search must have in common with the one that it continues.
+
+    Attributes:
+        spec: the hash of the kernel spec with its source.
+        gpu: the name of the GPU.
+        emulated: whether the GPU is emulated.
+        power_limit_w: the power limit that the card enforces; None if it reports none.
+        sm_clock_mhz: the clock to which the SMs are locked; None if they are not.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        strategy: the parameters of the strategy, see `SearchParameters`.
+    """
+
+    spec: str
+    gpu: str
+    emulated: bool
+    power_limit_w: float | None
+    objective: Metric
+    seed: int
+    strategy: dict[str, float] = {}
+    sm_clock_mhz: int | None = None
+
+    @property
+    def settings(self) -> str:
+        """The settings of the card, as a clause such as `` under 450 W at 1500 MHz``."""
+        limit = "" if self.power_limit_w is None else f" under {self.power_limit_w:g} W"
+        return limit + ("" if self.sm_clock_mhz is None else f" at {self.sm_clock_mhz} MHz")
+
+
+class SearchState(Struct, frozen=True, kw_only=True):
+    """A search of one kernel.
+
+    Attributes:
+        identity: the identity of the search.
+        width: the number of variants that are evaluated at the same time, which is the number of
+            GPUs with which the search began. A search that continues on other GPUs keeps this
+            number, because it chooses the same variants only then.
+        builds: the number of evaluated variants, without the baseline.
+        nodes: the states in the order of their evaluation, the baseline first.
+        incumbent: the id of the best state: first by its cost, and at the end by `gains`.
+        finished: whether the search has tried everything or spent its budget.
+        gains: the gains of the best variants, the best by its cost first, until one is accepted.
+        graph: the graph of the states, with the actions, values and visits of the strategy. A
+            search that is continued builds it again from the results.
+        schema_version: the version of this file's form.
+    """
+
+    identity: SearchIdentity
+    width: int = 1
+    builds: int = 0
+    nodes: tuple[SearchNode, ...] = ()
+    incumbent: str | None = None
+    finished: bool = False
+    gains: tuple[VariantGain, ...] = ()
+    graph: GraphRecord | None = None
+    schema_version: int = STATE_VERSION
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """``control.json``: the evaluation of one state, which can be run alone.
+
+    Attributes:
+        spec: the path of the kernel spec, relative to the folder of this file.
+        state: the state to evaluate.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        gpus, powercap, smclock: the settings of the GPUs, as the options take them.
+        place: the place of the GPU among them, from 0.
+        parent: the id of the state to which the move was made; None for the baseline.
+        move: the name of the move.
+        what: the place and the parameters of the move.
+        schema_version: the version of this file's form.
+    """
+
+    spec: str
+    state: State
+    objective: Metric
+    seed: int
+    gpus: str
+    place: int = 0
+    powercap: str
+    smclock: str = "current"
+    parent: str | None = None
+    move: str = ""
+    what: str = ""
+    schema_version: int = CONTROL_VERSION
+
+
+class _Event(Struct, frozen=True):
+    event: str = ""
+    id: str | None = None
+
+
+def read_state(path: Path) -> SearchState:
+    """Read a ``search_state.json``.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    return read_record(
+        path,
+        "state of a search",
+        SearchState,
+        _MAX_STATE_BYTES,
+        version=STATE_VERSION,
+        remedy="name another --outdir",
+    )
+
+
+def read_control(path: Path) -> Control:
+    """Read a ``control.json``.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    return read_record(path, "control file", Control, _MAX_CONTROL_BYTES, version=CONTROL_VERSION)
 
 
 class KernelFolder:
     """``OUTDIR/kernels/_NAME``, held by one process at a time; a context manager.
+
+    Methods that read raise `InputError` if a file is damaged, and methods that write raise
+    `OutputError` if a file cannot be written.
 
     Args:
         outdir: the folder for all kernels.
@@ -68,18 +189,19 @@ class KernelFolder:
 
     Attributes:
         path: the path of the folder.
+        identity: the identity of the search.
         earlier: the state of the search that is continued; None for a new search.
 
     Raises:
         InputError: the folder contains a search and ``resume`` is not set, or contains another
             search, or another process is searching there.
-        OutputError: the folder cannot be written.
     """
 
     def __init__(
         self, outdir: Path, spec: KernelSpec, identity: SearchIdentity, *, resume: bool
     ) -> None:
         self.path = outdir / "kernels" / f"_{spec.name}"
+        self.identity = identity
         self.earlier: SearchState | None = None
         with ExitStack() as stack, writing(self.path):
             for name in (BASELINE, VARIANTS):
@@ -94,7 +216,8 @@ class KernelFolder:
                     "another --outdir."
                 )
             drop_torn_line(events)
-            read = read_lines(events, "list of events", _Event, _LARGEST_LIST_BYTES)
+            remedy = "name another --outdir"
+            read = read_records(events, "list of events", _Event, _MAX_LIST_BYTES, remedy=remedy)
             self._noted = {(record.event, record.id) for record in read}
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
@@ -104,11 +227,7 @@ class KernelFolder:
         return self.path / (state_id if state_id == BASELINE else f"{VARIANTS}/{state_id}")
 
     def earlier_result(self, state_id: str) -> Result | None:
-        """Return the result of a state that was evaluated before; None if there is none.
-
-        Raises:
-            InputError: the result is damaged.
-        """
+        """Return the result of a state that was evaluated before; None if there is none."""
         found = _read(self.place(state_id) / _RESULT, "result", Result)
         if found is not None and found.schema_version != RESULT_VERSION:
             raise InputError(
@@ -118,43 +237,22 @@ class KernelFolder:
         return found
 
     def earlier_baselines(self) -> dict[str, Result]:
-        """Return the results of the baseline on all GPUs except the first one, by UUID.
-
-        Raises:
-            InputError: a result is damaged.
-        """
+        """Return the results of the baseline on all GPUs except the first one, by UUID."""
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
         found = [_read(path, "result", Result) for path in paths]
         return {result.gpu: result for result in found if result is not None}
 
     def keep_baseline(self, result: Result) -> None:
-        """Write the result of the baseline on a GPU that is not the first one.
-
-        Raises:
-            OutputError: the result cannot be written.
-        """
-        path = self.place(BASELINE) / _GPUS / f"{result.gpu}.json"
-        with writing(path):
-            path.parent.mkdir(exist_ok=True)
-            write_atomically(path, dump(result), durable=True)
+        """Write the result of the baseline on a GPU that is not the first one."""
+        self._write(f"{BASELINE}/{_GPUS}/{result.gpu}.json", dump(result), durable=True)
 
     def earlier_gain(self, state_id: str) -> VariantGain | None:
-        """Return the comparison of a state with the baseline, if it was made before.
-
-        Raises:
-            InputError: the comparison is damaged.
-        """
+        """Return the comparison of a state with the baseline, if it was made before."""
         return _read(self.place(state_id) / _COMPARISON, "comparison", VariantGain)
 
     def keep_gain(self, gain: VariantGain) -> None:
-        """Write the comparison of a state with the baseline.
-
-        Raises:
-            OutputError: the comparison cannot be written.
-        """
-        path = self.place(gain.id) / _COMPARISON
-        with writing(path):
-            write_atomically(path, dump(gain), durable=True)
+        """Write the comparison of a state with the baseline."""
+        self._write(f"{VARIANTS}/{gain.id}/{_COMPARISON}", dump(gain), durable=True)
 
     def keep(
         self,
@@ -176,11 +274,7 @@ class KernelFolder:
             listings: the compiler's listings, see `Device.listings`.
             result: the result.
             diff: the diff to the state from which it was made.
-
-        Raises:
-            OutputError: a file cannot be written.
         """
-        place = self.place(state_id)
         files: dict[str, str] = {"control.json": dump(control), "run.json": dump(run)}
         if kernel is not None:
             name = "kernel.cu" if isinstance(kernel, Kernel) else "kernel_module.py"
@@ -193,17 +287,12 @@ class KernelFolder:
         )
         files["stderr.log"] = f"{result.message}\n" if result.message else ""
         files[_RESULT] = dump(result)
-        with writing(place):
-            place.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                write_atomically(place / name, text, durable=name == _RESULT)
+        place = self.place(state_id).relative_to(self.path)
+        for name, text in files.items():
+            self._write(f"{place}/{name}", text, durable=name == _RESULT)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append to ``events.jsonl``, unless it already has the same event of the same ``id``.
-
-        Raises:
-            OutputError: the event cannot be written.
-        """
+        """Append to ``events.jsonl``, unless it already has the same event of the same ``id``."""
         key = (kind, fields.get("id"))
         if key in self._noted:
             return
@@ -212,34 +301,26 @@ class KernelFolder:
         self._noted.add(key)
 
     def write_state(self, state: SearchState) -> None:
-        """Replace ``search_state.json``.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-        with writing(self.path / STATE_JSON):
-            write_atomically(self.path / STATE_JSON, dump(state))
+        """Replace ``search_state.json``."""
+        self._write(STATE_JSON, dump(state))
 
     def write_trace(self, text: str) -> None:
-        """Replace ``trace.md``.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-        with writing(self.path / TRACE_MD):
-            write_atomically(self.path / TRACE_MD, text)
+        """Replace ``trace.md``."""
+        self._write(TRACE_MD, text)
 
     def link_best(self, state_id: str) -> None:
-        """Make ``best`` a link to the folder of a state.
-
-        Raises:
-            OutputError: the link cannot be written.
-        """
+        """Make ``best`` a link to the folder of a state."""
         draft = self.path / f".{_BEST}-{os.getpid()}"
         with writing(self.path / _BEST):
             draft.unlink(missing_ok=True)
             draft.symlink_to(self.place(state_id).relative_to(self.path))
             draft.replace(self.path / _BEST)
+
+    def _write(self, name: str, text: str, *, durable: bool = False) -> None:
+        path = self.path / name
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, text, durable=durable)
 
     def _begin(self, identity: SearchIdentity, spec: KernelSpec, *, resume: bool) -> None:
         path = self.path / STATE_JSON
@@ -280,66 +361,5 @@ def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
     """Return the record in a file; None if there is no file."""
     if not is_there(path):
         return None
-    try:
-        return decode(read_bytes(path, what, _LARGEST_BYTES), kind)
-    except FormError as error:
-        raise InputError(
-            f"The {what} {path} cannot be used, because {error}: delete its folder to have it "
-            "measured again."
-        ) from None
-
-
-class _Event(Struct, frozen=True):
-    event: str = ""
-    id: str | None = None
-
-
-class Control(Struct, frozen=True, kw_only=True):
-    """``control.json``: the evaluation of one state, which can be run alone.
-
-    Attributes:
-        spec: the path of the kernel spec, relative to the folder of this file.
-        state: the state to evaluate.
-        objective: the metric that the search minimizes.
-        seed: the seed of the search.
-        gpus: the GPUs, as ``--gpus`` takes them.
-        place: the place of the GPU among them, from 0.
-        powercap: the power limit, as ``--powercap`` takes it.
-        smclock: the clock, as ``--smclock`` takes it.
-        parent: the id of the state to which the move was made; None for the baseline.
-        move: the name of the move.
-        what: the place and the parameters of the move.
-        schema_version: the version of this file's form.
-    """
-
-    spec: str
-    state: State
-    objective: Metric
-    seed: int
-    gpus: str
-    place: int = 0
-    powercap: str
-    smclock: str = "current"
-    parent: str | None = None
-    move: str = ""
-    what: str = ""
-    schema_version: int = CONTROL_VERSION
-
-
-def read_control(path: Path) -> Control:
-    """Read a ``control.json``.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    content = read_bytes(path, "control file", _LARGEST_CONTROL_BYTES)
-    try:
-        version = schema_version(content)
-        if version != CONTROL_VERSION:
-            raise FormError(
-                f"its schema_version is {shown(version)}, but this gpuenergy reads "
-                f"{CONTROL_VERSION}"
-            )
-        return decode(content, Control)
-    except FormError as error:
-        raise InputError(f"The control file {path} cannot be used, because {error}.") from None
+    remedy = "delete its folder to have it measured again"
+    return read_record(path, what, kind, _MAX_BYTES, remedy=remedy)

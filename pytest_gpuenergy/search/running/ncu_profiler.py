@@ -31,11 +31,10 @@ from pytest_gpuenergy.support import (
     INSTALL,
     FormError,
     InputError,
-    decode,
     dump,
     forbidden,
     is_there,
-    read_bytes,
+    read_record,
     run_child,
     shown,
     write_atomically,
@@ -45,7 +44,7 @@ from pytest_gpuenergy.tuning import writing
 PROFILE, _LOG = "profile.json", "profile.log"
 _TIMEOUT_S = 120.0
 """Seconds for one profile."""
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Size of a stored profile."""
 LAUNCHES = 3
 """Launches of a variant. The last one is profiled: the caches are then as in a measurement."""
@@ -113,24 +112,25 @@ class Profiler:
             return {}
         path = place / PROFILE
         if is_there(path):
-            return _read(path).used
-        profile = Profile(message=self._trouble) if self._trouble else self._profile(place)
+            remedy = "delete it to have it made again"
+            return read_record(path, "profile", Profile, _MAX_BYTES, remedy=remedy).used
+        profile = Profile(message=self._trouble)
+        if not self._trouble:
+            try:
+                profile = Profile(read_counters(self._run(place)))
+            except (InputError, FormError, OSError) as error:
+                self._trouble = str(error)
+            except subprocess.TimeoutExpired:
+                self._trouble = f"ncu has not finished within {self.timeout_s:g} s"
+            if self._trouble:
+                profile = Profile(message=self._trouble)
+                self.tell(
+                    f"Variants are not profiled, and their bottlenecks are estimated instead: "
+                    f"{self._trouble.rstrip('.')}."
+                )
         with writing(path):
             write_atomically(path, dump(profile), durable=True)
         return profile.used
-
-    def _profile(self, place: Path) -> Profile:
-        try:
-            return Profile(read_counters(self._run(place)))
-        except (InputError, FormError, OSError) as error:
-            self._trouble = str(error)
-        except subprocess.TimeoutExpired:
-            self._trouble = f"ncu has not finished within {self.timeout_s:g} s"
-        self.tell(
-            f"Variants are not profiled, and their bottlenecks are estimated instead: "
-            f"{self._trouble.rstrip('.')}."
-        )
-        return Profile(message=self._trouble)
 
     def _run(self, place: Path) -> str:
         """Run ncu on a variant and return what it prints.
@@ -165,16 +165,6 @@ class Profiler:
         return done.stdout
 
 
-def _read(path: Path) -> Profile:
-    try:
-        found = decode(read_bytes(path, "profile", _LARGEST_BYTES), Profile)
-    except FormError as error:
-        raise InputError(
-            f"The profile {path} cannot be used, because {error}: delete it to have it made again."
-        ) from None
-    return found
-
-
 def metrics() -> tuple[str, ...]:
     """Return the names of the metrics that ncu is asked for."""
     of_units = tuple(f"{name}{_OF_PEAK}" for names in _UNITS.values() for name in names)
@@ -190,7 +180,23 @@ def read_counters(printed: str) -> dict[Region, float]:
     Raises:
         FormError: the text is no such table, or has none of the metrics.
     """
-    values = _last_row(printed)
+    lines = printed.splitlines()
+    first = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        raise FormError("it has no table")
+    try:
+        header, _units, *rows = csv.reader(lines[first:], strict=True)
+    except (ValueError, csv.Error):
+        raise FormError("its table is not complete") from None
+    launches = [row for row in rows if len(row) == len(header)]
+    if not launches:
+        raise FormError("its table has no launch")
+    texts = dict(zip(header, launches[-1], strict=True))
+    values = {
+        name: _number(name, texts[name])
+        for name in metrics()
+        if texts.get(name, "").strip() not in ("", "n/a")
+    }
     found: dict[Region, float] = {}
     for region, names in _UNITS.items():
         known = [values[key] / 100 for name in names if (key := f"{name}{_OF_PEAK}") in values]
@@ -204,34 +210,14 @@ def read_counters(printed: str) -> dict[Region, float]:
     return found
 
 
-def _last_row(printed: str) -> dict[str, float]:
-    lines = printed.splitlines()
-    first = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if first is None:
-        raise FormError("it has no table")
+def _number(name: str, text: str) -> float:
     try:
-        header, _units, *rows = csv.reader(lines[first:], strict=True)
-    except (ValueError, csv.Error):
-        raise FormError("its table is not complete") from None
-    rows = [row for row in rows if len(row) == len(header)]
-    if not rows:
-        raise FormError("its table has no launch")
-    return _numbers(header, rows[-1])
-
-
-def _numbers(header: Sequence[str], row: Sequence[str]) -> dict[str, float]:
-    wanted, found = frozenset(metrics()), {}
-    for name, text in zip(header, row, strict=True):
-        if name not in wanted or text.strip() in ("", "n/a"):
-            continue
-        try:
-            value = float(text.replace(",", ""))
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < math.inf:
-            raise FormError(f"its {name} is {shown(text)}")
-        found[name] = value
-    return found
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise FormError(f"its {name} is {shown(text)}")
+    return value
 
 
 def main(words: Sequence[str]) -> int:

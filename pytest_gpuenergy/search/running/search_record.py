@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,33 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.running.gains_summary import path_to, summary_of
+from pytest_gpuenergy.search.running.gains_summary import path_to, summarize
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
     EVENTS_JSONL,
     SPEC_JSON,
     STATE_JSON,
     VARIANTS,
+    SearchState,
+    read_state,
 )
-from pytest_gpuenergy.search.running.search_state import SearchState, read_state
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
-from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
-from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
+from pytest_gpuenergy.search.validation.result import SearchNode
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    is_file,
+    matching,
+    read_bytes,
+    read_record,
+)
 
 Values = dict[str, Any]
-_LARGEST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 """Size of a file of a variant."""
-_LONGEST_DIFF = 40_000
+_MAX_DIFF = 40_000
 """Characters of a diff that the page shows."""
 
 
@@ -57,7 +65,7 @@ def search_folders(named: Path) -> list[Path]:
     return [path for path in matching(named, "kernels/_*") if is_file(path / STATE_JSON)]
 
 
-def files_of(named: Path) -> list[Path]:
+def search_files(named: Path) -> list[Path]:
     """Return the files of `search_folders` that pages and continued searches need."""
     names = (SPEC_JSON, STATE_JSON, EVENTS_JSONL, f"{BASELINE}/run.json")
     return [folder / name for folder in search_folders(named) for name in names]
@@ -69,8 +77,13 @@ def read_searches(named: Path) -> list[SearchRecord]:
     Raises:
         InputError: no search has evaluated its baseline, or a file is damaged.
     """
-    folders = search_folders(named)
-    found = [one for folder in folders if (one := _read_search(folder)) is not None]
+    found = []
+    for folder in search_folders(named):
+        state = read_state(folder / STATE_JSON)
+        if state.nodes:
+            path, remedy = folder / BASELINE / "run.json", "name another folder"
+            run = read_record(path, "record of a run", RunInfo, _MAX_BYTES, remedy=remedy)
+            found.append(SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run))
     if not found:
         raise InputError(
             f"No search in {named} has evaluated its baseline yet: continue it with gpuenergy "
@@ -80,29 +93,47 @@ def read_searches(named: Path) -> list[SearchRecord]:
 
 
 def search_values(search: SearchRecord) -> Values:
-    """Return a search as plain values, with its states in the order of `listed`."""
-    state, first = search.state, search.state.nodes[0]
-    identity, metric = state.identity, state.identity.objective
-    summed_up = summary_of([(search.spec, state)])
+    """Return what the HTML page shows of a search, with its states `in_tree_order`."""
+    state, identity = search.state, search.state.identity
+    summed_up = summarize([(search.spec, state)])
     assert summed_up is not None  # because there is a baseline
     (summary,) = summed_up.kernels
     return {
-        "name": search.spec.name,
+        "name": summary.name,
         "folder": str(search.folder),
-        "gpu": identity.gpu,
+        "gpu": summary.gpu,
         "settings": identity.settings,
-        "emulated": identity.emulated,
-        "objective": metric.label,
-        "unit": metric.unit,
+        "emulated": summary.emulated,
+        "objective": identity.objective.label,
+        "unit": identity.objective.unit,
         "seed": identity.seed,
-        "builds": state.builds,
+        "builds": summary.builds,
         "correct": summary.correct,
-        "finished": state.finished,
-        "baseline": first.id,
+        "finished": summary.finished,
         "incumbent": state.incumbent,
         "roofline": summary.roofline_share,
         "states": list(_states(search)),
-        "gains": [_gain(gain) for gain in state.gains],
+        "gains": [
+            {
+                "id": gain.id,
+                "accepted": gain.accepted,
+                "message": gain.message,
+                "unclaimed": gain.unclaimed,
+                "reasons": gain.reasons,
+                "rounds": gain.rounds,
+                "ratios": [
+                    {
+                        "metric": metric.label,
+                        "ratio": gain.ratios.get(metric),
+                        "low": ends.low,
+                        "high": ends.high,
+                    }
+                    for metric in METRICS
+                    if (ends := gain.ratio_intervals.get(metric)) is not None
+                ],
+            }
+            for gain in state.gains
+        ],
         "changes": [
             {"id": node.id, "move": _move(node), "diff": _diff(search.folder, node)}
             for node in path_to(state.nodes, state.incumbent)
@@ -110,45 +141,36 @@ def search_values(search: SearchRecord) -> Values:
     }
 
 
-def _read_search(folder: Path) -> SearchRecord | None:
-    state = read_state(folder / STATE_JSON)
-    if not state.nodes:
-        return None
-    path = folder / BASELINE / "run.json"
-    try:
-        run = decode(read_bytes(path, "record of a run", _LARGEST_BYTES), RunInfo)
-    except FormError as error:
-        raise InputError(
-            f"The record of a run {path} cannot be used, because {error}: name another folder."
-        ) from None
-    return SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run)
-
-
 def _states(search: SearchRecord) -> Iterator[Values]:
-    nodes, record = search.state.nodes, search.state.graph
-    order = listed({node.id: node.parent for node in nodes})
-    by_id = {node.id: node for node in nodes}
+    nodes = {node.id: node for node in search.state.nodes}
+    visited = {} if search.state.graph is None else search.state.graph.nodes
+    order = in_tree_order({node.id: node.parent for node in nodes.values()})
     number = dict(zip(order, count()))
-    others = _others(nodes, record)
-    first = nodes[0].cost
+    others: defaultdict[str, set[int]] = defaultdict(set)  # whose moves would also have led there
+    for tail, tail_node in visited.items():
+        for edge in tail_node.edges or ():
+            child = nodes.get(edge.child)
+            if tail in nodes and child is not None and child.parent not in (tail, None):
+                others[edge.child].add(number[tail])
+    first = search.state.nodes[0].cost
     for id_, depth in order.items():
-        node = by_id[id_]
+        node = nodes[id_]
         yield {
             "id": id_,
             "depth": depth,
             "parent": None if node.parent is None else number.get(node.parent),
-            "others": sorted(number[one] for one in others[id_]),
+            "others": sorted(others[id_]),
             "move": _move(node),
             "outcome": node.outcome,
             "message": _message(search.folder, node),
             "cost": node.cost,
             "ratio": None if node.cost is None or not first else finite(node.cost / first),
             "time_ms": node.time_ms,
-            "visits": visited.visits if record and (visited := record.nodes.get(id_)) else None,
+            "visits": visited[id_].visits if id_ in visited else None,
         }
 
 
-def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
+def in_tree_order(parents: Mapping[str, str | None]) -> dict[str, int]:
     """Return the depths of states, each state followed by those that were made from it.
 
     A state whose parent is missing, or comes after it, is a root.
@@ -169,17 +191,6 @@ def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
         order[state] = depths[state]
         waiting += children[state][::-1]
     return order
-
-
-def _others(nodes: Sequence[SearchNode], record: GraphRecord | None) -> Mapping[str, set[str]]:
-    """Return, for each state, the other states from which a move would also have led to it."""
-    evaluated = {node.id: node.parent for node in nodes}
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for tail, tail_node in () if record is None else record.nodes.items():
-        for edge in tail_node.edges or ():
-            if tail in evaluated and evaluated.get(edge.child, tail) not in (tail, None):
-                found[edge.child].add(tail)
-    return found
 
 
 def _move(node: SearchNode) -> str:
@@ -204,9 +215,9 @@ def _message(folder: Path, node: SearchNode) -> str:
 def _diff(folder: Path, node: SearchNode) -> str:
     """Return the diff of the move, if it is on disk."""
     text = _content(folder, node, "candidate.diff").decode(errors="replace")
-    if len(text) <= _LONGEST_DIFF:
+    if len(text) <= _MAX_DIFF:
         return text
-    return f"{text[:_LONGEST_DIFF]}\n[the rest is in {VARIANTS}/{node.id}/candidate.diff]\n"
+    return f"{text[:_MAX_DIFF]}\n[the rest is in {VARIANTS}/{node.id}/candidate.diff]\n"
 
 
 def _content(folder: Path, node: SearchNode, name: str) -> bytes:
@@ -214,27 +225,6 @@ def _content(folder: Path, node: SearchNode, name: str) -> bytes:
     if Path(node.id).name != node.id:  # a damaged id must not lead to another folder
         return b""
     try:
-        return read_bytes(folder / VARIANTS / node.id / name, name, _LARGEST_BYTES)
+        return read_bytes(folder / VARIANTS / node.id / name, name, _MAX_BYTES)
     except InputError:
         return b""
-
-
-def _gain(gain: VariantGain) -> Values:
-    return {
-        "id": gain.id,
-        "accepted": gain.accepted,
-        "message": gain.message,
-        "unclaimed": gain.unclaimed,
-        "reasons": list(gain.reasons),
-        "rounds": gain.rounds,
-        "ratios": [
-            {
-                "metric": metric.label,
-                "ratio": gain.ratios.get(metric),
-                "low": ends.low,
-                "high": ends.high,
-            }
-            for metric in METRICS
-            if (ends := gain.ratio_intervals.get(metric)) is not None
-        ],
-    }

@@ -10,75 +10,66 @@ from time import perf_counter
 
 from pytest_gpuenergy.record import METRICS
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.search.running.kernel_folder import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.state_kernel import macros
-from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain
+from pytest_gpuenergy.search.validation.hidden_inputs import allows_other_sizes
+from pytest_gpuenergy.search.validation.result import Result, VariantGain
 from pytest_gpuenergy.support import dump
 
 
 def candidate_diff(parent: State, child: State) -> str:
     """Return the unified diff of two states: of their text and of their launch plans."""
     name = "kernel.cu" if child.language == "cuda" else "kernel_module.py"
-    before, after = (
-        {name: _text(state), "launch.json": dump(state.launch)} for state in (parent, child)
-    )
+    texts: list[dict[str, list[str]]] = []
+    for state in (parent, child):
+        constants = macros(state.launch.constants) if state.language == "cuda" else ""
+        source = state.source if state.source.endswith("\n") else f"{state.source}\n"
+        files = {name: constants + source, "launch.json": dump(state.launch)}
+        texts.append({file: text.splitlines(keepends=True) for file, text in files.items()})
+    before, after = texts
     return "".join(
         line
         for file in before
-        for line in difflib.unified_diff(
-            before[file].splitlines(keepends=True),
-            after[file].splitlines(keepends=True),
-            f"a/{file}",
-            f"b/{file}",
-        )
+        for line in difflib.unified_diff(before[file], after[file], f"a/{file}", f"b/{file}")
     )
 
 
 def trace(spec: KernelSpec, state: SearchState, notes: Iterable[str] = ()) -> str:
     """Return the search so far, as Markdown that ends with the notes."""
-    return "\n".join([*_lines(spec, state), *notes, ""])
-
-
-def _text(state: State) -> str:
-    source = state.source if state.source.endswith("\n") else f"{state.source}\n"
-    return macros(state.launch.constants) + source if state.language == "cuda" else source
-
-
-def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
-    identity = state.identity
-    metric = identity.objective
-    where = f"{identity.gpu} (emulated: no figure here is measured)"
-    yield f"# Search of {spec.name}"
-    yield ""
-    place = where if identity.emulated else identity.gpu
-    yield f"On {place}{identity.settings}, minimizing {metric.label}."
-    if not has_others(spec):
-        yield "No sizes but the listed ones are allowed: a variant may be right for these alone."
-    yield ""
-    yield f"| variant | from | move | outcome | {metric.label} ({metric.unit}) | of baseline |"
-    yield "|---|---|---|---|---|---|"
+    identity, metric = state.identity, state.identity.objective
+    note = " (emulated: no figure here is measured)" if identity.emulated else ""
+    lines = [
+        f"# Search of {spec.name}",
+        "",
+        f"On {identity.gpu}{note}{identity.settings}, minimizing {metric.label}.",
+    ]
+    if not allows_other_sizes(spec):
+        lines.append(
+            "No sizes but the listed ones are allowed: a variant may be right for these alone."
+        )
+    lines += [
+        "",
+        f"| variant | from | move | outcome | {metric.label} ({metric.unit}) | of baseline |",
+        "|---|---|---|---|---|---|",
+    ]
     first = state.nodes[0].cost if state.nodes else None
-    yield from (_row(node, first) for node in state.nodes)
+    for node in state.nodes:
+        move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
+        cost = "" if node.cost is None else f"{node.cost:.4g}"
+        share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
+        cells = (node.id, node.parent or "", move, node.outcome, cost, share)
+        lines.append(f"| {' | '.join(cells)} |")
     for gain in state.gains:
-        yield ""
-        yield _gain(gain)
+        lines += ["", _comparison(gain)]
     if state.finished:
-        yield ""
         best = "Kept" if any(gain.unclaimed for gain in state.gains) else "Best"
-        baseline = state.incumbent == spec.baseline.id
-        yield f"{best}: {'the baseline' if baseline else state.incumbent}."
+        is_baseline = state.incumbent == spec.baseline.id
+        lines += ["", f"{best}: {'the baseline' if is_baseline else state.incumbent}."]
+    return "\n".join([*lines, *notes, ""])
 
 
-def _row(node: SearchNode, first: float | None) -> str:
-    move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
-    cost = "" if node.cost is None else f"{node.cost:.4g}"
-    share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
-    return f"| {node.id} | {node.parent or ''} | {move} | {node.outcome} | {cost} | {share} |"
-
-
-def _gain(gain: VariantGain) -> str:
+def _comparison(gain: VariantGain) -> str:
     if gain.message:
         compared = "" if gain.unclaimed else " compared with the baseline"
         return f"{gain.id}{compared}: {gain.message}"
@@ -88,9 +79,8 @@ def _gain(gain: VariantGain) -> str:
         if (ends := gain.ratio_intervals.get(metric)) is not None
     ]
     verdict = "better" if gain.accepted else "not certainly better, and therefore not kept"
-    rounds = f"{gain.rounds} rounds"
-    if gain.ended_early:
-        rounds += " (ended early, because a gain that could be claimed was out of reach)"
+    early = " (ended early, because a gain that could be claimed was out of reach)"
+    rounds = f"{gain.rounds} rounds{early if gain.ended_early else ''}"
     return (
         f"{gain.id} measured alternately with the baseline, {rounds}, as fractions of "
         f"the baseline's figures: {', '.join(parts)}: {verdict}."
@@ -127,11 +117,10 @@ class Times:
         """Return a table, as Markdown; nothing if nothing was evaluated."""
         if not self._evaluated:
             return []
-        of_search = [(what, seconds) for what, seconds in self._own_s.items()]
-        of_states = [(f"evaluate: {step}", seconds) for step, seconds in self._steps_s.items()]
+        steps_s = {f"evaluate: {step}": seconds for step, seconds in self._steps_s.items()}
         rows = [
             [what, f"{seconds:.2f}", f"{seconds / self._evaluated:.2f}"]
-            for what, seconds in [*of_search, *of_states]
+            for what, seconds in {**self._own_s, **steps_s}.items()
         ]
         return [
             "",

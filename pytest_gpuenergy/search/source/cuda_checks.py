@@ -18,25 +18,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_gpuenergy.emulator import EMULATED, SUPPORTED
-from pytest_gpuenergy.search.source.macros import CppToken
+from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
 
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
 ) - {"cuda/std/chrono"}
 """Headers that may be included: those for kernels, of the ones that the emulated GPU knows."""
 
-_TOKEN = re.compile(
-    r"""(?P<comment>//[^\n]*|/\*.*?\*/)
-    |(?P<raw>\b(?:u8|[uUL])?R"|/\*)
-    |(?P<string>"(?:\\.|[^"\\\n])*")
-    |(?P<character>'(?:\\.|[^'\\\n])+')
-    |(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
-    |(?P<word>[A-Za-z_$][\w$]*)
-    |(?P<newline>\n)
-    |(?P<blank>\s)
-    |(?P<symbol><<<|%:|<%|%>|:>|<:(?!:)|\?\?[=/'()!<>-]|.)""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
 _FORBIDDEN = re.compile(
     r"(?:\w*clock(?:64|_\w+)?|\w*globaltimer\w*|chrono|__nanosleep"
     r"|(?:f|s|sn|v\w*)?printf|puts|putchar|\w*malloc|calloc|realloc|free|new|delete"
@@ -63,108 +51,111 @@ _WITH_PARENTHESES = {
     *("alignas", "__align__", "decltype", "noexcept"),
     *("__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__"),
 }
+_RAW = re.compile(r'(?:u8|[uUL])?R"')
+_OTHER_SPELLING = re.compile(r"%:|<%|%>|:>|<:(?!:)|::>|\?\?.?", re.DOTALL)
+"""Digraphs and trigraphs, at the beginning of symbols that touch."""
+_NAMESPACE = re.compile(r"namespace\b|inline namespace$")
+_ANGLES = {"<": 1, ">": -1, ">>": -2}
 _PRAGMAS = {"unroll", "nounroll", "once"}
 
 
 class _Declaration(NamedTuple):
     """A declaration at file scope, split at its braces into head, body and tail."""
 
-    head: list[CppToken]
-    body: list[CppToken] | None
-    tail: list[CppToken]
+    head: list[CudaToken]
+    body: list[CudaToken] | None
+    tail: list[CudaToken]
 
 
 def findings(source: str) -> frozenset[str]:
     """Return what a text contains that no variant may add, each in a few words."""
-    tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
     if re.search(r"\r(?!\n)", source):
         return frozenset({"a carriage return within a line"})  # some compilers end the line there
     if "??/" in source:
         return frozenset({"the trigraph ??/"})  # some compilers read a backslash, in comments, too
-    plain, directives = _without_directives(tokens)
-    found = {finding for directive in directives for finding in _in_directive(directive)}
-    found.update(_anywhere(tokens))
-    found.update(_at_file_scope(plain))
+    plain, directives = _tokens(re.sub(r"\\\r?\n", "", source))
+    found = {finding for tokens in (plain, *directives) for finding in _anywhere(tokens)}
+    found.update(finding for directive in directives for finding in _in_directive(directive))
+    found.update(f"a stray {token.text}" for token in plain if token.text.startswith("#"))
+    if sum((token.text == "{") - (token.text == "}") for token in plain):
+        found.add("braces that do not match")
+    for declaration in _declarations(plain):
+        found.update(_in_declaration(declaration))
+        found.update(_in_body(declaration))
     return frozenset(found)
 
 
 def assembler_statements(source: str) -> int:
     """Return the number of inline assembler statements."""
-    return sum(token.text in _ASSEMBLER for token in _tokens(source))
+    plain, directives = _tokens(source)
+    return sum(t.text in _ASSEMBLER for tokens in (plain, *directives) for t in tokens)
 
 
-def _tokens(source: str) -> Iterator[CppToken]:
-    for match in _TOKEN.finditer(source):
-        kind = match.lastgroup or ""
-        if kind not in ("comment", "blank"):
-            yield CppToken(kind, match[0])
-
-
-def _without_directives(tokens: Sequence[CppToken]) -> tuple[list[CppToken], list[list[CppToken]]]:
-    plain: list[CppToken] = []
-    directives: list[list[CppToken]] = []
-    line: list[CppToken] = []
-    for token in (*tokens, CppToken("newline", "\n")):
-        if token.kind != "newline":
-            line.append(token)
-            continue
-        if line and line[0].text in ("#", "%:"):
-            directives.append(line[1:])
+def _tokens(source: str) -> tuple[list[CudaToken], list[list[CudaToken]]]:
+    """Return the tokens outside of directives, and those of each directive after its ``#``."""
+    plain: list[CudaToken] = []
+    directives = []
+    for token in cuda_tokens(source):
+        if token.kind == "directive":
+            begin = source.index("#", token.start) + 1
+            directives.append(list(cuda_tokens(source, begin, token.end)))
         else:
-            plain += line
-        line = []
+            plain.append(token)
     return plain, directives
 
 
-def _in_directive(directive: Sequence[CppToken]) -> Iterator[str]:
+def _in_directive(directive: Sequence[CudaToken]) -> Iterator[str]:
     words = [token.text for token in directive]
     name, rest = (words[0], words[1:]) if words else ("", [])
-    what = f"#{' '.join(words)}"
     if name == "include":
         if "".join(rest).strip('<>"') not in HEADERS:
             yield f"#include {''.join(rest)}"
     elif name == "pragma":
         if not rest or rest[0] not in _PRAGMAS:
-            yield what
+            yield f"#{' '.join(words)}"
     elif name in ("define", "undef"):
         if rest and (rest[0] in _SPECIFIERS or rest[0].startswith("__")):
             yield f"a macro called {rest[0]}"
-        if "#" in rest or "%:" in rest or _SPECIFIERS & set(rest[1:]) - {"const", "volatile"}:
+        if {"#", "##"} & set(rest) or _SPECIFIERS & set(rest[1:]) - {"const", "volatile"}:
             yield f"the macro {rest[0]}, which pastes or declares"
         if rest.count("{") != rest.count("}"):
             yield f"the macro {rest[0]}, whose braces do not match"
     elif words:
-        yield what
+        yield f"#{' '.join(words)}"
 
 
-def _anywhere(tokens: Sequence[CppToken]) -> Iterator[str]:
+def _anywhere(tokens: Sequence[CudaToken]) -> Iterator[str]:
     for position, token in enumerate(tokens):
+        after = tokens[position + 1] if position + 1 < len(tokens) else None
+        touching = token.text + (after.text if after and token.end == after.start else "")
         if token.text in _ASSEMBLER:
             yield from _in_assembler(tokens[position + 1 :])
-        if token.kind == "word" and _FORBIDDEN.fullmatch(token.text):
+        if token.kind == "name" and _FORBIDDEN.fullmatch(token.text):
             yield token.text
-        elif token.kind == "string" and IN_ASSEMBLER.search(token.text):
+        elif token.kind == "literal" and IN_ASSEMBLER.search(token.text):
             yield f"assembler with {token.text}"
-        elif token.kind == "raw":
+        elif _RAW.match(token.text) or (token.kind == "symbol" and touching.startswith("/*")):
             yield "a raw string or an endless comment"
         elif token.text == "<<<":
             yield "a launch of its own"
-        elif token.kind == "symbol" and len(token.text) > 1:
-            yield f"another spelling of a symbol, {token.text}"
+        elif token.kind == "symbol" and (other := _OTHER_SPELLING.match(touching)):
+            yield f"another spelling of a symbol, {other[0]}"
         elif token.text in ('"', "'", "\\", "`", "@"):
             yield f"a stray {token.text}"
 
 
-def _in_assembler(tokens: Sequence[CppToken]) -> Iterator[str]:
+def _in_assembler(tokens: Sequence[CudaToken]) -> Iterator[str]:
     """Yield what is forbidden in an assembler statement, whose text may be in several strings."""
     strings: list[str] = []
     for token in tokens:
-        if token.kind == "string":
+        if token.text.startswith('"') and len(token.text) > 1:
             strings.append(token.text[1:-1])
-        elif token.text in (":", ")", ";"):
+        elif token.text in (":", "::", ")", ";"):
             break
-        elif token.kind != "newline" and token.text not in ("volatile", "__volatile__", "("):
+        elif token.text not in ("volatile", "__volatile__", "("):
             yield "assembler whose text a macro completes"
+    else:
+        yield "assembler whose text a macro completes"
     text = "".join(strings)
     if IN_ASSEMBLER.search(text) and not any(map(IN_ASSEMBLER.search, strings)):
         yield f"assembler with {text[:60]}"
@@ -172,18 +163,9 @@ def _in_assembler(tokens: Sequence[CppToken]) -> Iterator[str]:
         yield "assembler with an escape sequence"
 
 
-def _at_file_scope(tokens: Sequence[CppToken]) -> Iterator[str]:
-    depth = sum((token.text == "{") - (token.text == "}") for token in tokens)
-    if depth:
-        yield "braces that do not match"
-    for declaration in _declarations(tokens):
-        yield from _in_declaration(declaration)
-        yield from _in_body(declaration)
-
-
-def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
+def _declarations(tokens: Sequence[CudaToken]) -> Iterator[_Declaration]:
     """Yield the declarations at file scope, and in namespaces."""
-    head: list[CppToken] = []
+    head: list[CudaToken] = []
     position = 0
     while position < len(tokens):
         token = tokens[position]
@@ -191,12 +173,17 @@ def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
         if token.text == ";":
             yield _Declaration(head, None, [])
             head = []
-        elif token.text == "{" and _is_namespace(head):
+        elif token.text == "{" and _NAMESPACE.match(" ".join(t.text for t in head[:2])):
             head = []
         elif token.text == "{":
-            end = _closing(tokens, position)
+            depth, end = 1, position
+            while end < len(tokens):
+                depth += (tokens[end].text == "{") - (tokens[end].text == "}")
+                if depth == 0:
+                    break
+                end += 1
             body, position = list(tokens[position:end]), end + 1
-            tail: list[CppToken] = []
+            tail: list[CudaToken] = []
             if not _is_function(head):
                 while position < len(tokens) and tokens[position].text != ";":
                     tail.append(tokens[position])
@@ -210,33 +197,13 @@ def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
         yield _Declaration(head, None, [])
 
 
-def _closing(tokens: Sequence[CppToken], position: int) -> int:
-    """Return the index of the brace that closes the one before ``position``."""
-    depth = 1
-    for index in range(position, len(tokens)):
-        depth += (tokens[index].text == "{") - (tokens[index].text == "}")
-        if depth == 0:
-            return index
-    return len(tokens)
-
-
-def _is_namespace(head: Sequence[CppToken]) -> bool:
-    words = [token.text for token in head]
-    return words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"]
-
-
-def _is_function(head: Sequence[CppToken]) -> bool:
+def _is_function(head: Sequence[CudaToken]) -> bool:
     words = _bare(head)
-    if "(" not in words or _is_type(words):
+    if "(" not in words or _is_type(words) or "=" in words[: words.index("(")]:
         return False
-    before, after = words[: words.index("(")], words[words.index("(") + 1 :]
-    return "=" not in before and _are_parameters(after)
-
-
-def _are_parameters(words: Sequence[str]) -> bool:
-    """Return whether words in parentheses are parameters, not a variable: ``int (x){0}``."""
-    first, second = (*words, "", "")[:2]
-    if first in (")", ".") or (first, second) == ("void", ")"):
+    # Words in parentheses are parameters, not the name of a variable: ``int (x){0}``.
+    first, second = (*words[words.index("(") + 1 :], "", "")[:2]
+    if first in (")", ".", "...") or (first, second) == ("void", ")"):
         return True
     return first.isidentifier() and second not in ("[", "(", ")", "")
 
@@ -251,13 +218,13 @@ def _after_template(words: Sequence[str]) -> Sequence[str]:
         return words
     depth = 0
     for index, word in enumerate(words):
-        depth += (word == "<") - (word == ">")
-        if word == ">" and depth == 0:
+        depth += _ANGLES.get(word, 0)
+        if depth <= 0 and word in (">", ">>"):
             return words[index + 1 :]
     return words
 
 
-def _bare(head: Sequence[CppToken]) -> list[str]:
+def _bare(head: Sequence[CudaToken]) -> list[str]:
     """Return the words and symbols of a head, without attributes in parentheses."""
     words: list[str] = []
     depth = 0
@@ -287,14 +254,14 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
             yield f"the declaration {shown}, which has no body"
         elif not names & {"__device__", "__global__"}:
             yield f"the host function {shown}"
-    elif "__device__" in names or not is_constant(_after_template(words)):
+    elif "__device__" in names or not _is_constant(_after_template(words)):
         yield f"the file-scope variable {shown}"
 
 
 def _in_body(declaration: _Declaration) -> Iterator[str]:
     body = declaration.body or []
     inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
-    for token, after in pairwise((*body, CppToken("", ""))):
+    for token, after in pairwise((*body, CudaToken("", "", 0, 0))):
         if token.text == "static" and after.text not in ("constexpr", "__shared__"):
             yield f"a static variable before {after.text}"
         elif token.text == "extern" and after.text != "__shared__":
@@ -303,37 +270,34 @@ def _in_body(declaration: _Declaration) -> Iterator[str]:
             yield f"{token.text} in a function"
 
 
-def is_constant(words: Sequence[str]) -> bool:
+def _is_constant(words: Sequence[str]) -> bool:
     """Return whether variables are in shared or constant memory, or cannot be changed.
 
     Args:
         words: the words of a declaration, without ``template <...>``, up to its first brace or its
             end.
     """
-    first, *others = _declarators(words)
+    declarators: list[list[str]] = [[]]  # before each ``=``, without arguments of templates
+    depth, is_value = 0, False
+    for word in words:
+        depth += _ANGLES.get(word, 0) + (word in ("(", "[")) - (word in (")", "]"))
+        if depth == 0 and word == ",":
+            declarators.append([])
+            is_value = False
+        elif depth == 0 and word == "=":
+            is_value = True
+        elif not is_value and word not in _ANGLES and not (depth and word == "const"):
+            declarators[-1].append(word)
+    first = declarators[0]
     specifiers = set(first[: first.index("(")] if "(" in first else first)
     if specifiers & {"__shared__", "__constant__", "constexpr"}:
         return True
-    return "const" in specifiers and not any(map(_is_variable_pointer, (first, *others)))
-
-
-def _is_variable_pointer(declarator: Sequence[str]) -> bool:
-    """Return whether a declarator is a pointer or reference that is not constant itself."""
-    last = max((at for at, word in enumerate(declarator) if word in ("*", "&")), default=None)
-    return last is not None and "const" not in declarator[last:]
-
-
-def _declarators(words: Sequence[str]) -> list[list[str]]:
-    """Return what stands before each ``=``, without arguments of templates."""
-    found: list[list[str]] = [[]]
-    depth, value = 0, False
-    for word in words:
-        depth += (word in ("<", "(", "[")) - (word in (">", ")", "]"))
-        if depth == 0 and word == ",":
-            found.append([])
-            value = False
-        elif depth == 0 and word == "=":
-            value = True
-        elif not value and word not in (">", "<") and not (depth and word == "const"):
-            found[-1].append(word)
-    return found
+    # A pointer or reference must be constant itself.
+    marks = (
+        max((at for at, word in enumerate(words) if word in ("*", "&", "&&")), default=None)
+        for words in declarators
+    )
+    return "const" in specifiers and all(
+        mark is None or "const" in words[mark:]
+        for mark, words in zip(marks, declarators, strict=True)
+    )

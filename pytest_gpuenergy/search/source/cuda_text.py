@@ -21,9 +21,11 @@ from pytest_gpuenergy.search.source.tree import (
     inside,
     name_of,
     nodes,
+    only,
     operator_of,
     outline,
     parse,
+    sides,
     text_of,
     walk,
 )
@@ -81,7 +83,7 @@ _UNCLEAR = {
 _DEEPEST = 200
 """The limit on nesting: deeper text is generated, or an attack on recursive functions."""
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
-_GIVEN = ("assignment_expression", "init_declarator")
+_TRANSPARENT = ("parenthesized_expression", "field_expression")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
 
 
@@ -299,14 +301,12 @@ class CudaText:
         """Return the variable that an identifier means; None if it is not one of the entry."""
         if node.type != "identifier":
             return None
-        candidates = [
-            candidate
-            for candidate in self._by_name.get(text_of(node), [])
-            if inside(node, candidate.scope) and candidate.key <= node.start_byte
+        visible = [
+            variable
+            for variable in self._by_name.get(text_of(node), [])
+            if inside(node, variable.scope) and variable.key <= node.start_byte
         ]
-        return max(
-            candidates, key=lambda variable: (variable.scope.start_byte, variable.key), default=None
-        )
+        return max(visible, key=lambda v: (v.scope.start_byte, v.key), default=None)
 
     def writes(self, variable: Variable) -> tuple[Node, ...]:
         """Return the identifiers by which a scalar or pointer is changed, or may be."""
@@ -318,37 +318,35 @@ class CudaText:
 
     def _is_written(self, node: Node) -> bool:
         at, outer = node, node.parent
-        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
+        while outer is not None and outer.type in _TRANSPARENT:
             at, outer = outer, outer.parent
-        if outer is None:
-            return True
-        if outer.type == "assignment_expression":
-            return field(outer, "left") == at
-        if outer.type == "call_expression":  # of a method
-            return field(outer, "function") == at and not self.tile_of(outer)
-        if outer.type == "argument_list" and outer.parent is not None:
-            return called_last(outer.parent) in self._takes_references
-        if outer.type in ("init_declarator", "declaration"):
-            return any(v.reference for v in self.variables if v.value == at)
-        return outer.type == "update_expression" or (
-            outer.type == "pointer_expression" and operator_of(outer) == "&"
-        )
+        match outer.type if outer is not None else "":
+            case "assignment_expression":
+                return field(outer, "left") == at
+            case "call_expression" if outer is not None:  # of a method
+                return field(outer, "function") == at and not self.tile_of(outer)
+            case "init_declarator" | "declaration":
+                return any(v.reference for v in self.variables if v.value == at)
+            case "pointer_expression":
+                return operator_of(outer) == "&"
+        return outer is None or outer.type == "update_expression" or self._may_be_changed(outer)
+
+    def _may_be_changed(self, arguments: Node) -> bool:
+        """Return whether a node is the arguments of a function that may change them."""
+        call = arguments.parent if arguments.type == "argument_list" else None
+        return call is not None and called_last(call) in self._takes_references
 
     def gets_a_name(self, node: Node) -> bool:
         """Return whether an expression gets another name, through which it can be changed."""
         outer = node.parent
-        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
+        while outer is not None and outer.type in _TRANSPARENT:
             outer = outer.parent
-        if outer is None:
-            return True
-        if outer.type == "argument_list" and outer.parent is not None:
-            return called_last(outer.parent) in self._takes_references
-        references = (
-            variable for variable in self.variables if variable.reference and not variable.const
-        )
+        if outer is None or outer.type == "argument_list":
+            return outer is None or self._may_be_changed(outer)
         return any(
-            reference.value is not None and inside(node, reference.value)
-            for reference in references
+            variable.value is not None and inside(node, variable.value)
+            for variable in self.variables
+            if variable.reference and not variable.const
         )
 
     @functools.cached_property
@@ -370,7 +368,8 @@ class CudaText:
             if text_of(field(node, "name")) != "tiled_partition":
                 continue
             # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
-            around = next((outer for outer in ancestors(node) if outer.type in _GIVEN), None)
+            kinds = ("assignment_expression", "init_declarator")
+            around = next((outer for outer in ancestors(node) if outer.type in kinds), None)
             name = text_of(field(around, "left") or field(around, "declarator"))
             threads = text_of(field(node, "arguments"))[1:-1].strip()
             found[name] = int(threads) if threads.isdecimal() and name not in found else 0
@@ -407,16 +406,16 @@ class CudaText:
 
     def changes(self, variable: Variable, during: Node) -> bool:
         """Return whether a part of the text may change a variable."""
-        writes = self.writes(variable)
-        return any(inside(write, during) or self._is_exposed(write) for write in writes)
+        return any(inside(w, during) or _is_exposed(w) for w in self.writes(variable))
 
-    def _is_exposed(self, write: Node) -> bool:
-        """Return whether a variable gets another name, by which it can be changed anywhere."""
-        outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
-        if outer.type in ("init_declarator", "declaration"):
-            return True
-        is_address = outer.type == "pointer_expression"
-        return is_address and outer.parent is not None and outer.parent.type != "argument_list"
+
+def _is_exposed(write: Node) -> bool:
+    """Return whether a variable gets another name, by which it can be changed anywhere."""
+    outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
+    if outer.type in ("init_declarator", "declaration"):
+        return True
+    is_address = outer.type == "pointer_expression"
+    return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -480,16 +479,25 @@ class CudaFile:
 
     @functools.cached_property
     def obscure_macros(self) -> frozenset[str]:
-        """The macros that are not known to be numbers."""
+        """The macros that may not stand for one number, or not for what they are defined as."""
         found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
-        return _uncertain_macros(self.root) | found
+        defined = list(nodes(self.root, "preproc_def"))
+        counts = Counter(text_of(field(macro, "name")) for macro in defined)
+        found |= {name for name, count in counts.items() if count > 1}
+        found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
+        found |= {
+            text_of(field(call, "argument")).strip()
+            for call in nodes(self.root, "preproc_call")
+            if text_of(field(call, "directive")) == "#undef"
+        }
+        return frozenset(found)
 
     def _is_number(self, name: str, depth: int) -> bool:
         """Return whether a macro is empty, or consists of numbers, constants and such macros."""
         value = self.constants.get(name, "")
         leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
-        return all(
+        return not value or all(
             leaf.type == "number_literal"
             or (
                 depth > 0
@@ -498,36 +506,27 @@ class CudaFile:
                 and self._is_number(text_of(leaf), depth - 1)
             )
             for leaf in leaves
-            if value
         )
 
 
 def _loop(text: CudaText, node: Node) -> CountedLoop | None:
-    declared = [v for v in text.variables if v.scope == node and v.declaration is not None]
-    head, body = field(node, "condition"), field(node, "body")
+    variable = only([v for v in text.variables if v.scope == node and v.declaration is not None])
+    head, body = sides(field(node, "condition"), "<"), field(node, "body")
     update = field(node, "update")
-    if len(declared) != 1 or head is None or body is None or update is None:
+    if variable is None or variable.value is None or head is None or body is None:
         return None
-    variable, left, bound = declared[0], field(head, "left"), field(head, "right")
-    if variable.value is None or left is None or bound is None or operator_of(head) != "<":
+    if update is None or variable.type in NARROW or text.variable(head[0]) != variable:
         return None
-    if variable.type in NARROW:
-        return None
-    step = field(update, "right")
     if update.type == "update_expression":
-        counts = operator_of(update) == "++"
-        changed = field(update, "argument")
+        changed = field(update, "argument") if operator_of(update) == "++" else None
+        step = None
     else:
-        counts = update.type == "assignment_expression" and operator_of(update) == "+="
-        changed = field(update, "left")
-    named = changed is not None and text.variable(changed) == variable
-    if not (counts and named and text.variable(left) == variable):
+        changed, step = sides(update, "+=") or (None, None)
+    if changed is None or text.variable(changed) != variable or len(text.writes(variable)) != 1:
         return None
-    if len(text.writes(variable)) != 1 or not text.is_fixed(bound, node):
+    if not all(text.is_fixed(end, node) for end in (head[1], step) if end is not None):
         return None
-    if step is not None and not text.is_fixed(step, node):
-        return None
-    return CountedLoop(node, variable, variable.value, bound, step, body)
+    return CountedLoop(node, variable, variable.value, head[1], step, body)
 
 
 def _is_conditional(node: Node) -> bool:
@@ -538,20 +537,7 @@ def _is_conditional(node: Node) -> bool:
 def _is_guard(condition: Node) -> bool:
     """Return whether a condition is ``#ifndef NAME``, ``#define NAME``, as around a header."""
     name, *rest = [node for node in condition.named_children if node.type != "comment"]
-    negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
-    has_else = field(condition, "alternative") is not None
-    if not negated or has_else or not rest or rest[0].type != "preproc_def":
+    if text_of(condition.children[0]) != "#ifndef" or field(condition, "alternative") is not None:
         return False
-    return text_of(field(rest[0], "name")) == text_of(name)
-
-
-def _uncertain_macros(root: Node) -> frozenset[str]:
-    """Return the macros that may not stand for what they are defined as."""
-    defined = list(nodes(root, "preproc_def"))
-    counts = Counter(text_of(field(macro, "name")) for macro in defined)
-    found = {name for name, count in counts.items() if count > 1}
-    found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
-    for call in nodes(root, "preproc_call"):
-        if text_of(field(call, "directive")) == "#undef":
-            found.add(text_of(field(call, "argument")).strip())
-    return frozenset(found)
+    defined = rest[0] if rest and rest[0].type == "preproc_def" else None
+    return defined is not None and text_of(field(defined, "name")) == text_of(name)

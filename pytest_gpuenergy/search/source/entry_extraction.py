@@ -1,4 +1,4 @@
-"""Takes one kernel out of a CUDA file, with the functions, types and constants that it needs."""
+"""Take one kernel out of a CUDA file, with the functions, types and constants that it needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, text_with
 from pytest_gpuenergy.search.source.preprocessor import Preprocessor, Read
 from pytest_gpuenergy.search.source.simplification import simplified
 from pytest_gpuenergy.search.source.tree import (
@@ -106,60 +106,39 @@ def _item(
 ) -> FileItem | None:
     if inner.type == "template_declaration" and inner.named_children:
         return _item(node, inner.named_children[-1], namespaces, conditional)
-    found = _described(inner)
-    if found is None:
+    declared = inner.children_by_field_name("declarator")
+    names = [*map(declared_name, declared), *_types_in(inner)]
+    kind: Kind | None = None
+    match inner.type:
+        case "function_definition" if (body := field(inner, "body")) is not None:
+            head, names = text_of(inner)[: body.start_byte - inner.start_byte], [name_of(inner)]
+            is_own = "__device__" in head or "constexpr" in head
+            kind = "kernel" if "__global__" in head else "function" if is_own else "host"
+        case "alias_declaration" | "namespace_alias_definition":
+            kind, names = "type", [text_of(field(inner, "name"))]
+        case "using_declaration":
+            kind, names = "using", [text_of(n) for n in nodes(inner, *NAMES)][-1:]
+        case "declaration":
+            kind = _kind_of_declaration(inner, declared)
+        case "type_definition" | "struct_specifier" | "class_specifier":
+            kind = "type"
+        case "union_specifier" | "enum_specifier":
+            kind = "type"
+    if kind is None or names == [""]:
         return None
-    kind, names = found
     return FileItem(node, inner, kind, frozenset(names), namespaces, conditional)
 
 
-def _described(node: Node) -> tuple[Kind, list[str]] | None:
-    match node.type:
-        case "function_definition":
-            return _function(node)
-        case "type_definition":
-            declared = node.children_by_field_name("declarator")
-            return "type", [*map(declared_name, declared), *_types_in(node)]
-        case "alias_declaration" | "namespace_alias_definition":
-            return "type", [text_of(field(node, "name"))]
-        case "using_declaration":
-            return "using", [text_of(n) for n in nodes(node, *NAMES)][-1:]
-        case "declaration":
-            return _declaration(node)
-    return ("type", _types_in(node)) if node.type in _TYPES else None
-
-
-def _function(node: Node) -> tuple[Kind, list[str]] | None:
-    body, name = field(node, "body"), name_of(node)
-    if body is None or not name:
-        return None
-    head = text_of(node)[: body.start_byte - node.start_byte]
-    if "__global__" in head:
-        return "kernel", [name]
-    own = "__device__" in head or "constexpr" in head
-    return "function" if own else "host", [name]
-
-
-def _declaration(node: Node) -> tuple[Kind, list[str]] | None:
-    declared = node.children_by_field_name("declarator")
-    names = [*map(declared_name, declared), *_types_in(node)]
+def _kind_of_declaration(node: Node, declared: list[Node]) -> Kind | None:
+    text = text_of(node)
     if any(n.type == "function_declarator" for declarator in declared for n in outline(declarator)):
-        head = text_of(node)
-        if "__global__" in head:
-            return None
-        return ("prototype", names) if "__device__" in head else None
+        return "prototype" if "__device__" in text and "__global__" not in text else None
     qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
-    if qualifiers & {"const", "constexpr"} and not _is_filled(node):
-        return "constant", names
-    if not declared:
-        return "type", names
-    return "variable", names
-
-
-def _is_filled(node: Node) -> bool:
-    """Return whether a variable on the device has no value in the text."""
     has_value = any(n.type == "init_declarator" for n in node.named_children)
-    return bool(_FILLED.search(text_of(node))) and not has_value
+    is_filled = bool(_FILLED.search(text)) and not has_value  # by the program around it
+    if qualifiers & {"const", "constexpr"} and not is_filled:
+        return "constant"
+    return "variable" if declared else "type"
 
 
 def _types_in(node: Node) -> list[str]:
@@ -212,39 +191,44 @@ def extract(
     text = run.run(path)
     if text is None:
         raise FormError(f"there is no file {shown(str(path))}")
-    given = set(constants)
-    kernel = _kernel(_items(text, given), entry, path)
+    kernel = _kernel(_items(text, constants), entry, path)
     name = next(iter(kernel.names))
-    text = simplified(_instantiated(text, kernel, entry), name)
-    items = _items(text, given)
+    # A function takes the place of a template.
+    source = text.encode("utf-8", "replace")
+    function = text_with(source, kernel.inner, _renamed(kernel.inner, replacements(kernel, entry)))
+    text = simplified(edited(source, [Edit.of(kernel.node, function)]), name)
+    items = _items(text, constants)
     plain = "::".join([*filter(None, kernel.namespaces), name])
-    kernel = _kernel(items, plain, path)
-    needed = _Needed(items, kernel, run, entry).all()
+    needed = _Needed(items, run, entry).all(_kernel(items, plain, path))
     aliases = _aliases(needed)
     source = text.encode("utf-8", "replace")
     parts = [_text(source, item, aliases) for item in needed if not item.names <= aliases.keys()]
     body = "\n".join(parts)
-    return ExtractedKernel(f"{_header(run, path, entry, body)}{body}\n", plain, run.files)
+    headers = [
+        f"#include {name}\n"
+        for name in run.headers
+        if all(sign in body for header, sign in _SIGNS.items() if header in name)
+    ]
+    head = f"// {entry}, taken out of {path}\n{''.join(headers)}"
+    return ExtractedKernel(f"{head}{body}\n", plain, run.files)
 
 
-def _items(text: str, given: set[str]) -> list[FileItem]:
+def _items(text: str, constants: Mapping[str, object]) -> list[FileItem]:
     """Return the items of a text, without the names that are given from outside."""
     root = parse(text.encode("utf-8", "replace"))
-    return [item for item in items_of(root) if not item.names & given]
-
-
-def _instantiated(text: str, kernel: FileItem, entry: str) -> str:
-    """Return the text with a function in place of a template."""
-    source, node = text.encode("utf-8", "replace"), kernel.node
-    edits = _renamed(kernel.inner, replacements(kernel, entry))
-    function = edited(source, edits, kernel.inner.start_byte, kernel.inner.end_byte)
-    return edited(source, [Edit.of(node, function)])
+    return [item for item in items_of(root) if not item.names & constants.keys()]
 
 
 def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
     name = entry.partition("<")[0].strip()
+    *scopes, last = name.split("::")
     kernels = [item for item in items if item.kind == "kernel"]
-    found = [item for item in kernels if _is_named(item, name)]
+    found = [
+        item
+        for item in kernels
+        if last in item.names
+        and (not scopes or list(filter(None, item.namespaces))[-len(scopes) :] == scopes)
+    ]
     if not found:
         known = sorted({next(iter(item.names)) for item in kernels})
         raise FormError(
@@ -257,62 +241,33 @@ def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
     return found[0]
 
 
-def _is_named(item: FileItem, name: str) -> bool:
-    *scopes, last = name.split("::")
-    around = [namespace for namespace in item.namespaces if namespace]
-    return last in item.names and (not scopes or around[-len(scopes) :] == scopes)
-
-
 class _Needed:
     """The search for all that a kernel needs of a file."""
 
-    def __init__(
-        self, items: list[FileItem], kernel: FileItem, run: Preprocessor, entry: str
-    ) -> None:
+    def __init__(self, items: list[FileItem], run: Preprocessor, entry: str) -> None:
         self._items = items
-        self._kernel = kernel
         self._run = run
         self._entry = entry
+        self._hosts = {name for item in items if item.kind == "host" for name in item.names}
+        self._hosts -= {name for item in items if item.kind == "function" for name in item.names}
 
-    def all(self) -> list[FileItem]:
+    def all(self, kernel: FileItem) -> list[FileItem]:
         """Return the kernel and all that it needs, in the order of the text."""
-        found = {self._kernel.node.id: self._kernel}
-        waiting = [self._kernel]
-        waiting += [
-            other for other in self._items if other.kind == "using" and "std" not in other.names
-        ]
-        found |= {using.node.id: using for using in waiting}
+        usings = [i for i in self._items if i.kind == "using" and "std" not in i.names]
+        waiting = [kernel, *usings]
+        found = {item.node.id for item in waiting}
         while waiting:
             for item in self._used_by(waiting.pop()):
                 if item.node.id not in found:
-                    found[item.node.id] = item
+                    found.add(item.node.id)
                     waiting.append(item)
         return [item for item in self._items if item.node.id in found]
 
     def _used_by(self, item: FileItem) -> Iterator[FileItem]:
-        names = {text_of(n) for n in nodes(item.node, *NAMES)}
-        self._check(item, names)
-        for other in self._items:
-            shared = names & other.names
-            if not shared or other.kind in ("kernel", "using"):
-                continue
-            if other.kind in ("function", "prototype", "type", "constant"):
-                if other.conditional:
-                    raise self._refusal(
-                        f"{min(shared)}, which is there under a condition that only the compiler "
-                        "can decide"
-                    )
-                yield other
-            elif other.kind == "variable" and not shared <= _declared_in(item):
-                raise self._refusal(
-                    f"the variable {min(shared)} of the file, which the program around it fills: "
-                    "make it a parameter"
-                )
-
-    def _check(self, item: FileItem, names: set[str]) -> None:
+        names, own = {text_of(n) for n in nodes(item.node, *NAMES)}, _declared_in(item)
         if item.conditional:
             raise self._refusal("a condition around it that only the compiler can decide")
-        if unclear := names & self._run.opaque - _declared_in(item):
+        if unclear := names & self._run.opaque - own:
             raise self._refusal(
                 f"the macro {min(unclear)}, whose definition only the compiler can decide"
             )
@@ -320,12 +275,23 @@ class _Needed:
             scope, name = text_of(field(node, "scope")), text_of(field(node, "name"))
             if scope in _LIBRARIES and not (scope == "std" and name in _OF_STD):
                 raise self._refusal(f"{text_of(node)}, of a library that kernels alone do not have")
-        own = {name for other in self._items if other.kind == "function" for name in other.names}
-        hosts = {name for other in self._items if other.kind == "host" for name in other.names}
         for call in nodes(item.node, "call_expression"):
-            name = called(call)
-            if name in hosts - own - _declared_in(item):
+            if (name := called(call)) in self._hosts - own:
                 raise self._refusal(f"{name}, which is a function of the host")
+        for other in self._items:
+            shared = names & other.names
+            if shared and other.kind in ("function", "prototype", "type", "constant"):
+                if other.conditional:
+                    raise self._refusal(
+                        f"{min(shared)}, which is there under a condition that only the compiler "
+                        "can decide"
+                    )
+                yield other
+            elif other.kind == "variable" and not shared <= own:
+                raise self._refusal(
+                    f"the variable {min(shared)} of the file, which the program around it fills: "
+                    "make it a parameter"
+                )
 
     def _refusal(self, what: str) -> FormError:
         missing = ", ".join(self._run.missing)
@@ -356,25 +322,18 @@ def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
     return found
 
 
-def _header(run: Preprocessor, path: PurePosixPath, entry: str, body: str) -> str:
-    """Return where the text is from, and the headers that it may need."""
-    used = [
-        name
-        for name in run.headers
-        if all(sign in body for header, sign in _SIGNS.items() if header in name)
-    ]
-    lines = [f"// {entry}, taken out of {path}", *(f"#include {name}" for name in used)]
-    return "\n".join(lines) + "\n"
-
-
 def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
     """Return the text of an item in its namespaces."""
     node = item.node
     listed = field(node, "parameters") if node.type == "template_declaration" else None
     hidden = {text_of(n) for n in walk(listed)} if listed is not None else set()
     replaced = {name: kind for name, kind in aliases.items() if name not in hidden}
-    edits = [*_renamed(node, replaced), *_without_std(node)]
-    text = edited(source, edits, node.start_byte, node.end_byte)
+    std = [  # prefixes, which are left out
+        Edit(inner.start_byte, name.start_byte, "")
+        for inner in nodes(node, "qualified_identifier")
+        if text_of(field(inner, "scope")) == "std" and (name := field(inner, "name")) is not None
+    ]
+    text = text_with(source, node, [*_renamed(node, replaced), *std])
     if node.type.endswith("_specifier") and not text.endswith(";"):
         text += ";"
     if (around := node.parent) is not None and around.type == "linkage_specification":
@@ -388,13 +347,6 @@ def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
     for leaf in nodes(node, *NAMES):
         if (name := text_of(leaf)) in replaced:
             yield Edit.of(leaf, replaced[name])
-
-
-def _without_std(node: Node) -> Iterator[Edit]:
-    for inner in nodes(node, "qualified_identifier"):
-        name = field(inner, "name")
-        if text_of(field(inner, "scope")) == "std" and name is not None:
-            yield Edit(inner.start_byte, name.start_byte, "")
 
 
 def arguments_in(entry: str) -> list[str]:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_TOKEN = re.compile(
-    r"""
-    (?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z))
-  | (?P<string>(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"
-      |(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"|(?:u8|[uUL])?'(?:\\.|[^'\\\n])*')
-  | (?P<name>[A-Za-z_]\w*)
-  | (?P<number>\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*)
-  | (?P<line>\r?\n)
-  | (?P<blank>(?:[ \t\f\v]|\\\r?\n)+)
-  | (?P<sign>\#\#|&&|\|\||[<>=!]=|<<|>>|.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_UNSEEN = ("comment", "blank", "line")
-_MOST_REPLACED = 20_000
+from pytest_gpuenergy.kernels import cuda_tokens
+
+_MAX_REPLACED = 20_000
 """The limit on macros replaced in one go, since a few that contain each other can be many."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 """The limit on macros within macros."""
 _TEXTS = {
     "FLT_MAX": "3.402823466e+38f",
@@ -56,22 +43,29 @@ _TEXTS = {
 
 
 class CppToken(NamedTuple):
-    """A piece of text; ``kind`` is comment, string, name, number, line, blank or sign."""
+    """A token of a text, or what is between two.
+
+    The kind is that of a `CudaToken`, or ``blank`` for white space and comments.
+    """
 
     kind: str
     text: str
 
     @property
     def is_seen(self) -> bool:
-        """Whether the token is more than a blank, a comment or the end of a line."""
-        return self.kind not in _UNSEEN
+        """Whether this is more than white space and comments."""
+        return self.kind != "blank"
 
 
-def tokens_of(text: str) -> Iterator[CppToken]:
-    """Yield all tokens of a text; joined, they are the text again."""
-    for match in _TOKEN.finditer(text):
-        kind = match.lastgroup or "sign"
-        yield CppToken("string" if kind == "mark" else kind, match[0])
+def tokens_of(text: str, begin: int = 0) -> Iterator[CppToken]:
+    """Yield the tokens of a text and what is between them; joined, they are the text again."""
+    for token in cuda_tokens(text, begin):
+        if token.start > begin:
+            yield CppToken("blank", text[begin : token.start])
+        yield CppToken(token.kind, token.text)
+        begin = token.end
+    if begin < len(text):
+        yield CppToken("blank", text[begin:])
 
 
 def joined(tokens: Iterable[CppToken]) -> str:
@@ -80,7 +74,7 @@ def joined(tokens: Iterable[CppToken]) -> str:
 
 
 def seen(tokens: Iterable[CppToken]) -> list[CppToken]:
-    """Return the tokens without blanks, comments and ends of lines."""
+    """Return the tokens without white space and comments."""
     return [token for token in tokens if token.is_seen]
 
 
@@ -103,9 +97,8 @@ class Macro:
 
 def definition(tokens: list[CppToken]) -> tuple[str, Macro] | None:
     """Return the name and macro of what follows ``#define``; None if it is not understood."""
-    rest = [_BLANK if token.kind in ("comment", "line") else token for token in tokens]
-    while rest and not rest[0].is_seen:
-        rest.pop(0)
+    start = next((i for i, token in enumerate(tokens) if token.is_seen), len(tokens))
+    rest = tokens[start:]
     if not rest or rest[0].kind != "name":
         return None
     name, rest = rest[0].text, rest[1:]
@@ -120,7 +113,7 @@ def definition(tokens: list[CppToken]) -> tuple[str, Macro] | None:
 
 
 def _trimmed(tokens: list[CppToken]) -> tuple[CppToken, ...]:
-    plain = [_BLANK if token.kind == "blank" else token for token in tokens]
+    plain = [token if token.is_seen else _BLANK for token in tokens]
     places = [i for i, token in enumerate(plain) if token.is_seen]
     return tuple(plain[places[0] : places[-1] + 1]) if places else ()
 
@@ -135,7 +128,7 @@ class _Expansion:
 
     def __init__(self, macros: Mapping[str, Macro]) -> None:
         self._macros = macros
-        self._left = _MOST_REPLACED
+        self._left = _MAX_REPLACED
 
     def of(self, tokens: list[CppToken], hidden: frozenset[str]) -> list[CppToken]:
         """Return the tokens with all macros replaced but the hidden ones, as around them."""
@@ -145,7 +138,7 @@ class _Expansion:
             token = tokens[at]
             at += 1
             macro = self._macros.get(token.text) if token.kind == "name" else None
-            done = self._left == 0 or len(hidden) == _DEEPEST
+            done = self._left == 0 or len(hidden) == _MAX_DEPTH
             if macro is None or token.text in hidden or done:
                 found.append(token)
                 continue
@@ -181,7 +174,7 @@ def _arguments(tokens: list[CppToken], at: int) -> tuple[list[list[CppToken]], i
         if token.text == "," and depth == 1:
             parts.append([])
         elif place > at:
-            parts[-1].append(_BLANK if token.kind in ("line", "comment") else token)
+            parts[-1].append(token)
     return None
 
 
@@ -192,7 +185,7 @@ def _by_name(
         fixed = len(parameters) - 1
         rest: list[CppToken] = []
         for number, argument in enumerate(arguments[fixed:]):
-            rest += [CppToken("sign", ","), *argument] if number else argument
+            rest += [CppToken("symbol", ","), *argument] if number else argument
         arguments = [*arguments[:fixed], rest]
     if not parameters and len(arguments) == 1 and not seen(arguments[0]):
         arguments = []
@@ -220,27 +213,20 @@ def _substituted(
         if token.kind == "name" and token.text in plain:
             if before is not None and body[before].text == "#":
                 text = joined(plain[token.text]).replace("\\", "\\\\").replace('"', '\\"')
-                found.append(CppToken("string", f'"{text}"'))
+                found.append(CppToken("literal", f'"{text}"'))
                 continue
             found += plain[token.text] if "##" in sides else full[token.text]
         else:
             found.append(token)
-    return _pasted(found)
-
-
-def _pasted(tokens: list[CppToken]) -> list[CppToken]:
-    text = joined(tokens)
-    if not any(token.text == "##" for token in tokens):
-        return tokens
+    if not any(token.text == "##" for token in found):
+        return found
     parts = [""]
-    for token in tokens:
+    for token in found:
         if token.text == "##":
-            parts[-1] = parts[-1].rstrip()
-            parts.append("")
+            parts = [*parts[:-1], parts[-1].rstrip(), ""]
         else:
             parts[-1] += token.text
-    text = parts[0] + "".join(part.lstrip() for part in parts[1:])
-    return list(tokens_of(text))
+    return list(tokens_of(parts[0] + "".join(part.lstrip() for part in parts[1:])))
 
 
 STANDARD = {name: Macro(None, tuple(tokens_of(text))) for name, text in _TEXTS.items()}

@@ -1,12 +1,11 @@
 """C++ text after its preprocessor: local includes read, conditions decided, macros replaced.
 
-What only a compiler can decide stays as it is; comments stay, too. This works on tokens, since the
-syntax tree is that of one text in which no macro has been replaced: it comes afterwards.
+What only a compiler can decide stays as it is; comments stay, too. This works on tokens, since a
+syntax tree needs a text in which macros have been replaced: it comes afterwards.
 """
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pytest_gpuenergy.search.source.macros import (
     seen,
     tokens_of,
 )
+from pytest_gpuenergy.search.source.tree import constant_value, expression
 
 COMPILERS = frozenset(
     [
@@ -32,23 +32,12 @@ COMPILERS = frozenset(
 """Macros that only the compiler knows, and on which a kernel can depend."""
 _DEFINED = {"__CUDACC__": 1, "__NVCC__": 1, "__cplusplus": 201703}
 
-_LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
-    {"||": lambda a, b: int(bool(a or b))},
-    {"&&": lambda a, b: int(bool(a and b))},
-    {"|": operator.or_},
-    {"^": operator.xor},
-    {"&": operator.and_},
-    {"==": operator.eq, "!=": operator.ne},
-    {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge},
-    {"<<": lambda a, b: a << min(b, 64), ">>": lambda a, b: a >> min(b, 64)},
-    {"+": operator.add, "-": operator.sub},
-    {"*": operator.mul, "/": operator.floordiv, "%": operator.mod},
-)
-_DEEPEST = 50
+_DEFINED_CALL = re.compile(r"\bdefined\b(?: ?\( ?(\w+) ?\)| (\w+))?")
 Read = Callable[[PurePosixPath], "str | None"]
 """The text of a file of the same tree, by its path; None if there is none."""
-_DEEPEST_INCLUDE = 32
-_MOST_FILES = 1000
+_MAX_INCLUDES = 32
+"""The limit on includes within includes."""
+_MAX_FILES = 1000
 _KERNEL_HEADERS = re.compile(
     r"cuda_(fp16|bf16|fp8|pipeline)\.h|cooperative_groups(/\w+)?\.h|mma\.h|cuda/(std/)?\w+"
 )
@@ -68,125 +57,31 @@ def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset
         opaque: the macros whose definition is not known.
 
     Raises:
-        UndecidedError: only the compiler can tell.
+        UndecidedError: only the compiler can tell, or the condition is not understood.
     """
-    plain = _without_defined(seen(tokens), macros, opaque)
-    words = [token for token in expanded(plain, macros) if token.is_seen]
-    return bool(_Condition(words, opaque).value())
+    text = " ".join(token.text for token in seen(tokens))
+    text = _DEFINED_CALL.sub(lambda m: str(int(is_defined(m[1] or m[2], macros, opaque))), text)
+    words = []
+    for token in expanded(list(tokens_of(text)), macros):
+        if token.kind == "name" and token.text in COMPILERS | opaque:
+            raise UndecidedError
+        plain = token.kind != "name" or token.text in ("true", "false")
+        words.append(token.text if plain else str(_DEFINED.get(token.text, 0)))
+    value = constant_value(expression("".join(words)))
+    if value is None:
+        raise UndecidedError
+    return bool(value)
 
 
-def is_defined(name: str, macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
+def is_defined(name: str | None, macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
     """Return whether a macro is defined.
 
     Raises:
-        UndecidedError: only the compiler can tell.
+        UndecidedError: only the compiler can tell, or there is no name.
     """
-    if name in COMPILERS or name in opaque:
+    if name is None or name in COMPILERS or name in opaque:
         raise UndecidedError
     return name in macros or name in _DEFINED
-
-
-def _without_defined(
-    words: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset[str]
-) -> list[CppToken]:
-    found: list[CppToken] = []
-    at = 0
-    while at < len(words):
-        if words[at].text != "defined":
-            found.append(words[at])
-            at += 1
-            continue
-        rest = [word.text for word in words[at + 1 : at + 4]]
-        if rest[:1] == ["("] and rest[2:] == [")"]:
-            name, at = rest[1], at + 4
-        elif rest:
-            name, at = rest[0], at + 2
-        else:
-            raise UndecidedError
-        found.append(CppToken("number", str(int(is_defined(name, macros, opaque)))))
-    return found
-
-
-class _Condition:
-    """The evaluation of an integer expression."""
-
-    def __init__(self, words: list[CppToken], opaque: frozenset[str]) -> None:
-        self._words = words
-        self._opaque = opaque
-        self._at = 0
-
-    def value(self) -> int:
-        """Return the value of the whole expression."""
-        found = self._choice(0)
-        if self._at != len(self._words):
-            raise UndecidedError
-        return found
-
-    def _next(self) -> str:
-        return self._words[self._at].text if self._at < len(self._words) else ""
-
-    def _take(self, text: str) -> bool:
-        taken = self._next() == text
-        self._at += taken
-        return taken
-
-    def _choice(self, depth: int) -> int:
-        if depth > _DEEPEST:
-            raise UndecidedError
-        condition = self._binary(0, depth)
-        if not self._take("?"):
-            return condition
-        chosen = self._choice(depth + 1)
-        if not self._take(":"):
-            raise UndecidedError
-        other = self._choice(depth + 1)
-        return chosen if condition else other
-
-    def _binary(self, level: int, depth: int) -> int:
-        if level == len(_LEVELS):
-            return self._unary(depth)
-        found = self._binary(level + 1, depth)
-        while (function := _LEVELS[level].get(self._next())) is not None:
-            self._at += 1
-            other = self._binary(level + 1, depth)
-            try:
-                found = int(function(found, other))
-            except (ZeroDivisionError, ValueError):
-                raise UndecidedError from None
-        return found
-
-    def _unary(self, depth: int) -> int:
-        if depth > _DEEPEST:
-            raise UndecidedError
-        signs: dict[str, Callable[[int], int]] = {
-            "!": lambda a: int(not a),
-            "-": operator.neg,
-            "+": operator.pos,
-            "~": operator.invert,
-        }
-        for sign, function in signs.items():
-            if self._take(sign):
-                return function(self._unary(depth + 1))
-        if self._take("("):
-            found = self._choice(depth + 1)
-            if not self._take(")"):
-                raise UndecidedError
-            return found
-        return self._primary()
-
-    def _primary(self) -> int:
-        if self._at == len(self._words):
-            raise UndecidedError
-        word = self._words[self._at]
-        self._at += 1
-        if word.kind == "name" and word.text not in COMPILERS | self._opaque:
-            return _DEFINED.get(word.text, 0)
-        digits = word.text.rstrip("uUlL").replace("'", "")
-        octal = len(digits) > 1 and digits.isdecimal() and digits.startswith("0")
-        try:
-            return int(digits, 8 if octal else 0)
-        except ValueError:
-            raise UndecidedError from None
 
 
 @dataclass
@@ -243,21 +138,15 @@ class Preprocessor:
         parts: list[str] = []
         branches: list[_Branch] = []
         pending: list[CppToken] = []
-        tokens = list(tokens_of(text))
-        at, fresh = 0, True
-        while at < len(tokens):
-            token = tokens[at]
-            at += 1
-            if fresh and token.text == "#":
+        for token in tokens_of(text.replace("\r\n", "\n")):
+            if token.kind == "directive":
                 parts.append(self._expanded(pending))
                 pending = []
-                end = next((i for i in range(at, len(tokens)) if tokens[i].kind == "line"), None)
-                end = len(tokens) if end is None else end
-                parts.append(self._directive(path, tokens[at:end], branches, depth))
-                at = end
-            elif not branches or branches[-1].active or token.kind == "line":
+                parts.append(self._directive(path, token.text, branches, depth))
+            elif not branches or branches[-1].active:
                 pending.append(token)
-            fresh = token.kind == "line" or (fresh and not token.is_seen)
+            elif not token.is_seen:
+                pending.append(CppToken("blank", "\n" * token.text.count("\n")))
         return "".join([*parts, self._expanded(pending)])
 
     def _expanded(self, tokens: list[CppToken]) -> str:
@@ -265,14 +154,14 @@ class Preprocessor:
         return joined(expanded(tokens, names))
 
     def _directive(
-        self, path: PurePosixPath, tokens: list[CppToken], branches: list[_Branch], depth: int
+        self, path: PurePosixPath, whole: str, branches: list[_Branch], depth: int
     ) -> str:
+        """Follow a directive; return what stays of it in the text."""
+        tokens = list(tokens_of(whole, whole.index("#") + 1))
         words = seen(tokens)
         if not words:
             return ""
-        name = words[0].text
-        rest = tokens[tokens.index(words[0]) + 1 :]
-        whole = f"#{joined(tokens)}"
+        name, rest = words[0].text, tokens[tokens.index(words[0]) + 1 :]
         if name.startswith(("if", "el", "endif")):
             left = self._condition(name, rest, branches)
             return f"#{left}{joined(rest)}" if left else ""
@@ -283,10 +172,12 @@ class Preprocessor:
             case "include":
                 return self._include(path, joined(rest).strip(), depth)
             case "define":
-                self._define(rest, kept=kept)
+                found = definition(rest)
+                if found is not None and found[0] not in self.given:
+                    self._set(*found, kept=kept)
                 return whole if kept else ""
             case "undef":
-                self._undefine(words[1].text if len(words) > 1 else "", kept=kept)
+                self._set(words[1].text if len(words) > 1 else "", None, kept=kept)
                 return whole if kept else ""
             case "pragma" if words[1:2] and words[1].text == "once":
                 self._once.add(path)
@@ -295,21 +186,14 @@ class Preprocessor:
                 return f"#pragma{self._expanded(rest)}"
         return "" if name in _IGNORED else whole
 
-    def _define(self, tokens: list[CppToken], *, kept: bool) -> None:
-        found = definition(tokens)
-        if found is None or found[0] in self.given:
-            return
-        name, macro = found
-        if kept:
-            self._undefine(name, kept=True)
-        else:
-            self.opaque.discard(name)
-            self._macros[name] = macro
-
-    def _undefine(self, name: str, *, kept: bool) -> None:
+    def _set(self, name: str, macro: Macro | None, *, kept: bool) -> None:
+        """Define a macro, or none of its name; if the compiler decides that, it becomes opaque."""
         self._macros.pop(name, None)
         if kept:
             self.opaque.add(name)
+        elif macro is not None:
+            self.opaque.discard(name)
+            self._macros[name] = macro
 
     def _condition(self, name: str, rest: list[CppToken], branches: list[_Branch]) -> str:
         """Follow ``#if`` to ``#endif``; return the directive that stays in the text, or ""."""
@@ -349,36 +233,23 @@ class Preprocessor:
             return None
 
     def _include(self, path: PurePosixPath, what: str, depth: int) -> str:
-        if what.startswith("<"):
-            name = what[1:].partition(">")[0].strip()
-            if _KERNEL_HEADERS.fullmatch(name):
-                self.headers[f"<{name}>"] = None
-            return ""
-        name = what.strip('"')
+        """Return the text of a file that is included, if it is one of the same tree."""
+        is_system = what.startswith("<")
+        name = what[1:].partition(">")[0].strip() if is_system else what.strip('"')
         if _KERNEL_HEADERS.fullmatch(name):
             self.headers[f"<{name}>"] = None
             return ""
-        found = _normal(path.parent / name)
-        if found is None or depth == _DEEPEST_INCLUDE or self._read == _MOST_FILES:
-            self.missing[name] = None
+        if is_system:
             return ""
+        parts: list[str] = []
+        for part in (path.parent / name).parts:
+            parts = [*parts, part] if part != ".." else parts[:-1] if parts else ["/"]
+        found = PurePosixPath(*parts)
         if found in self._once:
             return ""
-        text = self.read(found)
+        is_inside = not found.is_absolute() and depth < _MAX_INCLUDES and self._read < _MAX_FILES
+        text = self.read(found) if is_inside else None
         if text is None:
             self.missing[name] = None
             return ""
         return self._text(found, text, depth + 1) + "\n"
-
-
-def _normal(path: PurePosixPath) -> PurePosixPath | None:
-    """Return the path without ``..``; None if it leads out of the tree."""
-    parts: list[str] = []
-    for part in path.parts:
-        if part == "..":
-            if not parts:
-                return None
-            parts.pop()
-        else:
-            parts.append(part)
-    return None if path.is_absolute() else PurePosixPath(*parts)

@@ -16,18 +16,20 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     name_of,
     nodes,
+    only,
     operator_of,
     parse,
+    sides,
     statements,
     text_of,
+    whole_number,
 )
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_TURNS = 50
+_MAX_ROUNDS = 50
 _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
-_BARRIER = "__syncthreads()"
 
 
 def simplified(text: str, entry: str) -> str:
@@ -41,17 +43,24 @@ def simplified(text: str, entry: str) -> str:
         entry: the name of the kernel.
     """
     name = entry.rpartition("::")[2]
-    for _ in range(_TURNS):
+    for _ in range(_MAX_ROUNDS):
         source = text.encode()
         functions = list(nodes(parse(source), "function_definition"))
-        own = [function for function in functions if _is_entry(function, name)]
-        forwarders = {found.name: found for function in functions if (found := forwarder(function))}
         names = [name_of(function) for function in functions]
-        known = {name: function for name, function in forwarders.items() if names.count(name) == 1}
+        forwarders = {
+            found.name: found
+            for function in functions
+            if (found := forwarder(function)) is not None and names.count(found.name) == 1
+        }
         edits = [
             edit
-            for access in own
-            for edit in (*_decided(access), *_forwarded(access, known), *block_barriers(access))
+            for function, own in zip(functions, names, strict=True)
+            if own == name and any(child.type == "__global__" for child in function.children)
+            for edit in (
+                *_decided(function),
+                *_forwarded(function, forwarders),
+                *block_barriers(function),
+            )
         ]
         if not edits:
             break
@@ -77,25 +86,21 @@ class Forwarder:
 def forwarder(function: Node) -> Forwarder | None:
     """Return what a function passes its parameters on to; None if it does anything else."""
     body, head = field(function, "body"), next(nodes(function, "parameter_list"), None)
-    inner = [] if body is None else statements(body)
+    statement = None if body is None else only(statements(body))
     in_template = function.parent is not None and function.parent.type == "template_declaration"
-    if len(inner) != 1 or head is None or in_template or text_of(field(function, "type")) != "void":
+    call = None if statement is None else call_in(statement)
+    if call is None or head is None or in_template or text_of(field(function, "type")) != "void":
         return None
-    call = call_in(inner[0])
     names, types = [], []
     for parameter in head.named_children:
-        declarator = field(parameter, "declarator")
+        declarator, kind = field(parameter, "declarator"), text_of(field(parameter, "type"))
         if declarator is None or parameter.type != "parameter_declaration":
             return None
-        kind = text_of(field(parameter, "type"))
-        names.append(text_of(next(nodes(declarator, "identifier"), None)))
-        if declarator.type == "pointer_declarator" and kind in _BUILT_IN:
-            types.append(f"{kind}*")
-        elif declarator.type == "identifier" and kind in _BUILT_IN:
-            types.append(kind)
-        else:
+        if kind not in _BUILT_IN or declarator.type not in ("pointer_declarator", "identifier"):
             return None
-    if call is None or not called(call) or [text_of(a) for a in arguments_of(call)] != names:
+        names.append(text_of(next(nodes(declarator, "identifier"), None)))
+        types.append(f"{kind}*" if declarator.type == "pointer_declarator" else kind)
+    if not called(call) or [text_of(a) for a in arguments_of(call)] != names:
         return None
     return Forwarder(name_of(function), called(call), tuple(types))
 
@@ -103,25 +108,19 @@ def forwarder(function: Node) -> Forwarder | None:
 def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
     """Yield edits that call the target of a forwarder, with values converted as it does."""
     for call in nodes(function, "call_expression"):
-        found, given = forwarders.get(called(call)), arguments_of(call)
-        if found is None or len(given) != len(found.types):
+        found, values = forwarders.get(called(call)), arguments_of(call)
+        if found is None or len(values) != len(found.types):
             continue
-        values = [
-            text_of(value)
-            if kind.endswith("*")
-            or (kind == "int" and value.type == "number_literal" and text_of(value).isdecimal())
-            else f"({kind})({text_of(value)})"
-            for value, kind in zip(given, found.types, strict=True)
-        ]
-        yield Edit.of(call, f"{found.target}({', '.join(values)})")
-
-
-def _is_entry(function: Node, name: str) -> bool:
-    is_kernel = any(child.type == "__global__" for child in function.children)
-    return is_kernel and name_of(function) == name
+        texts = []
+        for value, kind in zip(values, found.types, strict=True):
+            is_int = value.type == "number_literal" and text_of(value).isdecimal()
+            same = kind.endswith("*") or (kind == "int" and is_int)
+            texts.append(text_of(value) if same else f"({kind})({text_of(value)})")
+        yield Edit.of(call, f"{found.target}({', '.join(texts)})")
 
 
 def _decided(function: Node) -> Iterator[Edit]:
+    """Yield edits that leave out branches which are never taken."""
     for node in nodes(function, "if_statement"):
         condition, kept = field(node, "condition"), field(node, "consequence")
         truth = None if condition is None else _truth(bare(condition))
@@ -134,59 +133,46 @@ def _decided(function: Node) -> Iterator[Edit]:
 
 def _truth(condition: Node) -> bool | None:
     """Return whether a condition without variables is true; None for others."""
-    match condition.type:
-        case "true" | "false":
-            return condition.type == "true"
-        case "unary_expression" if operator_of(condition) == "!":
-            inner = field(condition, "argument")
-            truth = None if inner is None else _truth(bare(inner))
-            return None if truth is None else not truth
-        case "binary_expression" if operator_of(condition) in ("==", "!="):
-            sides = [field(condition, name) for name in ("left", "right")]
-            left, right = (_constant(bare(side)) if side is not None else None for side in sides)
-            if left is None or right is None or left[0] != right[0]:
-                return None
-            return (left[1] == right[1]) == (operator_of(condition) == "==")
-    return None
+    if condition.type in ("true", "false"):
+        return condition.type == "true"
+    denied = field(condition, "argument") if operator_of(condition) == "!" else None
+    if denied is not None:
+        truth = _truth(bare(denied))
+        return None if truth is None else not truth
+    constants = [_constant(bare(side)) for side in sides(condition, "==", "!=") or ()]
+    left, right = constants or (None, None)
+    if left is None or right is None or left[0] != right[0]:
+        return None
+    return (left[1] == right[1]) == (operator_of(condition) == "==")
 
 
 def _constant(node: Node) -> tuple[str, int | str] | None:
     """Return a whole number, or a value of an enumeration with its scope."""
-    if node.type == "number_literal":
-        try:
-            return "", int(text_of(node).rstrip("uUlL"), 0)
-        except ValueError:
-            return None
     if node.type == "qualified_identifier":
         scope, _, name = text_of(node).rpartition("::")
         return scope, name
-    return None
+    number = whole_number(text_of(node)) if node.type == "number_literal" else None
+    return None if number is None else ("", number)
 
 
 def block_barriers(function: Node) -> Iterator[Edit]:
     """Yield edits by which groups that are the block and only wait become barriers."""
     for value in nodes(function, "call_expression"):
         declarator = value.parent
-        if declarator is None or declarator.type != "init_declarator" or not _is_block(value):
+        is_block = text_of(field(value, "function")).split("::")[-1] == "this_thread_block"
+        if declarator is None or declarator.type != "init_declarator" or not is_block:
             continue
-        name, declaration = text_of(field(declarator, "declarator")), declarator.parent
+        group, declaration = field(declarator, "declarator"), declarator.parent
         if declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
             continue
-        uses = [
-            node
+        waits = [
+            _wait(node)
             for node in nodes(function, "identifier")
-            if text_of(node) == name and node != field(declarator, "declarator")
+            if text_of(node) == text_of(group) and node != group
         ]
-        waits = [_wait(node) for node in uses]
-        if all(wait is not None for wait in waits):
+        if not arguments_of(value) and None not in waits:
             yield Edit.of(declaration, "")
-            yield from (Edit.of(w, _BARRIER) for w in waits if w is not None)
-
-
-def _is_block(value: Node) -> bool:
-    """Return whether an expression is the group of all threads of the block."""
-    name = text_of(field(value, "function")).split("::")[-1]
-    return name == "this_thread_block" and not arguments_of(value)
+            yield from (Edit.of(wait, "__syncthreads()") for wait in waits if wait is not None)
 
 
 def _wait(node: Node) -> Node | None:

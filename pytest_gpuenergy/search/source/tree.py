@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpuenergy.support import UnavailableError
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+Item = TypeVar("Item")
 _ALIGNMENT = b"__align__"
+_MAX_DEPTH = 200
+"""The limit on nesting of expressions that are evaluated."""
+_OPERATORS: dict[tuple[int, str], Callable[..., int]] = {
+    (1, "!"): operator.not_,
+    (1, "-"): operator.neg,
+    (1, "+"): operator.pos,
+    (1, "~"): operator.invert,
+    (2, "||"): lambda a, b: a or b,
+    (2, "&&"): lambda a, b: a and b,
+    (2, "|"): operator.or_,
+    (2, "^"): operator.xor,
+    (2, "&"): operator.and_,
+    (2, "=="): operator.eq,
+    (2, "!="): operator.ne,
+    (2, "<"): operator.lt,
+    (2, ">"): operator.gt,
+    (2, "<="): operator.le,
+    (2, ">="): operator.ge,
+    (2, "<<"): lambda a, b: a << min(b, 64),
+    (2, ">>"): lambda a, b: a >> min(b, 64),
+    (2, "+"): operator.add,
+    (2, "-"): operator.sub,
+    (2, "*"): operator.mul,
+    (2, "/"): operator.floordiv,
+    (2, "%"): operator.mod,
+    (3, ""): lambda condition, chosen, other: chosen if condition else other,
+}
+"""The value of an expression, by the number of its parts and its operator."""
 _SELECTING = ("if_statement", "conditional_expression", "switch_statement")
 _REPEATING = (
     *("for_statement", "while_statement", "do_statement", "for_range_loop", "case_statement"),
@@ -118,9 +148,9 @@ def sides(node: Node | None, *operators: str) -> tuple[Node, Node] | None:
     return (left, right) if fits and left is not None and right is not None else None
 
 
-def only(nodes_: Sequence[Node]) -> Node | None:
-    """Return the node of a sequence of one; None for others."""
-    return nodes_[0] if len(nodes_) == 1 else None
+def only(some: Sequence[Item]) -> Item | None:
+    """Return the item of a sequence of one; None for others."""
+    return some[0] if len(some) == 1 else None
 
 
 def is_always(node: Node, statement: Node) -> bool:
@@ -219,9 +249,9 @@ def name_of(function: Node) -> str:
 
 def expression(text: str) -> Node:
     """Return the tree of an expression; an empty one if the text is not an expression."""
-    found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
-    value = field(found, "value")
-    return parse(b"") if value is None or value.has_error else value
+    root = parse(f"int x = {text};".encode())
+    value = field(next(nodes(root, "init_declarator"), None), "value")
+    return parse(b"") if value is None or root.has_error else value
 
 
 def expression_in(statement: Node) -> Node | None:
@@ -239,6 +269,34 @@ def whole_number(literal: str) -> int | None:
         return int(digits, 8 if is_octal else 0)
     except ValueError:
         return None
+
+
+def constant_value(node: Node) -> int | None:
+    """Return the value of an integer expression without names; None for others."""
+    return _constant_value(node) if depth_of(node) <= _MAX_DEPTH else None
+
+
+def _constant_value(node: Node) -> int | None:
+    node = bare(node)
+    if node.type in ("true", "false"):
+        return int(node.type == "true")
+    if node.type == "number_literal":
+        return whole_number(text_of(node))
+    names = ("left", "argument", "condition", "consequence", "alternative", "right")
+    parts = [part for name in names if (part := field(node, name)) is not None]
+    known = [value for part in parts if (value := _constant_value(part)) is not None]
+    function = _OPERATORS.get((len(parts), operator_of(node)))
+    if function is None or len(known) != len(parts):
+        return None
+    try:
+        return int(function(*known))
+    except (ZeroDivisionError, ValueError):
+        return None
+
+
+def is_zero(value: Node | None) -> bool:
+    """Return whether an expression is a literal zero."""
+    return text_of(value).rstrip("fF") in ("0", "0.", "0.0")
 
 
 def call_in(statement: Node) -> Node | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.source.cuda_checks import IN_ASSEMBLER
-from pytest_gpuenergy.search.source.triton_text import imported
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, imported, parsed
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})
@@ -54,7 +54,7 @@ def findings(source: str) -> frozenset[str]:
     """
     try:
         module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except NOT_PYTHON as error:
         raise ModuleError(f"it is no Python module ({type(error).__name__})") from None
     found = {finding for statement in module.body for finding in _at_the_top(statement)}
     if _ENCODING.search(source.replace("\r", "\n")):
@@ -69,11 +69,8 @@ def findings(source: str) -> frozenset[str]:
 
 def assembler_statements(source: str) -> int:
     """Return the number of calls that contain inline assembler; 0 if it cannot be parsed."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return 0
-    return sum(getattr(node, "attr", "") == "inline_asm_elementwise" for node in nodes)
+    module = parsed(source) or ast.Module([], [])
+    return sum(getattr(node, "attr", "") == _ASSEMBLER for node in ast.walk(module))
 
 
 def _at_the_top(statement: ast.stmt) -> Iterator[str]:
@@ -216,12 +213,9 @@ def _may_be_reached(path: str) -> bool:
         return len(parts) == 2
     if parts[:2] == ["triton", "language"]:
         rest = parts[2:]
-        if rest[:1] == ["math"]:
-            rest = rest[1:]
-        elif rest[:2] == ["extra", "libdevice"]:
-            return len(rest) == 3
-        elif rest[:3] == ["extra", "cuda", "libdevice"]:
-            return len(rest) == 4
+        if rest[:2] == ["extra", "libdevice"] or rest[:3] == ["extra", "cuda", "libdevice"]:
+            return len(rest) == rest.index("libdevice") + 2
+        rest = rest[1:] if rest[:1] == ["math"] else rest
         # Methods of values and fields of types, such as tl.int32.itemsize, are as far as it goes.
         return 1 <= len(rest) <= 2 and rest[0] not in _INNER_MODULES
     return len(parts) == 2 and parts[1] in _OF_TRITON - {"language"}

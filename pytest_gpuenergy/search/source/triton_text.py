@@ -8,9 +8,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_gpuenergy.search.source.edits import Edit, fresh_name
+from pytest_gpuenergy.search.source.tree import only
 
 LANGUAGE = "triton.language"
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python's parser raises for a text that is not Python, or is nested too deeply."""
 _CHOOSERS = ("autotune", "heuristics")
+
+
+def parsed(source: str) -> ast.Module | None:
+    """Return the tree of a Python module; None if the text is none."""
+    try:
+        return ast.parse(source)
+    except NOT_PYTHON:
+        return None
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
@@ -69,18 +80,14 @@ def chooser_of(source: str, entry: str) -> str:
 
     ``triton.autotune`` and ``triton.heuristics`` do so.
     """
-    try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    for node in module.body:
-        if not isinstance(node, ast.FunctionDef) or node.name != entry:
-            continue
-        for decorator in node.decorator_list:
-            named = decorator.func if isinstance(decorator, ast.Call) else decorator
-            last = path_of(named, dict(imported(module.body))).rpartition(".")[2]
-            if last in _CHOOSERS:
-                return last
+    module = parsed(source)
+    for node in module.body if module is not None else ():
+        if module is not None and isinstance(node, ast.FunctionDef) and node.name == entry:
+            for decorator in node.decorator_list:
+                named = decorator.func if isinstance(decorator, ast.Call) else decorator
+                last = path_of(named, dict(imported(module.body))).rpartition(".")[2]
+                if last in _CHOOSERS:
+                    return last
     return ""
 
 
@@ -109,19 +116,16 @@ class TritonText:
     @classmethod
     def of(cls, source: str, entry: str) -> TritonText | None:
         """Return the text; None if it has no such function, or is not Python."""
-        try:
-            data = source.encode()
-            module = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        module = parsed(source)
+        if module is None or "\f" in source:
             return None
         # What the name stands for in the end, if it is set more than once, is not known.
-        named = [name for node in module.body for name in _bound_by(node) if name == entry]
-        for node in module.body if len(named) == 1 and "\f" not in source else ():
-            if isinstance(node, ast.FunctionDef) and node.name == entry:
-                text = cls(data, module, node)
-                decorators = [path_of(decorator, text._names) for decorator in node.decorator_list]
-                return text if text.language and decorators == ["triton.jit"] else None
-        return None
+        node = only([node for node in module.body for name in _bound_by(node) if name == entry])
+        if not isinstance(node, ast.FunctionDef):
+            return None
+        text = cls(source.encode(), module, node)
+        decorators = [path_of(decorator, text._names) for decorator in node.decorator_list]
+        return text if text.language and decorators == ["triton.jit"] else None
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -270,13 +274,9 @@ class TritonText:
     def _loop(self, node: ast.For) -> RangeLoop | None:
         match node.iter:
             case ast.Call(args=arguments) as call if self.is_range(call):
-                one, none = ast.Constant(1), ast.Constant(0)
-                match arguments, node.target:
-                    case [stop], ast.Name(id=name):
-                        return RangeLoop(node, name, call, none, stop, one)
-                    case [start, stop], ast.Name(id=name):
-                        return RangeLoop(node, name, call, start, stop, one)
-                    case [start, stop, step], ast.Name(id=name):
+                ends = [ast.Constant(0), *arguments] if len(arguments) == 1 else arguments
+                match [*ends, ast.Constant(1)][:3], node.target:
+                    case [start, stop, step], ast.Name(id=name) if len(arguments) <= 3:
                         return RangeLoop(node, name, call, start, stop, step)
         return None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +32,10 @@ BUILTINS = frozenset(
 )
 """The functions of Python that expressions can use."""
 
-_MOST_BITS = 1 << 16
+_MAX_BITS = 1 << 16
 """Bits of a Python integer. An operation on millions of bits takes minutes and ignores signals."""
 
-_MOST_ITEMS = 1 << 27
+_MAX_ITEMS = 1 << 27
 """Items of a range or a repeated list, which Python also makes in one uninterruptible step."""
 
 _OPERATORS: dict[type[ast.operator], str] = {ast.Pow: "**", ast.LShift: "<<", ast.Mult: "*"}
@@ -44,39 +45,38 @@ KnownOutputs = dict[bytes, dict[str, Array]]
 
 def _bounded_range(*arguments: Any) -> range:
     found = range(*arguments)
-    if len(found[: _MOST_ITEMS + 1]) > _MOST_ITEMS:
-        raise OverflowError(f"a range of more than {_MOST_ITEMS} numbers")
+    if len(found[: _MAX_ITEMS + 1]) > _MAX_ITEMS:
+        raise OverflowError(f"a range of more than {_MAX_ITEMS} numbers")
     return found
 
 
-def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int):
-        _check_bits(base.bit_length() * max(0, exponent))
-    return base**exponent
-
-
-def _shifted(value: Any, places: Any) -> Any:
-    if isinstance(value, int) and isinstance(places, int):
-        _check_bits(value.bit_length() + places)
-    return value << places
-
-
 def _product(left: Any, right: Any) -> Any:
-    if isinstance(left, int) and isinstance(right, int):
-        _check_bits(left.bit_length() + right.bit_length())
     for items, times in ((left, right), (right, left)):
         repeats = isinstance(items, str | bytes | list | tuple) and isinstance(times, int)
-        if repeats and len(items) * times > _MOST_ITEMS:
-            raise OverflowError(f"a repetition to more than {_MOST_ITEMS} items")
+        if repeats and len(items) * times > _MAX_ITEMS:
+            raise OverflowError(f"a repetition to more than {_MAX_ITEMS} items")
     return left * right
 
 
-def _check_bits(bits: int) -> None:
-    if bits > _MOST_BITS:
-        raise OverflowError(f"an integer of more than {_MOST_BITS} bits")
+def _bounded(
+    function: Callable[[Any, Any], Any], bits: Callable[[int, int], int]
+) -> Callable[[Any, Any], Any]:
+    """Return an operation that refuses integers whose result would be too large."""
+
+    def bounded(left: Any, right: Any) -> Any:
+        both = isinstance(left, int) and isinstance(right, int)
+        if both and bits(left, right) > _MAX_BITS:
+            raise OverflowError(f"an integer of more than {_MAX_BITS} bits")
+        return function(left, right)
+
+    return bounded
 
 
-_BOUNDED = {"**": _power, "<<": _shifted, "*": _product}
+_BOUNDED = {
+    "**": _bounded(operator.pow, lambda base, exponent: base.bit_length() * max(0, exponent)),
+    "<<": _bounded(operator.lshift, lambda value, places: value.bit_length() + places),
+    "*": _bounded(_product, lambda left, right: left.bit_length() + right.bit_length()),
+}
 
 
 class _Bounding(ast.NodeTransformer):
@@ -119,8 +119,12 @@ class ReferenceExpressions:
         Raises:
             InputError: an expression fails, or its result has another shape.
         """
-        views = {name: _read_only(self.layouts[name].view(v)) for name, v in inputs.items()}
-        variables = {"np": np, **self.names, **views}
+        variables = {"np": np, **self.names}
+        for name, values in inputs.items():
+            view = self.layouts[name].view(values).view()
+            if isinstance(view, np.ndarray):  # arrays on a GPU cannot be made read-only
+                view.flags.writeable = False
+            variables[name] = view
         return {
             name: self._output(name, text, dict(variables)) for name, text in self.texts.items()
         }
@@ -153,14 +157,6 @@ class ReferenceExpressions:
             )
         buffer: Array = layout.buffer(found)
         return buffer
-
-
-def _read_only(array: Array) -> Array:
-    """Return a view through which nothing can be changed."""
-    view = array.view()
-    if isinstance(view, np.ndarray):  # arrays on a GPU have no such flag
-        view.flags.writeable = False
-    return view
 
 
 class BaselineOutputs:

@@ -6,14 +6,15 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON
 from pytest_gpuenergy.support import InputError, shown
 
 Size = int | str
 """A number, or an expression such as ``ceil_div(N, BLOCK)``."""
 
-_LONGEST = 400
-"""Characters of an expression; a longer one could be nested too deeply for Python's parser."""
-_LARGEST = 1 << 62
+_MAX_LENGTH = 400
+"""The limit on an expression; a longer one could be nested too deeply for Python's parser."""
+_MAX_VALUE = 1 << 62
 """Largest absolute value of a result; it fits in 64 bits."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -49,9 +50,17 @@ def evaluate(size: Size, names: Mapping[str, object]) -> int:
         InputError: the text is no such expression, a name is unknown or no integer, a divisor is 0,
             or a result is too large.
     """
-    if isinstance(size, int):
-        return _bounded(size, str(size))
-    return _Evaluation(size, names).value(_parsed(size))
+    try:
+        return _value(_parsed(size), names)
+    except _SizeError as error:
+        why = str(error)
+    except ZeroDivisionError:
+        why = "it divides by 0"
+    except OverflowError:
+        raise InputError(
+            f"The size {shown(str(size))} is too large: its value exceeds 2**62."
+        ) from None
+    raise InputError(f"The size {shown(str(size))} cannot be computed: {why}.")
 
 
 def names_in(size: Size) -> frozenset[str]:
@@ -60,77 +69,53 @@ def names_in(size: Size) -> frozenset[str]:
     Raises:
         InputError: the expression cannot be parsed.
     """
-    if isinstance(size, int):
-        return frozenset()
     found = {node.id for node in ast.walk(_parsed(size)) if isinstance(node, ast.Name)}
     return frozenset(found - FUNCTIONS)
 
 
-class _Evaluation:
-    """The evaluation of one expression."""
-
-    def __init__(self, text: str, names: Mapping[str, object]) -> None:
-        self._text = text
-        self._names = names
-
-    def value(self, node: ast.expr) -> int:
-        """Return the value of a part of the expression."""
-        match node:
-            case ast.Constant(value=int(number)) if not isinstance(number, bool):
-                found = number
-            case ast.Name(id=name):
-                found = self._named(name)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                found = -self.value(operand)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                found = self._applied(_OPERATORS[type(op)], [left, right])
-            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if (
-                name in _FUNCTIONS
-            ):
-                if len(arguments) < 2 or (name == "ceil_div" and len(arguments) > 2):
-                    raise self._wrong(f"{name} takes two numbers")
-                found = self._applied(_FUNCTIONS[name], arguments)
-            case _:
-                raise self._wrong(
-                    "only integers, names, + - * // %, ceil_div, min and max are allowed"
-                )
-        return _bounded(found, self._text)
-
-    def _named(self, name: str) -> int:
-        if name not in self._names:
-            known = ", ".join(sorted(self._names)) or "none"
-            raise self._wrong(f"{name[:40]!r} is not a known name (known: {known})")
-        found = self._names[name]
-        if not isinstance(found, int) or isinstance(found, bool):
-            raise self._wrong(f"{name} is {shown(found)} instead of an integer")
-        return found
-
-    def _applied(self, function: Callable[..., int], arguments: list[ast.expr]) -> int:
-        values = [self.value(argument) for argument in arguments]
-        try:
-            return function(*values)
-        except ZeroDivisionError:
-            raise self._wrong("it divides by 0") from None
-
-    def _wrong(self, why: str) -> InputError:
-        return InputError(f"The size {shown(self._text)} cannot be computed: {why}.")
+class _SizeError(Exception):
+    """An expression has no value; the message is a clause without a period."""
 
 
-def _parsed(text: str) -> ast.expr:
-    if len(text) > _LONGEST:
+def _value(node: ast.expr, names: Mapping[str, object]) -> int:
+    """Return the value of a part of an expression."""
+    match node:
+        case ast.Constant(value=int(number)) if not isinstance(number, bool):
+            found = number
+        case ast.Name(id=name):
+            if name not in names:
+                known = ", ".join(sorted(names)) or "none"
+                raise _SizeError(f"{name[:40]!r} is not a known name (known: {known})")
+            value = names[name]
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise _SizeError(f"{name} is {shown(value)} instead of an integer")
+            found = value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            found = -_value(operand, names)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            found = _OPERATORS[type(op)](_value(left, names), _value(right, names))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
+            if len(arguments) < 2 or (name == "ceil_div" and len(arguments) > 2):
+                raise _SizeError(f"{name} takes two numbers")
+            found = _FUNCTIONS[name](*(_value(argument, names) for argument in arguments))
+        case _:
+            raise _SizeError("only integers, names, + - * // %, ceil_div, min and max are allowed")
+    if abs(found) > _MAX_VALUE:
+        raise OverflowError
+    return found
+
+
+def _parsed(size: Size) -> ast.expr:
+    if isinstance(size, int):
+        return ast.Constant(int(size))
+    if len(size) > _MAX_LENGTH:
         raise InputError(
-            f"The size {shown(text)} is longer than {_LONGEST} characters: give a shorter one."
+            f"The size {shown(size)} is longer than {_MAX_LENGTH} characters: give a shorter one."
         )
     try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.parse(size.strip(), mode="eval").body
+    except NOT_PYTHON:
         raise InputError(
-            f"The size {shown(text)} is not an expression: give a number or an expression such as "
+            f"The size {shown(size)} is not an expression: give a number or an expression such as "
             "'ceil_div(N, 256)'."
         ) from None
-
-
-def _bounded(number: int, text: str) -> int:
-    if abs(number) > _LARGEST:
-        raise InputError(f"The size {shown(text)} is too large: its value exceeds 2**62.")
-    return number

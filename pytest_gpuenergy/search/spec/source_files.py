@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.source.entry_extraction import extract
-from pytest_gpuenergy.search.spec.kernel_spec import Checkout, KernelSpec
+from pytest_gpuenergy.search.source.preprocessor import Read
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.support import FormError, is_file, is_folder, read_bytes, shown
 
 SOURCES = "sources"
@@ -34,16 +35,27 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
     if not spec.file:
         if spec.extract or spec.checkout is not None:
             raise FormError("extract and checkout are for a spec with file")
-        return replace(spec, source=_with_newlines(spec.source))
+        return replace(spec, source=spec.source.replace("\r\n", "\n"))
     if spec.extract and spec.language != "cuda":
         raise FormError("extract is for CUDA only: give the module of a Triton function as it is")
-    where = "the folder of the spec" if spec.checkout is None else "its checkout"
-    _check_inside(spec.file, where)
-    root = _root(spec, path, sources)
+    inner = PurePosixPath(spec.file)
+    if inner.is_absolute() or ".." in inner.parts or "\0" in spec.file:
+        where = "the folder of the spec" if spec.checkout is None else "its checkout"
+        raise FormError(f"its file {shown(spec.file)} is not in {where}: put it there")
+    root = path.parent
+    if spec.checkout is not None:
+        root = path.parent / SOURCES if sources is None else sources
+        if not is_folder(root) or not is_file(root / inner):
+            raise FormError(
+                f"{shown(spec.file)} of {spec.checkout.repository} is not in {root}: clone that "
+                f"repository (commit {spec.checkout.revision}), and name its folder with --sources"
+            )
+    root = root.resolve()
     if spec.extract:
-        source, entry, texts = _extracted(spec, root)
+        found = extract(inner, spec.entry, _reader(root, inner), spec.launch.constants)
+        source, entry, texts = found.source, found.entry, list(found.files.values())
     else:
-        source, entry = _text_of(root, PurePosixPath(spec.file)), spec.entry
+        source, entry = _text_of(root, inner), spec.entry
         texts = [source]
     if spec.checkout is not None and spec.checkout.sha256 not in ("", sha256_of(texts)):
         raise FormError(
@@ -51,13 +63,9 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
             "spec was written: check that commit out, or leave sha256 out of the spec if the "
             "kernel still computes the same"
         )
-    source = _with_newlines(source)
+    # Moves and diffs expect the line ends of Unix.
+    source = source.replace("\r\n", "\n")
     return replace(spec, source=source, entry=entry, file="", checkout=None, extract=False)
-
-
-def _with_newlines(text: str) -> str:
-    """Return a text with the line ends of Unix, as moves and diffs expect them."""
-    return text.replace("\r\n", "\n")
 
 
 def sha256_of(texts: Iterable[str]) -> str:
@@ -65,39 +73,18 @@ def sha256_of(texts: Iterable[str]) -> str:
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
-def _root(spec: KernelSpec, path: Path, sources: Path | None) -> Path:
-    if spec.checkout is None:
-        return path.parent.resolve()
-    folder = path.parent / SOURCES if sources is None else sources
-    if not is_folder(folder) or not is_file(folder / PurePosixPath(spec.file)):
-        raise FormError(_missing(spec.file, spec.checkout, folder))
-    return folder.resolve()
+def _reader(root: Path, file: PurePosixPath) -> Read:
+    """Return a function that reads a file, and what it includes from the same folder."""
 
-
-def _missing(file: str, checkout: Checkout, folder: Path) -> str:
-    return (
-        f"{shown(file)} of {checkout.repository} is not in {folder}: clone that repository (commit "
-        f"{checkout.revision}), and name its folder with --sources"
-    )
-
-
-def _extracted(spec: KernelSpec, root: Path) -> tuple[str, str, list[str]]:
     def read(path: PurePosixPath) -> str | None:
-        if path == PurePosixPath(spec.file):
+        if path == file:
             return _text_of(root, path)
         try:
             return _text_of(root, path) if is_file(root / path) else None
         except FormError:
             return None  # an include of the host, for all that is known
 
-    found = extract(PurePosixPath(spec.file), spec.entry, read, spec.launch.constants)
-    return found.source, found.entry, list(found.files.values())
-
-
-def _check_inside(name: str, where: str) -> None:
-    inner = PurePosixPath(name)
-    if inner.is_absolute() or ".." in inner.parts or "\0" in name:
-        raise FormError(f"its file {shown(name)} is not in {where}: put it there")
+    return read
 
 
 def _text_of(root: Path, inner: PurePosixPath) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pytest_gpuenergy.kernels import check_source, is_entry
-from pytest_gpuenergy.search.source.triton_text import chooser_of
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, chooser_of
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, Size, evaluate
@@ -20,10 +20,10 @@ from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, st
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _RESERVED = {*FUNCTIONS, *block_names(()), "np"}
 """Names with a meaning in expressions."""
-_LARGEST_SIZE = 1 << 40
-_LARGEST_TENSOR_BYTES = 1 << 36
-_MOST_DIMENSIONS = 8
-_MOST_THREADS = 1024
+_MAX_SIZE = 1 << 40
+_MAX_TENSOR_BYTES = 1 << 36
+_MAX_DIMENSIONS = 8
+_MAX_THREADS = 1024
 """Threads of a block that CUDA allows."""
 
 
@@ -69,7 +69,7 @@ def _check_names(spec: KernelSpec) -> None:
                 f"sizes[{number}] has other names than sizes[0] ({', '.join(first) or 'none'})"
             )
         for name, value in sizes.items():
-            if not 1 <= value <= _LARGEST_SIZE:
+            if not 1 <= value <= _MAX_SIZE:
                 raise FormError(f"sizes[{number}].{name} is {value} instead of 1 to 2**40")
     if len({tuple(sorted(sizes.items())) for sizes in spec.sizes}) < len(spec.sizes):
         raise FormError("two of its sizes are the same")
@@ -104,10 +104,10 @@ def _check_launch(launch: LaunchPlan, language: str) -> None:
     if language == "cuda":
         if not 1 <= len(launch.block) <= 3 or any(size < 1 for size in launch.block):
             raise FormError("launch.block needs one to three numbers of threads for CUDA")
-        if math.prod(launch.block) > _MOST_THREADS:
+        if math.prod(launch.block) > _MAX_THREADS:
             raise FormError(
                 f"launch.block has {math.prod(launch.block)} threads, and a block has at most "
-                f"{_MOST_THREADS}"
+                f"{_MAX_THREADS}"
             )
     elif launch.block or launch.shared_bytes:
         raise FormError("launch.block and launch.shared_bytes are for CUDA only")
@@ -120,11 +120,16 @@ def _check_tensor(tensor: TensorSpec, spec: KernelSpec) -> None:
             f"tensor {name} has dtype {shown(tensor.dtype)}: give one such as float32, bfloat16 "
             "or int32"
         )
-    if len(tensor.shape) > _MOST_DIMENSIONS:
-        raise FormError(f"tensor {name} has more than {_MOST_DIMENSIONS} dimensions")
+    if len(tensor.shape) > _MAX_DIMENSIONS:
+        raise FormError(f"tensor {name} has more than {_MAX_DIMENSIONS} dimensions")
     if tensor.strides is not None and len(tensor.strides) != len(tensor.shape):
         raise FormError(f"tensor {name} has {len(tensor.strides)} strides for its shape")
-    _check_bound(tensor)
+    if (tensor.bound, tensor.steps) != (None, None) and not tensor.is_written:
+        raise FormError(f"tensor {name} is an input and has a bound or steps, which outputs have")
+    if tensor.bound is not None and not 0 <= tensor.bound < 1:
+        raise FormError(f"tensor {name} has bound {tensor.bound:g} instead of a number from 0 to 1")
+    if tensor.steps is not None and (tensor.steps < 0 or is_floating(tensor.dtype)):
+        raise FormError(f"tensor {name} has steps, of which only integers can have some, from 0 on")
     if tensor.role == "output":
         if tensor.data is not None or tensor.init not in ("randn", "zeros"):
             raise FormError(f"tensor {name} is an output: it can only have the init zeros")
@@ -143,16 +148,6 @@ def _check_tensor(tensor: TensorSpec, spec: KernelSpec) -> None:
         raise FormError(f"tensor {name} has a range that {tensor.dtype} cannot represent")
 
 
-def _check_bound(tensor: TensorSpec) -> None:
-    name = tensor.name
-    if (tensor.bound, tensor.steps) != (None, None) and not tensor.is_written:
-        raise FormError(f"tensor {name} is an input and has a bound or steps, which outputs have")
-    if tensor.bound is not None and not 0 <= tensor.bound < 1:
-        raise FormError(f"tensor {name} has bound {tensor.bound:g} instead of a number from 0 to 1")
-    if tensor.steps is not None and (tensor.steps < 0 or is_floating(tensor.dtype)):
-        raise FormError(f"tensor {name} has steps, of which only integers can have some, from 0 on")
-
-
 def _check_reference(spec: KernelSpec) -> None:
     outputs = [tensor.name for tensor in spec.tensors if tensor.is_written]
     if not spec.reference:
@@ -168,21 +163,16 @@ def _check_reference(spec: KernelSpec) -> None:
     for name, text in spec.reference.items():
         try:
             tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except NOT_PYTHON:
             raise FormError(f"the reference of {name} is not a Python expression") from None
-        if unknown := sorted(_free_names(tree) - available):
+        used = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        bound = {node.id for node in used if isinstance(node.ctx, ast.Store)}
+        bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        if unknown := sorted({node.id for node in used} - bound - available):
             raise FormError(
                 f"the reference of {name} uses {unknown[0]}, which is no input, scalar, size or "
                 "constant"
             )
-
-
-def _free_names(tree: ast.AST) -> set[str]:
-    """Return the names that an expression uses and does not define."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return {node.id for node in names} - bound
 
 
 def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
@@ -195,17 +185,24 @@ def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
     launch = spec.launch
     names = {**sizes, **launch.constants}
     threads = block_names(launch.block)
-    _positive("launch.grid", launch.grid, {**names, **threads})
-    _positive("reduction_length", [spec.reduction_length], names)
-    amounts = [("launch.shared_bytes", launch.shared_bytes), ("flops", spec.flops)]
-    amounts += [("bytes_moved", spec.bytes_moved or 0)]
-    for what, amount in amounts:
-        if (found := evaluate(amount, {**names, **threads})) < 0:
-            raise FormError(f"{what} is {found} instead of a number from 0")
+    amounts: list[tuple[str, Size, int]] = [
+        *(("launch.grid", size, 1) for size in launch.grid),
+        ("reduction_length", spec.reduction_length, 1),
+        ("launch.shared_bytes", launch.shared_bytes, 0),
+        ("flops", spec.flops, 0),
+        ("bytes_moved", spec.bytes_moved or 0, 0),
+    ]
+    for what, amount, smallest in amounts:
+        try:
+            found = evaluate(amount, {**names, **threads})
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from None
+        if found < smallest:
+            raise FormError(f"{what} is {found} instead of a number from {smallest}")
     for tensor in spec.tensors:
         layout = layout_of(tensor, names)
         elements = max(layout.span, math.prod(layout.shape))
-        if elements * stored_as(tensor.dtype).itemsize > _LARGEST_TENSOR_BYTES:
+        if elements * stored_as(tensor.dtype).itemsize > _MAX_TENSOR_BYTES:
             raise FormError(f"tensor {tensor.name} takes more than 64 GiB")
         if tensor.data is not None:
             inline_data(tensor, layout.shape)
@@ -213,13 +210,3 @@ def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
             check_constant(tensor, layout.shape)
     for scalar in spec.scalars:
         scalar_of(scalar, names)
-
-
-def _positive(what: str, sizes: Iterable[Size], names: Mapping[str, object]) -> None:
-    for size in sizes:
-        try:
-            found = evaluate(size, names)
-        except InputError as error:
-            raise InputError(f"{what}: {error}") from None
-        if found < 1:
-            raise FormError(f"{what} is {found} instead of a number from 1")

@@ -94,7 +94,9 @@ def workload_of(
         values=scalars,
         reduction_length=length,
         init={
-            tensor.name: _range(tensor)
+            tensor.name: (tensor.low, tensor.high)
+            if is_floating(tensor.dtype)
+            else (int(tensor.low), int(tensor.high))
             for tensor in spec.tensors
             if tensor.init in ("uniform", "randint") and tensor.is_read and tensor.data is None
         },
@@ -134,12 +136,6 @@ def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     if isinstance(value, float) and value.is_integer() and "int" in scalar.dtype:
         value = int(value)  # JSON has one type of numbers
     return Scalar(scalar.name, scalar.dtype, value)
-
-
-def _range(tensor: TensorSpec) -> tuple[float, float]:
-    if is_floating(tensor.dtype):
-        return tensor.low, tensor.high
-    return int(tensor.low), int(tensor.high)
 
 
 def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | None:

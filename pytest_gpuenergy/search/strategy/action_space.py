@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -71,7 +71,16 @@ class Incumbent(NamedTuple):
     cost: float
 
 
-class Strategy(Protocol):
+def incumbent_of(costs: Mapping[str, float | None]) -> Incumbent | None:
+    """Return the best of the evaluated states, given in the order of their proposals."""
+    found = [(cost, place, state) for place, (state, cost) in enumerate(costs.items()) if cost]
+    if not found:
+        return None
+    cost, _, state = min(found)
+    return Incumbent(state, cost)
+
+
+class SearchStrategy(Protocol):
     """Chooses which states to evaluate; no state twice.
 
     The first proposal is the root, and there is no other before its result is known.

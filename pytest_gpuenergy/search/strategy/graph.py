@@ -32,14 +32,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Proposal
-from pytest_gpuenergy.support import FormError, shown
-
-_LARGEST_GAIN = 1000.0
-"""Logarithm of a speedup; a larger one in a stored graph cannot be right."""
-_LEAST_COST = 1e-150
-"""Least cost, and 1 / the largest; the ratio of two such costs is finite and above zero."""
+from pytest_gpuenergy.search.strategy.action_space import Action, Proposal
 
 Standing = Literal["running", "good", "failed"]
 
@@ -102,49 +97,11 @@ class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         nodes: the nodes by the id of the state, in the order of the proposals.
-        proposed: the number of proposals so far, including abandoned ones.
+        proposed: the number of proposals so far.
     """
 
     nodes: dict[str, GraphNode]
     proposed: int
-
-
-def is_cost(value: float | None) -> bool:
-    """Return whether a value may be a cost: the ratio of two is finite and above zero."""
-    return value is not None and _LEAST_COST <= value <= 1 / _LEAST_COST
-
-
-def check(record: GraphRecord, root: str) -> None:
-    """Check that a search that began at ``root`` can have stored a graph.
-
-    Raises:
-        FormError: no such search can have stored it; the message names the state.
-    """
-    reached, last = {root}, -1
-    for state, node in record.nodes.items():
-        if state not in reached or not last < node.number < record.proposed:
-            raise FormError(f"no way leads to {shown(state)}")
-        last = node.number
-        if node.standing != "running":
-            _check_result(state, node, record.proposed)
-            reached.update(edge.child for edge in node.edges or ())
-
-
-def _check_result(state: str, node: GraphNode, proposed: int) -> None:
-    good = node.standing == "good"
-    if not (is_cost(node.cost) if good else node.cost is None):
-        raise FormError(f"{shown(state)} has the cost {shown(node.cost)}")
-    edges = node.edges or []
-    possible = all(
-        0 <= edge.visits <= proposed
-        and 0 <= edge.noise <= 1
-        and abs(edge.gain or 0.0) <= _LARGEST_GAIN
-        for edge in edges
-    )
-    if (edges and not good) or not possible:
-        raise FormError(f"{shown(state)} has actions that it cannot have")
-    if not 0 < node.visits <= proposed:
-        raise FormError(f"{shown(state)} has {shown(node.visits)} visits")
 
 
 class SearchGraph:
@@ -159,21 +116,7 @@ class SearchGraph:
         self.root = root
         self.nodes: dict[str, GraphNode] = {}
         self._prunes = prunes
-        self._proposed = 0
         self._into: defaultdict[str, list[tuple[str, GraphEdge]]] = defaultdict(list)
-
-    @property
-    def incumbent(self) -> Incumbent | None:
-        """The good state of least cost; among equals, the one that was proposed first."""
-        costs = [
-            (node.cost, node.number, state)
-            for state, node in self.nodes.items()
-            if node.cost is not None
-        ]
-        if not costs:
-            return None
-        cost, _, state = min(costs)
-        return Incumbent(state, cost)
 
     def forward(self, state: str) -> Iterator[tuple[GraphEdge, GraphNode]]:
         """Yield the edges of a state that lead to one proposed later, with the node of that one."""
@@ -217,19 +160,19 @@ class SearchGraph:
             for action, draw in zip(actions, draws, strict=True)
             if action.child != state
         ]
-        self._enter(state, node)
+        self._enter(state)
         self._update_values(state)
         self._update_open(state)
 
     def add(self, proposal: Proposal) -> None:
-        """Add a new state, or an abandoned one, whose evaluation begins."""
-        self.nodes[proposal.state] = GraphNode(self._proposed)
-        self._proposed += 1
+        """Add a new state, whose evaluation begins."""
+        self.nodes[proposal.state] = GraphNode(number=len(self.nodes))
         for node, edge in self._along(proposal):
             node.running += 1
             if edge is not None:
                 edge.running += 1
-        self._update_parents_open(proposal.state)
+        for parent, _ in self._into[proposal.state]:
+            self._update_open(parent)
 
     def finish(self, proposal: Proposal, own: float, cost: float | None) -> None:
         """Add a result and pass it on along all paths; ``cost`` is None for a failure."""
@@ -245,59 +188,31 @@ class SearchGraph:
         self._update_values(proposal.state)
         self._update_open(proposal.state)
 
-    def abandon(self, proposal: Proposal) -> None:
-        """Undo `add`; the state may be proposed again."""
-        for node, edge in self._along(proposal):
-            node.running -= 1
-            if edge is not None:
-                edge.running -= 1
-        del self.nodes[proposal.state]
-        self._update_parents_open(proposal.state)
-
     def record(self) -> GraphRecord:
         """Return the graph as it is stored; the record shares the nodes."""
-        return GraphRecord(self.nodes, self._proposed)
+        return GraphRecord(self.nodes, len(self.nodes))
 
-    def restore(self, record: GraphRecord, own: Callable[[float | None], float]) -> None:
-        """Continue with a stored graph, without the states that were being evaluated.
-
-        Args:
-            record: the stored graph.
-            own: returns the value of a cost.
-
-        Raises:
-            FormError: a search from this root cannot have this graph.
-        """
-        check(record, self.root)
-        self.nodes = {s: node for s, node in record.nodes.items() if node.standing != "running"}
-        self._proposed = record.proposed
+    def copy(self) -> SearchGraph:
+        """Return a graph that grows independently of this one."""
+        twin = SearchGraph(self.root, self._prunes)
         for state, node in self.nodes.items():
-            node.running = 0
-            node.own = own(node.cost)
-            for edge in node.edges or ():
-                edge.running = 0
-            self._enter(state, node)
-        for state, node in reversed(self.nodes.items()):
-            self._evaluate(state, node)
-            node.open = self._is_open(state, node)
+            edges = None if node.edges is None else [replace(edge) for edge in node.edges]
+            twin.nodes[state] = replace(node, edges=edges)
+            twin._enter(state)
+        return twin
 
-    def _enter(self, state: str, node: GraphNode) -> None:
-        for edge in node.edges or ():
+    def _enter(self, state: str) -> None:
+        for edge in self.nodes[state].edges or ():
             self._into[edge.child].append((state, edge))
 
     def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, GraphEdge | None]]:
         """Yield the nodes of a proposal's path and its end, each with the edge that it takes."""
         for state, after in itertools.pairwise((*proposal.path, proposal.state)):
             node = self.nodes[state]
-            label = proposal.label if after == proposal.state else None
-            yield (
-                node,
-                next(
-                    edge
-                    for edge in node.edges or ()
-                    if edge.child == after and label in (None, edge.label)
-                ),
-            )
+            to_next = [edge for edge in node.edges or () if edge.child == after]
+            if after == proposal.state:  # to which several actions may lead
+                to_next = [edge for edge in to_next if edge.label == proposal.label]
+            yield node, to_next[0]
         yield self.nodes[proposal.state], None
 
     def _parents(self, state: str) -> Iterator[str]:
@@ -337,10 +252,6 @@ class SearchGraph:
             if found != node.open:
                 node.open = found
                 waiting += self._parents(current)
-
-    def _update_parents_open(self, state: str) -> None:
-        for parent, _ in self._into[state]:
-            self._update_open(parent)
 
     def _is_open(self, state: str, node: GraphNode) -> bool:
         if node.standing != "good" or node.edges is None:

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
-
-from pytest_gpuenergy.search.strategy.action_space import Incumbent, Proposal, Space
-from pytest_gpuenergy.search.strategy.graph import (
-    GraphEdge,
-    GraphNode,
-    GraphRecord,
-    SearchGraph,
-    is_cost,
+from pytest_gpuenergy.search.strategy.action_space import (
+    Action,
+    Incumbent,
+    Proposal,
+    Space,
+    incumbent_of,
 )
+from pytest_gpuenergy.search.strategy.graph import GraphEdge, GraphNode, SearchGraph
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
-from pytest_gpuenergy.support import FormError, InputError
 
 _UNITS = 1e9
 """Units of a gain when gains are added: sums of integers do not depend on their order, so a resumed
 search continues like one that was never interrupted."""
-
-
-class StoredSearch(Struct, frozen=True, forbid_unknown_fields=True):
-    """A search as it is stored between runs.
-
-    Attributes:
-        root: the id of the state where it began.
-        seed: the seed of its random choices.
-        parameters: the parameters of its policy, by name.
-        graph: its graph.
-    """
-
-    root: str
-    seed: int
-    parameters: dict[str, float]
-    graph: GraphRecord
+_MIN_COST = 1e-150
+"""Least cost, and 1 / the largest; the ratio of two such costs is finite and above zero."""
 
 
 class GraphStrategy:
@@ -70,48 +53,31 @@ class GraphStrategy:
     ) -> None:
         self.parameters = parameters or SearchParameters()
         self.graph = SearchGraph(space.root, self._prunes)
-        self._space = space
+        self._actions: Callable[[str], Sequence[Action]] = space.actions
         self._seed = seed
         self._experience = Experience(
             self.parameters.prediction_count, self.parameters.no_error_count
         )
         self._scale: tuple[float, float] | None = None
 
-    @classmethod
-    def resumed(cls, space: Space, record: StoredSearch) -> GraphStrategy:
-        """Continue a stored search; it proposes again what was being evaluated.
-
-        Raises:
-            InputError: the search began at another state, or is damaged.
-        """
-        if record.root != space.root:
-            raise InputError(
-                f"The search began at {record.root!r:.60}, not at {space.root!r:.60}: give the "
-                "input that it began with, or begin another."
-            )
-        strategy = cls(space, SearchParameters.of(record.parameters), seed=record.seed)
-        baseline = record.graph.nodes.get(record.root)
-        baseline_cost = None if baseline is None else baseline.cost
-        try:
-            strategy.graph.restore(record.graph, lambda cost: strategy._value(cost, baseline_cost))
-        except FormError as error:
-            raise InputError(
-                f"The stored search is damaged, because {error}: begin another."
-            ) from None
-        for state in strategy.graph.nodes:
-            strategy._experience.observe(strategy.graph.known_edges_from(state))
-        return strategy
-
     @property
     def incumbent(self) -> Incumbent | None:
         """The best state so far; None before the root has succeeded."""
-        return self.graph.incumbent
+        return incumbent_of({state: node.cost for state, node in self.graph.nodes.items()})
 
-    def record(self) -> StoredSearch:
-        """Return the search as it is stored; the record shares the nodes of the graph."""
-        return StoredSearch(
-            self.graph.root, self._seed, asdict(self.parameters), self.graph.record()
-        )
+    def foreseen(self, actions: Callable[[str], Sequence[Action]], count: int) -> list[Proposal]:
+        """Return what would be proposed next if no result came; this changes nothing.
+
+        Args:
+            actions: returns the actions of a state that is not expanded yet.
+            count: the number of proposals, at most.
+        """
+        twin = copy.copy(self)
+        twin.graph = self.graph.copy()
+        twin._experience = copy.deepcopy(self._experience)
+        twin._actions = actions
+        proposals = (twin.propose() for _ in range(count))
+        return [proposal for proposal in proposals if proposal is not None]
 
     def propose(self) -> Proposal | None:
         """Return the next state to evaluate.
@@ -138,37 +104,22 @@ class GraphStrategy:
             ValueError: the result of this proposal is not outstanding, or the cost is not a
                 positive number.
         """
-        self._check_running(proposal)
-        if cost is not None and not is_cost(cost):
+        node = self.graph.nodes.get(proposal.state)
+        if node is None or node.standing != "running":
+            raise ValueError(f"no result of {proposal.state!r} is outstanding")
+        if cost is not None and not _MIN_COST <= cost <= 1 / _MIN_COST:
             raise ValueError("a cost must be a positive number")
         baseline = self.graph.nodes[self.graph.root].cost if proposal.path else cost
-        self.graph.finish(proposal, self._value(cost, baseline), cost)
+        value = self.parameters.failure_value
+        if cost is not None and baseline is not None:
+            value = max(value, math.log(baseline / cost))
+        self.graph.finish(proposal, value, cost)
         self._experience.observe(self.graph.known_edges_to(proposal.state))
         self._scale = None
-
-    def abandon(self, proposal: Proposal) -> None:
-        """Withdraw a proposal that was not evaluated, which says nothing about its state.
-
-        Raises:
-            ValueError: the result of this proposal is not outstanding.
-        """
-        self._check_running(proposal)
-        self.graph.abandon(proposal)
 
     def _begin(self, proposal: Proposal) -> Proposal:
         self.graph.add(proposal)
         return proposal
-
-    def _check_running(self, proposal: Proposal) -> None:
-        node = self.graph.nodes.get(proposal.state)
-        if node is None or node.standing != "running":
-            raise ValueError(f"no result of {proposal.state!r} is outstanding")
-
-    def _value(self, cost: float | None, baseline: float | None) -> float:
-        least = self.parameters.failure_value
-        if cost is None or baseline is None:
-            return least
-        return max(least, math.log(baseline / cost))
 
     def _prunes(self, edge: GraphEdge) -> bool:
         return edge.gain is not None and -math.expm1(-edge.gain) < self.parameters.min_pred_gain
@@ -189,19 +140,17 @@ class GraphStrategy:
             state = edge.child
 
     def _expand(self, state: str) -> None:
-        actions = self._space.actions(state)
+        actions = self._actions(state)
         draws = [self._random(state, action.label).random() for action in actions]
         self.graph.expand(state, actions, draws)
         if state == self.graph.root:
-            self._add_noise(self.graph.nodes[state].edges or [])
+            edges = self.graph.nodes[state].edges or []
+            alpha = self.parameters.root_noise_alpha
+            drawn = [self._random("noise", edge.label).gammavariate(alpha, 1) for edge in edges]
+            total = math.fsum(drawn)
+            for edge, noise in zip(edges, drawn, strict=True):
+                edge.noise = noise / total if total else 1 / len(edges)
         self._experience.observe(self.graph.known_edges_from(state))
-
-    def _add_noise(self, edges: Sequence[GraphEdge]) -> None:
-        alpha = self.parameters.root_noise_alpha
-        drawn = [self._random("noise", edge.label).gammavariate(alpha, 1) for edge in edges]
-        total = math.fsum(drawn)
-        for edge, one in zip(edges, drawn, strict=True):
-            edge.noise = one / total if total else 1 / len(edges)
 
     def _random(self, *words: str) -> random.Random:
         return random.Random(repr((self._seed, *words)))  # noqa: S311 -- no secret
@@ -212,14 +161,23 @@ class GraphStrategy:
         edges = node.edges or []
         tried = [edge for edge, child in self.graph.forward(state) if child.open]
         untried = sorted(self.graph.untried(state), key=lambda edge: (-edge.prior, edge.draw))
-        room = self._widened(node) - sum(1 for edge in edges if edge.visits or edge.running)
+        parameters = self.parameters
+        visits_here = node.visits + node.running
+        widened = math.pow(max(1, visits_here), parameters.prog_widen_exponent)
+        allowed_count = math.ceil(parameters.prog_widen_thresh * widened)
+        room = allowed_count - sum(1 for edge in edges if edge.visits or edge.running)
         allowed = untried[: max(room, 0 if tried else 1)]
-        spread, lost = self._scale or self._measure()
-        best_share = self.parameters.best_share
-        reach = self.parameters.puct_c * spread * math.sqrt(node.visits + node.running)
+        if self._scale is None:
+            values = [node.own for node in self.graph.nodes.values() if node.standing != "running"]
+            mean = math.fsum(values) / len(values)
+            variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+            self._scale = math.sqrt(variance), min(values)
+        spread, lost = self._scale
+        best_share = parameters.best_share
+        reach = parameters.puct_c * spread * math.sqrt(visits_here)
 
         def score(edge: GraphEdge) -> tuple[float, float]:
-            virtual = self.parameters.virtual_loss * edge.running
+            virtual = parameters.virtual_loss * edge.running
             exploration = reach * edge.prior / (1 + edge.visits + virtual)
             child = self.graph.nodes.get(edge.child)
             if child is None:
@@ -231,14 +189,6 @@ class GraphStrategy:
 
         return max([*tried, *allowed], key=score)
 
-    def _widened(self, node: GraphNode) -> int:
-        """Return the number of actions that a state has open."""
-        visits = max(1, node.visits + node.running)
-        parameters = self.parameters
-        return math.ceil(
-            parameters.prog_widen_thresh * math.pow(visits, parameters.prog_widen_exponent)
-        )
-
     def _set_priors(self, state: str, node: GraphNode) -> None:
         nodes = self.graph.nodes
         edges = [e for e in node.edges or () if e.child in nodes or not self._prunes(e)]
@@ -249,14 +199,6 @@ class GraphStrategy:
         noise = self.parameters.root_noise_eps if state == self.graph.root else 0.0
         for edge, weight in zip(edges, weights, strict=True):
             edge.prior = (1 - noise) * weight / total + noise * edge.noise
-
-    def _measure(self) -> tuple[float, float]:
-        """Return the standard deviation of the values so far, and the least of them."""
-        values = [node.own for node in self.graph.nodes.values() if node.standing != "running"]
-        mean = math.fsum(values) / len(values)
-        variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
-        self._scale = (math.sqrt(variance), min(values))
-        return self._scale
 
 
 class Experience:

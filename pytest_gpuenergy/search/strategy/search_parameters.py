@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Self
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from pytest_gpuenergy.support import InputError
 
-_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "puct_c": (0.0, 100.0),
-    "prog_widen_thresh": (0.01, 1000.0),
-    "prog_widen_exponent": (0.0, 1.0),
-    "root_noise_eps": (0.0, 1.0),
-    "root_noise_alpha": (0.001, 1000.0),
-    "virtual_loss": (0.0, 100.0),
-    "min_pred_gain": (0.0, 1.0),
-    "best_share": (0.0, 1.0),
-    "prior_temperature": (0.001, 1000.0),
-    "prediction_count": (0.01, 1000.0),
-    "no_error_count": (0.01, 1e6),
-    "failure_value": (-20.0, 0.0),
-    "pred_gain_spread": (0.0, 10.0),
-    "tactic_count": (0.01, 1000.0),
-    "ncu_every": (0.0, 1e6),
-}
+
+def _within(default: float, least: float, most: float) -> Any:
+    """Declare a parameter with its default and its bounds."""
+    return field(default=default, metadata={"bounds": (least, most)})
 
 
 @dataclass(frozen=True)
@@ -74,61 +62,54 @@ class SearchParameters:
         InputError: a value is not a number within its bounds.
     """
 
-    puct_c: float = 0.5
-    prog_widen_thresh: float = 4.0
-    prog_widen_exponent: float = 0.9
-    root_noise_eps: float = 0.1
-    root_noise_alpha: float = 0.3
-    virtual_loss: float = 1.0
-    min_pred_gain: float = 0.02
-    best_share: float = 0.9
-    prior_temperature: float = 0.2
-    prediction_count: float = 10.0
-    no_error_count: float = 5.0
-    failure_value: float = -1.0
-    pred_gain_spread: float = 0.25
-    tactic_count: float = 10.0
-    ncu_every: float = 5.0
+    puct_c: float = _within(0.5, 0.0, 100.0)
+    prog_widen_thresh: float = _within(4.0, 0.01, 1000.0)
+    prog_widen_exponent: float = _within(0.9, 0.0, 1.0)
+    root_noise_eps: float = _within(0.1, 0.0, 1.0)
+    root_noise_alpha: float = _within(0.3, 0.001, 1000.0)
+    virtual_loss: float = _within(1.0, 0.0, 100.0)
+    min_pred_gain: float = _within(0.02, 0.0, 1.0)
+    best_share: float = _within(0.9, 0.0, 1.0)
+    prior_temperature: float = _within(0.2, 0.001, 1000.0)
+    prediction_count: float = _within(10.0, 0.01, 1000.0)
+    no_error_count: float = _within(5.0, 0.01, 1e6)
+    failure_value: float = _within(-1.0, -20.0, 0.0)
+    pred_gain_spread: float = _within(0.25, 0.0, 10.0)
+    tactic_count: float = _within(10.0, 0.01, 1000.0)
+    ncu_every: float = _within(5.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(_refusal(name, value))
-            if not (math.isfinite(value) and least <= value <= most):
-                raise InputError(_refusal(name, value))
+        for declared in fields(self):
+            (least, most), value = declared.metadata["bounds"], getattr(self, declared.name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and least <= value <= most):
+                raise InputError(
+                    f"The search parameter {declared.name.upper()} needs a number from {least:g} "
+                    f"to {most:g}, not {value!r:.40}."
+                )
 
     @classmethod
-    def of(cls, settings: Mapping[str, str | float]) -> Self:
-        """Return parameters from values by name, in upper or lower case; the others are defaults.
+    def of(cls, settings: Iterable[tuple[str, str | float]]) -> Self:
+        """Return parameters from names, in upper or lower case, and values; others are defaults.
 
         Raises:
             InputError: a name is unknown or given twice, or a value is not a number within its
                 bounds.
         """
-        names = {field.name for field in fields(cls)}
-        values: dict[str, float] = {}
-        for name, value in settings.items():
+        names = {declared.name for declared in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in settings:
             key = name.lower()
             if key not in names:
                 raise InputError(
-                    f"There is no search parameter {name!r:.60}: choose from "
+                    f"There is no search parameter {key!r:.60}: choose from "
                     f"{', '.join(sorted(names)).upper()}."
                 )
             if key in values:
                 raise InputError(
                     f"The search parameter {key.upper()} is given twice: give it once."
                 )
-            try:
+            values[key] = value
+            with suppress(ValueError):  # what is no number is refused with the bounds
                 values[key] = float(value)
-            except ValueError:
-                raise InputError(_refusal(key, value)) from None
         return cls(**values)
-
-
-def _refusal(name: str, value: object) -> str:
-    least, most = _BOUNDS[name]
-    return (
-        f"The search parameter {name.upper()} needs a number from {least:g} to {most:g}, "
-        f"not {value!r:.40}."
-    )

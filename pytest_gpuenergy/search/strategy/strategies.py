@@ -7,7 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Proposal, Space
+from pytest_gpuenergy.search.strategy.action_space import (
+    Action,
+    Incumbent,
+    Proposal,
+    Space,
+    incumbent_of,
+)
 
 
 class ListedSpace(Space, Protocol):
@@ -19,18 +25,30 @@ class ListedSpace(Space, Protocol):
         ...
 
 
-class _Listed:
-    """Proposes the states of a list, after the root."""
+class _Remembering:
+    """Remembers the costs of the evaluated states, in the order of their results."""
 
-    def __init__(self, root: str, states: Iterable[str]) -> None:
-        self._waiting = deque(dict.fromkeys([root, *states]))
+    def __init__(self) -> None:
         self._costs: dict[str, float | None] = {}
-        self._root = root
+        self._proposed: set[str] = set()
 
     @property
     def incumbent(self) -> Incumbent | None:
         """The best state so far; the first one among equals."""
-        return _best(self._costs)
+        return incumbent_of(self._costs)
+
+    def learn(self, proposal: Proposal, cost: float | None) -> None:
+        """Remember the cost."""
+        self._costs[proposal.state] = cost
+
+
+class Exhaustive(_Remembering):
+    """Proposes the root and then the states of a list, for example all block sizes of a kernel."""
+
+    def __init__(self, space: Space, states: Iterable[str]) -> None:
+        super().__init__()
+        self._root = space.root
+        self._waiting = deque(dict.fromkeys([space.root, *states]))
 
     def propose(self) -> Proposal | None:
         """Return the next state of the list."""
@@ -39,44 +57,27 @@ class _Listed:
         state = self._waiting.popleft()
         return Proposal(state, () if state == self._root else (self._root,))
 
-    def learn(self, proposal: Proposal, cost: float | None) -> None:
-        """Remember the cost."""
-        self._costs[proposal.state] = cost
 
-
-class RandomSearch(_Listed):
+class RandomSearch(Exhaustive):
     """Proposes all states in random order."""
 
     def __init__(self, space: ListedSpace, *, seed: int = 0) -> None:
         states = list(space.states)
         random.Random(seed).shuffle(states)  # noqa: S311 -- no secret
-        super().__init__(space.root, states)
+        super().__init__(space, states)
 
 
-class Exhaustive(_Listed):
-    """Proposes the states of a list in its order, for example all block sizes of one kernel."""
-
-    def __init__(self, space: Space, states: Iterable[str]) -> None:
-        super().__init__(space.root, states)
-
-
-class RandomExpansion:
+class RandomExpansion(_Remembering):
     """Takes a random action of a random state, among those that lead to a new state.
 
     This is random search in a space whose states are not known beforehand.
     """
 
     def __init__(self, space: Space, *, seed: int = 0) -> None:
+        super().__init__()
         self._space = space
         self._random = random.Random(seed)  # noqa: S311 -- no secret
-        self._costs: dict[str, float | None] = {}
-        self._proposed: set[str] = set()
         self._frontier: list[Proposal] = []
-
-    @property
-    def incumbent(self) -> Incumbent | None:
-        """The best state so far; the first one among equals."""
-        return _best(self._costs)
 
     def propose(self) -> Proposal | None:
         """Return the root, and then random states of those that can be reached so far."""
@@ -94,7 +95,7 @@ class RandomExpansion:
 
     def learn(self, proposal: Proposal, cost: float | None) -> None:
         """Remember the cost, and the actions of a state that did not fail."""
-        self._costs[proposal.state] = cost
+        super().learn(proposal, cost)
         if cost is not None:
             path = (*proposal.path, proposal.state)
             self._frontier += [
@@ -103,7 +104,7 @@ class RandomExpansion:
             ]
 
 
-class HillClimbing:
+class HillClimbing(_Remembering):
     """Moves to a better neighbour until there is none, then starts again elsewhere.
 
     It starts at the root, and later at random states that were not evaluated yet. Neighbours that
@@ -123,11 +124,10 @@ class HillClimbing:
         improvement: Literal["first", "steepest"] = "first",
         seed: int = 0,
     ) -> None:
+        super().__init__()
         self._space = space
         self._first = improvement == "first"
         self._random = random.Random(seed)  # noqa: S311 -- no secret
-        self._costs: dict[str, float | None] = {}
-        self._proposed: set[str] = set()
         self._starts = [state for state in space.states if state != space.root]
         self._random.shuffle(self._starts)
         self._starts.append(space.root)
@@ -135,11 +135,6 @@ class HillClimbing:
         self._neighbours: list[str] = []
         self._waiting: list[Action] = []
         self._running = 0
-
-    @property
-    def incumbent(self) -> Incumbent | None:
-        """The best state so far; the first one among equals."""
-        return _best(self._costs)
 
     def propose(self) -> Proposal | None:
         """Return the next neighbour or another start; None while a start is being evaluated."""
@@ -150,17 +145,20 @@ class HillClimbing:
                 if action.child not in self._proposed:
                     assert self._at is not None
                     return self._begin(Proposal(action.child, (self._at,), action.label))
-            elif self._running or not (start := self._next_start()):
+                continue
+            while self._starts and self._starts[-1] in self._proposed:
+                self._starts.pop()
+            if self._running or not self._starts:
                 return None
-            else:
-                self._at = None
-                path = () if start == self._space.root else (self._space.root,)
-                return self._begin(Proposal(start, path))
+            self._at, start = None, self._starts.pop()
+            return self._begin(
+                Proposal(start, () if start == self._space.root else (self._space.root,))
+            )
 
     def learn(self, proposal: Proposal, cost: float | None) -> None:
         """Remember the cost, and go to the state if it is a start that did not fail."""
+        super().learn(proposal, cost)
         self._running -= 1
-        self._costs[proposal.state] = cost
         if self._at is None and cost is not None:
             self._go_to(proposal.state)
 
@@ -168,12 +166,6 @@ class HillClimbing:
         self._running += 1
         self._proposed.add(proposal.state)
         return proposal
-
-    def _next_start(self) -> str | None:
-        while self._starts:
-            if (start := self._starts.pop()) not in self._proposed:
-                return start
-        return None
 
     def _go_to(self, state: str) -> None:
         self._at = state
@@ -185,26 +177,10 @@ class HillClimbing:
         """Move to better neighbours, for ``steepest`` only once all neighbours are evaluated."""
         while self._at is not None:
             has_new = any(action.child not in self._proposed for action in self._waiting)
-            ready = self._first or not (self._running or has_new)
-            better = self._better() if ready else None
-            if better is None:
+            if not self._first and (self._running or has_new):
                 return
-            self._go_to(better)
-
-    def _better(self) -> str | None:
-        """Return the best evaluated neighbour if it is better than the current state."""
-        assert self._at is not None
-        here = self._costs[self._at]
-        costs = [(cost, state) for state in self._neighbours if (cost := self._costs.get(state))]
-        if here is None or not costs:
-            return None
-        cost, state = min(costs)
-        return state if cost < here else None
-
-
-def _best(costs: dict[str, float | None]) -> Incumbent | None:
-    found = [(cost, place, state) for place, (state, cost) in enumerate(costs.items()) if cost]
-    if not found:
-        return None
-    cost, _, state = min(found)
-    return Incumbent(state, cost)
+            here = self._costs[self._at]
+            costs = [(cost, near) for near in self._neighbours if (cost := self._costs.get(near))]
+            if here is None or not costs or min(costs)[0] >= here:
+                return
+            self._go_to(min(costs)[1])

@@ -38,7 +38,7 @@ class _Times(Struct, frozen=True):
     runtimes: tuple[Any, ...] = ()
 
 
-class _Result(Struct, frozen=True):
+class _T4Result(Struct, frozen=True):
     configuration: dict[str, Value]
     invalidity: Outcome
     times: _Times = _Times()
@@ -46,8 +46,8 @@ class _Result(Struct, frozen=True):
     objectives: list[str] = []
 
 
-class _Document(Struct, frozen=True):
-    results: list[_Result]
+class _T4Document(Struct, frozen=True):
+    results: list[_T4Result]
 
 
 class RecordedSpace:
@@ -79,10 +79,10 @@ class RecordedSpace:
         neighbours: Neighbours = "any",
     ) -> None:
         self._configurations = {
-            state_id(configuration): configuration for configuration, _ in results
+            configuration_id(configuration): configuration for configuration, _ in results
         }
         self.states = tuple(self._configurations)
-        self.costs = {state_id(configuration): cost for configuration, cost in results}
+        self.costs = {configuration_id(configuration): cost for configuration, cost in results}
         if len(self.states) < len(results):
             raise InputError("The recorded space lists a configuration twice: remove one of them.")
         if len({frozenset(configuration) for configuration, _ in results}) > 1:
@@ -158,22 +158,20 @@ class RecordedSpace:
             for name in configuration:
                 lines[_rest(configuration, name)].append(state)
         for (name, _), line in lines.items():
-            line.sort(key=lambda state: _order(self._configurations[state][name]))
+            # Numbers come before words.
+            values = {state: self._configurations[state][name] for state in line}
+            line.sort(key=lambda state: (isinstance(values[state], str), values[state]))
         return dict(lines)
 
 
 def _rest(configuration: Configuration, name: str) -> tuple[str, str]:
     """Return a key that configurations share if they differ in this parameter only."""
-    return name, state_id({other: configuration[other] for other in configuration if other != name})
+    return name, configuration_id(
+        {other: configuration[other] for other in configuration if other != name}
+    )
 
 
-def _order(value: Value) -> tuple[bool, float, str]:
-    if isinstance(value, str):
-        return True, 0.0, value
-    return False, value, ""
-
-
-def state_id(configuration: Configuration) -> str:
+def configuration_id(configuration: Configuration) -> str:
     """Return the parameters in alphabetical order, as in ``block=64,unroll=2``."""
     return ",".join(f"{name}={configuration[name]}" for name in sorted(configuration))
 
@@ -192,7 +190,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
     """
     content = read_unpacked(path, "T4 file", LARGEST_BYTES)
     try:
-        results = decode(content, _Document, "the file").results
+        results = decode(content, _T4Document, "the file").results
         return [
             (result.configuration, _cost(result, f"results[{place}]"))
             for place, result in enumerate(results)
@@ -203,7 +201,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
         ) from None
 
 
-def _cost(result: _Result, what: str) -> float | None:
+def _cost(result: _T4Result, what: str) -> float | None:
     if result.invalidity != "correct":
         return None
     wanted = result.objectives[0] if result.objectives else "time"

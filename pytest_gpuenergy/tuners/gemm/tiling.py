@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import (
-    LARGEST,
+    MAX_PARAMETER,
     TEMPLATE,
     CardResources,
     Constant,
@@ -137,7 +137,7 @@ class Tiling(TemplateParameters[Gemm]):
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
-                if blocks <= min(every, LARGEST):
+                if blocks <= min(every, MAX_PARAMETER):
                     yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:

@@ -21,7 +21,6 @@ from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
 from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
 from pytest_gpuenergy.kernels import (
     LIBRARY_ENTRIES,
-    AnyKernel,
     Job,
     Kernel,
     Launch,
@@ -114,19 +113,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     return CudaDevice(nvml_of_one_card(), gpu)
 
 
-def test_each_library_entry_has_what_calls_it() -> None:
+def test_each_library_entry_has_what_calls_it():
     assert binders.LIBRARY.keys() == LIBRARY_ENTRIES.keys()
 
 
 @pytest.mark.parametrize(("kernel", "workload"), [(TRITON, SCALE), (CALL, MATMUL)])
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_kernel_is_verified_repeated_and_verified_again(
-    device: CudaDevice,
-    monkeypatch: pytest.MonkeyPatch,
-    kernel: AnyKernel,
-    workload: Contract,
-    apart: bool,
-) -> None:
+    device, monkeypatch, kernel, workload, apart
+):
     with fakes(monkeypatch), arenas_for(workload, seed=0) as arenas:
         verify_on_device(device, kernel, workload)
         check = check_of(device, workload, arenas, seed=0)
@@ -150,9 +145,7 @@ def test_a_kernel_is_verified_repeated_and_verified_again(
         (SOURCE.replace("a * x", "x"), "correctness", "wrong"),
     ],
 )
-def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, source: str, outcome: str, words: str
-) -> None:
+def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(device, monkeypatch, source, outcome, words):
     kernel = TritonKernel(source, "scale", (1, 1, 1), TRITON.arguments, TRITON.constants)
     with fakes(monkeypatch), pytest.raises(KernelFault, match=words) as fault:
         verify_on_device(device, kernel, SCALE)
@@ -162,12 +155,8 @@ def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(
 @pytest.mark.parametrize(("symbol", "found"), [("products", {"HMMA"}), ("sums", set())])
 @pytest.mark.parametrize("autotuned", [False, True])
 def test_the_machine_code_of_a_triton_kernel_shows_whether_it_uses_tensor_cores(
-    device: CudaDevice,
-    monkeypatch: pytest.MonkeyPatch,
-    symbol: str,
-    found: set[str],
-    autotuned: bool,
-) -> None:
+    device, monkeypatch, symbol, found, autotuned
+):
     code = SimpleNamespace(asm={"cubin": CODE["sm_90a"]}, metadata=SimpleNamespace(name=symbol))
     compiled: list[Any] = []
 
@@ -183,9 +172,7 @@ def test_the_machine_code_of_a_triton_kernel_shows_whether_it_uses_tensor_cores(
     assert compiled == [(("a float32", "a float32", 3.0), (1, 1, 1), options)]
 
 
-def test_a_library_call_that_stops_working_is_found(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_call_that_stops_working_is_found(device, monkeypatch):
     calls, verified = 0, None
 
     def matmul(a: Any, b: Any, out: Any) -> None:
@@ -205,9 +192,7 @@ def test_a_library_call_that_stops_working_is_found(
                 check_again(repeater, check)
 
 
-def test_without_its_modules_a_kernel_is_refused(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_modules_a_kernel_is_refused(device, monkeypatch):
     monkeypatch.setattr(cuda, "find_spec", lambda name: None if name == "triton" else object())
     assert device.refusal(CALL) is None
     with pytest.raises(KernelFault, match="scale needs triton, which is not installed") as fault:
@@ -223,7 +208,7 @@ def test_without_its_modules_a_kernel_is_refused(
         ("float32", np.float32(0.1)),
     ],
 )
-def test_a_number_is_passed_by_value_as_its_bits(dtype: str, passed: np.generic) -> None:
+def test_a_number_is_passed_by_value_as_its_bits(dtype, passed):
     calls: list[Any] = []
     workload = Contract("w", SCALE.tensors, SCALE.compute, values=(Scalar("a", dtype, 0.1),))
     kernel = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("x", "a")),))
@@ -234,7 +219,7 @@ def test_a_number_is_passed_by_value_as_its_bits(dtype: str, passed: np.generic)
     assert type(calls[0][1]) is type(passed)
 
 
-def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for() -> None:
+def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for():
     asked: list[Any] = []
 
     class Function:
@@ -262,7 +247,7 @@ def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for() -> None:
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
 
 
-def test_every_argument_of_the_driver_function_is_given() -> None:
+def test_every_argument_of_the_driver_function_is_given():
     given: list[Any] = []
 
     def encode(to: ctypes.c_void_p, *rest: Any) -> int:
@@ -282,13 +267,13 @@ def test_every_argument_of_the_driver_function_is_given() -> None:
     ]
 
 
-def test_a_map_that_the_driver_refuses_is_a_fault() -> None:
+def test_a_map_that_the_driver_refuses_is_a_fault():
     with pytest.raises(KernelFault, match=r"refuses the tensor map 'a_map' \(error 1\)") as fault:
         encoded_map(MAP, 0, lambda *_: 1)
     assert fault.value.outcome == "constraints"
 
 
-def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_it_says_so(monkeypatch):
     def missing(_: str) -> Any:
         raise OSError
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import (
     CLOCK_SPAN_S,
-    LEAST_SPAN_NS,
+    MIN_SPAN_NS,
     GraphRepeater,
     Timeline,
     clock_samples,
@@ -34,7 +34,7 @@ def run(repeater: GraphRepeater, gpu: HostGpu, gpu_s: float) -> Timeline:
     return repeater.stop()
 
 
-def test_the_clock_is_known_every_50_ms() -> None:
+def test_the_clock_is_known_every_50_ms():
     with host_gpu(lambda: None) as gpu:
         gpu.clock_mhz = 1977.8
         timeline = run(GraphRepeater([work(gpu)]), gpu, 2.0)
@@ -44,17 +44,17 @@ def test_the_clock_is_known_every_50_ms() -> None:
     assert spans_s[:-1] == pytest.approx(CLOCK_SPAN_S, rel=0.1)
 
 
-def test_it_is_known_from_the_start_to_the_end_of_the_launches() -> None:
+def test_it_is_known_from_the_start_to_the_end_of_the_launches():
     with host_gpu(lambda: None) as gpu:
         timeline = run(GraphRepeater([work(gpu)]), gpu, 0.5)
     clocks = timeline.clocks
     assert clocks is not None
     assert clocks.begin_s[0] == pytest.approx(timeline.time_s[0])
     assert clocks.begin_s[1:] == pytest.approx(clocks.end_s[:-1])
-    assert 0 <= timeline.time_s[-1] - clocks.end_s[-1] < LEAST_SPAN_NS / 1e9
+    assert 0 <= timeline.time_s[-1] - clocks.end_s[-1] < MIN_SPAN_NS / 1e9
 
 
-def test_each_run_has_its_own_clocks() -> None:
+def test_each_run_has_its_own_clocks():
     with host_gpu(lambda: None) as gpu:
         repeater = GraphRepeater([work(gpu)])
         for clock_mhz in (1500.0, 1980.0):
@@ -64,7 +64,7 @@ def test_each_run_has_its_own_clocks() -> None:
             assert timeline.clocks.mhz[1:] == pytest.approx(clock_mhz, rel=1e-6)
 
 
-def test_launches_from_the_host_are_noted_too() -> None:
+def test_launches_from_the_host_are_noted_too():
     def refuse() -> None:
         raise RuntimeError
 
@@ -81,7 +81,7 @@ def test_launches_from_the_host_are_noted_too() -> None:
     assert timeline.clocks is not None
 
 
-def test_notes_are_no_part_of_the_time_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_are_no_part_of_the_time_of_launches(monkeypatch):
     with host_gpu(lambda: None) as gpu:
         made = gpu.enqueue_note
 
@@ -96,9 +96,7 @@ def test_notes_are_no_part_of_the_time_of_launches(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("error", [OSError("no PTX compiler"), MemoryError()])
-def test_a_gpu_that_cannot_note_the_clock_runs_without(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_cannot_note_the_clock_runs_without(error, monkeypatch):
     def fail() -> Any:
         raise error
 
@@ -109,7 +107,7 @@ def test_a_gpu_that_cannot_note_the_clock_runs_without(
     assert timeline.launches[-1] * LAUNCH_S == pytest.approx(timeline.busy_s[-1])
 
 
-def test_a_count_that_a_kernel_has_overwritten_is_not_believed() -> None:
+def test_a_count_that_a_kernel_has_overwritten_is_not_believed():
     with host_gpu(lambda: None) as gpu:
         empty = gpu.module.empty
         buffers: list[Any] = []
@@ -125,14 +123,14 @@ def test_a_count_that_a_kernel_has_overwritten_is_not_believed() -> None:
         assert run(repeater, gpu, 0.2).clocks is None
 
 
-def test_the_latest_notes_of_a_long_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_notes, "MOST_NOTES", 8)
+def test_the_latest_notes_of_a_long_run_are_kept(monkeypatch):
+    monkeypatch.setattr(clock_notes, "MAX_NOTES", 8)
     with host_gpu(lambda: None) as gpu:
         timeline = run(GraphRepeater([work(gpu)]), gpu, 2.0)
     clocks = timeline.clocks
     assert clocks is not None
     assert len(clocks.mhz) in (6, 7)
-    assert timeline.time_s[-1] - clocks.end_s[-1] < LEAST_SPAN_NS / 1e9
+    assert timeline.time_s[-1] - clocks.end_s[-1] < MIN_SPAN_NS / 1e9
 
 
 def notes_of(clocks_mhz: Sequence[float], sms: Sequence[int], step_ns: int) -> Any:
@@ -146,7 +144,7 @@ def notes_of(clocks_mhz: Sequence[float], sms: Sequence[int], step_ns: int) -> A
 
 
 @given(clocks=st.lists(st.floats(200, 3000), min_size=1, max_size=40))
-def test_each_span_has_its_own_clock(clocks: list[float]) -> None:
+def test_each_span_has_its_own_clock(clocks):
     times_s = 0.05 * np.arange(len(clocks) + 1)
     found = clock_samples(notes_of(clocks, [3] * (len(clocks) + 1), 50_000_000), times_s)
     assert found is not None
@@ -156,7 +154,7 @@ def test_each_span_has_its_own_clock(clocks: list[float]) -> None:
 
 
 @given(clock=st.floats(200, 3000), sms=st.lists(st.integers(0, 3), min_size=5, max_size=40))
-def test_the_counters_of_two_sms_are_not_compared(clock: float, sms: list[int]) -> None:
+def test_the_counters_of_two_sms_are_not_compared(clock, sms):
     found = clock_samples(notes_of([clock] * (len(sms) - 1), sms, 50_000_000), np.arange(len(sms)))
     assert found is not None
     assert found.mhz == pytest.approx(clock, rel=1e-6)
@@ -165,9 +163,7 @@ def test_the_counters_of_two_sms_are_not_compared(clock: float, sms: list[int]) 
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), max_size=12))
-def test_notes_that_a_kernel_has_overwritten_are_plausible_or_left_out(
-    notes: list[tuple[int, int, int]],
-) -> None:
+def test_notes_that_a_kernel_has_overwritten_are_plausible_or_left_out(notes):
     table = np.array(notes, dtype=np.uint64).reshape(-1, 3)
     found = clock_samples(table, np.arange(len(notes), dtype=np.float64))
     if found is not None:
@@ -182,10 +178,10 @@ def test_notes_that_a_kernel_has_overwritten_are_plausible_or_left_out(
         np.zeros((1, 3)),
         np.zeros((5, 3)),
         notes_of([1980.0] * 4, [1, 2, 3, 4, 5], 50_000_000),
-        notes_of([1980.0] * 4, [1] * 5, LEAST_SPAN_NS - 1),
+        notes_of([1980.0] * 4, [1] * 5, MIN_SPAN_NS - 1),
         notes_of([1e7] * 4, [1] * 5, 50_000_000),
     ],
 )
-def test_without_two_good_notes_the_clock_is_unknown(notes: Any) -> None:
+def test_without_two_good_notes_the_clock_is_unknown(notes):
     times_s = np.arange(len(notes), dtype=np.float64)
     assert clock_samples(notes.astype(np.uint64), times_s) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,13 +52,7 @@ def offered(device: CudaDevice, gemm: Gemm) -> tuple[LibraryCall, ...]:
     st.sampled_from(["float32", "tf32", "float16", "bfloat16"]),
     st.tuples(*2 * [st.integers(0, 4)]),
 )
-def test_it_multiplies_matrices_stored_by_rows(
-    device: CudaDevice,
-    mnk: tuple[int, int, int],
-    layout: Any,
-    mode: Any,
-    between: tuple[int, int],
-) -> None:
+def test_it_multiplies_matrices_stored_by_rows(device, mnk, layout, mode, between):
     m, n, k = mnk
     lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
     gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
@@ -69,7 +62,7 @@ def test_it_multiplies_matrices_stored_by_rows(
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold"])
-def test_nothing_is_asked_while_it_is_measured(device: CudaDevice, cache: Any) -> None:
+def test_nothing_is_asked_while_it_is_measured(device, cache):
     gemm = Gemm("g", 64, 96, 33)
     with host() as library, arenas_for(gemm, seed=0) as arenas:
         (_, call) = offered(device, gemm)
@@ -82,7 +75,7 @@ def test_nothing_is_asked_while_it_is_measured(device: CudaDevice, cache: Any) -
         assert (library.queries, library.launched) == (0, {9})
 
 
-def test_an_algorithm_is_a_recipe_with_its_own_workspace(device: CudaDevice) -> None:
+def test_an_algorithm_is_a_recipe_with_its_own_workspace(device):
     with host():
         first, second = offered(device, GEMM)
     assert [one.workspaces[0].nbytes for one in (first, second)] == [1, 512]
@@ -93,21 +86,19 @@ def test_an_algorithm_is_a_recipe_with_its_own_workspace(device: CudaDevice) -> 
 
 
 @pytest.mark.parametrize(("mode", "numbers"), [("float32", [7, 9]), ("tf32", [7, 9, 100])])
-def test_float32_has_no_algorithm_that_says_it_uses_tensor_cores(
-    device: CudaDevice, mode: Any, numbers: list[int]
-) -> None:
+def test_float32_has_no_algorithm_that_says_it_uses_tensor_cores(device, mode, numbers):
     with host():
         found = offered(device, replace(GEMM, mode=mode))
     assert [one.origin.details["algorithm"] for one in found] == numbers
 
 
-def test_without_a_choice_it_takes_the_first(device: CudaDevice) -> None:
+def test_without_a_choice_it_takes_the_first(device):
     with host() as library:
         verify_on_device(device, cublas_call(GEMM), GEMM)
         assert library.launched == {7}
 
 
-def test_the_choice_of_another_version_is_refused(device: CudaDevice) -> None:
+def test_the_choice_of_another_version_is_refused(device):
     with host() as library:
         call = offered(device, GEMM)[0]
         library.version = 140000
@@ -115,7 +106,7 @@ def test_the_choice_of_another_version_is_refused(device: CudaDevice) -> None:
             verify_on_device(device, call, GEMM)
 
 
-def test_a_choice_that_does_not_suit_the_matrices_is_refused(device: CudaDevice) -> None:
+def test_a_choice_that_does_not_suit_the_matrices_is_refused(device):
     with host() as library:
         library.refused = (7,)
         with pytest.raises(KernelFault, match=r"refuses the product: NOT_SUPPORTED") as fault:
@@ -127,22 +118,18 @@ def test_a_choice_that_does_not_suit_the_matrices_is_refused(device: CudaDevice)
     ("options", "told"),
     [({"compute": "64F"}, "does not multiply float32 by float32 in COMPUTE_64F")],
 )
-def test_what_it_does_not_compute_is_told(
-    device: CudaDevice, options: dict[str, Any], told: str
-) -> None:
+def test_what_it_does_not_compute_is_told(device, options, told):
     with host(), pytest.raises(KernelFault, match=told):
         device.offered(replace(cublas_call(GEMM), options=options), GEMM.io)
 
 
-def test_other_libraries_leave_no_choice(device: CudaDevice) -> None:
+def test_other_libraries_leave_no_choice(device):
     call = LibraryCall("torch.matmul", {"input": "A", "other": "B", "out": "C"})
     with host(), pytest.raises(KernelFault, match=r"torch\.matmul has no choices"):
         device.offered(call, GEMM.io)
 
 
-def test_the_contender_is_the_best_of_those_that_are_right(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_contender_is_the_best_of_those_that_are_right(device, monkeypatch, tmp_path):
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
     monkeypatch.setattr(CudaDevice, "describe", lambda _: {})
     bench: Any = SimpleNamespace(gpu=device)
@@ -155,15 +142,13 @@ def test_the_contender_is_the_best_of_those_that_are_right(
 
 
 @pytest.mark.parametrize("offers", [[(7, 64 << 20)], [(ON_TENSOR_CORES, 0)]])
-def test_a_contender_without_algorithms_is_not_here(
-    device: CudaDevice, offers: list[tuple[int, int]]
-) -> None:
+def test_a_contender_without_algorithms_is_not_here(device, offers):
     bench: Any = SimpleNamespace(gpu=device)
     with host(*offers), pytest.raises(UnavailableError, match=r"refuses|offers no algorithm"):
         CONTENDERS["cublas"](GEMM, bench)
 
 
-def test_without_its_library_it_is_not_here(device: CudaDevice) -> None:
+def test_without_its_library_it_is_not_here(device):
     bench: Any = SimpleNamespace(gpu=device)
     told = r"\(RuntimeError: Failure finding libcublasLt\.so\): its library comes with pip"
     with host() as library:
@@ -172,7 +157,7 @@ def test_without_its_library_it_is_not_here(device: CudaDevice) -> None:
             CONTENDERS["cublas"](GEMM, bench)
 
 
-def test_it_has_no_products_of_three_tf32_ones(device: CudaDevice) -> None:
+def test_it_has_no_products_of_three_tf32_ones(device):
     bench: Any = SimpleNamespace(gpu=device)
     with pytest.raises(UnavailableError, match="does not compute product in mode 3xtf32: it can"):
         CONTENDERS["cublas"](replace(GEMM, mode="3xtf32"), bench)

@@ -79,14 +79,12 @@ def second(workers: list[FakeWorker]) -> Iterator[CudaDevice]:  # noqa: ARG001 -
         yield cuda_device(1)
 
 
-def test_references_are_computed_on_the_gpu(device: CudaDevice) -> None:
+def test_references_are_computed_on_the_gpu(device):
     assert device.arrays is not None
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "unknown"])
-def test_no_second_process_needs_a_context_where_there_may_be_one_only(
-    device: CudaDevice, mode: str
-) -> None:
+def test_no_second_process_needs_a_context_where_there_may_be_one_only(device, mode):
     def asked(_: object) -> int:
         if mode == "unknown":
             raise device.nvml.NVMLError("Not Supported")
@@ -108,23 +106,21 @@ def measure(device: CudaDevice, *, apart: bool) -> int:
     return number
 
 
-def test_each_measurement_apart_has_a_process_of_its_own(device: CudaDevice) -> None:
+def test_each_measurement_apart_has_a_process_of_its_own(device):
     assert len({measure(device, apart=True) for _ in range(3)}) == 3
 
 
-def test_others_share_one(device: CudaDevice) -> None:
+def test_others_share_one(device):
     assert len({measure(device, apart=False) for _ in range(3)}) == 1
 
 
-def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device: CudaDevice) -> None:
+def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device):
     before = measure(device, apart=False)
     device.renew()
     assert measure(device, apart=False) != before
 
 
-def test_the_process_after_the_next_kernels_has_its_imports_ahead(
-    device: CudaDevice, workers: list[FakeWorker]
-) -> None:
+def test_the_process_after_the_next_kernels_has_its_imports_ahead(device, workers):
     device.renew(("triton", "torch"))
     assert workers[1].calls == [(workers[1].pid, "prepare")]
     assert [one.imports for one in workers if one.pid is not None][1:] == [("triton", "torch")]
@@ -133,9 +129,7 @@ def test_the_process_after_the_next_kernels_has_its_imports_ahead(
     assert workers[2].calls[0][1] == "prepare"
 
 
-def test_a_kernel_that_needs_no_modules_has_a_process_without(
-    device: CudaDevice, workers: list[FakeWorker]
-) -> None:
+def test_a_kernel_that_needs_no_modules_has_a_process_without(device, workers):
     device.renew(("triton", "torch"))
     device.renew()
     number = measure(device, apart=False)
@@ -144,9 +138,7 @@ def test_a_kernel_that_needs_no_modules_has_a_process_without(
     assert "prepare" not in [method for _, method in worker.calls]
 
 
-def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(device, monkeypatch):
     binary = Binary(Path("kernel.cubin"), {})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
     monkeypatch.setattr(CompilerPools, "ptx", lambda *_: ".entry k")
@@ -155,20 +147,18 @@ def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
         assert device.listings(kernel()) == right
 
 
-def test_a_library_has_no_listing(device: CudaDevice) -> None:
+def test_a_library_has_no_listing(device):
     assert (
         device.listings(LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {}))
         == {}
     )
 
 
-def test_one_apart_does_not_take_the_process_of_another(device: CudaDevice) -> None:
+def test_one_apart_does_not_take_the_process_of_another(device):
     assert measure(device, apart=False) != measure(device, apart=True)
 
 
-def test_the_process_that_proved_a_kernel_right_measures_it(
-    device: CudaDevice, workers: list[FakeWorker]
-) -> None:
+def test_the_process_that_proved_a_kernel_right_measures_it(device, workers):
     measure(device, apart=True)
     device.run_once(job_of(kernel()), {})
     number = measure(device, apart=True)
@@ -176,9 +166,7 @@ def test_the_process_that_proved_a_kernel_right_measures_it(
     assert methods == ["open", "run", "shut", "load", "start"]
 
 
-def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(
-    device: CudaDevice, workers: list[FakeWorker]
-) -> None:
+def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gpu(device, workers):
     with device.repeat(job_of(kernel(), apart=True), {}) as repeater:
         spare = workers[1]
         repeater.start()
@@ -186,23 +174,19 @@ def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gp
         assert spare.calls == []
 
 
-def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(device, monkeypatch):
     assert device.processes == set()
     monkeypatch.setattr(cuda, "has_context", lambda ordinal: ordinal == device.ordinal)
     assert device.processes == {os.getpid()}
 
 
-def test_a_search_has_no_second_process(device: CudaDevice, workers: list[FakeWorker]) -> None:
+def test_a_search_has_no_second_process(device, workers):
     with device.repeat(job_of(kernel(), apart=False), {}) as repeater:
         repeater.start()
         assert [worker.pid for worker in workers] == [1, None]
 
 
-def test_only_one_process_at_a_time_is_on_the_gpu(
-    device: CudaDevice, workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_process_at_a_time_is_on_the_gpu(device, workers, monkeypatch):
     on_the_gpu: set[int] = set()
     most = 0
     called, killed = FakeWorker.call, FakeWorker.kill
@@ -225,9 +209,7 @@ def test_only_one_process_at_a_time_is_on_the_gpu(
     assert len(workers) == 2
 
 
-def test_after_a_fault_there_is_a_new_process(
-    device: CudaDevice, workers: list[FakeWorker]
-) -> None:
+def test_after_a_fault_there_is_a_new_process(device, workers):
     workers[0].faults["start"] = KernelFault("runtime", "illegal address")
     with pytest.raises(KernelFault, match="illegal address"):
         measure(device, apart=True)
@@ -235,33 +217,31 @@ def test_after_a_fault_there_is_a_new_process(
     assert measure(device, apart=True) != broken
 
 
-def test_closing_ends_all_processes(device: CudaDevice, workers: list[FakeWorker]) -> None:
+def test_closing_ends_all_processes(device, workers):
     measure(device, apart=True)
     device.close()
     assert [worker.pid for worker in workers] == [None, None]
 
 
-def test_callables_run_on_the_gpu_that_is_measured(second: CudaDevice) -> None:
+def test_callables_run_on_the_gpu_that_is_measured(second):
     second.make_current()
     assert HostDevice.current == 1
     assert second.misplaced([]) is None
 
 
-def test_a_first_gpu_is_current_without_a_context(device: CudaDevice) -> None:
+def test_a_first_gpu_is_current_without_a_context(device):
     with host_gpu(lambda: None):
         device.make_current()
         assert HostDevice.with_context == set()
         assert device.misplaced([]) is None
 
 
-def test_a_callable_that_works_on_another_gpu_is_told(second: CudaDevice) -> None:
+def test_a_callable_that_works_on_another_gpu_is_told(second):
     assert "works on CUDA device 0, but this run measures device 1" in (second.misplaced([]) or "")
 
 
 @pytest.mark.parametrize(("place", "misplaced"), [((2, 0), True), ((2, 1), False), ((1, 0), False)])
-def test_arguments_on_another_gpu_are_told(
-    second: CudaDevice, place: tuple[int, int], misplaced: bool
-) -> None:
+def test_arguments_on_another_gpu_are_told(second, place, misplaced):
     second.make_current()
     reason = second.misplaced([DlpackArray(None, place), 3, "text"])
     assert (reason is not None) == misplaced

@@ -63,7 +63,7 @@ def runner() -> Iterator[tuple[CudaRunner, list[tuple[Memory, ...]]]]:
         yield CudaRunner(), bound
 
 
-def test_modules_are_imported_when_a_process_starts_and_those_missing_are_no_error() -> None:
+def test_modules_are_imported_when_a_process_starts_and_those_missing_are_no_error():
     sys.modules.pop("this", None)
     with host_gpu(lambda *_: None), contextlib.redirect_stdout(io.StringIO()):
         CudaRunner(("no_such_module_at_all", "this"))
@@ -96,9 +96,7 @@ def addresses(sets: list[Any]) -> list[int]:
     ("cache", "spread", "sets"),
     [("hot", False, 1), ("hot", True, MAX_PLACEMENTS), ("cold", True, 7)],
 )
-def test_every_set_has_the_inputs_between_guard_bands(
-    arenas: Mapping[str, Arena], cache: str, spread: bool, sets: int
-) -> None:
+def test_every_set_has_the_inputs_between_guard_bands(arenas, cache, spread, sets):
     found = load(arenas, cache, spread=spread)
     assert len(found) == sets
     assert len(set(addresses(found))) == 4 * sets
@@ -111,7 +109,7 @@ def test_every_set_has_the_inputs_between_guard_bands(
 
 
 @pytest.mark.slow
-def test_sets_lie_apart_and_elsewhere_each_time(arenas: Mapping[str, Arena]) -> None:
+def test_sets_lie_apart_and_elsewhere_each_time(arenas):
     seen = set()
     for _ in range(3):
         large = addresses(load(arenas, spread=True))[::4]
@@ -124,7 +122,7 @@ def test_sets_lie_apart_and_elsewhere_each_time(arenas: Mapping[str, Arena]) -> 
 @pytest.mark.parametrize(
     ("cache", "spread"), [("hot", False), ("hot", True), ("cold", True)], ids=str
 )
-def test_an_inout_has_its_initial_contents_at_each_launch(cache: Any, spread: bool) -> None:
+def test_an_inout_has_its_initial_contents_at_each_launch(cache, spread):
     out = replace(WORKLOAD.contract[2], role="inout")
     workload = replace(WORKLOAD, contract=(*WORKLOAD.contract[:2], out))
     found: list[bytes] = []

@@ -42,18 +42,18 @@ def ended(libraries: list[str], how: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True)
 
 
-def test_buffers_are_returned_before_they_are_freed(libraries: list[str]) -> None:
+def test_buffers_are_returned_before_they_are_freed(libraries):
     found = ended(libraries, "stopped")
     assert (found.returncode, found.stdout, found.stderr) == (0, "the last line\n", "")
 
 
-def test_otherwise_the_stand_ins_free_a_buffer_twice(libraries: list[str]) -> None:
+def test_otherwise_the_stand_ins_free_a_buffer_twice(libraries):
     found = ended(libraries, "as it was")
     assert found.returncode == -signal.SIGABRT
     assert "free" in found.stderr
 
 
-def test_without_cupti_nothing_is_done() -> None:
+def test_without_cupti_nothing_is_done():
     code = (
         "from pytest_gpuenergy.devices.cuda.driver import stop_tracing_at_exit as s\ns()\nprint(1)"
     )

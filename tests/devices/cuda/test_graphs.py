@@ -127,7 +127,7 @@ def replayed(repeater: GraphRepeater, gpu: Gpu) -> tuple[Any, list[list[str]]]:
 
 @pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 0.5))
-def test_a_graph_takes_some_milliseconds(kernel_s: float) -> None:
+def test_a_graph_takes_some_milliseconds(kernel_s):
     with gpu_of(kernel_s) as gpu:
         timeline, replays = replayed(GraphRepeater([gpu.kernel("k")]), gpu)
     count = len(replays[0])
@@ -140,7 +140,7 @@ def test_a_graph_takes_some_milliseconds(kernel_s: float) -> None:
 
 @pytest.mark.slow
 @given(late_s=st.lists(st.floats(0, 0.02), max_size=20))
-def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s: list[float]) -> None:
+def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s):
     with gpu_of(20e-6) as gpu:
         repeater = GraphRepeater([gpu.kernel("k")])
         gpu.replays.clear()
@@ -155,9 +155,7 @@ def test_a_host_that_wakes_up_late_does_not_move_the_batches(late_s: list[float]
 
 @pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 0.5), turns=st.integers(1, 12))
-def test_its_length_is_a_power_of_two_so_that_it_is_the_same_every_time(
-    kernel_s: float, turns: int
-) -> None:
+def test_its_length_is_a_power_of_two_so_that_it_is_the_same_every_time(kernel_s, turns):
     with gpu_of(kernel_s) as gpu:
         repeater = GraphRepeater([gpu.kernel("k")] * turns)
         _, replays = replayed(repeater, gpu)
@@ -166,13 +164,13 @@ def test_its_length_is_a_power_of_two_so_that_it_is_the_same_every_time(
 
 @pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 0.5))
-def test_only_the_first_launch_is_made_from_the_host(kernel_s: float) -> None:
+def test_only_the_first_launch_is_made_from_the_host(kernel_s):
     with gpu_of(kernel_s) as gpu:
         replayed(GraphRepeater([gpu.kernel("a"), gpu.kernel("b")]), gpu)
     assert gpu.singles == ["a"]
 
 
-def test_with_another_process_it_goes_on_until_both_are_to_stop() -> None:
+def test_with_another_process_it_goes_on_until_both_are_to_stop():
     asked_after_stop = 0
 
     def most(own: float) -> float:
@@ -187,7 +185,7 @@ def test_with_another_process_it_goes_on_until_both_are_to_stop() -> None:
     assert len(replays) >= 12
 
 
-def test_with_another_process_graphs_are_as_long_as_where_a_launch_takes_longest() -> None:
+def test_with_another_process_graphs_are_as_long_as_where_a_launch_takes_longest():
     def most(own: float) -> float:
         return own if isinstance(own, bool) else max(own, GRAPH_S)
 
@@ -196,7 +194,7 @@ def test_with_another_process_graphs_are_as_long_as_where_a_launch_takes_longest
     assert len(replays[0]) == 1
 
 
-def test_graphs_of_many_turns_are_shorter() -> None:
+def test_graphs_of_many_turns_are_shorter():
     with gpu_of(1e-6) as gpu:
         _, replays = replayed(GraphRepeater([gpu.kernel("k")] * 12), gpu)
     assert len(replays[0]) * 12 == MAX_CALLS_OF_ALL
@@ -204,16 +202,14 @@ def test_graphs_of_many_turns_are_shorter() -> None:
 
 @pytest.mark.slow
 @given(kernel_s=st.floats(1e-7, 1e-3), turns=st.integers(1, 12))
-def test_a_turn_takes_some_milliseconds_however_short_its_graph(
-    kernel_s: float, turns: int
-) -> None:
+def test_a_turn_takes_some_milliseconds_however_short_its_graph(kernel_s, turns):
     with gpu_of(kernel_s) as gpu:
         timeline, replays = replayed(GraphRepeater([gpu.kernel("k")] * turns), gpu)
     assert GRAPH_S / 1.5 < timeline.busy_s[1] < 1.5 * GRAPH_S
     assert sum(map(len, replays)) == timeline.launches[-1]
 
 
-def test_sets_of_buffers_take_turns() -> None:
+def test_sets_of_buffers_take_turns():
     with gpu_of(20e-6) as gpu:
         repeater = GraphRepeater([gpu.kernel(name) for name in "abc"])
         gpu.replays.clear()
@@ -229,7 +225,7 @@ def test_sets_of_buffers_take_turns() -> None:
     assert len({len(names) for names in replays}) == 1
 
 
-def test_a_set_keeps_its_turn_while_its_graph_is_replayed() -> None:
+def test_a_set_keeps_its_turn_while_its_graph_is_replayed():
     with gpu_of(2e-6) as gpu:
         repeater = GraphRepeater([gpu.kernel(name) for name in "abcdefghijkl"])
         gpu.replays.clear()
@@ -243,20 +239,20 @@ def test_a_set_keeps_its_turn_while_its_graph_is_replayed() -> None:
     assert len(timeline.launches) == 1 + len(order) // 4
 
 
-def test_work_that_goes_round_fills_whole_rounds() -> None:
+def test_work_that_goes_round_fills_whole_rounds():
     with gpu_of(20e-6) as gpu:
         _, replays = replayed(GraphRepeater([gpu.kernel("k")], multiple=7), gpu)
     assert len(replays[0]) % 7 == 0
 
 
-def test_work_that_cannot_be_captured_is_refused() -> None:
+def test_work_that_cannot_be_captured_is_refused():
     with gpu_of(20e-6) as gpu:
         gpu.refuses_capture = True
         with pytest.raises(OSError, match="CaptureUnsupported"):
             GraphRepeater([gpu.kernel("k")])
 
 
-def test_or_is_launched_from_the_host() -> None:
+def test_or_is_launched_from_the_host():
     with gpu_of(20e-6) as gpu:
         gpu.refuses_capture = True
         repeater = GraphRepeater([gpu.kernel("k")], must_capture=False)
@@ -267,7 +263,7 @@ def test_or_is_launched_from_the_host() -> None:
     assert timeline.launches[-1] == len(gpu.singles)
 
 
-def test_single_launches_are_those_of_the_first_set() -> None:
+def test_single_launches_are_those_of_the_first_set():
     with gpu_of(20e-6) as gpu:
         repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
         gpu.singles.clear()
@@ -283,7 +279,7 @@ def relaunched(repeater: GraphRepeater, gpu: Gpu, turn: int, *, once: bool) -> l
     return list(gpu.replays)
 
 
-def test_a_relaunch_is_of_the_graphs_that_were_measured() -> None:
+def test_a_relaunch_is_of_the_graphs_that_were_measured():
     with gpu_of(1e-5) as gpu:
         repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
         _, measured = replayed(repeater, gpu)
@@ -291,7 +287,7 @@ def test_a_relaunch_is_of_the_graphs_that_were_measured() -> None:
         assert relaunched(repeater, gpu, 1, once=False) == [["prepare"], graph]
 
 
-def test_a_single_launch_comes_directly_after_a_random_number_of_others() -> None:
+def test_a_single_launch_comes_directly_after_a_random_number_of_others():
     with gpu_of(1e-5) as gpu:
         repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
         found = [relaunched(repeater, gpu, 1, once=True) for _ in range(50)]
@@ -301,13 +297,13 @@ def test_a_single_launch_comes_directly_after_a_random_number_of_others() -> Non
         assert len({len(one) for one in found}) > 4
 
 
-def test_a_call_alone_takes_what_it_takes_among_others() -> None:
+def test_a_call_alone_takes_what_it_takes_among_others():
     with gpu_of(1e-4) as gpu:
         repeater = GraphRepeater([gpu.kernel("a")])
         assert repeater.call_s() == pytest.approx((1e-4, 1e-4 + GRAPH_START_S), rel=0.1)
 
 
-def test_a_call_alone_takes_longer_where_the_first_of_a_graph_does_all() -> None:
+def test_a_call_alone_takes_longer_where_the_first_of_a_graph_does_all():
     with gpu_of(1e-4) as gpu:
         kernel = gpu.kernel("a")
 
@@ -319,20 +315,20 @@ def test_a_call_alone_takes_longer_where_the_first_of_a_graph_does_all() -> None
         assert alone_s > 10 * together_s > 0
 
 
-def test_work_without_a_graph_has_no_calls_to_compare() -> None:
+def test_work_without_a_graph_has_no_calls_to_compare():
     with gpu_of(1e-4) as gpu:
         gpu.refuses_capture = True
         assert GraphRepeater([gpu.kernel("a")], must_capture=False).call_s() is None
 
 
-def test_a_launch_that_takes_long_is_made_only_once() -> None:
+def test_a_launch_that_takes_long_is_made_only_once():
     with gpu_of(2 * GRAPH_S) as gpu:
         repeater = GraphRepeater([gpu.kernel("a")])
         assert relaunched(repeater, gpu, 0, once=False) == [["prepare"], ["a"]]
         assert relaunched(repeater, gpu, 0, once=True) == [["prepare"], ["a"]]
 
 
-def test_all_calls_are_counted() -> None:
+def test_all_calls_are_counted():
     with gpu_of(1e-5) as gpu:
         repeater = GraphRepeater([gpu.kernel("a"), gpu.kernel("b")])
         replayed(repeater, gpu)
@@ -344,7 +340,7 @@ def test_all_calls_are_counted() -> None:
         assert repeater.launches - before == made
 
 
-def test_turns_are_used_from_the_first_one_on() -> None:
+def test_turns_are_used_from_the_first_one_on():
     with gpu_of(1e-3) as gpu:
         repeater = GraphRepeater([gpu.kernel(name) for name in "abcdefgh"])
         assert repeater.used == 0
@@ -365,7 +361,7 @@ class Result:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_what_the_last_call_returned_is_kept_and_no_more(refuses: bool) -> None:
+def test_what_the_last_call_returned_is_kept_and_no_more(refuses):
     most = 0
 
     def call() -> Result:

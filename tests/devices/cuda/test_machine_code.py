@@ -37,31 +37,29 @@ CODE = {
         ("sm_90a", "none", set()),
     ],
 )
-def test_a_function_has_its_instructions(architecture: str, symbol: str, found: set[str]) -> None:
+def test_a_function_has_its_instructions(architecture, symbol, found):
     assert tensor_core_instructions(CODE[architecture], [symbol]) == found
 
 
-def test_all_functions_that_are_launched_count() -> None:
+def test_all_functions_that_are_launched_count():
     found = tensor_core_instructions(CODE["sm_90a"], ["products", "group_products", "sums"])
     assert found == {"HMMA", "HGMMA"}
 
 
-def test_without_names_all_functions_count() -> None:
+def test_without_names_all_functions_count():
     assert tensor_core_instructions(CODE["sm_90a"]) == {"HMMA", "HGMMA"}
 
 
-def test_variables_that_outlive_a_launch_are_counted() -> None:
+def test_variables_that_outlive_a_launch_are_counted():
     assert variable_bytes(VARIABLES) == 64 * 4 + 4
 
 
 @pytest.mark.parametrize("architecture", CODE)
-def test_arguments_and_shared_memory_are_no_variables(architecture: str) -> None:
+def test_arguments_and_shared_memory_are_no_variables(architecture):
     assert variable_bytes(CODE[architecture]) == 0
 
 
-def test_a_card_counts_those_of_kernels_that_it_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_counts_those_of_kernels_that_it_compiled(tmp_path, monkeypatch):
     (tmp_path / "k.cubin").write_bytes(VARIABLES)
     binary = Binary(tmp_path / "k.cubin", {"counts": "counts"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
@@ -74,13 +72,13 @@ def test_a_card_counts_those_of_kernels_that_it_compiled(
     )
 
 
-def test_a_program_without_code_for_gpus_has_none() -> None:
+def test_a_program_without_code_for_gpus_has_none():
     assert [*cubins_in(CODE["sm_80"])] == []
 
 
 @example(noise=bytes(8) + b"\xff" * 8, at=32, end=6000)  # the table lies beyond any memory
 @given(st.binary(max_size=200), st.integers(0, 6000), st.integers(0, 6000))
-def test_damaged_code_has_none_or_some(noise: bytes, at: int, end: int) -> None:
+def test_damaged_code_has_none_or_some(noise, at, end):
     damaged = CODE["sm_80"][:at] + noise + CODE["sm_80"][at + len(noise) : end]
     assert tensor_core_instructions(damaged, ["products"]) <= {"HMMA", "IMMA", "BMMA", "DMMA"}
 
@@ -108,20 +106,20 @@ def cubin(folder: Path, size: int) -> Path:
 
 @pytest.mark.usefixtures("nvdisasm")
 @pytest.mark.parametrize(("size", "given"), [(200, 200), (199, 200), (198, 198), (9, 9)])
-def test_only_a_byte_that_is_missing_is_added(tmp_path: Path, size: int, given: int) -> None:
+def test_only_a_byte_that_is_missing_is_added(tmp_path, size, given):
     assert sass_listing(cubin(tmp_path, size)) == f"{given}\n"
 
 
-def test_what_nvdisasm_refuses_has_no_listing(tmp_path: Path, nvdisasm: Path) -> None:
+def test_what_nvdisasm_refuses_has_no_listing(tmp_path, nvdisasm):
     nvdisasm.write_text("#!/bin/sh\nexit 1\n")
     assert sass_listing(cubin(tmp_path, 200)) is None
 
 
 @pytest.mark.usefixtures("nvdisasm")
-def test_a_missing_file_has_no_listing(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_listing(tmp_path):
     assert sass_listing(tmp_path / "nothing.cubin") is None
 
 
-def test_without_nvdisasm_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvdisasm_there_is_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sass_listing(cubin(tmp_path, 200)) is None

@@ -45,7 +45,7 @@ def faulty(compiler: NvrtcCompiler, source: str, *entries: str) -> str:
     return str(raised.value)
 
 
-def test_machine_code_is_an_elf_with_the_entry(compiler: NvrtcCompiler) -> None:
+def test_machine_code_is_an_elf_with_the_entry(compiler):
     code, symbols = compiler.compile(COPY, ["copy"], "sm_90")
     assert code.startswith(b"\x7fELF")
     assert symbols == {"copy": "copy"}
@@ -53,36 +53,34 @@ def test_machine_code_is_an_elf_with_the_entry(compiler: NvrtcCompiler) -> None:
 
 
 @pytest.mark.parametrize("header", ["<strings.h>", '"graphics.c"', "<scibuf/image.h>"])
-def test_a_header_that_only_host_code_needs_may_be_missing(
-    compiler: NvrtcCompiler, header: str
-) -> None:
+def test_a_header_that_only_host_code_needs_may_be_missing(compiler, header):
     host = "void image() { bcopy(0, 0, 0); copy<<<1, 1>>>(0, 0); }"
     code, _ = compiler.compile(f"#include {header}\n{COPY}\n{host}", ["copy"], "sm_90")
     assert b".text.copy" in code
 
 
-def test_a_header_that_a_kernel_needs_is_named(compiler: NvrtcCompiler) -> None:
+def test_a_header_that_a_kernel_needs_is_named(compiler):
     text = '#include "gone.h"\n#include <own/sizes.h>\n' + COPY.replace("threadIdx.x]", "GONE]")
     assert 'cannot open source file "gone.h"' in faulty(compiler, text, "copy")
 
 
-def test_an_instance_of_a_template_has_its_symbol(compiler: NvrtcCompiler) -> None:
+def test_an_instance_of_a_template_has_its_symbol(compiler):
     source = "template <typename T> __global__ void f(T* x) { *x = 1; }"
     code, symbols = compiler.compile(source, ["f<float>", "f<int>"], "sm_90")
     assert len(set(symbols.values())) == 2
     assert all(symbol.encode() in code for symbol in symbols.values())
 
 
-def test_ptx_has_the_entry(pool: NvrtcCompilers) -> None:
+def test_ptx_has_the_entry(pool):
     assert ".visible .entry copy(" in pool.ptx(kernel())
 
 
-def test_ptx_of_text_that_does_not_compile_is_a_fault(pool: NvrtcCompilers) -> None:
+def test_ptx_of_text_that_does_not_compile_is_a_fault(pool):
     with pytest.raises(KernelFault):
         pool.ptx(kernel("nonsense"))
 
 
-def test_machine_code_is_listed_where_nvdisasm_is(pool: NvrtcCompilers, tmp_path: Path) -> None:
+def test_machine_code_is_listed_where_nvdisasm_is(pool, tmp_path):
     listing = sass_listing(pool.submit(kernel()).result().path)
     if shutil.which("nvdisasm") is None:
         assert listing is None
@@ -92,13 +90,13 @@ def test_machine_code_is_listed_where_nvdisasm_is(pool: NvrtcCompilers, tmp_path
     assert sass_listing(tmp_path / "nothing") is None
 
 
-def test_functions_without_a_mark_run_on_the_device(compiler: NvrtcCompiler) -> None:
+def test_functions_without_a_mark_run_on_the_device(compiler):
     source = "constexpr int two() { return 2; }\n" + COPY.replace("x[threadIdx.x]", "two()")
     assert compiler.compile(source, ["copy"], "sm_90")[0]
 
 
 @pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda/std/cstdint"])
-def test_the_toolkits_headers_are_found(compiler: NvrtcCompiler, header: str) -> None:
+def test_the_toolkits_headers_are_found(compiler, header):
     assert compiler.compile(f"#include <{header}>\n{COPY}", ["copy"], "sm_90")[0]
 
 
@@ -133,15 +131,13 @@ static_assert(c::is_same_v<c::enable_if<true, long>::type, long>);
         ("<algorithm>", "std::max(y[1], 2.f)"),
     ],
 )
-def test_what_nvcc_declares_from_the_hosts_headers_is_declared(
-    compiler: NvrtcCompiler, header: str, value: str
-) -> None:
+def test_what_nvcc_declares_from_the_hosts_headers_is_declared(compiler, header, value):
     include = f"#include {header}\n" if header else ""
     text = f'{include}extern "C" __global__ void k(float* y) {{ y[0] = {value}; }}'
     assert compiler.compile(text, ["k"], "sm_90")[1] == {"k": "k"}
 
 
-def test_small_headers_stand_in_for_those_of_tvms_text(compiler: NvrtcCompiler) -> None:
+def test_small_headers_stand_in_for_those_of_tvms_text(compiler):
     assert compiler.compile(SMALL + COPY, ["copy"], "sm_90")[0]
 
 
@@ -152,41 +148,39 @@ def test_small_headers_stand_in_for_those_of_tvms_text(compiler: NvrtcCompiler) 
         "#include <cuda/std/cstdint>\n#include <cuda/std/array>\ncuda::std::array<int, 2>* a;",
     ],
 )
-def test_the_toolkits_headers_serve_where_the_small_ones_do_not(
-    compiler: NvrtcCompiler, more: str
-) -> None:
+def test_the_toolkits_headers_serve_where_the_small_ones_do_not(compiler, more):
     assert compiler.compile(more + COPY, ["copy"], "sm_90")[0]
 
 
-def test_an_error_has_the_line_and_what_is_wrong(compiler: NvrtcCompiler) -> None:
+def test_an_error_has_the_line_and_what_is_wrong(compiler):
     message = faulty(compiler, COPY.replace("= x[", "= nonsense["), "copy")
     assert message.startswith("NVRTC: kernel.cu(2): error: ")
     assert '"nonsense" is undefined' in message
 
 
-def test_an_entry_that_is_not_there_is_an_error(compiler: NvrtcCompiler) -> None:
+def test_an_entry_that_is_not_there_is_an_error(compiler):
     assert "other" in faulty(compiler, COPY, "other")
 
 
-def test_the_compiler_goes_on_after_an_error(compiler: NvrtcCompiler) -> None:
+def test_the_compiler_goes_on_after_an_error(compiler):
     faulty(compiler, "nonsense", "copy")
     assert compiler.compile(COPY, ["copy"], "sm_90")[0]
 
 
-def test_the_version_is_two_numbers(compiler: NvrtcCompiler) -> None:
+def test_the_version_is_two_numbers(compiler):
     major, minor = compiler.version().split(".")
     assert int(major) >= 12
     assert int(minor) >= 0
 
 
-def test_a_pool_compiles_in_another_process(pool: NvrtcCompilers, tmp_path: Path) -> None:
+def test_a_pool_compiles_in_another_process(pool, tmp_path):
     binary = pool.submit(kernel()).result(timeout=60)
     assert binary.path.parent == tmp_path
     assert binary.path.read_bytes().startswith(b"\x7fELF")
     assert binary.symbols == {"copy": "copy"}
 
 
-def test_a_fault_comes_out_of_the_future(pool: NvrtcCompilers) -> None:
+def test_a_fault_comes_out_of_the_future(pool):
     with pytest.raises(KernelFault, match="nonsense"):
         pool.submit(kernel(COPY.replace("= x[", "= nonsense["))).result(timeout=60)
 
@@ -219,18 +213,18 @@ def compiled(pool: NvrtcCompilers, of: Kernel) -> Binary:
     return pool.submit(of).result(timeout=60)
 
 
-def test_a_kernel_is_compiled_once(pool: NvrtcCompilers, answers: Answers) -> None:
+def test_a_kernel_is_compiled_once(pool, answers):
     assert pool.submit(kernel()) is pool.submit(kernel())
     compiled(pool, kernel())
     assert answers.calls == [(COPY, ["copy"], "sm_90")]
 
 
-def test_an_entry_launched_twice_is_named_once(pool: NvrtcCompilers, answers: Answers) -> None:
+def test_an_entry_launched_twice_is_named_once(pool, answers):
     compiled(pool, kernel(COPY, "copy", "other", "copy"))
     assert answers.calls == [(COPY, ["copy", "other"], "sm_90")]
 
 
-def test_what_was_compiled_is_remembered_on_disk(tmp_path: Path, answers: Answers) -> None:
+def test_what_was_compiled_is_remembered_on_disk(tmp_path, answers):
     for _ in range(2):
         pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
         binary = compiled(pool, kernel())
@@ -239,12 +233,12 @@ def test_what_was_compiled_is_remembered_on_disk(tmp_path: Path, answers: Answer
     assert len(answers.calls) == 1
 
 
-def test_another_text_is_another_binary(pool: NvrtcCompilers, answers: Answers) -> None:
+def test_another_text_is_another_binary(pool, answers):
     paths = {compiled(pool, kernel(text)).path for text in (COPY, COPY + "// changed")}
     assert len(paths) == len(answers.calls) == 2
 
 
-def test_another_architecture_is_another_binary(tmp_path: Path, answers: Answers) -> None:
+def test_another_architecture_is_another_binary(tmp_path, answers):
     paths = set()
     for architecture in ("sm_80", "sm_90"):
         pool = NvrtcCompilers(architecture, tmp_path, processes=1)
@@ -254,7 +248,7 @@ def test_another_architecture_is_another_binary(tmp_path: Path, answers: Answers
 
 
 @pytest.mark.parametrize("text", ["", "{", "\0", "[]", "3", "null", '{"other": "other"}'])
-def test_a_torn_entry_is_made_again(tmp_path: Path, answers: Answers, text: str) -> None:
+def test_a_torn_entry_is_made_again(tmp_path, answers, text):
     pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
     compiled(pool, kernel()).path.with_suffix(".json").write_text(text)
     pool.close()
@@ -264,7 +258,7 @@ def test_a_torn_entry_is_made_again(tmp_path: Path, answers: Answers, text: str)
     assert len(answers.calls) == 2
 
 
-def test_an_entry_without_its_code_is_made_again(tmp_path: Path, answers: Answers) -> None:
+def test_an_entry_without_its_code_is_made_again(tmp_path, answers):
     for _ in range(2):
         pool = NvrtcCompilers("sm_90", tmp_path, processes=1)
         path = compiled(pool, kernel()).path
@@ -279,30 +273,26 @@ def test_an_entry_without_its_code_is_made_again(tmp_path: Path, answers: Answer
     [[WorkerDiedError("it died"), WorkerDiedError("it died")], [WorkerTimeoutError("it died")]],
     ids=["twice", "of waiting"],
 )
-def test_a_compiler_that_dies_is_the_kernels_fault(
-    pool: NvrtcCompilers, answers: Answers, deaths: list[Exception]
-) -> None:
+def test_a_compiler_that_dies_is_the_kernels_fault(pool, answers, deaths):
     answers.compiled += deaths
     with pytest.raises(KernelFault, match="it died") as raised:
         compiled(pool, kernel())
     assert raised.value.outcome == "compile"
 
 
-def test_a_compiler_that_dies_once_is_replaced(pool: NvrtcCompilers, answers: Answers) -> None:
+def test_a_compiler_that_dies_once_is_replaced(pool, answers):
     answers.compiled.append(WorkerDiedError("it died"))
     assert compiled(pool, kernel()).path.read_bytes() == b"code"
 
 
-def test_no_draft_is_left_in_the_cache(
-    pool: NvrtcCompilers, answers: Answers, tmp_path: Path
-) -> None:
+def test_no_draft_is_left_in_the_cache(pool, answers, tmp_path):
     path = compiled(pool, kernel()).path
     assert answers.calls
     assert {entry.name for entry in tmp_path.iterdir()} == {path.name, f"{path.stem}.json"}
     assert json.loads(path.with_suffix(".json").read_text()) == {"copy": "copy"}
 
 
-def test_a_pool_may_be_closed_twice_and_compiles_no_more(pool: NvrtcCompilers) -> None:
+def test_a_pool_may_be_closed_twice_and_compiles_no_more(pool):
     pool.close()
     pool.close()
     with pytest.raises(RuntimeError, match="shutdown"):

@@ -113,9 +113,7 @@ def calls(tools: Path) -> list[str]:
     return (tools / "calls").read_text().splitlines()
 
 
-def test_a_program_is_compiled_once_for_all_sizes_and_verified(
-    device: CudaDevice, tools: Path
-) -> None:
+def test_a_program_is_compiled_once_for_all_sizes_and_verified(device, tools):
     for gemm in (GEMM, Gemm("h", 2, 1, 9)):
         device.prepare([program_for(gemm)])
         assert verify_on_device(device, program_for(gemm), gemm).max_relative_error < 1e-5
@@ -132,23 +130,19 @@ def test_a_program_is_compiled_once_for_all_sizes_and_verified(
         (SOURCE.replace("program_launch", "launch"), "compile", "cannot be loaded.*program_launch"),
     ],
 )
-def test_what_is_wrong_with_a_program_is_a_fault(
-    device: CudaDevice, source: str, outcome: str, words: str
-) -> None:
+def test_what_is_wrong_with_a_program_is_a_fault(device, source, outcome, words):
     with pytest.raises(KernelFault, match=words) as fault:
         verify_on_device(device, program_for(GEMM, source), GEMM)
     assert fault.value.outcome == outcome
 
 
-def test_a_program_that_hides_its_machine_code_is_not_taken_for_one_of_float32(
-    device: CudaDevice,
-) -> None:
+def test_a_program_that_hides_its_machine_code_is_not_taken_for_one_of_float32(device):
     hidden = program_for(GEMM, SOURCE.replace(".nv_fatbin", ".other"))
     with pytest.raises(KernelFault, match="product has no machine code to look through"):
         verify_on_device(device, hidden, GEMM)
 
 
-def test_without_nvcc_a_program_is_refused_in_one_sentence(device: CudaDevice, tools: Path) -> None:
+def test_without_nvcc_a_program_is_refused_in_one_sentence(device, tools):
     assert device.refusal(program_for(GEMM)) is None
     (tools / "nvcc").unlink()
     assert "product needs nvcc, which is not on the PATH" in str(device.refusal(program_for(GEMM)))
@@ -157,7 +151,7 @@ def test_without_nvcc_a_program_is_refused_in_one_sentence(device: CudaDevice, t
         device.compile(program_for(GEMM))
 
 
-def test_what_was_compiled_is_remembered_on_disk(tools: Path, tmp_path: Path) -> None:
+def test_what_was_compiled_is_remembered_on_disk(tools, tmp_path):
     for _ in range(2):
         compilers = NvccCompilers("sm_80", tmp_path, processes=1)
         path = compilers.submit(program_for(GEMM)).result(timeout=60).path
@@ -166,9 +160,7 @@ def test_what_was_compiled_is_remembered_on_disk(tools: Path, tmp_path: Path) ->
     assert len(calls(tools)) == 1
 
 
-def test_other_headers_are_another_program(
-    compilers: NvccCompilers, tools: Path, tmp_path: Path
-) -> None:
+def test_other_headers_are_another_program(compilers, tools, tmp_path):
     program = replace(program_for(GEMM), headers=Headers("L 1", "a", str(tmp_path)))
     paths = {
         compilers.submit(one).result(timeout=60).path
@@ -178,19 +170,19 @@ def test_other_headers_are_another_program(
     assert f"-I{tmp_path}" in calls(tools)[0]
 
 
-def test_headers_that_are_gone_are_told(compilers: NvccCompilers) -> None:
+def test_headers_that_are_gone_are_told(compilers):
     program = replace(program_for(GEMM), headers=Headers("L 1", "a", "/missing"))
     with pytest.raises(KernelFault, match="product needs L 1, which is not in /missing"):
         compilers.submit(program).result(timeout=60)
 
 
-def test_an_nvcc_that_does_not_work_is_told(compilers: NvccCompilers, tools: Path) -> None:
+def test_an_nvcc_that_does_not_work_is_told(compilers, tools):
     (tools / "nvcc").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(KernelFault, match="nvcc does not work: repair the CUDA toolkit"):
         compilers.submit(program_for(GEMM)).result(timeout=60)
 
 
-def test_older_gpus_have_no_features_of_their_own() -> None:
+def test_older_gpus_have_no_features_of_their_own():
     names = ("sm_89", "sm_90", "sm_120")
     assert [specific_architecture(name) for name in names] == [
         "sm_89",
@@ -200,6 +192,6 @@ def test_older_gpus_have_no_features_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("number", [1 << 31, 1.5, True])
-def test_a_number_that_is_no_int_is_refused(number: Any) -> None:
+def test_a_number_that_is_no_int_is_refused(number):
     with pytest.raises(InputError, match="product takes integers of 32 bits"):
         CudaProgram(SOURCE, "product", (), (number,))

@@ -132,7 +132,7 @@ def right(_: Double, x: Any, y: Any, __: Any) -> None:
 
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize("cache", ["hot", "cold"])
-def test_a_kernel_that_stays_right_passes(device: CudaDevice, cache: str) -> None:
+def test_a_kernel_that_stays_right_passes(device, cache):
     assert measured(device, right, cache) > 3 * MAX_PLACEMENTS
 
 
@@ -181,9 +181,7 @@ def beside_its_output(double: Double, x: Any, y: Any, _: Any) -> None:
 )
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize("cache", ["hot", "cold"])
-def test_a_kernel_that_is_right_only_at_first_is_found(
-    device: CudaDevice, change: Change, words: str, cache: str
-) -> None:
+def test_a_kernel_that_is_right_only_at_first_is_found(device, change, words, cache):
     sentence = rf"^Correct at first, wrong after \d+ launches: .*{words}"
     with pytest.raises(KernelFault, match=sentence) as fault:
         measured(device, change, cache)
@@ -212,9 +210,7 @@ def test_a_kernel_that_is_right_only_at_first_is_found(
     ],
 )
 @pytest.mark.usefixtures("in_place")
-def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
-    device: CudaDevice, works: Callable[[int], bool]
-) -> None:
+def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(device, works):
     def change(double: Double, x: Any, y: Any, _: Any) -> None:
         if works(double.launches):
             y[:] = 2 * x
@@ -225,9 +221,7 @@ def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
     assert fault.value.outcome == "correctness"
 
 
-def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(
-    device: CudaDevice,
-) -> None:
+def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(device):
     launches: dict[int, int] = {}
 
     def change(x: Any, y: Any, _: Any) -> None:
@@ -243,9 +237,7 @@ def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(
 
 
 @pytest.mark.usefixtures("in_place")
-def test_a_kernel_that_leaves_out_one_of_several_blocks_at_some_launches_is_found(
-    device: CudaDevice,
-) -> None:
+def test_a_kernel_that_leaves_out_one_of_several_blocks_at_some_launches_is_found(device):
     def change(double: Double, x: Any, y: Any, _: Any) -> None:
         kept = y[:4096].copy()
         y[:] = 2 * x
@@ -265,9 +257,7 @@ SUM = Contract(
 
 @pytest.mark.parametrize("skipped", [None, 6])
 @pytest.mark.usefixtures("in_place")
-def test_what_a_kernel_changes_is_restored_before_each_launch(
-    device: CudaDevice, skipped: int | None
-) -> None:
+def test_what_a_kernel_changes_is_restored_before_each_launch(device, skipped):
     def change(double: Double, x: Any, y: Any, _: Any) -> None:
         assert np.abs(y).max() <= 128, "launches on what others have left add up"
         if double.launches % 7 != skipped:
@@ -296,17 +286,13 @@ def stops_adding_to_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold"])
-def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(
-    device: CudaDevice, cache: str
-) -> None:
+def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(device, cache):
     assert measured(device, adds, cache, SUM) > 3 * MAX_PLACEMENTS
 
 
 @pytest.mark.parametrize("change", [adds_at_most_launches, stops_adding_to_one_set])
 @pytest.mark.parametrize("cache", ["hot", "cold"])
-def test_a_kernel_that_adds_only_at_first_is_found(
-    device: CudaDevice, change: Change, cache: str
-) -> None:
+def test_a_kernel_that_adds_only_at_first_is_found(device, change, cache):
     sentence = r"^Correct at first, wrong after \d+ launches: .*elements? of y .* wrong"
     with pytest.raises(KernelFault, match=sentence):
         measured(device, change, cache, SUM)
@@ -314,9 +300,7 @@ def test_a_kernel_that_adds_only_at_first_is_found(
 
 @pytest.mark.parametrize("change", [adds, adds_at_most_launches])
 @pytest.mark.parametrize("cache", ["hot", "cold"])
-def test_a_comparison_restores_what_kernels_change(
-    device: CudaDevice, tmp_path: Path, change: Change, cache: Any
-) -> None:
+def test_a_comparison_restores_what_kernels_change(device, tmp_path, change, cache):
     double = Double(change, 1)
     double.late = True
 
@@ -337,9 +321,7 @@ def test_a_comparison_restores_what_kernels_change(
     assert bool(turns.base_fault) == (change is not adds)
 
 
-def test_a_light_load_runs_without_any_buffer(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_light_load_runs_without_any_buffer(device, monkeypatch):
     binary = Binary(Path("f.cubin"), {"light_load": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
     launched = threading.Event()
@@ -350,7 +332,7 @@ def test_a_light_load_runs_without_any_buffer(
     assert timeline.launches[-1] > 0
 
 
-def test_a_late_write_beside_a_workspace_is_found(device: CudaDevice) -> None:
+def test_a_late_write_beside_a_workspace_is_found(device):
     def change(double: Double, x: Any, y: Any, w: Any) -> None:
         y[:] = 2 * x
         if double.late and double.launches == 40:

@@ -23,7 +23,7 @@ def gpu() -> Iterator[HostGpu]:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_two_processes_see_the_same_bytes() -> None:
+def test_two_processes_see_the_same_bytes():
     memory = CupyArrays(0, can_open).memory(NBYTES)
     other = pickle.loads(pickle.dumps(memory))
     memory.image(writable=True)[7] = 42
@@ -34,7 +34,7 @@ def test_two_processes_see_the_same_bytes() -> None:
     assert memory.image().size == other.image().size == NBYTES
 
 
-def test_it_is_opened_once_and_closed_in_the_end(gpu: HostGpu) -> None:
+def test_it_is_opened_once_and_closed_in_the_end(gpu):
     other = pickle.loads(pickle.dumps(CupyArrays(0, can_open).memory(NBYTES)))
     assert gpu.blocks.opened == 0
     assert other.image() is other.image()
@@ -43,13 +43,13 @@ def test_it_is_opened_once_and_closed_in_the_end(gpu: HostGpu) -> None:
     assert gpu.blocks.opened == 0
 
 
-def test_where_processes_cannot_share_it_there_is_none(gpu: HostGpu) -> None:
+def test_where_processes_cannot_share_it_there_is_none(gpu):
     gpu.blocks.works = False
     with pytest.raises(DeviceError, match="cannot share"):
         CupyArrays(0, can_open).memory(NBYTES)
 
 
-def test_memory_that_is_too_small_is_said(gpu: HostGpu) -> None:
+def test_memory_that_is_too_small_is_said(gpu):
     def fails(_: int) -> None:
         raise MemoryError("out of memory")
 
@@ -59,16 +59,14 @@ def test_memory_that_is_too_small_is_said(gpu: HostGpu) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_arrays_travel_both_ways() -> None:
+def test_arrays_travel_both_ways():
     arrays = CupyArrays(0, can_open)
     values = np.arange(5.0)
     with arrays.used():
         np.testing.assert_array_equal(arrays.get(arrays.put(values)), values)
 
 
-def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(
-    gpu: HostGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(gpu, monkeypatch):
     # Threads that another test has left may be inside the process's.
     monkeypatch.setattr(arrays_module, "PLAIN_REDUCTIONS", PlainReductions())
     arrays, others = CupyArrays(0, can_open), CupyArrays(0, can_open)
@@ -80,7 +78,7 @@ def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(
 
 
 @pytest.mark.usefixtures("gpu")
-def test_another_gpu_gets_no_context_before_during_or_after_use() -> None:
+def test_another_gpu_gets_no_context_before_during_or_after_use():
     with CupyArrays(1, can_open).used():
         assert HostDevice.current == 1
     assert HostDevice.current == 1

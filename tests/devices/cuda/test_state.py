@@ -88,9 +88,7 @@ def right(x: Any, y: Any, _: Any) -> None:
     y[:] = 2 * x
 
 
-def test_all_runs_of_a_verification_are_made_on_the_same_buffers(
-    workers: list[InProcess],
-) -> None:
+def test_all_runs_of_a_verification_are_made_on_the_same_buffers(workers):
     addresses = set()
 
     def body(x: Any, y: Any, space: Any) -> None:
@@ -105,7 +103,7 @@ def test_all_runs_of_a_verification_are_made_on_the_same_buffers(
     assert runs.count("run") > 3  # beside those of the seeds, the sparse drawings
 
 
-def test_workspaces_are_poisoned_differently_before_each_run(workers: list[InProcess]) -> None:
+def test_workspaces_are_poisoned_differently_before_each_run(workers):
     held = []
 
     def body(x: Any, y: Any, space: Any) -> None:
@@ -178,6 +176,6 @@ def skips_what_looks_right() -> Body:
     ],
 )
 @pytest.mark.usefixtures("workers")
-def test_a_kernel_with_state_is_wrong_before_it_is_measured(body: Callable[[], Body]) -> None:
+def test_a_kernel_with_state_is_wrong_before_it_is_measured(body):
     with pytest.raises(KernelFault, match=r"elements of y .* (wrong|never written)|element of y"):
         verified(body())

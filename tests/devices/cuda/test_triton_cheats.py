@@ -92,14 +92,14 @@ def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> Correctne
     return correctness
 
 
-def test_an_honest_one_is_correct(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_honest_one_is_correct(device, monkeypatch):
     with fakes(monkeypatch):
         found = verified_and_repeated(device, kernel_with(HONEST))
     assert found.max_relative_error < 1e-7  # rounding
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_is_refused(device: CudaDevice, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_cheat_is_refused(device, monkeypatch, name):
     with fakes(monkeypatch), pytest.raises(KernelFault) as fault:
         verified_and_repeated(device, kernel_with(CHEATS[name]))
     assert fault.value.outcome == "correctness"
@@ -107,14 +107,12 @@ def test_a_cheat_is_refused(device: CudaDevice, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("body", [CHEATS["skips the work"], HONEST])
 @pytest.mark.parametrize("top", ["KEPT = list()\n", "KEPT = [[0][0]]\n", FORGER])
-def test_the_text_shows_python_that_triton_does_not_compile(top: str, body: str) -> None:
+def test_the_text_shows_python_that_triton_does_not_compile(top, body):
     source = kernel_with(body, top).source
     assert additions(state_with(source), state_with(kernel_with(HONEST, "").source))
 
 
-def test_a_module_that_forges_its_timeline_is_found_by_its_text_alone(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_forges_its_timeline_is_found_by_its_text_alone(device, monkeypatch):
     monkeypatch.setattr(ReplayLog, "add", ReplayLog.add)  # so that it is restored
     kernel = kernel_with(HONEST, FORGER)
     with fakes(monkeypatch), arenas_for(SCALE, seed=0) as arenas:
@@ -130,9 +128,7 @@ def test_a_module_that_forges_its_timeline_is_found_by_its_text_alone(
     assert "the statement ReplayLog.add = add" in additions(state_with(kernel.source), honest)
 
 
-def test_what_is_sent_to_the_worker_contains_no_expected_output(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]
-) -> None:
+def test_what_is_sent_to_the_worker_contains_no_expected_output(device, monkeypatch, calls):
     with fakes(monkeypatch):
         verified_and_repeated(device, kernel_with(HONEST))
     assert {"open", "run", "load"} <= {method for method, _ in calls}

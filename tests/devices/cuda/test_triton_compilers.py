@@ -65,9 +65,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
 
 
 @pytest.mark.slow
-def test_each_function_is_compiled_once_in_a_process_of_its_own(
-    compiled: Callable[[], list[list[str]]],
-) -> None:
+def test_each_function_is_compiled_once_in_a_process_of_its_own(compiled):
     fails = TritonKernel("raise SystemExit(7)", "scale", *GEOMETRY)
     other = TritonKernel(f"{TRITON.source}# changed\n", "scale", *GEOMETRY)
     compilers = TritonCompilers("sm_90")
@@ -82,9 +80,7 @@ def test_each_function_is_compiled_once_in_a_process_of_its_own(
 
 
 @pytest.mark.slow
-def test_without_triton_nothing_is_compiled_ahead(
-    compiled: Callable[[], list[list[str]]], tmp_path: Path
-) -> None:
+def test_without_triton_nothing_is_compiled_ahead(compiled, tmp_path):
     (tmp_path / "triton/__init__.py").write_text("raise ImportError('no Triton here')")
     compilers = TritonCompilers("sm_90")
     assert not compilers.submit(Job.of(TRITON, SCALE)).result()

@@ -299,7 +299,7 @@ if (t < 64) atomicAdd(&n[t], own[t]);
 @pytest.fixture
 def traffic_of(check_races):
     """Make traffic_of(...): the traffic of an average block of a `small_kernel`."""
-    return lambda *arguments, **named: check_races(*arguments, **named).traffic[0]
+    return lambda *arguments, **named: check_races(*arguments, **named)[0].traffic
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,8 @@ def test_lanes_update_a_word_of_shared_memory_one_after_another(traffic_of):
 def test_a_histogram_gains_most_by_a_copy_in_shared_memory(small_kernel, runner):
     def time_s(body: str) -> float:
         kernel, arenas = small_kernel(VALUE + body, block=1024, grid=256)
-        traffic = runner.check_races(kernel, arenas, {}, timeout_s=20.0).traffic
+        profiles = runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+        traffic = [profile.traffic for profile in profiles]
         return demand_of(kernel, Work(0, 1 << 20), traffic, H100).time_s
 
     # bench/search/kernels/histogram took 77 us on an H100, 30 times as long as its best variant.

@@ -35,9 +35,7 @@ def sweep(measured: Make) -> list[Measurement]:
     ]
 
 
-def test_all_charts_are_drawn_and_nobody_complains(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_all_charts_are_drawn_and_nobody_complains(show, report, sweep):
     page = show(report(*sweep))
     assert page.complaints == []
     assert len(page.find(f".workload {SVG}")) == 2 * CHARTS
@@ -47,14 +45,12 @@ def test_all_charts_are_drawn_and_nobody_complains(
     assert page.find("figure .legend") == []
 
 
-def test_nothing_is_fetched(show: Make, report: Make, sweep: list[Measurement]) -> None:
+def test_nothing_is_fetched(show, report, sweep):
     page = show(report(*sweep))
     assert page.run("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_every_chart_of_an_emulated_gpu_says_so(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_every_chart_of_an_emulated_gpu_says_so(show, report, sweep):
     page = show(report(*sweep))
     titles = [title.text for title in page.find("figcaption")]
     assert len(titles) >= 2 * (CHARTS + 1)
@@ -64,9 +60,7 @@ def test_every_chart_of_an_emulated_gpu_says_so(
     assert [badge.text for badge in page.find("h1 .badge")] == ["emulated"]
 
 
-def test_no_chart_of_a_real_gpu_says_emulated(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_no_chart_of_a_real_gpu_says_emulated(show, report, sweep):
     page = show(report(*sweep, emulated=False))
     assert "emulated" not in page.run("return document.body.innerText")
 
@@ -80,9 +74,7 @@ def test_no_chart_of_a_real_gpu_says_emulated(
         ("show", "failed", 0),
     ],
 )
-def test_a_filter_narrows_table_and_charts(
-    show: Make, report: Make, sweep: list[Measurement], name: str, text: str, left: int
-) -> None:
+def test_a_filter_narrows_table_and_charts(show, report, sweep, name, text, left):
     page = show(report(*sweep))
     page.choose(name, text)
     assert len(page.column("kernel")) == left
@@ -90,16 +82,14 @@ def test_a_filter_narrows_table_and_charts(
     assert page.complaints == []
 
 
-def test_words_are_searched_for(show: Make, report: Make, sweep: list[Measurement]) -> None:
+def test_words_are_searched_for(show, report, sweep):
     page = show(report(*sweep))
     page.find("#filters [name=search]")[0].send_keys("CASE1 k03")
     assert page.column("workload") == ["case1"] * len(CAPS)
     assert page.column("kernel") == ["k03"] * len(CAPS)
 
 
-def test_a_column_sorts_by_number_up_and_down(
-    show: Make, report: Make, measured: Make, failed: Make
-) -> None:
+def test_a_column_sorts_by_number_up_and_down(show, report, measured, failed):
     energies = (9.0, 100.0, 20.0)
     page = show(
         report(*(measured(k, energy_mj=e) for k, e in enumerate(energies, start=1)), failed(4))
@@ -112,9 +102,7 @@ def test_a_column_sorts_by_number_up_and_down(
     assert page.column("kernel") == ["k02", "k03", "k01", "k04"]
 
 
-def test_any_figure_can_be_put_on_an_axis_by_any_column(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_any_figure_can_be_put_on_an_axis_by_any_column(show, report, sweep):
     blocks = [
         replace(one, kernel=replace(one.kernel, details={"block": 64 * (one.kernel.rank or 0)}))
         for one in sweep
@@ -129,18 +117,14 @@ def test_any_figure_can_be_put_on_an_axis_by_any_column(
     assert axes[:2] == ["kernel details.block", "power (W)"]
 
 
-def test_the_best_cap_of_each_workload_is_told(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_the_best_cap_of_each_workload_is_told(show, report, sweep):
     page = show(report(*sweep))
     best = min(sweep[: KERNELS * len(CAPS)], key=lambda m: m.edp_mj_ms or 0.0)
     assert page.column("power cap", "#best") == [best.cap, best.cap]
     assert all("beyond noise" in sure for sure in page.column("how sure", "#best"))
 
 
-def test_failures_and_flags_are_told(
-    show: Make, report: Make, measured: Make, failed: Make
-) -> None:
+def test_failures_and_flags_are_told(show, report, measured, failed):
     page = show(report(measured(1, validity=("host_gaps",)), failed(2)))
     assert page.column("outcome") == ["correct", "correctness: 1 of 4 elements of output is wrong."]
     assert page.column("flag", "#validity") == ["host_gaps"]
@@ -148,9 +132,7 @@ def test_failures_and_flags_are_told(
     assert page.complaints == []
 
 
-def test_differences_to_a_baseline_show_both_intervals(
-    show: Make, report: Make, measured: Make
-) -> None:
+def test_differences_to_a_baseline_show_both_intervals(show, report, measured):
     now = measured(1, energy_mj=110.0, energy_mj_ci95=Interval(109.0, 111.0))
     before = measured(1, energy_mj=100.0, energy_mj_ci95=Interval(98.0, 102.0))
     page = show(report(now), report(before, run_id="the-baseline"))
@@ -160,9 +142,7 @@ def test_differences_to_a_baseline_show_both_intervals(
     assert "the-baseline" in page.find("#differences")[0].text
 
 
-def test_without_a_baseline_there_is_no_comparison(
-    show: Make, report: Make, measured: Make
-) -> None:
+def test_without_a_baseline_there_is_no_comparison(show, report, measured):
     assert not show(report(measured(1))).find("#comparison")[0].is_displayed()
 
 
@@ -178,9 +158,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_only_shown(
-    show: Make, report: Make, measured: Make, failed: Make, name: str
-) -> None:
+def test_hostile_names_are_only_shown(show, report, measured, failed, name):
     bad = measured(1, workload=name, validity=(name,), cap_binding=True)
     kernel = replace(bad.kernel, label=name, origin=name, details={"band": name})
     bad = replace(bad, kernel=kernel, cap=name, cache=name)
@@ -217,30 +195,26 @@ def _hover(page: Any, selector: str) -> None:
     ],
     ids=str,
 )
-def test_strange_numbers_do_no_harm(
-    show: Make, report: Make, measured: Make, figures: dict[str, float]
-) -> None:
+def test_strange_numbers_do_no_harm(show, report, measured, figures):
     page = show(report(replace(measured(1), **figures), measured(2)))
     assert page.complaints == []
     assert len(page.column("kernel")) == 2
 
 
-def test_a_run_without_measurements_says_so(show: Make, report: Make) -> None:
+def test_a_run_without_measurements_says_so(show, report):
     page = show(report())
     assert page.complaints == []
     assert "Nothing was measured." in page.find("#best")[0].text
 
 
-def test_a_run_that_only_failed_shows_why(show: Make, report: Make, failed: Make) -> None:
+def test_a_run_that_only_failed_shows_why(show, report, failed):
     page = show(report(failed(1), failed(2)))
     assert page.complaints == []
     assert len(page.column("kernel")) == 2
     assert page.points("front") == 0
 
 
-def test_checks_for_drift_are_shown_where_there_are_any(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_checks_for_drift_are_shown_where_there_are_any(show, report, sweep):
     plain = report(*sweep)
     assert not show(plain).find("#drift")[0].is_displayed()
     ratio = Estimate(1.0512, 1.049, 1.0534)

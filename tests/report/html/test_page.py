@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import html_page, load_report, write_html
 from pytest_gpuenergy.support import ReportError
 
-Make = Callable[..., Any]
 HOSTILE = st.sampled_from(
     [
         "</script><script>pwned=1</script>",
@@ -80,7 +78,7 @@ def values_of(column: Any) -> list[Any]:
     return [column["words"][place] for place in column["at"]]
 
 
-def test_nothing_is_fetched(report: Make, measured: Make) -> None:
+def test_nothing_is_fetched(report, measured):
     outline = Outline(html_page(report(measured(1))))
     attributes = {name for _, attributes in outline.tags for name in attributes}
     assert not attributes & {"src", "action", "background", "data", "poster"}
@@ -89,7 +87,7 @@ def test_nothing_is_fetched(report: Make, measured: Make) -> None:
     assert {tag for tag, _ in outline.tags} & {"link", "iframe", "object", "embed", "base"} == set()
 
 
-def test_only_the_pages_own_scripts_may_run(report: Make, measured: Make) -> None:
+def test_only_the_pages_own_scripts_may_run(report, measured):
     outline = Outline(html_page(report(measured(1))))
     policy = next(
         str(attributes["content"])
@@ -106,7 +104,7 @@ def test_only_the_pages_own_scripts_may_run(report: Make, measured: Make) -> Non
     assert "default-src 'none'" in policy
 
 
-def test_the_title_names_gpu_and_run(report: Make, measured: Make) -> None:
+def test_the_title_names_gpu_and_run(report, measured):
     (title,) = Outline(html_page(report(measured(1)))).texts_of("title")
     assert title == "NVIDIA H200 (emulated), run 20260102T030405-abcdef"
 
@@ -115,7 +113,7 @@ def test_the_title_names_gpu_and_run(report: Make, measured: Make) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
 )
 @given(HOSTILE, HOSTILE, HOSTILE)
-def test_names_stay_data(report: Make, measured: Make, one: str, two: str, three: str) -> None:
+def test_names_stay_data(report, measured, one, two, three):
     plain = Outline(html_page(report(measured(1))))
     item = measured(1, workload=one, validity=(two,), node_id=three)
     item = replace(item, kernel=replace(item.kernel, label=two, origin=three), cap=three)
@@ -129,25 +127,25 @@ def test_names_stay_data(report: Make, measured: Make, one: str, two: str, three
     assert found.texts_of("script")[1:] == plain.texts_of("script")[1:]
 
 
-def test_figures_beyond_all_numbers_have_no_place(report: Make, measured: Make) -> None:
+def test_figures_beyond_all_numbers_have_no_place(report, measured):
     item = measured(1, time_ms=1e307, energy_mj=1.0)
     (row,) = Outline(html_page(report(item))).rows
     assert row["time_us"] is None
     assert row["energy_mj"] == 1.0
 
 
-def test_the_front_is_sought_over_all_caps(report: Make, measured: Make) -> None:
+def test_the_front_is_sought_over_all_caps(report, measured):
     fast, slow = measured(1, 5, time_ms=1.0), measured(1, 1, time_ms=2.0)
     rows = Outline(html_page(report(fast, slow))).rows
     assert [row["pareto"] for row in rows] == [True, False]
 
 
-def test_caps_are_ordered_by_watts(report: Make, measured: Make) -> None:
+def test_caps_are_ordered_by_watts(report, measured):
     data = Outline(html_page(report(measured(1, 5), measured(1, 1), measured(1, 3)))).data
     assert data["caps"] == ["200W", "450W", "700W"]
 
 
-def test_every_flag_of_the_guide_is_explained(report: Make, measured: Make) -> None:
+def test_every_flag_of_the_guide_is_explained(report, measured):
     guide = Path(__file__).parents[3] / "docs" / "reference" / "record.md"
     text = guide.read_text(encoding="utf-8")
     table = text.partition("| flag in `validity`")[2].partition("\n\n")[0]
@@ -157,23 +155,19 @@ def test_every_flag_of_the_guide_is_explained(report: Make, measured: Make) -> N
     assert [one["flag"] for one in data["flags"] if not one["meaning"]] == []
 
 
-def test_a_baseline_of_another_kind_is_refused(
-    tmp_path: Path, report: Make, measured: Make
-) -> None:
+def test_a_baseline_of_another_kind_is_refused(tmp_path, report, measured):
     path = tmp_path / "page.html"
     with pytest.raises(ReportError, match="compare runs of the same kind"):
         write_html(report(measured(1)), path, report(measured(1), emulated=False))
     assert not path.exists()
 
 
-def test_the_page_needs_no_plotting_library(
-    report: Make, measured: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_needs_no_plotting_library(report, measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert len(Outline(html_page(report(measured(1)))).rows) == 1
 
 
-def test_what_the_page_says_can_be_found_without_seeing_it(report: Make, measured: Make) -> None:
+def test_what_the_page_says_can_be_found_without_seeing_it(report, measured):
     outline = Outline(html_page(report(measured(1))))
     ids = {attributes.get("id") for _, attributes in outline.tags}
     named = [a["aria-labelledby"] for _, a in outline.tags if "aria-labelledby" in a]
@@ -185,13 +179,13 @@ def test_what_the_page_says_can_be_found_without_seeing_it(report: Make, measure
     assert any(a.get("aria-live") == "polite" for _, a in outline.tags)
 
 
-def test_there_are_styles_for_phones_dark_rooms_and_paper(report: Make, measured: Make) -> None:
+def test_there_are_styles_for_phones_dark_rooms_and_paper(report, measured):
     (style,) = Outline(html_page(report(measured(1)))).texts_of("style")
     for media in ("(max-width: 700px)", "(prefers-color-scheme: dark)", "print"):
         assert f"@media {media}" in style
 
 
-def test_the_command_in_the_docs_writes_the_page_of_the_bundled_report(tmp_path: Path) -> None:
+def test_the_command_in_the_docs_writes_the_page_of_the_bundled_report(tmp_path):
     root = Path(__file__).parents[3]
     report = root / "bench/results/nvidia-h200-2026-11-22/report.json"
     assert main(["report", str(report), "--html", str(tmp_path / "h200.html")]) == 0

@@ -43,9 +43,7 @@ def fragment(page: Any) -> str:
     return str(page.run("return location.hash"))
 
 
-def test_what_is_chosen_is_in_the_address(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_what_is_chosen_is_in_the_address(show, report, sweep):
     page = show(report(*sweep))
     assert fragment(page) == ""
     page.choose("workload", "case2")
@@ -55,9 +53,7 @@ def test_what_is_chosen_is_in_the_address(
     assert fragment(page) == "#workload=case2&cap=450W&figure=energy_mj&search=k02"
 
 
-def test_an_address_restores_what_was_chosen(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_an_address_restores_what_was_chosen(show, report, sweep):
     page = show(report(*sweep), address="#workload=case2&cap=450W&figure=energy_mj&search=k02")
     assert page.column("workload") == ["case2"]
     assert page.column("kernel") == ["k02"]
@@ -79,9 +75,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("address", HOSTILE)
-def test_a_hostile_address_does_no_harm(
-    show: Make, report: Make, sweep: list[Measurement], address: str
-) -> None:
+def test_a_hostile_address_does_no_harm(show, report, sweep, address):
     page = show(report(*sweep), address=address)
     assert page.complaints == []
     assert page.run("return window.pwned ?? null") is None
@@ -90,17 +84,13 @@ def test_a_hostile_address_does_no_harm(
     assert page.find("#filters [name=figure]")[0].get_attribute("value") == "edp_mj_ms"
 
 
-def test_following_an_address_on_the_open_page_filters(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_following_an_address_on_the_open_page_filters(show, report, sweep):
     page = show(report(*sweep))
     page.run("location.hash = '#cap=200W'")
     page.wait("return document.querySelectorAll('#measurements tbody tr').length === 6")
 
 
-def test_a_chart_is_stepped_through_with_the_keyboard(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_a_chart_is_stepped_through_with_the_keyboard(show, report, sweep):
     page = show(report(*sweep))
     page.run("document.querySelector('.front svg').focus()")
     page.press("ARROW_RIGHT")
@@ -115,9 +105,7 @@ def test_a_chart_is_stepped_through_with_the_keyboard(
     assert not page.find("#tip")[0].is_displayed()
 
 
-def test_tables_are_sorted_with_the_keyboard(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_tables_are_sorted_with_the_keyboard(show, report, sweep):
     page = show(report(*sweep))
     page.run("document.querySelector('#measurements thead th:nth-child(5) button').focus()")
     page.press("ENTER")
@@ -129,9 +117,7 @@ def test_tables_are_sorted_with_the_keyboard(
     assert focused == "solid"
 
 
-def test_everything_to_operate_has_a_name(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_everything_to_operate_has_a_name(show, report, sweep):
     page = show(report(*sweep), report(*sweep))
     nameless = page.run(
         """return [...document.querySelectorAll(
@@ -150,9 +136,7 @@ def test_everything_to_operate_has_a_name(
 
 
 @pytest.mark.parametrize("width", [PHONE, 700, 1280])
-def test_nothing_scrolls_sideways(
-    show: Make, report: Make, sweep: list[Measurement], width: int
-) -> None:
+def test_nothing_scrolls_sideways(show, report, sweep, width):
     long = replace(sweep[0], node_id="x" * 300, validity=("temperature_drift",) * 3, cap="c" * 60)
     page = show(report(*sweep[1:], long, host="h" * 200), report(*sweep))
     page.resize(width)
@@ -166,7 +150,7 @@ def test_nothing_scrolls_sideways(
         assert wider == []
 
 
-def test_charts_fit_a_phone(show: Make, report: Make, sweep: list[Measurement]) -> None:
+def test_charts_fit_a_phone(show, report, sweep):
     page = show(report(*sweep))
     page.resize(PHONE)
     page.wait(
@@ -176,9 +160,7 @@ def test_charts_fit_a_phone(show: Make, report: Make, sweep: list[Measurement]) 
     )
 
 
-def test_the_dark_style_has_light_words_on_dark_paper(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_the_dark_style_has_light_words_on_dark_paper(show, report, sweep):
     page = show(report(*sweep))
     luminance = """const style = getComputedStyle(document.body);
         const light = (what) => style[what].match(/\\d+/g).reduce((sum, one) =>
@@ -192,7 +174,7 @@ def test_the_dark_style_has_light_words_on_dark_paper(
     assert ink < 150 < 600 < paper
 
 
-def test_paper_has_all_charts_and_no_controls(show: Make, report: Make, measured: Make) -> None:
+def test_paper_has_all_charts_and_no_controls(show, report, measured):
     page = show(report(*(measured(1, workload=f"case{n}") for n in range(30))))
     assert page.find(".chart:not([data-drawn])") != []
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
@@ -202,7 +184,7 @@ def test_paper_has_all_charts_and_no_controls(show: Make, report: Make, measured
     assert not page.find("#filters")[0].is_displayed()
 
 
-def test_noise_is_no_cliff(show: Make, report: Make, measured: Make) -> None:
+def test_noise_is_no_cliff(show, report, measured):
     rows = [measured(k, energy_mj=100.0 + k / 10) for k in range(1, 6)]  # 0.4 % apart
     page = show(report(*rows))
     heights = page.run(
@@ -214,7 +196,7 @@ def test_noise_is_no_cliff(show: Make, report: Make, measured: Make) -> None:
     assert 0 < heights[0] < 0.03 * heights[1]
 
 
-def test_every_chart_has_intervals(show: Make, report: Make, sweep: list[Measurement]) -> None:
+def test_every_chart_has_intervals(show, report, sweep):
     page = show(report(*sweep))
     for kind in ("front", "edp", "explorer"):
         page.choose("figure", "energy (mJ)")
@@ -222,9 +204,7 @@ def test_every_chart_has_intervals(show: Make, report: Make, sweep: list[Measure
     assert "±" in page.find(".heat td")[0].text
 
 
-def test_the_heat_map_has_every_kernel_and_cap(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_the_heat_map_has_every_kernel_and_cap(show, report, sweep):
     page = show(report(*sweep))
     page.choose("workload", "case1")
     (table,) = [one for one in page.find("table.shades") if one.is_displayed()]
@@ -266,7 +246,7 @@ def verdict(kernel: str, change: float, word: str, **more: Any) -> dict[str, Any
     }
 
 
-def test_the_worst_verdict_is_on_the_first_screen(show: Make, report: Make, measured: Make) -> None:
+def test_the_worst_verdict_is_on_the_first_screen(show, report, measured):
     judged = [verdict("k02", 0.2, "WORSE"), verdict("k01", 0.001, "SAME")]
     page = show(
         report(measured(1), measured(2)),
@@ -285,7 +265,7 @@ def test_the_worst_verdict_is_on_the_first_screen(show: Make, report: Make, meas
     assert page.complaints == []
 
 
-def test_a_small_change_has_a_small_bar(show: Make, report: Make, measured: Make) -> None:
+def test_a_small_change_has_a_small_bar(show, report, measured):
     small = verdict("k01", 0.004, "SAME", interval=[0.003, 0.005])
     page = show(
         report(measured(1)), report(measured(1)), verdicts={**VERDICTS, "judgements": [small]}
@@ -298,7 +278,7 @@ def test_a_small_change_has_a_small_bar(show: Make, report: Make, measured: Make
     assert 100 < drawn < 105  # of 100 to 200
 
 
-def test_without_verdicts_the_reason_is_told(show: Make, report: Make, measured: Make) -> None:
+def test_without_verdicts_the_reason_is_told(show, report, measured):
     page = show(
         report(measured(1)),
         report(measured(1)),
@@ -330,9 +310,7 @@ def trend(values: list[float | None], **more: Any) -> dict[str, Any]:
     }
 
 
-def test_figures_over_runs_are_a_line_with_intervals(
-    show: Make, report: Make, measured: Make
-) -> None:
+def test_figures_over_runs_are_a_line_with_intervals(show, report, measured):
     page = show(report(measured(1)), trend=[trend([50.0, 60.0, 61.0])])
     assert page.complaints == []
     assert len(page.find("#trend svg .series")) == 1
@@ -343,7 +321,7 @@ def test_figures_over_runs_are_a_line_with_intervals(
     assert not page.find("#trend figure")[0].is_displayed()
 
 
-def test_a_trend_that_there_is_not_is_told(show: Make, report: Make, measured: Make) -> None:
+def test_a_trend_that_there_is_not_is_told(show, report, measured):
     assert (
         "No kernel was measured in two"
         in show(report(measured(1)), trend=[]).find("#trend")[0].text
@@ -351,7 +329,7 @@ def test_a_trend_that_there_is_not_is_told(show: Make, report: Make, measured: M
     assert not show(report(measured(1))).find("#trend")[0].is_displayed()
 
 
-def test_a_long_table_shows_more_on_request(show: Make, report: Make, measured: Make) -> None:
+def test_a_long_table_shows_more_on_request(show, report, measured):
     page = show(report(*(measured(k, node_id=f"item{k}") for k in range(1, 260))))
     assert len(page.column("kernel")) == 200
     (more,) = [one for one in page.find("#measurements .more") if one.is_displayed()]
@@ -360,9 +338,7 @@ def test_a_long_table_shows_more_on_request(show: Make, report: Make, measured: 
     assert len(page.column("kernel")) == 259
 
 
-def test_the_roofline_is_drawn_where_the_peaks_are_known(
-    show: Make, report: Make, sweep: list[Measurement]
-) -> None:
+def test_the_roofline_is_drawn_where_the_peaks_are_known(show, report, sweep):
     declared = [
         replace(
             one, workload=replace(one.workload, parameters={"kind": "conv2d", "dtype": "float32"})

@@ -13,7 +13,7 @@ from pytest_gpuenergy.support import InputError
 vl_convert = pytest.importorskip("vl_convert", reason="needs vl-convert-python")
 
 
-def test_without_the_plotting_library_there_is_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_plotting_library_there_is_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(InputError, match=r"pip install 'pytest-gpuenergy\[html\]'"):
         check_html()
@@ -28,18 +28,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_the_plotting_library_is_bundled_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_plotting_library_is_bundled_once(monkeypatch):
     page = vega_script()
     monkeypatch.setattr(vl_convert, "javascript_bundle", None)
     assert vega_script() == page
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff", b"0\nalert(1)", b"\n"])
-def test_a_damaged_copy_of_the_plotting_library_is_made_again(
-    own_cache: Path, damage: bytes
-) -> None:
+def test_a_damaged_copy_of_the_plotting_library_is_made_again(own_cache, damage):
     page = vega_script()
     (kept,) = own_cache.rglob("*.js")
     whole = kept.read_bytes()
@@ -48,6 +44,6 @@ def test_a_damaged_copy_of_the_plotting_library_is_made_again(
     assert kept.read_bytes() == whole
 
 
-def test_without_a_cache_the_page_is_made_too(own_cache: Path) -> None:
+def test_without_a_cache_the_page_is_made_too(own_cache):
     own_cache.write_text("no folder")
     assert "vega = '\u00b5';" in vega_script()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from pytest_gpuenergy.record import KernelInfo
 
 pytestmark = pytest.mark.browser
-Make = Callable[..., Any]
 HOSTILE = "</script><img src=x onerror=pwned=1>" + "x" * 300
 PHONE = 400
 
@@ -48,7 +46,7 @@ def search(**fields: Any) -> dict[str, Any]:
     }
 
 
-def test_a_search_alone_is_a_page(show: Make, report: Make) -> None:
+def test_a_search_alone_is_a_page(show, report):
     page = show(report(), searches=[search()])
     assert [one.text for one in page.find("h2") if one.text] == ["Searches", "This run"]
     assert [one.get_attribute("class") for one in page.find(".states a")] == [
@@ -59,21 +57,19 @@ def test_a_search_alone_is_a_page(show: Make, report: Make) -> None:
     assert page.complaints == []
 
 
-def test_what_was_measured_stands_beside_the_variant(
-    show: Make, report: Make, measured: Make
-) -> None:
+def test_what_was_measured_stands_beside_the_variant(show, report, measured):
     kernel = KernelInfo("k01", "0" * 64, "search", details={"state": "s1"})
     page = show(report(measured(1, kernel=kernel)), searches=[search()])
     cells = page.column("measured here", "#searches")
     assert sum("k01" in one for one in cells) == 1
 
 
-def test_several_are_closed_at_first(show: Make, report: Make) -> None:
+def test_several_are_closed_at_first(show, report):
     page = show(report(), searches=[search(), search(name="other")])
     assert [one.get_attribute("open") for one in page.find("details.search")] == [None, None]
 
 
-def test_states_are_used_with_the_keyboard(show: Make, report: Make) -> None:
+def test_states_are_used_with_the_keyboard(show, report):
     page = show(report(), searches=[search()])
     page.run("document.querySelectorAll('.states a')[3].focus()")
     assert len(page.find(".others path")) == 1
@@ -84,7 +80,7 @@ def test_states_are_used_with_the_keyboard(show: Make, report: Make) -> None:
     assert page.run("return document.querySelector(':target').id") == "state-0-3"
 
 
-def test_every_state_has_a_name_that_tells_how_it_was_reached(show: Make, report: Make) -> None:
+def test_every_state_has_a_name_that_tells_how_it_was_reached(show, report):
     page = show(report(), searches=[search()])
     names = [one.get_attribute("aria-label") for one in page.find(".states a")]
     assert names[3] == "s3: x2.000, move s3, made from s0, other moves lead here from s1"
@@ -96,7 +92,7 @@ def test_every_state_has_a_name_that_tells_how_it_was_reached(show: Make, report
     assert nameless == 0
 
 
-def test_a_phone_shows_it_without_scrolling_sideways(show: Make, report: Make) -> None:
+def test_a_phone_shows_it_without_scrolling_sideways(show, report):
     deep = [state(f"s{n}", n - 1 if n else None, n) for n in range(60)]
     page = show(report(), searches=[search(states=deep)])
     page.run("for (const one of document.querySelectorAll('details')) one.open = true")

@@ -21,7 +21,7 @@ from pytest_gpuenergy.tuners import (
     load_records,
     search_ms,
 )
-from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, read_trials
+from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, TuningGpus, read_trials
 from pytest_gpuenergy.workloads import CASES, Workload, parse_shape
 
 pytestmark = pytest.mark.tvm
@@ -50,11 +50,10 @@ def tune(store: KernelStore) -> Tune:
         device = FakeDevice(time_ms)
         settings = SearchSettings(0, 1, "replay-trace", space, batch=4)
         tuner = Tuner(
-            device=device,
+            gpus=TuningGpus((device,), (lambda *_, **__: None,)),
             make_space=lambda one: TvmSpace(one, device, store, settings),
             folder=folder,
             settings=TuneSettings(trials, keep=4, energy=False, resume=True),
-            confirm=lambda *_: None,
             tell=lambda _: None,
             live=None,
             stop=Event(),

@@ -1,11 +1,14 @@
-"""`best_perf.txt`: contenders by size, ranked among their like."""
+"""Formats of other tools: ``best_perf.txt``, Bencher and github-action-benchmark."""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from msgspec.structs import replace
 
@@ -19,7 +22,13 @@ from pytest_gpuenergy.record import (
     Window,
     WorkloadInfo,
 )
-from pytest_gpuenergy.report import Report, best_perf, write_json
+from pytest_gpuenergy.report import (
+    Report,
+    bencher_json,
+    github_action_json,
+    write_best_perf,
+    write_json,
+)
 
 Measured = Callable[..., Measurement]
 Make = Callable[..., Report]
@@ -50,26 +59,31 @@ def report(run_info: Callable[..., RunInfo]) -> Make:
     return make
 
 
+def best_perf(report: Report) -> dict[str, str]:
+    """The texts of the files by their folders."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = write_best_perf(report, Path(folder))
+        return {path.parent.name: path.read_text() for path in written}
+
+
 def ranks(text: str) -> list[tuple[str, ...]]:
     """Rank, contender and mode of each line."""
     return [tuple(line.split()[2:5]) for line in text.splitlines() if not line.startswith("#")]
 
 
-def test_each_size_has_a_text(report: Make, contender: Measured) -> None:
+def test_each_size_has_a_text(report, contender):
     found = best_perf(report(contender("template"), contender("tvm", n=8), contender("tvm")))
     assert list(found) == ["M=64_N=32_K=16", "M=64_N=8_K=16"]
     assert len(ranks(found["M=64_N=32_K=16"])) == 2
 
 
-def test_the_fastest_is_first(report: Make, contender: Measured) -> None:
+def test_the_fastest_is_first(report, contender):
     found = report(contender("a", time_ms=0.3), contender("b", time_ms=0.2), contender("c"))
     (text,) = best_perf(found).values()
     assert ranks(text) == [("1", "b", "float32"), ("2", "a", "float32"), ("3", "c", "float32")]
 
 
-def test_gpu_models_are_ranked_apart(
-    report: Make, contender: Measured, run_info: Callable[..., RunInfo]
-) -> None:
+def test_gpu_models_are_ranked_apart(report, contender, run_info):
     both = (contender("a", time_ms=0.1), contender("b", gpu_uuid="GPU-2", time_ms=0.5))
     other = run_info(gpu_name="NVIDIA A30", gpu_uuid="GPU-2").station
     mixed = replace(report(*both), stations=(run_info().station, other))
@@ -79,7 +93,7 @@ def test_gpu_models_are_ranked_apart(
     assert list(map(ranks, tables)) == [[("1", "a", "float32")], [("1", "b", "float32")]]
 
 
-def test_modes_are_ranked_apart_unless_they_are_as_exact(report: Make, contender: Measured) -> None:
+def test_modes_are_ranked_apart_unless_they_are_as_exact(report, contender):
     found = report(
         contender("a"),
         contender("a", "3xtf32", time_ms=0.4),
@@ -89,9 +103,7 @@ def test_modes_are_ranked_apart_unless_they_are_as_exact(report: Make, contender
     assert ranks(text) == [("1", "a", "3xtf32"), ("2", "a", "float32"), ("1", "a", "tf32")]
 
 
-def test_leading_dimensions_keep_no_mode_apart_that_is_as_exact(
-    report: Make, contender: Measured
-) -> None:
+def test_leading_dimensions_keep_no_mode_apart_that_is_as_exact(report, contender):
     plain, split = contender("a"), contender("b", "3xtf32", time_ms=0.4)
     rows = [
         replace(one, workload=replace(one.workload, name=f"{one.workload.name}_lda20"))
@@ -101,13 +113,13 @@ def test_leading_dimensions_keep_no_mode_apart_that_is_as_exact(
     assert ranks(text) == [("1", "b", "3xtf32"), ("2", "a", "float32")]
 
 
-def test_caps_are_in_their_order(report: Make, contender: Measured) -> None:
+def test_caps_are_in_their_order(report, contender):
     rows = [contender("a", cap=f"{watts}W", power_limit_w=watts) for watts in (450, 700, 200)]
     (text,) = best_perf(report(*rows)).values()
     assert [line.split()[1] for line in text.splitlines()[2:]] == ["200W", "450W", "700W"]
 
 
-def test_what_failed_has_no_rank(report: Make, contender: Measured) -> None:
+def test_what_failed_has_no_rank(report, contender):
     none = dict.fromkeys(FIGURES)
     failed = replace(contender("a"), outcome="correctness", error="C is wrong.", **none)
     (text,) = best_perf(report(failed, contender("b"))).values()
@@ -115,7 +127,7 @@ def test_what_failed_has_no_rank(report: Make, contender: Measured) -> None:
     assert text.splitlines()[-1].endswith("correctness: C is wrong.")
 
 
-def test_a_line_has_figures_flags_and_the_configuration(report: Make, contender: Measured) -> None:
+def test_a_line_has_figures_flags_and_the_configuration(report, contender):
     one = contender(
         "a", time_ms=0.5, gflops=2000.0, gflops_per_w=8.0, validity=("drift",), cap_binding=True
     )
@@ -125,20 +137,18 @@ def test_a_line_has_figures_flags_and_the_configuration(report: Make, contender:
     assert words[9:] == ["0.008", "drift,held-back-by-the-cap", "tile_m=64"]
 
 
-def test_emulated_figures_say_so(report: Make, contender: Measured) -> None:
+def test_emulated_figures_say_so(report, contender):
     for emulated in (True, False):
         (text,) = best_perf(report(contender("a"), emulated=emulated)).values()
         assert ("emulated" in text.splitlines()[0]) is emulated
 
 
 @pytest.mark.parametrize("n", ["../x", True, None])
-def test_what_has_no_sizes_is_left_out(report: Make, contender: Measured, n: object) -> None:
+def test_what_has_no_sizes_is_left_out(report, contender, n):
     assert best_perf(report(contender("a", n=n))) == {}
 
 
-def test_the_command_writes_them(
-    tmp_path: Path, report: Make, contender: Measured, measured: Measured
-) -> None:
+def test_the_command_writes_them(tmp_path, report, contender, measured):
     write_json(report(contender("a"), measured()), tmp_path / "r.json")
     arguments = ["report", str(tmp_path / "r.json"), "--best-perf", str(tmp_path / "out")]
     assert main(arguments) == 0
@@ -146,9 +156,7 @@ def test_the_command_writes_them(
     assert written == tmp_path / "out" / "M=64_N=32_K=16" / "best_perf.txt"
 
 
-def test_all_that_may_be_the_fastest_share_the_first_rank(
-    report: Make, contender: Measured
-) -> None:
+def test_all_that_may_be_the_fastest_share_the_first_rank(report, contender):
     trials = (Window(1.0, 200.0, 2000, 1.0),) * 7
     made = [
         contender(name, time_ms=t, trials=trials, time_ms_ci95=Interval(t * 0.99, t * 1.01))
@@ -156,3 +164,89 @@ def test_all_that_may_be_the_fastest_share_the_first_rank(
     ]
     (text,) = best_perf(report(*made)).values()
     assert [(rank, name) for rank, name, _ in ranks(text)] == [("1=", "a"), ("1=", "b"), ("3", "c")]
+
+
+NAME = "bench/test_conv2d.py::test_conv2d[case1-k01-450W]"
+
+BENCHER = {
+    "type": "object",
+    "additionalProperties": {
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "properties": {
+                "value": {"type": "number"},
+                "lower_value": {"type": "number"},
+                "upper_value": {"type": "number"},
+            },
+            "required": ["value"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""The Metric Format as documented by Bencher."""
+
+GITHUB_ACTION = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "unit": {"type": "string"},
+            "value": {"type": "number"},
+            "range": {"type": "string"},
+            "extra": {"type": "string"},
+        },
+        "required": ["name", "unit", "value"],
+        "additionalProperties": False,
+    },
+}
+"""The format of custom tools as documented by github-action-benchmark."""
+
+
+def test_bencher_gets_each_measure_with_its_interval(report, measured):
+    item = measured(time_ms_ci95=Interval(0.4, 0.75), energy_mj_ci95=Interval(90.0, 110.0))
+    document = json.loads(bencher_json(report(item, emulated=False)))
+    jsonschema.validate(document, BENCHER)
+    assert document == {
+        NAME: {
+            "latency": {"value": 5e5, "lower_value": 4e5, "upper_value": 7.5e5},
+            "energy-mj": {"value": 100.0, "lower_value": 90.0, "upper_value": 110.0},
+            "edp-mj-ms": {"value": 50.0},
+        }
+    }
+
+
+def test_github_action_gets_figures_with_units(report, measured):
+    item = measured(energy_mj_ci95=Interval(90.0, 110.0))
+    entries = json.loads(github_action_json(report(item, emulated=False)))
+    jsonschema.validate(entries, GITHUB_ACTION)
+    assert [(one["name"], one["unit"], one["value"]) for one in entries] == [
+        (f"{NAME} time", "ms", 0.5),
+        (f"{NAME} energy", "mJ", 100.0),
+        (f"{NAME} EDP", "mJ·ms", 50.0),
+    ]
+    assert entries[1]["range"] == "± 10"
+
+
+@pytest.mark.parametrize("view", [bencher_json, github_action_json])
+def test_only_clean_figures_are_told(report, measured, failed, view):
+    flagged = measured(2, validity=("temperature_drift",))
+    assert len(json.loads(view(report(flagged, failed(3))))) == 0
+
+
+@pytest.mark.parametrize("view", [bencher_json, github_action_json])
+def test_emulated_figures_are_named_so(report, measured, view):
+    assert f'"{NAME} (emulated)' in view(report(measured(1)))
+
+
+def test_a_figure_beyond_all_numbers_is_left_out(report, measured):
+    item = measured(time_ms=1e307, energy_mj=1.0)
+    (measures,) = json.loads(bencher_json(report(item))).values()
+    assert sorted(measures) == ["edp-mj-ms", "energy-mj"]
+
+
+def test_long_names_are_cut_to_what_bencher_takes(report, measured):
+    item = measured(node_id="n" * 5000)
+    (name,) = json.loads(bencher_json(report(item)))
+    assert len(name) == 1024

@@ -1,10 +1,11 @@
-"""Measures the calls and steps of a profiled model again, and accounts for their energy."""
+"""Measures a profiled model again on one GPU, call by call, and accounts for its energy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,25 +16,23 @@ from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_r
 from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
 from pytest_gpuenergy.replay.account.account import (
-    Account,
-    Saving,
-    account_for_step,
-    savings,
-)
-from pytest_gpuenergy.replay.account.figures import (
     EAGER,
     GAP_MS,
     GRAPH,
     LAYERS,
+    Account,
+    Saving,
+    account_for_step,
     is_held_back,
     links_key,
+    savings,
     spaced_key,
     step_key,
 )
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.play.recorded import read_measurements
-from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, key_of
+from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, replayed_key
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.report import RunFolder
@@ -59,21 +58,55 @@ With gaps at a quarter of the power limit, a call that takes a quarter more than
 averages two thirds of it."""
 
 
-@dataclass
-class Replay:
-    """The replay of a profile on one GPU.
+@dataclass(frozen=True)
+class ReplayOptions:
+    """The options of a replay.
 
     Attributes:
         folder: The folder of the profile.
-        station: The claimed GPU.
-        planner: Plans what to measure.
+        device: The value of ``--gpu-device``; a list where several ranks share the model.
+        powercap: The power limits to measure under, as ``--powercap`` takes them.
+        smclock: The SM clocks to measure at, as ``--smclock`` takes them.
+        allow_clocks: Whether to lock clocks that somebody else seems to have locked.
         cache: What the L2 cache holds when a call is made again.
+        export: The exported file to replay from; empty for the model's own code.
         step: The decode step to replay, besides the prefill.
-        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
-        setpoints: The setpoints to measure everything under.
-        name: The name of the profile in the ids of measurements; by default that of the folder.
         runs: The least number of launches in each measurement; 0 for as many as the precision
             takes.
+        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
+        resume: Whether to keep what an earlier replay has measured.
+        power_log: The file for the card's power over time; None for no file.
+        interval_s: The seconds over which a row of the power log is a mean; None for the card's
+            own samples.
+        html: The HTML page to write; None for no page.
+    """
+
+    folder: Path
+    device: str = "auto"
+    powercap: str = "current"
+    smclock: str = "current"
+    allow_clocks: bool = False
+    cache: Cache = "model"
+    export: str = ""
+    step: int = 1
+    runs: int = 0
+    kernels: Sequence[str] = ()
+    resume: bool = False
+    power_log: Path | None = None
+    interval_s: float | None = None
+    html: Path | None = None
+
+
+@dataclass
+class RankReplay:
+    """The replay of a profile on one GPU: the whole model, or the part of one rank.
+
+    Attributes:
+        options: What to replay, where and how.
+        folder: The folder of the profile, or of the rank.
+        station: The claimed GPU.
+        planner: Plans what to measure.
+        setpoints: The setpoints to measure everything under.
         announce: Called with a line about each measurement.
         ranks: The ranks that replay their parts of the model at the same time.
         missing: By its key, the reason why a call or step has no figures.
@@ -81,16 +114,12 @@ class Replay:
         others: The measurements of an earlier replay that are not part of this one.
     """
 
+    options: ReplayOptions
     folder: Path
     station: Station
     planner: Planner
-    cache: Cache = "model"
-    step: int = 1
-    kernels: Sequence[str] = ()
-    setpoints: Sequence[Setpoint] = (CURRENT,)
-    name: str = ""
-    runs: int = 0
-    announce: Callable[[str], None] = lambda _: None
+    setpoints: Sequence[Setpoint]
+    announce: Callable[[str], None]
     ranks: Ranks = ALONE
     missing: dict[str, str] = field(default_factory=dict)
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
@@ -102,17 +131,10 @@ class Replay:
         return self.folder / RESULTS[self.station.device.emulated]
 
     def run(self) -> ReplayReport:
-        """Plan, measure, account for the energy, and write the report.
-
-        Raises:
-            InputError: The folder is not that of a profile, or the model runs differently now.
-            SetpointError: A power limit cannot be set.
-            DeviceError: The GPU does not respond.
-            OSError: The report cannot be written.
-        """
+        """Plan, measure, account for the energy, and write the report."""
         profile = read_profile(self.folder)
-        steps = profile.steps(self.step)
-        calls = [call for call in read_calls(self.folder) if any(call.steps.get(s) for s in steps)]
+        steps = profile.steps(self.options.step)
+        calls = [call for call in read_calls(self.folder) if any(map(call.steps.get, steps))]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
@@ -121,27 +143,35 @@ class Replay:
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
         run = self._run_info(profile, plan.source)
-        self._keep_others()
+        if self.others:
+            self._keep_others()
         RunFolder(self.results).restart(run, self._all())
-        cache: CacheState = "cold" if self.cache == "cold" else "hot"
-        harness = self.station.harness(cache=cache, min_launches=self.runs)
+        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
         accounts: list[Account] = []
         for setpoint in self.setpoints:
+            group = self.measurements.setdefault(setpoint.label, {})
             with self.station.under(setpoint) as enforced:
-                # Steps come first, because calls alone cannot be accounted for.
-                for item in (*plan.steps, *plan.calls):
-                    self._measure(harness, item, setpoint, enforced)
-                for item in self._spaced(plan, calls, setpoint):
-                    self._measure(harness, item, setpoint, enforced)
-                group = self.measurements.setdefault(setpoint.label, {})
-                for item in spaced_exchanges(plan, calls, steps, group, self.ranks):
+                # Steps come first, because calls alone cannot be accounted for. What is spaced
+                # depends on the figures of both.
+                for item in chain(
+                    plan.steps,
+                    plan.calls,
+                    spaced_calls(plan, calls, group),
+                    spaced_exchanges(plan, calls, steps, group, self.ranks),
+                ):
                     self._measure(harness, item, setpoint, enforced)
                 idle_w = self._idle_w(plan)
-            accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
+            accounts += [
+                account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
+                for step in steps
+                for level in (GRAPH, EAGER, LAYERS)
+                if (whole := group.get(step_key(step, level))) is not None and whole.measured
+            ]
         report = ReplayReport(
             run=run,
             profile=profile,
-            cache=self.cache,
+            cache=self.options.cache,
             accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
@@ -155,34 +185,8 @@ class Replay:
 
         Measurements of fewer launches than are asked for now are made again. All others will be
         moved to a file of their own. A line that a killed replay has not finished is skipped.
-
-        Raises:
-            InputError: The earlier replay was of another profile, or the folder has no profile.
         """
-        self._check_same_work(read_profile(self.folder))
-        labels = {setpoint.label for setpoint in self.setpoints}
-        for found in read_measurements(self.results / MEASUREMENTS_JSONL):
-            same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
-            enough = sum(trial.launches for trial in found.trials) >= self.runs
-            if not same or found.gpu_uuid != self.station.device.uuid:
-                self.others.append(found)
-            elif enough:
-                self.measurements.setdefault(found.cap, {})[key_of(found)] = found
-
-    def _keep_others(self) -> None:
-        """Move what was measured with another cache, limit or card to a file of its own."""
-        if not self.others:
-            return
-        path = self.results / OTHERS_JSONL
-        earlier = path.read_bytes() if is_file(path) else b""
-        lines = b"".join(encode(measurement) + b"\n" for measurement in self.others)
-        write_atomically(path, earlier + lines, durable=True)
-        self.announce(
-            f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
-        )
-
-    def _check_same_work(self, profile: ProfileRecord) -> None:
-        earlier = RunFolder(self.results).options
+        profile, earlier = read_profile(self.folder), RunFolder(self.results).options
         now = {"model": profile.model, "weights": profile.weights, "profile": profile.work}
         for name, value in now.items():
             if (was := earlier.get(name, value)) != value:  # older releases kept no "profile"
@@ -191,6 +195,24 @@ class Replay:
                     f"{self.folder} now ({value}): move them away, or leave out --resume to "
                     "replace them."
                 )
+        labels = {setpoint.label for setpoint in self.setpoints}
+        cache, runs = self.options.cache, self.options.runs
+        for found in read_measurements(self.results / MEASUREMENTS_JSONL):
+            same = found.workload.parameters.get("cache") == cache and found.cap in labels
+            if not same or found.gpu_uuid != self.station.device.uuid:
+                self.others.append(found)
+            elif sum(trial.launches for trial in found.trials) >= runs:
+                self.measurements.setdefault(found.cap, {})[replayed_key(found)] = found
+
+    def _keep_others(self) -> None:
+        """Move what was measured with another cache, limit or card to a file of its own."""
+        path = self.results / OTHERS_JSONL
+        earlier = path.read_bytes() if is_file(path) else b""
+        lines = b"".join(encode(measurement) + b"\n" for measurement in self.others)
+        write_atomically(path, earlier + lines, durable=True)
+        self.announce(
+            f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
+        )
 
     def _all(self) -> tuple[Measurement, ...]:
         return tuple(
@@ -200,9 +222,9 @@ class Replay:
     def _run_info(self, profile: ProfileRecord, source: str) -> RunInfo:
         options = {
             "powercap": ",".join(setpoint.label for setpoint in self.setpoints),
-            "cache": self.cache,
-            "step": str(self.step),
-            "runs": str(self.runs) if self.runs else "as needed",
+            "cache": self.options.cache,
+            "step": str(self.options.step),
+            "runs": str(self.options.runs) if self.options.runs else "as needed",
             "model": profile.model,
             "weights": profile.weights,
             "profile": profile.work,
@@ -213,14 +235,16 @@ class Replay:
         return run_info(self.station.device, new_run_id(), options, git_revision=revision)
 
     def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
+        """Return the calls that the user has chosen, by their ids or those of their kernels."""
+        names = set(self.options.kernels)
         ids = {call.id: {call.id, *(form.kernel for form in call.launches)} for call in calls}
-        for name in self.kernels:
-            if not any(name in group for group in ids.values()):
-                raise InputError(
-                    f"The prefill and decode step {self.step} of {self.folder} have no kernel "
-                    f"{name!r}: give ids from operator_calls.jsonl or unique_kernels_compute.jsonl."
-                )
-        chosen = [call for call in calls if not self.kernels or ids[call.id] & set(self.kernels)]
+        if unknown := sorted(names.difference(*ids.values())):
+            raise InputError(
+                f"The prefill and decode step {self.options.step} of {self.folder} have no kernel "
+                f"{unknown[0]!r}: give ids from operator_calls.jsonl or "
+                "unique_kernels_compute.jsonl."
+            )
+        chosen = [call for call in calls if not names or ids[call.id] & names]
         left_out = {call.id for call in calls} - {call.id for call in chosen}
         self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
         return chosen
@@ -232,12 +256,13 @@ class Replay:
         is_measured = what.key in group
         if all(self.ranks.gathered(is_measured)) if what.together else is_measured:
             return
+        profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
         try:
             found = harness.measure_callable(
                 what.repeater,
                 what.workload,
-                Subject(f"{self.name or self.folder.name}::{name}", what.label, setpoint, enforced),
+                Subject(f"{profile}::{name}", what.label, setpoint, enforced),
                 "replay",
             )
         except RuntimeError as error:  # also the type of CUDA's errors
@@ -249,33 +274,19 @@ class Replay:
                 ) from None
             self.announce(f"{name}: not replayed: {self.missing[name]}")
             return
-        kernel = replace(found.kernel, details=dict(what.details))
-        found = replace(found, kernel=kernel)
+        found = replace(found, kernel=replace(found.kernel, details=dict(what.details)))
         found = found.flagged(*self.station.judge_setpoint())
         if not found.measured:
             self.missing[name] = found.error or "it has no figures"
         group[what.key] = found
         RunFolder(self.results).append(found)
-        self.announce(_figures(name, found, emulated=self.station.device.emulated))
-
-    def _spaced(
-        self, plan: ReplayPlan, calls: Sequence[UniqueCall], setpoint: Setpoint
-    ) -> Iterator[Replayable]:
-        """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
-        measured = self.measurements.get(setpoint.label, {})
-        found = []
-        for call in calls:
-            alone = measured.get(call.id)
-            wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
-            if alone is None or alone.time_ms is None:
-                continue
-            held_back = any(whole is not None and is_held_back(alone, whole) for whole in wholes)
-            if held_back and not call.is_exchange:
-                gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
-                found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
-        spaced = [item for item in found if item is not None]
-        if spaced and plan.gap is not None:
-            yield from (plan.gap, *spaced)
+        if found.time_ms is None or found.raw_energy_mj is None:
+            self.announce(f"{name}: {found.error}")
+            return
+        self.announce(
+            f"{name}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
+            f"{emulated_mark(self.station.device.emulated)}"
+        )
 
     def _idle_w(self, plan: ReplayPlan) -> float:
         """Measure the card's power directly after a load, with its contexts and clocks of then."""
@@ -293,23 +304,8 @@ class Replay:
             end = source.next_edge(1)
         return (end.energy_mj - begin.energy_mj) / (end.time_s - begin.time_s) / 1e3
 
-    def _accounts(
-        self,
-        profile: ProfileRecord,
-        setpoint: Setpoint,
-        steps: Sequence[int],
-        calls: Sequence[UniqueCall],
-        idle_w: float,
-    ) -> Iterator[Account]:
-        measured = self.measurements.get(setpoint.label, {})
-        for step in steps:
-            tokens = profile.tokens(step)
-            for level in (GRAPH, EAGER, LAYERS):
-                whole = measured.get(step_key(step, level))
-                if whole is not None and whole.measured:
-                    yield account_for_step(step, level, whole, calls, measured, idle_w, tokens)
-
     def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
+        """Yield the savings relative to the limit as it was found, or else to the highest."""
         if len(self.setpoints) < 2:
             return
         as_found = [setpoint for setpoint in self.setpoints if setpoint == CURRENT]
@@ -318,11 +314,22 @@ class Replay:
             yield from savings(step, calls, self.measurements, reference.label)
 
 
-def _figures(name: str, found: Measurement, *, emulated: bool) -> str:
-    if found.time_ms is None or found.raw_energy_mj is None:
-        return f"{name}: {found.error}"
-    figures = f"{found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
-    return f"{name}: {figures}{emulated_mark(emulated)}"
+def spaced_calls(
+    plan: ReplayPlan, calls: Sequence[UniqueCall], measured: Mapping[str, Measurement]
+) -> Iterator[Replayable]:
+    """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
+    found = []
+    for call in calls:
+        alone = measured.get(call.id)
+        if call.is_exchange or alone is None or alone.time_ms is None:
+            continue
+        wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
+        if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
+            gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
+            found.append(plan.spaced(call, gaps, spaced_key(call.id)))
+    spaced = [item for item in found if item is not None]
+    if spaced and plan.gap is not None:
+        yield from (plan.gap, *spaced)
 
 
 def spaced_exchanges(
@@ -334,12 +341,7 @@ def spaced_exchanges(
 ) -> Iterator[Replayable]:
     """Yield what `links_w` needs: the most frequent exchange of each step with gaps, and a gap.
 
-    Args:
-        plan: The plan of the replay.
-        calls: The unique calls of the model.
-        steps: The steps that are replayed.
-        measured: The measurements by their keys, to which the caller adds what is yielded.
-        ranks: The ranks that share the model; all take the same number of gaps.
+    All ranks take the same number of gaps.
     """
     for step in steps:
         exchanges = [call for call in calls if call.is_exchange and call.steps.get(step)]
@@ -351,7 +353,7 @@ def spaced_exchanges(
             gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
             spaced = None
             if all(gaps):
-                spaced = plan.spaced(commonest.id, max(gaps), links_key(step, level))
+                spaced = plan.spaced(commonest, max(gaps), links_key(step, level))
             if spaced is not None:
                 yield from (plan.gap, spaced)
 

@@ -3,73 +3,70 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
-from typing import Any, Self
+from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.kernels import AnyKernel
-from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.record import Metric, RunInfo
 from pytest_gpuenergy.search.analysis.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
+from pytest_gpuenergy.search.running.confirmation import Confirmation, by_cost
 from pytest_gpuenergy.search.running.evaluators import BaselineScales, Evaluator
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
-from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
-from pytest_gpuenergy.search.running.search_state import (
-    SearchIdentity,
+from pytest_gpuenergy.search.running.kernel_folder import (
+    BASELINE,
+    SPEC_JSON,
+    Control,
+    KernelFolder,
     SearchState,
-    identity_of_spec,
 )
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
+from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
-from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain, limit_of
-from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
+from pytest_gpuenergy.search.validation.result import Result, SearchNode, VariantGain, power_cutoff
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
 _AHEAD = 2
 """Number of states that are compiled ahead while one is evaluated."""
 
 _Listed = tuple[AnyKernel | None, Mapping[str, str]]
+"""The kernel of a state, or None if there can be none, and its compiler listings, if any."""
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """The options of a search.
+class KernelSearchSettings:
+    """The settings of searches.
 
     Attributes:
+        outdir: the folder of all searches.
         budget: the number of variants to evaluate, including those of earlier runs.
         gpus: the GPUs, as ``--gpus`` takes them.
         powercap: the power limit, as ``--powercap`` takes it.
         smclock: the clock, as ``--smclock`` takes it.
+        objective: the metric to minimize.
+        seed: the seed of the searches.
+        parameters: the parameters of the strategy.
+        resume: whether to continue existing searches.
     """
 
+    outdir: Path
     budget: int
     gpus: str
     powercap: str
-    smclock: str = "current"
-
-
-def identity_of(bench: Bench, strategy: Mapping[str, float]) -> SearchIdentity:
-    """Return what a search on this bench must have in common with one that it continues."""
-    device = bench.device
-    enforced = enforced_setpoint(device)
-    return SearchIdentity(
-        spec=identity_of_spec(bench.spec),
-        gpu=device.name,
-        emulated=device.emulated,
-        power_limit_w=enforced.power_limit_w,
-        sm_clock_mhz=enforced.sm_clock_mhz,
-        objective=bench.objective,
-        seed=bench.seed,
-        strategy=dict(strategy),
-    )
+    smclock: str
+    objective: Metric
+    seed: int
+    parameters: SearchParameters
+    resume: bool = False
 
 
 @dataclass
@@ -77,7 +74,6 @@ class _Trial:
     """A move whose resulting state is being evaluated.
 
     Attributes:
-        next_move: the move that the explorer has chosen.
         result: the result, once it is on disk.
         pending: the evaluation; None if an earlier run has written the result.
     """
@@ -92,7 +88,7 @@ class _Trial:
 
 
 @dataclass
-class Search:
+class KernelSearch:
     """A search in one folder. States whose results are on disk are not evaluated again.
 
     As many variants are evaluated at the same time as there are GPUs. Each result is written when
@@ -103,45 +99,41 @@ class Search:
         evaluator: evaluates states.
         folder: the folder of the kernel.
         explorer: chooses the states.
-        options: the options of the search.
+        settings: the settings of the search.
         run_info: the identity of this run.
         tell: called with lines of progress.
         stop: set by the caller to end the search early.
-        state: the state of the search, as it is stored.
         llm: the moves of a language model, which are among the explorer's; None without one.
+        state: the state of the search, as it is stored.
     """
 
     evaluator: Evaluator
     folder: KernelFolder
     explorer: GraphExplorer
-    options: SearchOptions
+    settings: KernelSearchSettings
     run_info: RunInfo
     tell: Callable[[str], None]
     stop: Event
-    state: SearchState = field(init=False)
     llm: LlmMoves | None = None
+    state: SearchState = field(init=False)
 
     def __post_init__(self) -> None:
         earlier = self.folder.earlier
         width = earlier.width if earlier and earlier.nodes else len(self.evaluator.gpus)
-        identity = identity_of(self.bench, self.explorer.settings)
-        self.state = SearchState(identity=identity, width=width)
+        self.state = SearchState(identity=self.folder.identity, width=width)
         self._states: dict[str, State] = {}
         self._scales = BaselineScales(self.evaluator, self.folder)
-        self._confirmation = Confirmation(
-            self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
-        )
-        self._listings = Listings(self.bench)
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="listings")
+        self._listings: dict[str, Future[_Listed]] = {}
         self._background = ThreadPoolExecutor(1, thread_name_prefix="precompute")
         self._precomputing: list[Future[None]] = []
-        note = not_understood(self.bench.spec)
-        self._notes = [note] if note else []
+        self._note = not_understood(self.bench.spec)
         self._times = Times()
         self._timed = self._times.timed
         self._proposed = 0
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SearchBench:
         """The bench of this process."""
         return self.evaluator.bench
 
@@ -154,10 +146,13 @@ class Search:
             OutputError: a result cannot be written.
             KeyboardInterrupt: ``stop`` was set; everything evaluated so far is on disk.
         """
-        self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
-        with self._listings, self._background:
-            self._evaluate_baseline()
-            self._explore()
+        self.folder.event("began", id=self.run_info.run_id, builds=self.settings.budget)
+        with self._background:
+            try:
+                self._evaluate_baseline()
+                self._explore()
+            finally:
+                self._compiler.shutdown(wait=False, cancel_futures=True)
         if self.stop.is_set():
             raise self._stopped()
         self._confirm()
@@ -169,8 +164,8 @@ class Search:
         earlier = self.folder.earlier_result(BASELINE)
         if earlier is None:
             self.tell(f"{spec.name}: evaluating the baseline")
-            if self._notes:
-                self.tell(f"{spec.name}: {self._notes[0]}")
+            if self._note:
+                self.tell(f"{spec.name}: {self._note}")
         with self._timed("evaluate"):
             result = self._scales.measure(earlier)
         if result.cost is None:
@@ -200,16 +195,28 @@ class Search:
                 trials.append(trial)
             if not trials:
                 return
-            result = self._first_result(trials)
+            self._keep_results(trials)
+            while trials[0].result is None:
+                pending = [trial.pending for trial in trials if trial.pending and not trial.result]
+                with self._timed("evaluate"):
+                    wait(pending, return_when=FIRST_COMPLETED)
+                self._keep_results(trials)
             trial = trials.popleft()
+            assert trial.result is not None
             if trial.pending is not None:
-                number = f"{self.state.builds + 1}/{self.options.budget}"
-                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.next_move, result)}")
-            self._add(trial.state, result, trial.next_move)
+                number = f"{self.state.builds + 1}/{self.settings.budget}"
+                application, result = trial.next_move.application, trial.result
+                figure = f"{result.outcome}: {result.message}"
+                if result.cost is not None:
+                    unit = f"{result.objective.unit}{emulated_mark(result.emulated)}"
+                    figure = f"{result.cost:.4g} {unit}"
+                what = f"{application.move} {application.what}: {figure}"
+                self.tell(f"{self.bench.spec.name} {number}: {what}")
+            self._add(trial.state, trial.result, trial.next_move)
 
     def _next(self, running: int) -> _Trial | None:
         """Begin the next variant; return None if there is none, for now or for good."""
-        if self.state.builds + running >= self.options.budget:
+        if self.state.builds + running >= self.settings.budget:
             return None
         with self._timed("propose"):
             wait(self._precomputing)
@@ -223,29 +230,23 @@ class Search:
         if earlier is None:
             with self._timed("propose"):
                 ahead = self.explorer.foreseen(_AHEAD)
-            self._listings.begin(state)
+            self._listings[state.id] = self._compiler.submit(self._listed, state)
             limit = None
             if not self.bench.device.emulated:  # whose evaluation needs this processor
                 job = self._background.submit(self.explorer.precompute, state)
                 self._precomputing.append(job)
-                limit = limit_of(self.state.nodes, self.bench.objective)
+                limit = power_cutoff(self.state.nodes, self.bench.objective)
             with self._timed("evaluate"):
                 pending = self.evaluator.start(self._proposed, state, ahead, limit)
         self._proposed += 1
         return _Trial(next_move, earlier, pending)
 
-    def _first_result(self, trials: Sequence[_Trial]) -> Result:
-        """Wait for the first trial, and write the results that arrive meanwhile."""
-        while True:
-            for trial in trials:
-                if trial.pending is not None and trial.result is None and trial.pending.done():
-                    trial.result = self._scales.scaled(trial.pending.result())
-                    self._keep(trial.state.id, trial.state, trial.result, trial.next_move)
-            if (found := trials[0].result) is not None:
-                return found
-            pending = [trial.pending for trial in trials if trial.pending and trial.result is None]
-            with self._timed("evaluate"):
-                wait(pending, return_when=FIRST_COMPLETED)
+    def _keep_results(self, trials: Iterable[_Trial]) -> None:
+        """Write the results that have arrived."""
+        for trial in trials:
+            if trial.pending is not None and trial.result is None and trial.pending.done():
+                trial.result = self._scales.scaled(trial.pending.result())
+                self._keep(trial.state.id, trial.state, trial.result, trial.next_move)
 
     def _keep(self, place: str, state: State, result: Result, next_move: NextMove | None) -> None:
         """Write what was evaluated into the folder of its state."""
@@ -255,19 +256,29 @@ class Search:
             state=state,
             objective=self.bench.objective,
             seed=self.bench.seed,
-            gpus=self.options.gpus,
+            gpus=self.settings.gpus,
             place=self.evaluator.gpus.index(result.gpu),
-            powercap=self.options.powercap,
-            smclock=self.options.smclock,
+            powercap=self.settings.powercap,
+            smclock=self.settings.smclock,
             **_origin(next_move),
         )
         with self._timed("listings"):
-            kernel, listings = self._listings.of(state)
+            pending = self._listings.pop(state.id, None)
+            kernel, listings = self._listed(state) if pending is None else pending.result()
         diff = "" if next_move is None else candidate_diff(next_move.parent, state)
         run = replace(self.run_info, gpu_uuid=result.gpu)
         with self._timed("write"):
             self.folder.keep(place, control, run, kernel, listings, result, diff)
         self._times.add(result)
+
+    def _listed(self, state: State) -> _Listed:
+        """Return the kernel of a state with the first set of sizes, and its listings."""
+        kernel: AnyKernel | None = None
+        listings: Mapping[str, str] = {}
+        with suppress(KernelFault):  # the result reports the fault
+            kernel = kernel_of(self.bench.spec, state, self.bench.spec.sizes[0])
+            listings = self.bench.device.listings(kernel)
+        return kernel, listings
 
     def _add(self, state: State, result: Result, next_move: NextMove | None) -> None:
         """Add a result to the search's state, on disk and for the explorer."""
@@ -281,10 +292,7 @@ class Search:
         self._states[state.id] = state
         nodes = (*self.state.nodes, node)
         self.state = replace(
-            self.state,
-            builds=len(nodes) - 1,
-            nodes=nodes,
-            incumbent=by_cost(nodes)[0].id,
+            self.state, builds=len(nodes) - 1, nodes=nodes, incumbent=by_cost(nodes)[0].id
         )
         self.folder.event("variant" if next_move else BASELINE, **_fields(node))
         if self.llm is not None:
@@ -298,8 +306,11 @@ class Search:
     def _confirm(self) -> None:
         """Compare the best variants with the baseline, until one is better."""
         baseline, gains = self.bench.spec.baseline.id, list[VariantGain]()
+        confirmation = Confirmation(
+            self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
+        )
         with self._timed("confirm"):
-            for gain in self._confirmation.gains(self.state.nodes):
+            for gain in confirmation.gains(self.state.nodes):
                 if gain is None:
                     raise self._stopped()
                 gains.append(replace(gain, turns=()))
@@ -315,11 +326,9 @@ class Search:
         with self._timed("write"):
             self.state = replace(self.state, graph=self.explorer.graph())
             self.folder.write_state(self.state)
-        lines = [
-            *self._notes,
-            *(() if self.llm is None else self.llm.lines()),
-            *self._times.lines(),
-        ]
+        notes = [self._note] if self._note else []
+        proposals = () if self.llm is None else self.llm.lines()
+        lines = [*notes, *proposals, *self._times.lines()]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
     def _stopped(self) -> KeyboardInterrupt:
@@ -338,50 +347,3 @@ def _origin(next_move: NextMove | None) -> dict[str, Any]:
 
 def _fields(record: SearchNode | VariantGain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
-
-
-def _progress(next_move: NextMove, result: Result) -> str:
-    """Return the line of progress about an evaluated state."""
-    what = f"{next_move.application.move} {next_move.application.what}"
-    if result.cost is None:
-        return f"{what}: {result.outcome}: {result.message}"
-    metric = result.objective
-    return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"
-
-
-class Listings:
-    """Makes compiler listings (`Device.listings`) of states while these are evaluated.
-
-    The states' kernels have the first set of sizes. A context manager, which ends the thread.
-
-    Args:
-        bench: the bench of the search.
-    """
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._pending: dict[str, Future[_Listed]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="listings")
-
-    def begin(self, state: State) -> None:
-        """Start to make the listings of a state in the background."""
-        self._pending[state.id] = self._thread.submit(self._make, state)
-
-    def of(self, state: State) -> _Listed:
-        """Return the kernel of a state, or None if there can be none, and its listings, if any."""
-        pending = self._pending.pop(state.id, None)
-        return self._make(state) if pending is None else pending.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _make(self, state: State) -> _Listed:
-        kernel: AnyKernel | None = None
-        listings: Mapping[str, str] = {}
-        with suppress(KernelFault):  # the result reports the fault
-            kernel = kernel_of(self._bench.spec, state, self._bench.spec.sizes[0])
-            listings = self._bench.device.listings(kernel)
-        return kernel, listings

@@ -34,7 +34,7 @@ class Result(Struct, frozen=True, kw_only=True):
             card yet. It decides whether the power is measured.
         power_w: the mean power while the kernel ran, if the objective needs it.
         assumed_power_w: the power that is assumed if it was not measured because the variant is too
-            slow to be the best, see `Limit`.
+            slow to be the best, see `PowerCutoff`.
         energy_mj: the energy of one launch, if its power was measured.
         cap_binding: whether the power limit slowed the card meanwhile; None if that was not
             measured.
@@ -181,7 +181,7 @@ class VariantGain(Struct, frozen=True, kw_only=True):
     turns: tuple[TurnFigures, ...] = ()
 
 
-class Limit(Struct, frozen=True):
+class PowerCutoff(Struct, frozen=True):
     """The time beyond which the power of a variant is not measured, because it cannot be the best.
 
     Attributes:
@@ -194,7 +194,7 @@ class Limit(Struct, frozen=True):
     power_w: float
 
 
-def limit_of(nodes: Sequence[SearchNode], objective: Metric) -> Limit | None:
+def power_cutoff(nodes: Sequence[SearchNode], objective: Metric) -> PowerCutoff | None:
     """Return the limit that the best of the evaluated states sets.
 
     A variant beyond the limit would not be better even if it drew only `_LEAST_POWER_SHARE` of the
@@ -220,4 +220,4 @@ def limit_of(nodes: Sequence[SearchNode], objective: Metric) -> Limit | None:
     best = min(cost for cost, _ in correct)
     powers_w = [power_w for _, power_w in correct]
     longest_ms = (best / (_LEAST_POWER_SHARE * min(powers_w))) ** (1 / exponent)
-    return Limit(longest_ms, median(powers_w))
+    return PowerCutoff(longest_ms, median(powers_w))

@@ -8,7 +8,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_gpuenergy.engine import LARGEST_SEED, SEEDS, Drawing, KeptCases
+from pytest_gpuenergy.engine import MAX_SEED, SEEDS, Drawing, KeptCases
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.reference import KnownOutputs
 from pytest_gpuenergy.search.spec.spec_checks import check_with
@@ -55,12 +55,12 @@ class Hidden:
             if self._seed is not None:
                 source = random.Random(f"{self._seed} {purpose}")  # noqa: S311 -- to be repeated
             self._seeds[purpose] = tuple(
-                source.randrange(len(SEEDS), LARGEST_SEED) for _ in range(_SEEDS_EACH)
+                source.randrange(len(SEEDS), MAX_SEED) for _ in range(_SEEDS_EACH)
             )
         return self._seeds[purpose]
 
 
-def has_others(spec: KernelSpec) -> bool:
+def allows_other_sizes(spec: KernelSpec) -> bool:
     """Return whether a spec allows sizes between the listed ones, and there can be any."""
     if not spec.other_sizes:
         return False
@@ -68,7 +68,7 @@ def has_others(spec: KernelSpec) -> bool:
     return any(max(some) - min(some) > math.gcd(*some) for some in values)
 
 
-def other_sizes(
+def draw_other_sizes(
     spec: KernelSpec, draw: random.Random, is_right: Callable[[Sizes], bool]
 ) -> Sizes | None:
     """Draw a set of sizes that the spec does not list; None if the baseline is correct on none.
@@ -78,16 +78,22 @@ def other_sizes(
         draw: the source of randomness.
         is_right: returns whether the baseline is correct with a set of sizes.
     """
-    if not has_others(spec):
+    if not allows_other_sizes(spec):
         return None
     for _ in range(_DRAWN):
-        found = between(spec.sizes, draw)
-        if found not in spec.sizes and _fits(spec, found) and is_right(found):
+        found = draw_between(spec.sizes, draw)
+        if found in spec.sizes:
+            continue
+        try:
+            check_with(spec, found)
+        except (FormError, InputError):
+            continue
+        if is_right(found):
             return found
     return None
 
 
-def between(listed: Sequence[Sizes], draw: random.Random) -> Sizes:
+def draw_between(listed: Sequence[Sizes], draw: random.Random) -> Sizes:
     """Return a mean of the listed sets with random weights, which are the same for all names.
 
     Each number is rounded to a multiple of the greatest common divisor of its listed values. A
@@ -98,20 +104,10 @@ def between(listed: Sequence[Sizes], draw: random.Random) -> Sizes:
     first = draw.random() ** 2
     others = [draw.expovariate(1.0) for _ in listed[1:]]
     weights = [first, *((1 - first) * one / math.fsum(others) for one in others)]
-    return {name: _mean([sizes[name] for sizes in listed], weights) for name in listed[0]}
-
-
-def _mean(values: Sequence[int], weights: Sequence[float]) -> int:
-    divisor = math.gcd(*values)
-    steps = math.fsum(
-        value // divisor * weight for value, weight in zip(values, weights, strict=True)
-    )
-    return divisor * min(max(round(steps), min(values) // divisor), max(values) // divisor)
-
-
-def _fits(spec: KernelSpec, sizes: Sizes) -> bool:
-    try:
-        check_with(spec, sizes)
-    except (FormError, InputError):
-        return False
-    return True
+    found: dict[str, int] = {}
+    for name in listed[0]:
+        divisor = math.gcd(*(sizes[name] for sizes in listed))
+        steps = [sizes[name] // divisor for sizes in listed]
+        mean = math.fsum(step * weight for step, weight in zip(steps, weights, strict=True))
+        found[name] = divisor * min(max(round(mean), min(steps)), max(steps))
+    return found

@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
+from typing import Any
 
-from pytest_gpuenergy.devices import Device, Repeater
-from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, Reading, check_responds
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, check_responds
 from pytest_gpuenergy.engine import (
     DURATION_S,
     QUICK,
@@ -33,9 +34,14 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.reference import BaselineOutputs
 from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, floor_ms, name_of, workload_of
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.hidden import Hidden, Sizes, has_others, other_sizes
-from pytest_gpuenergy.search.trust.result import Limit, Result
-from pytest_gpuenergy.search.trust.variant_refusals import (
+from pytest_gpuenergy.search.validation.hidden_inputs import (
+    Hidden,
+    Sizes,
+    allows_other_sizes,
+    draw_other_sizes,
+)
+from pytest_gpuenergy.search.validation.result import PowerCutoff, Result
+from pytest_gpuenergy.search.validation.variant_refusals import (
     check_fits,
     check_plausible,
     check_text,
@@ -46,7 +52,7 @@ from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 
 
 @dataclass(frozen=True)
-class Bench:
+class SearchBench:
     """Evaluates the states of a spec on one device.
 
     Attributes:
@@ -69,7 +75,7 @@ class Bench:
                 for sizes in self.spec.sizes:
                     self.device.prepare_job(self.job(state, sizes))
 
-    def evaluate(self, state: State, limit: Limit | None = None) -> Result:
+    def evaluate(self, state: State, limit: PowerCutoff | None = None) -> Result:
         """Evaluate a state; one that is wrong or fails has a result without figures.
 
         On an emulated GPU this takes place on a card of its own, so that figures do not depend on
@@ -84,7 +90,7 @@ class Bench:
             InputError: the reference cannot be computed.
         """
         with self.device.twin() as device:
-            return _Evaluation(self, device, state).run(limit)
+            return _StateEvaluation(self, device, state).run(limit)
 
     def verify_afresh(self, state: State) -> str:
         """Verify a state once more, on inputs on which no variant was verified.
@@ -97,7 +103,7 @@ class Bench:
             InputError: the reference cannot be computed.
         """
         with self.device.twin() as device:
-            return _Evaluation(self, device, state, purpose=f"again {state.id} ").fault()
+            return _StateEvaluation(self, device, state, purpose=f"again {state.id} ").fault()
 
     def why_unproven(self, state: State) -> str:
         """Return the reason why the device's figures cannot prove a gain, as a sentence.
@@ -110,7 +116,7 @@ class Bench:
         """
         if not self.device.emulated:
             return ""
-        seed, *_ = self.hidden_seeds("time")
+        seed, *_ = self.hidden.seeds("time")
         sizes = self.spec.sizes[0]
         with self.device.twin() as device:
             workload = self.workload(sizes, device)
@@ -126,25 +132,21 @@ class Bench:
 
     @cached_property
     def hidden(self) -> Hidden:
-        """The seeds of inputs, and all else that no kernel can know."""
-        return Hidden(self.seed if self.device.emulated else None)
+        """The seeds of inputs, and all else that no kernel can know.
 
-    def hidden_seeds(self, purpose: str) -> tuple[int, ...]:
-        """Return seeds of inputs that no kernel can know; they stay the same for this bench.
-
-        They are drawn when they are first needed; on an emulated GPU, from the search's seed.
+        On an emulated GPU, the seeds are drawn from that of the search.
         """
-        return self.hidden.seeds(purpose)
+        return Hidden(self.seed if self.device.emulated else None)
 
     @cached_property
     def other_sizes(self) -> Sizes | None:
-        """A set of sizes that the spec does not list, see `trust.hidden.other_sizes`."""
-        draw = random.Random(self.hidden_seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
+        """A set of sizes that the spec does not list, see `draw_other_sizes`."""
+        draw = random.Random(self.hidden.seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
         with self.device.twin() as device:
-            baseline = _Evaluation(self, device, self.spec.baseline)
-            if not has_others(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
+            baseline = _StateEvaluation(self, device, self.spec.baseline)
+            if not allows_other_sizes(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
                 return None
-            return other_sizes(self.spec, draw, baseline.is_right)
+            return draw_other_sizes(self.spec, draw, baseline.is_right)
 
     def job(self, state: State, sizes: Sizes) -> Job:
         """Return what is compiled for a state with one set of sizes."""
@@ -169,9 +171,6 @@ class _Case:
 
     Attributes:
         step: the name of its verification among the steps.
-        kernel: the kernel of the state.
-        workload: the workload on which it is verified.
-        seeds: the seeds of its inputs.
     """
 
     step: str
@@ -180,44 +179,19 @@ class _Case:
     seeds: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _Figures:
-    """The figures of a state; see `Result`."""
-
-    time_ms: float | None = None
-    burst_time_ms: float | None = None
-    power_w: float | None = None
-    assumed_power_w: float | None = None
-    energy_mj: float | None = None
-    cap_binding: bool | None = None
-
-    @classmethod
-    def of(cls, burst_ms: float, reading: Reading) -> _Figures:
-        """Return the figures of one window, in which the power limit may slow the card."""
-        return cls(
-            time_ms=reading.time_ms.value,
-            burst_time_ms=burst_ms,
-            power_w=reading.power_w,
-            energy_mj=reading.energy_mj.value,
-            cap_binding=bool(reading.event_reasons & SW_POWER_CAP),
-        )
-
-
 @dataclass
-class _Evaluation:
+class _StateEvaluation:
     """The evaluation of one state.
 
     Attributes:
-        bench: where it takes place.
         device: the device, which is a card of its own if it is emulated.
-        state: the state that is evaluated.
         purpose: distinguishes the hidden seeds of a second verification.
         floor_ms: the least time by the card's peaks.
         steps_s: the wall time of each step so far.
         correctness: the errors by workload so far.
     """
 
-    bench: Bench
+    bench: SearchBench
     device: Device
     state: State
     purpose: str = ""
@@ -225,8 +199,8 @@ class _Evaluation:
     steps_s: dict[str, float] = field(default_factory=dict)
     correctness: dict[str, Correctness] = field(default_factory=dict)
 
-    def run(self, limit: Limit | None) -> Result:
-        figures = _Figures()
+    def run(self, limit: PowerCutoff | None) -> Result:
+        figures: dict[str, Any] = {}
         fault: KernelFault | None = None
         try:
             cases = self._verified("time")
@@ -241,7 +215,7 @@ class _Evaluation:
             emulated=self.device.emulated,
             objective=self.bench.objective,
             gpu=self.device.uuid,
-            **vars(figures),
+            **figures,
             floor_ms=self.floor_ms,
             message=None if fault is None else str(fault),
             correctness=self.correctness,
@@ -309,57 +283,50 @@ class _Evaluation:
             check_variables(variable_bytes, self.device.variable_bytes(baseline))
         workload = self.bench.workload(sizes, self.device)
         check_fits(workload)
-        seeds = self.bench.hidden_seeds(f"{self.purpose}{workload.name}")
+        seeds = self.bench.hidden.seeds(f"{self.purpose}{workload.name}")
         return _Case(step, kernel, workload, seeds)
 
     def _prepare(self, cases: Sequence[_Case], purposes: Sequence[str] = ()) -> None:
         """Start a new worker process for the state.
 
-        A baseline that is the reference runs before that on all inputs, because it must not share a
-        process with the state.
+        A baseline that is the reference runs before that on all inputs for which its outputs are
+        missing, because it must not share a process with the state.
         """
-        drawings = [
-            (case.workload, drawing)
-            for case in cases
-            for drawing in drawings_of(case.seeds, case.workload)
-        ]
-        for purpose in purposes:
-            seed, *_ = self.bench.hidden_seeds(purpose)
-            drawings.append((cases[0].workload, Drawing(seed)))
-        modules = cases[0].kernel.modules
+        hidden, modules = self.bench.hidden, cases[0].kernel.modules
         if not self.bench.spec.reference:
+            drawings = [
+                (case.workload, drawing)
+                for case in cases
+                for drawing in drawings_of(case.seeds, case.workload)
+            ]
+            drawings += [
+                (cases[0].workload, Drawing(hidden.seeds(purpose)[0])) for purpose in purposes
+            ]
             with self._timed("reference"):
-                self._run_baseline(drawings, modules)
+                missing = [
+                    (workload, drawing)
+                    for workload, drawing in drawings
+                    if (workload.name, drawing) not in hidden.ready
+                ]
+                if missing:
+                    self.device.renew(modules)
+                try:
+                    for workload, drawing in missing:
+                        hidden.cases.case_of(workload, drawing, self.device.arrays)
+                        hidden.ready.add((workload.name, drawing))
+                except KernelFault as fault:
+                    if self.state.id == self.bench.spec.baseline.id:
+                        raise
+                    raise DeviceError(
+                        f"The baseline of {self.bench.spec.name}, which is the reference, was "
+                        f"correct and fails now: {fault}"
+                    ) from None
         with self._timed("start"):
             self.device.renew(modules)
 
-    def _run_baseline(
-        self, drawings: Sequence[tuple[SpecWorkload, Drawing]], modules: Sequence[str]
-    ) -> None:
-        """Compute the outputs of the baseline for all drawings for which they are missing."""
-        ready = self.bench.hidden.ready
-        missing = [
-            (workload, drawing)
-            for workload, drawing in drawings
-            if (workload.name, drawing) not in ready
-        ]
-        if missing:
-            self.device.renew(modules)
-        try:
-            for workload, drawing in missing:
-                self.bench.hidden.cases.case_of(workload, drawing, self.device.arrays)
-                ready.add((workload.name, drawing))
-        except KernelFault as fault:
-            if self.state.id == self.bench.spec.baseline.id:
-                raise
-            raise DeviceError(
-                f"The baseline of {self.bench.spec.name}, which is the reference, was correct and "
-                f"fails now: {fault}"
-            ) from None
-
     def _verify(self, case: _Case, *, measured: bool = False) -> None:
         with self._timed(f"verify {case.step}"):
-            found = verify_on_device(
+            self.correctness[case.workload.name] = verify_on_device(
                 self.device,
                 case.kernel,
                 case.workload,
@@ -368,38 +335,43 @@ class _Evaluation:
                 measured=measured,
                 near_literals=bool(self.bench.spec.reference),  # else the baseline has run already
             )
-        self.correctness[case.workload.name] = found
 
-    def _figures(self, case: _Case, limit: Limit | None) -> _Figures:
-        """Measure a case while it runs back to back, and verify it once more."""
-        self.floor_ms = floor_ms(case.workload, peaks_of(self.device.name))
-        seed, *_ = self.bench.hidden_seeds("time")
+    def _figures(self, case: _Case, limit: PowerCutoff | None) -> dict[str, Any]:
+        """Measure a case while it runs back to back, and verify it once more.
+
+        Returns:
+            The figures, by the names that they have in `Result`.
+        """
+        device, cases = self.device, self.bench.hidden.cases
+        self.floor_ms = floor_ms(case.workload, peaks_of(device.name))
+        seed, *_ = self.bench.hidden.seeds("time")
         job = Job.of(case.kernel, case.workload, seed=seed, timeout_s=TIMEOUT_S)
         with ExitStack() as stack:
             with self._timed("load"):
-                arenas = stack.enter_context(arenas_for(case.workload, seed, self.device.arrays))
-                check = check_of(self.device, case.workload, arenas, seed, self.bench.hidden.cases)
-                repeater = stack.enter_context(self.device.repeat(job, arenas))
-            with self._timed("time"):
-                burst_ms = self._burst_ms(repeater)
-            check_plausible(burst_ms, self.floor_ms, self.device.name)
-            figures = _Figures(burst_ms, burst_ms)
+                arenas = stack.enter_context(arenas_for(case.workload, seed, device.arrays))
+                check = check_of(device, case.workload, arenas, seed, cases)
+                repeater = stack.enter_context(device.repeat(job, arenas))
+            with self._timed("time"):  # in the first moments, when no limit slows the card yet
+                repeater.start()
+                device.clock.sleep_s(DURATION_S)
+                burst_ms = median_time_ms(repeater.stop())
+            check_plausible(burst_ms, self.floor_ms, device.name)
+            figures: dict[str, Any] = {"time_ms": burst_ms, "burst_time_ms": burst_ms}
             if self.bench.objective != Metric.TIME:
                 if limit is not None and burst_ms > limit.time_ms:
-                    figures = _Figures(burst_ms, burst_ms, assumed_power_w=limit.power_w)
+                    figures["assumed_power_w"] = limit.power_w
                 else:
                     with self._timed("power"):
-                        reading = EnergyMeter(self.device, QUICK).measure(repeater)
-                    figures = _Figures.of(burst_ms, reading)
+                        reading = EnergyMeter(device, QUICK).measure(repeater)
+                    figures |= {
+                        "time_ms": reading.time_ms.value,
+                        "power_w": reading.power_w,
+                        "energy_mj": reading.energy_mj.value,
+                        "cap_binding": bool(reading.event_reasons & SW_POWER_CAP),
+                    }
             with self._timed("verify again"):
                 check_again(repeater, check)
         return figures
-
-    def _burst_ms(self, repeater: Repeater) -> float:
-        """Return the time of a launch in the first moments, when no limit slows the card yet."""
-        repeater.start()
-        self.device.clock.sleep_s(DURATION_S)
-        return median_time_ms(repeater.stop())
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
