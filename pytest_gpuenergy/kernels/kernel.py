@@ -75,12 +75,8 @@ class Launch:
         object.__setattr__(self, "arguments", tuple(self.arguments))
         object.__setattr__(self, "shared_bytes", whole(self.shared_bytes))
         for what in ("grid", "block"):
-            dims = whole_sizes(getattr(self, what))
+            dims = checked_dims(f"The {what} of {self.entry!r}", getattr(self, what))
             object.__setattr__(self, what, dims)
-            if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
-                raise InputError(
-                    f"The {what} of {self.entry!r} must be three positive integers, not {dims!r}."
-                )
         if type(self.shared_bytes) is not int or self.shared_bytes < 0:
             raise InputError(
                 f"The dynamic shared memory of {self.entry!r} must be a number of bytes, "
@@ -96,6 +92,19 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def checked_dims(what: str, sizes: object) -> Dim3:
+    """Return three sizes as integers of Python.
+
+    Raises:
+        InputError: they are not three positive integers; the message begins with ``what``.
+    """
+    dims = whole_sizes(sizes)
+    if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
+        raise InputError(f"{what} must be three positive integers, not {dims!r}.")
+    x, y, z = dims
+    return x, y, z
 
 
 def is_entry(name: str) -> bool:

@@ -56,9 +56,6 @@ class Tile(TemplateParameters[Conv2d]):
         threads_x: the threads of a block that have neighbouring columns.
         threads_y: the threads of a block that have neighbouring rows.
         threads_z: the threads of a block that have different channels.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     least: ClassVar[Mapping[str, int]] = {
@@ -155,7 +152,6 @@ class Tile(TemplateParameters[Conv2d]):
         return 0
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
-        """Return the choices that made the parameters; each may have an effect on the cost."""
         return {
             **self.numbers,
             "tile": (self.rows, self.columns),

@@ -82,9 +82,6 @@ class HopperTiling(Tiling):
         cluster_m: the blocks of a cluster along M; they copy parts of the same columns of B for
             one another.
         cluster_n: the blocks of a cluster along N; they share rows of A in the same way.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     modes: ClassVar[tuple[Mode, ...]]

@@ -34,9 +34,6 @@ class MmaParameters(Tiling):
     Attributes:
         warp_m: the rows of a tile that a warp computes.
         warp_n: the columns of a tile that a warp computes.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "mma"

@@ -92,9 +92,6 @@ class SimtParameters(Tiling):
         transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
             A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "simt"

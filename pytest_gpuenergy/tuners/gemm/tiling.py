@@ -43,9 +43,6 @@ class Tiling(TemplateParameters[Gemm]):
         blocks: the number of blocks, or of clusters of them, among which all steps are divided
             evenly; 0 stands for one per tile.
         group: the rows of tiles that are computed together.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     modes: ClassVar[tuple[Mode, ...]]

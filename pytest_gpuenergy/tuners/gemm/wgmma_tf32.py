@@ -47,9 +47,6 @@ class WgmmaTf32Parameters(HopperTiling):
     Attributes:
         in_turn: whether consumers begin to multiply one after another, so that one adds its sums
             while another multiplies.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
