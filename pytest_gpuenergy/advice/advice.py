@@ -52,9 +52,9 @@ class Goal:
 
     def at_baseline(self, layers: Sequence[Sequence[Cost]]) -> Solution:
         """Return the best kernels at the baseline; the fastest where a slowdown is limited."""
-        found = fastest(layers) if self.slower_by is not None else self.solve(layers, None)
-        assert found is not None
-        return found
+        solution = fastest(layers) if self.slower_by is not None else self.solve(layers, None)
+        assert solution is not None
+        return solution
 
     def prices(self, cost: Cost) -> Sequence[Cost]:
         """Return what a kernel is judged by against the one chosen, at the sums of the plan."""
@@ -146,16 +146,16 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
     if label is None:
         return None
     base = _setting(field, label, goal, goal.at_baseline(_costs(field.layers(label))))
-    found: list[Setting] = []
+    settings: list[Setting] = []
     too_slow: list[str] = []
     for name in field.complete:
         solution = goal.solve(_costs(field.layers(name)), base.cost)
         if solution is None:
             too_slow.append(name)
         else:
-            found.append(_setting(field, name, goal, solution))
-    best = min(found, key=lambda one: cost_figure(one.cost, goal.metric))
-    tied = _tied(best, found, goal.metric)
+            settings.append(_setting(field, name, goal, solution))
+    best = min(settings, key=lambda one: cost_figure(one.cost, goal.metric))
+    tied = _tied(best, settings, goal.metric)
     rows, best_rows = ([field.row(name) for name in names] for names in (field.complete, tied))
     edges = tuple(
         f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
@@ -170,7 +170,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
         base,
         tied,
         changes(base.candidate, chosen),
-        tuple(found),
+        tuple(settings),
         tuple(too_slow),
         edges,
     )
@@ -244,31 +244,31 @@ def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
         field: the measurements to choose from.
         expected: names of the workloads that were asked for.
     """
-    found = []
+    lines = []
     if field.left_out:
         counts = ", ".join(f"{count} {words}" for words, count in sorted(field.left_out.items()))
-        found.append(f"left out: {counts}")
+        lines.append(f"left out: {counts}")
     if field.shared:
-        found.append(
+        lines.append(
             f"{listed(field.shared)} stands for several workloads, which count as such: give each "
             "a name of its own"
         )
     if len(setpoints := list(field.options)) == 1:
-        found.append(
+        lines.append(
             f"{setpoints[0]} is the only setpoint with clean figures: measure others, too, to have "
             "a choice (--powercap, --smclock)"
         )
     if absent := [name for name in expected if name not in field.workloads]:
-        found.append(f"without a clean measurement, and not in the sums: {listed(absent)}")
+        lines.append(f"without a clean measurement, and not in the sums: {listed(absent)}")
     gaps = [(name, field.missing(name)) for name in field.options]
     if parts := [f"{name} ({listed(lacking)})" for name, lacking in gaps if lacking]:
-        found.append(f"setpoints that lack workloads, and are no choice for all: {listed(parts)}")
+        lines.append(f"setpoints that lack workloads, and are no choice for all: {listed(parts)}")
     if (count := len(field.boards)) > 1:
-        found.append(
+        lines.append(
             f"measured on {count} boards of one model: what boards differ in is part of the "
             "intervals"
         )
-    return found
+    return lines
 
 
 @dataclass(frozen=True)
@@ -332,9 +332,9 @@ def advise_on(
         own = field.only(name)
         wanted = common or baseline
         known = wanted is not None and wanted in own.options
-        found = advise(own, goal, wanted if known else None)
-        assert found is not None  # it was measured somewhere
-        each.append(found)
+        advice = advise(own, goal, wanted if known else None)
+        assert advice is not None  # it was measured somewhere
+        each.append(advice)
     apart = None
     if whole is not None and len(field.workloads) > 1:
         apart = advise_apart(field, goal, whole.baseline)

@@ -238,8 +238,8 @@ def _setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _ends(found: Estimate | None) -> list[float] | None:
-    return None if found is None else [found.low, found.high]
+def _ends(estimate: Estimate | None) -> list[float] | None:
+    return None if estimate is None else [estimate.low, estimate.high]
 
 
 def _changes(changes: Mapping[Metric, PlanChange]) -> dict[str, Any]:

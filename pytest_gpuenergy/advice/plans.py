@@ -104,9 +104,9 @@ class Errors:
         """From the intervals of a measurement; None unless all three metrics have usable ones."""
         known: list[SessionMean] = []
         for metric in (Metric.TIME, Metric.ENERGY, Metric.EDP):
-            if (found := session_mean(row, metric)) is None:
+            if (mean := session_mean(row, metric)) is None:
                 return None
-            known.append(found)
+            known.append(mean)
         own = Moments.of(*(one.relative_error**2 for one in known))
         shared = Moments.of(*(one.session_variance(0.0) for one in known))
         return cls(own, min(one.degrees for one in known), shared)
@@ -156,14 +156,14 @@ class ChosenPlan:
         not chosen. Layers add up, because each is chosen for being low.
         """
         weights = gradient(self.plan, metric)
-        found = [
+        deviations = [
             0.0 if option.errors is None else math.sqrt(option.errors.variance(weights(option)))
             for option in self.plan
         ]
         by_kernels = sum(
-            largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, found, strict=True)
+            largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, deviations, strict=True)
         )
-        return by_kernels + largest_of(self.chosen_from) * math.hypot(*found)
+        return by_kernels + largest_of(self.chosen_from) * math.hypot(*deviations)
 
 
 def plan_sum(candidate: ChosenPlan, metric: Metric) -> Estimate | None:

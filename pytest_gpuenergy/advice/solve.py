@@ -129,15 +129,15 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
     most_priced = total(layers, best).energy + rate * most_time
     states = [_PartialChoice(Cost(0.0, 0.0), ())]
     for number, layer in enumerate(layers):
-        found = []
+        extended = []
         for cost, choice in states:
             for place in _front(layer):
                 time, energy = cost.time + layer[place].time, cost.energy + layer[place].energy
                 price = energy + rate * time + rest_priced[number]
                 if time + rest_time[number] <= most_time and price < most_priced:
-                    found.append(_PartialChoice(Cost(time, energy), (*choice, place)))
+                    extended.append(_PartialChoice(Cost(time, energy), (*choice, place)))
         states = []
-        for state in sorted(found):
+        for state in sorted(extended):
             if not states or state.cost.energy < states[-1].cost.energy:
                 states.append(state)
         if len(states) > MAX_STATES:
@@ -172,23 +172,23 @@ def _rests(values: Sequence[float]) -> list[float]:
 
 def _front(layer: Layer) -> list[int]:
     """Return the places of the Pareto front's options, from fast to frugal."""
-    found: list[int] = []
+    front: list[int] = []
     for place in sorted(range(len(layer)), key=layer.__getitem__):
-        if not found or layer[place].energy < layer[found[-1]].energy:
-            found.append(place)
-    return found
+        if not front or layer[place].energy < layer[front[-1]].energy:
+            front.append(place)
+    return front
 
 
 def _hull(layer: Layer) -> list[int]:
     """Return the places of the lower left convex hull's vertices, from fast to frugal."""
-    found: list[int] = []
+    hull: list[int] = []
     for place in _front(layer):
-        while len(found) > 1 and _slope(layer[found[-2]], layer[found[-1]]) >= _slope(
-            layer[found[-2]], layer[place]
+        while len(hull) > 1 and _slope(layer[hull[-2]], layer[hull[-1]]) >= _slope(
+            layer[hull[-2]], layer[place]
         ):
-            found.pop()
-        found.append(place)
-    return found
+            hull.pop()
+        hull.append(place)
+    return hull
 
 
 def _slope(one: Cost, other: Cost) -> float:

@@ -106,13 +106,13 @@ def choose_cases(
     for option, words in (("case", split_words(cases)), ("network", split_words(networks))):
         for word in dict.fromkeys(words):
             if option == "case" and word != ALL:
-                found = _of_word(files, word)
+                named = _of_word(files, word)
             else:
                 group = network("cases" if option == "case" else word, Path.cwd())
-                found = [file for one in group for file in _of_workload(files, one.name)]
-            if not found:
+                named = [file for one in group for file in _of_workload(files, one.name)]
+            if not named:
                 raise _none(files, word)
-            for file in found:
+            for file in named:
                 chosen.setdefault(replace(file, records=()), set()).update(file.records)
     return [
         replace(file, records=tuple(sorted(records, key=lambda record: record.rank)))
@@ -124,8 +124,8 @@ def _of_word(files: Sequence[RecordFile], word: str) -> list[RecordFile]:
     """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
     from pytest_gpuenergy.workloads import numbered_case
 
-    if found := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
-        return found
+    if matches := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
+        return matches
     name, rank = parse_kernel_id(word, {file.workload.name for file in files})
     if rank is None:
         return []

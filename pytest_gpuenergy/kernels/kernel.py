@@ -318,9 +318,9 @@ def _static_shared_bytes(source: str) -> int | None:
     """
     text = _COMMENTS.sub(" ", source)
     total = 0
-    found = 0
+    declarations = 0
     for declaration in _SHARED.finditer(text):
-        found += 1
+        declarations += 1
         if declaration["extern"]:
             continue
         words = declaration["type"].split()
@@ -333,4 +333,4 @@ def _static_shared_bytes(source: str) -> int | None:
             if not all(words.isascii() and words.isdecimal() for words in dimensions):
                 return None
             total += size * math.prod(map(int, dimensions))
-    return total if found == len(re.findall(r"\b__shared__\b", text)) else None
+    return total if declarations == len(re.findall(r"\b__shared__\b", text)) else None

@@ -71,17 +71,17 @@ def rank_kernels(workload: Workload, card: CardResources) -> list[TemplateParame
         UnavailableError: no template for the workload suits the card.
     """
     kinds = able_templates(workload, card)
-    found = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
-    if not found and isinstance(workload, Conv2d):
+    ranked = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
+    if not ranked and isinstance(workload, Conv2d):
         raise InputError(
             f"{workload.name} has a window of {workload.shape.KH} x {workload.shape.KW}, which "
             "does not fit the registers in which the templates keep it: search TVM's schedules "
             "with --tuner tvm."
         )
-    if not found:
+    if not ranked:
         raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")
-    found.sort(key=lambda parameters: parameters.cycles(workload, card))
-    return found[:_MAX_CONVOLUTION_KERNELS] if isinstance(workload, Conv2d) else found
+    ranked.sort(key=lambda parameters: parameters.cycles(workload, card))
+    return ranked[:_MAX_CONVOLUTION_KERNELS] if isinstance(workload, Conv2d) else ranked
 
 
 _CONVOLUTIONS_AT_ONCE = 16

@@ -279,9 +279,9 @@ class Conv2dKind(WorkloadKind):
         return workload.called(name)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
-        given = dict(parameters)
+        sizes = dict(parameters)
         for key, only in _FIXED.items():
-            if (value := given.pop(key, only)) != only:
+            if (value := sizes.pop(key, only)) != only:
                 raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
-        check_parameter_names(self.name, fields(Conv2dShape), given)
-        return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
+        check_parameter_names(self.name, fields(Conv2dShape), sizes)
+        return Conv2d(name, Conv2dShape(**sizes))  # type: ignore[arg-type]  # it checks them all

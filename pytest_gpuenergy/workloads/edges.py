@@ -410,10 +410,10 @@ def _whole_palette(
     def far(shape: tuple[int, int]) -> tuple[Array, Array]:
         up = generator.integers(0, 2, shape[0])
         values = generator.integers(0, (high - low) // 16, shape, dtype=np.uint64, endpoint=True)
-        found = np.where(
+        shifted = np.where(
             up[:, None], np.uint64(high & _BITS) - values, np.uint64(low & _BITS) + values
         )
-        return found.astype(kind), np.where(up, *ends(shape[0]))
+        return shifted.astype(kind), np.where(up, *ends(shape[0]))
 
     equals = [middle, low, high, middle, *few] if kind.kind != "b" else [low, high]
     nearest = None if kind.kind == "b" else (middle, few[0] or few[1])

@@ -154,8 +154,8 @@ class Gemm(Workload):
     @property
     def signature(self) -> str:
         """``gemm_M_512_N_256_K_640_layout_nn_mode_float32``; how inputs are drawn is no part."""
-        given = {name: value for name, value in self.parameters.items() if name != "distribution"}
-        return "_".join(f"{name}_{value}" for name, value in given.items()).removeprefix("kind_")
+        known = {name: value for name, value in self.parameters.items() if name != "distribution"}
+        return "_".join(f"{name}_{value}" for name, value in known.items()).removeprefix("kind_")
 
     @property
     def flops(self) -> int:
@@ -287,7 +287,7 @@ def search_options_notice(text: str) -> str | None:
 
 def products_in(text: str) -> list[Gemm]:
     """Return the matrix products whose names are in a text such as the id of an item."""
-    found: dict[str, Gemm] = {}
+    products: dict[str, Gemm] = {}
     for match in _NAME.finditer(text):
         m, n, k, layout, rest = match.groups()
         words = [f"M={m} N={n} K={k} layout={layout}"]
@@ -299,8 +299,8 @@ def products_in(text: str) -> list[Gemm]:
             else:
                 words.append(f"distribution={part.replace('sparse', 'sparse:')}")
         with suppress(InputError):  # no product has that name
-            found.update((one.name, one) for one in measured_products(" ".join(words)))
-    return [one for name, one in found.items() if name in text]
+            products.update((one.name, one) for one in measured_products(" ".join(words)))
+    return [one for name, one in products.items() if name in text]
 
 
 def product_name(gemm: Gemm) -> str:
@@ -316,7 +316,7 @@ def product_name(gemm: Gemm) -> str:
 
 
 def _request(text: str) -> GemmRequest:
-    given: dict[str, str] = {}
+    words: dict[str, str] = {}
     for word in text.split():
         match = _WORD.fullmatch(word)
         if match is None:
@@ -325,19 +325,19 @@ def _request(text: str) -> GemmRequest:
                 f"{GRAMMAR!r}, separated by spaces."
             )
         name, value = match.groups()
-        if name in given:
+        if name in words:
             raise _twice(text, name)
-        given[name] = value
-    options = {name: _whole(name, given.pop(name)) for name in _OPTIONS if name in given}
+        words[name] = value
+    options = {name: _whole(name, words.pop(name)) for name in _OPTIONS if name in words}
     sizes: dict[str, int] = {}
-    for names in [name for name in given if set(name) <= set(_SIZES)]:
-        size = _whole(names, given.pop(names))
+    for names in [name for name in words if set(name) <= set(_SIZES)]:
+        size = _whole(names, words.pop(names))
         for name in names:
             if name in sizes:
                 raise _twice(text, name)
             sizes[name] = size
-    leading = {name: _whole(name, given.pop(name)) for name in _LEADING if name in given}
-    if unknown := [name for name in given if name not in _NAMED]:
+    leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
+    if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
             f"and if need be {', '.join((*_LEADING, *_NAMED, *_OPTIONS))}."
@@ -349,9 +349,9 @@ def _request(text: str) -> GemmRequest:
         )
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
-    layouts = [given["layout"]] if "layout" in given else LAYOUTS
+    layouts = [words["layout"]] if "layout" in words else LAYOUTS
     bare = [
-        Gemm("", **sizes, **leading, **{**given, "layout": layout})  # type: ignore[arg-type]
+        Gemm("", **sizes, **leading, **{**words, "layout": layout})  # type: ignore[arg-type]
         for layout in layouts  # it checks them all
     ]
     named = tuple(workload.called(product_name(workload)) for workload in bare)
@@ -417,10 +417,10 @@ class GemmKind(WorkloadKind):
         return request.workload
 
     def format_sizes(self, workload: Workload) -> str:
-        given = {name: value for name, value in workload.parameters.items() if name != "kind"}
-        if given["mode"] == MODES[0]:
-            del given["mode"]
-        return " ".join(f"{name}={value}" for name, value in given.items())
+        words = {name: value for name, value in workload.parameters.items() if name != "kind"}
+        if words["mode"] == MODES[0]:
+            del words["mode"]
+        return " ".join(f"{name}={value}" for name, value in words.items())
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
         if len(sizes) != 3:

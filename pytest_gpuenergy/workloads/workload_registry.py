@@ -175,8 +175,8 @@ def choose_workloads(
     by_name = _by_name(all_networks(root))
     chosen: dict[str, Workload] = {}
     for word in split_words(cases):
-        found = tuple(CASES.values()) if word == ALL else (find_workload(word, root),)
-        chosen.update((workload.name, workload) for workload in found)
+        group = tuple(CASES.values()) if word == ALL else (find_workload(word, root),)
+        chosen.update((workload.name, workload) for workload in group)
     for word in split_words(networks):
         chosen.update((workload.name, workload) for workload in network(word, root))
     for text in shapes:
@@ -293,8 +293,8 @@ def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
     Raises:
         InputError: one is given, for example as an unset variable, and neither names anything.
     """
-    given = (*cases, *networks)
-    if given and not split_words(given):
+    words = (*cases, *networks)
+    if words and not split_words(words):
         raise InputError("--case and --network name nothing: give names, or leave them out.")
 
 

@@ -232,16 +232,16 @@ def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, in
     all_x = {min(along_x, threads) for threads in (*_THREADS_X, math.ceil(along_x / 2))}
     all_y = {min(along_y, threads) for threads in (*_THREADS_Y, math.ceil(along_y / 2))}
     all_z = {min(most_z, threads) for threads in _THREADS_Z}
-    found = [
+    blocks = [
         {"threads_x": x, "threads_y": y, "threads_z": z}
         for x, y, z in itertools.product(*map(sorted, (all_x, all_y, all_z)))
         if x * y * z in _THREADS
     ]
-    if not found:  # a layer with few outputs
+    if not blocks:  # a layer with few outputs
         x, y = min(along_x, max(_THREADS_X)), min(along_y, 8)
         z = min(most_z, max(_THREADS) // (x * y))
-        found.append({"threads_x": x, "threads_y": y, "threads_z": z})
-    return tuple(found)
+        blocks.append({"threads_x": x, "threads_y": y, "threads_z": z})
+    return tuple(blocks)
 
 
 _SCHEDULERS = 4

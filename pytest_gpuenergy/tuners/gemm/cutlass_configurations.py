@@ -271,14 +271,14 @@ def configuration_named(name: str, gemm: Gemm) -> Configuration:
     Raises:
         UnavailableError: the name stands for no configuration that can be built here.
     """
-    found = _classic(name, gemm) or _modern(name, gemm)
-    if found is None:
+    configuration = _classic(name, gemm) or _modern(name, gemm)
+    if configuration is None:
         raise UnavailableError(
             f"{printable(name):.200} cannot be built here for {gemm.name}: it is not the name of a "
             f"kernel of CUTLASS 2.x, or 3.x for sm_90, in mode {gemm.mode} and layout "
             f"{gemm.layout}."
         )
-    return found
+    return configuration
 
 
 def _classic(name: str, gemm: Gemm) -> Cutlass2 | None:

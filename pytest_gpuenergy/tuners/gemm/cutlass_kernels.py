@@ -32,28 +32,28 @@ _PACKAGES = {
 }
 
 
-def find_headers(given: Path | None) -> Headers:
+def find_headers(path: Path | None) -> Headers:
     """Find the headers of CUTLASS.
 
     Args:
-        given: a checkout of CUTLASS, or its folder ``include``. None stands for the package
+        path: a checkout of CUTLASS, or its folder ``include``. None stands for the package
             nvidia-cutlass, or else TVM's package; neither is imported.
 
     Raises:
-        InputError: there are none in the given folder, or they are too old.
+        InputError: there are none in the folder, or they are too old.
         UnavailableError: no package has them.
     """
-    folders = [] if given is None else [given, given / "include"]
-    for package, inside in _PACKAGES.items() if given is None else ():
+    folders = [] if path is None else [path, path / "include"]
+    for package, inside in _PACKAGES.items() if path is None else ():
         spec = find_spec(package)
         locations = (spec and spec.submodule_search_locations) or ()
         folders += [Path(location) / inside for location in locations]
     for folder in folders:
         if is_file(folder / _VERSION_FILE):
             return _headers(folder.resolve())
-    if given is not None:
+    if path is not None:
         raise InputError(
-            f"{given} has no headers of CUTLASS (include/{_VERSION_FILE}): give --cutlass a "
+            f"{path} has no headers of CUTLASS (include/{_VERSION_FILE}): give --cutlass a "
             "checkout of CUTLASS, or its folder include."
         )
     raise UnavailableError(

@@ -181,8 +181,8 @@ class SimtParameters(Tiling):
         larger ones, and 4 to 10 % slower where a thread has 12 columns.
         """
         least, *more = _ALONG
-        found = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
-        return (least, *found[-1:])
+        longer = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
+        return (least, *longer[-1:])
 
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has the instructions; asynchronous copies came with sm_80."""

@@ -116,12 +116,12 @@ def load_database(path: Path) -> Database:
         InputError: a file is missing, damaged, or something else.
     """
     if is_folder(path):
-        found = beside(path / RECORD_FILE)
-        if found is None:
+        records_path = beside(path / RECORD_FILE)
+        if records_path is None:
             raise InputError(
                 f"There is no {RECORD_FILE} in {path}: name a folder that a search has written."
             )
-        path = found
+        path = records_path
     named = workload_path(path)
     stored = None if named is None else beside(named)
     workloads: tuple[str, ...] = ()

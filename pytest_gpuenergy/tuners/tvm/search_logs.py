@@ -153,18 +153,18 @@ def _logged_workload(path: Path, keys: Iterable[str]) -> Workload | None:
     for key in keys:
         with suppress(FormError):  # some keys are hashes
             parts.append(decode(key, list[Any]))
-    found: dict[str, Workload] = {}
+    workloads: dict[str, Workload] = {}
     for operator in OPERATORS.values():
         names = [operator.from_log_name(path.name)]
         for workload in [*names, *(operator.from_log_key(some) for some in parts if some)]:
             if workload is not None:
-                found[workload.signature] = workload
-    if len(found) > 1:
+                workloads[workload.signature] = workload
+    if len(workloads) > 1:
         raise InputError(
             f"The name of {path} and its workload key give different sizes "
-            f"({' and '.join(sorted(found))}): give the right ones with --shape."
+            f"({' and '.join(sorted(workloads))}): give the right ones with --shape."
         )
-    return next(iter(found.values()), None)
+    return next(iter(workloads.values()), None)
 
 
 def _database_search(path: Path, shape: Workload | None) -> LoggedSearch:
@@ -274,18 +274,18 @@ def logs_in(folder: Path) -> list[Path]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}.") from None
-    found = [
+    paths = [
         path
         for path in entries
         if (is_folder(path) and is_database(path))
         or (is_file(path) and plain_name(path).endswith(_LOGS) and path.name[0] != ".")
     ]
-    if not found:
+    if not paths:
         raise InputError(
             f"There are no logs in {folder}: name a folder of files ending in "
             f"{', '.join(_LOGS)}, plain or compressed (.gz, .xz), or of MetaSchedule's databases."
         )
-    return found
+    return paths
 
 
 def plain_name(path: Path) -> str:

@@ -65,12 +65,12 @@ def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> 
             direct._initialize_with_tune_context(context)
 
         def generate_design_space(self, module: Any) -> Any:
-            found = list(direct.generate_design_space(module)) if with_direct else []
+            schedules = list(direct.generate_design_space(module)) if with_direct else []
             for form in forms:
                 schedule = Schedule(module)
                 form(schedule)
-                found.append(schedule)
-            return found
+                schedules.append(schedule)
+            return schedules
 
         def clone(self) -> Any:
             return Spaces()
@@ -207,11 +207,12 @@ class ScheduleSearch:
         The list is empty if the search finds no more.
         """
         with _in_one_sentence():
-            found = self._context.search_strategy.generate_measure_candidates() or ()
+            candidates = self._context.search_strategy.generate_measure_candidates() or ()
             texts = [
-                _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0))) for c in found
+                _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0)))
+                for c in candidates
             ]
-            self._proposed.update(zip(texts, found, strict=True))
+            self._proposed.update(zip(texts, candidates, strict=True))
         return texts
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
