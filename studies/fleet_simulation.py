@@ -133,7 +133,7 @@ def _earlier_run(world: World, folder: Path) -> None:
     node.workerinput = {"gpuenergy_run_id": "20261124T000000-earlier"}
     earlier = RunFolder.create(folder, run_info(node))
     lines = b"".join(encode(measurement_of(one, node)) + b"\n" for one in world.ids)
-    earlier.measurements_path.write_bytes(lines)
+    earlier.path_of("measurement").write_bytes(lines)
 
 
 def _peak_mib() -> float:

@@ -75,15 +75,21 @@ def _tensor(text: str, dtypes: Mapping[str, str]) -> TensorSpec:
     return TensorSpec(name, sizes, dtypes.get(name, "float32"), role)  # type: ignore[arg-type]
 
 
-def results(move: Move, spec: KernelSpec, state: State | None = None) -> list[Application]:
-    """All applications of a move."""
+def results(move: Move | str, spec: KernelSpec, state: State | None = None) -> list[Application]:
+    """All applications of a move, by default to the baseline."""
+    move = move_named(move) if isinstance(move, str) else move
     return list(move.applications(state or spec.baseline, spec))
 
 
-def only(move: Move, spec: KernelSpec, what: str = "") -> State:
+def whats(move: Move | str, spec: KernelSpec, state: State | None = None) -> list[str]:
+    """What all applications of a move do."""
+    return [one.what for one in results(move, spec, state)]
+
+
+def only(move: Move | str, spec: KernelSpec, what: str = "", state: State | None = None) -> State:
     """The result of the one application that ``what`` describes."""
-    found = [one for one in results(move, spec) if what in one.what]
-    assert len(found) == 1, [one.what for one in results(move, spec)]
+    found = [one for one in results(move, spec, state) if what in one.what]
+    assert len(found) == 1, whats(move, spec, state)
     return found[0].state
 
 

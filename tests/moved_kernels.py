@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -209,125 +209,97 @@ def _grid_stride(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"out": a + np.maximum(inputs["b"], 0) + np.roll(a, -1)}
 
 
-def _product(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"c": inputs["a"] @ inputs["b"]}
-
-
 TAILS = ({"N": 1000}, {"N": 37})
-_ROWS = ("x[ROWS, COLS]", ">y[ROWS, COLS]")
 _VECTORS = ("a[N]", "b[N]", ">out[N]")
-_BLOCKS = ("ceil_div(N, 64)",)
 _HALVES = {"a": "float16", "b": "float16"}
+
+
+def _case(
+    source: str,
+    tensors: Iterable[str],
+    reference: Reference,
+    options: dict[str, Any] | None = None,
+    **named: Any,
+) -> Case:
+    """A case, by default with a thread for each of N elements."""
+    shape = {"scalars": ("n",), "grid": ("ceil_div(N, 64)",), "sizes": TAILS}
+    return Case(spec_of(source, tensors, **{**shape, **named}), reference, options or {})
 
 
 def gemm_of(source: str, *sizes: tuple[int, int, int], **named: Any) -> Case:
     """A product with a block of 16 by 16 threads for as large a tile."""
-    spec = spec_of(
+    return _case(
         source,
         ("a[M, K]", "b[K, N]", ">c[M, N]"),
+        lambda inputs: {"c": inputs["a"] @ inputs["b"]},
         scalars=("m", "n", "k"),
         grid=("ceil_div(N, 16)", "ceil_div(M, 16)"),
         block=(16, 16),
         sizes=[dict(zip("MNK", some, strict=True)) for some in sizes],
         **named,
     )
-    return Case(spec, _product)
+
+
+def _softmax_of(*sizes: tuple[int, int]) -> Case:
+    rows = [{"ROWS": rows, "COLS": cols} for rows, cols in sizes]
+    tensors = ("x[ROWS, COLS]", ">y[ROWS, COLS]")
+    return _case(SOFTMAX, tensors, _softmax, scalars=("cols",), grid=("ROWS",), sizes=rows)
 
 
 CASES = {
-    "add": Case(
-        spec_of(ADD, _VECTORS, scalars=("n",), grid=_BLOCKS, sizes=TAILS),
-        lambda inputs: {"out": 2 * (inputs["a"] + inputs["b"])},
-    ),
-    "half add": Case(
-        spec_of(
-            HALF_ADD,
-            _VECTORS,
-            scalars=("n",),
-            grid=_BLOCKS,
-            sizes=TAILS,
-            dtypes={**_HALVES, "out": "float16"},
-        ),
+    "add": _case(ADD, _VECTORS, lambda inputs: {"out": 2 * (inputs["a"] + inputs["b"])}),
+    "half add": _case(
+        HALF_ADD,
+        _VECTORS,
         lambda inputs: {"out": inputs["a"] + inputs["b"]},
         {"bound": None},
+        dtypes={**_HALVES, "out": "float16"},
     ),
-    "grid stride": Case(
-        spec_of(GRID_STRIDE, _VECTORS, scalars=("n",), grid=(3,), sizes=TAILS), _grid_stride
-    ),
-    "softmax": Case(
-        spec_of(
-            SOFTMAX,
-            _ROWS,
-            scalars=("cols",),
-            grid=("ROWS",),
-            sizes=({"ROWS": 3, "COLS": 200}, {"ROWS": 2, "COLS": 20}),
-        ),
-        _softmax,
-    ),
-    "uneven softmax": Case(
-        spec_of(
-            SOFTMAX,
-            _ROWS,
-            scalars=("cols",),
-            grid=("ROWS",),
-            sizes=({"ROWS": 2, "COLS": 20}, {"ROWS": 3, "COLS": 201}, {"ROWS": 3, "COLS": 102}),
-        ),
-        _softmax,
-    ),
-    "rows": Case(
-        spec_of(
-            ROWS,
-            ("x[H, W]", ">y[H, W]"),
-            scalars=("w",),
-            grid=("ceil_div(W, 64)", "H"),
-            sizes=({"H": 2, "W": 64}, {"H": 3, "W": 101}),
-        ),
+    "grid stride": _case(GRID_STRIDE, _VECTORS, _grid_stride, grid=(3,)),
+    "softmax": _softmax_of((3, 200), (2, 20)),
+    "uneven softmax": _softmax_of((2, 20), (3, 201), (3, 102)),
+    "rows": _case(
+        ROWS,
+        ("x[H, W]", ">y[H, W]"),
         lambda inputs: {"y": 2 * inputs["x"]},
+        scalars=("w",),
+        grid=("ceil_div(W, 64)", "H"),
+        sizes=({"H": 2, "W": 64}, {"H": 3, "W": 101}),
     ),
-    "layernorm": Case(
-        spec_of(
-            LAYERNORM,
-            ("x[2 * R, COLS]", "w[COLS]", ">y[2 * R, COLS]"),
-            scalars=("cols",),
-            grid=("R",),
-            sizes=({"R": 3, "COLS": 200}, {"R": 2, "COLS": 516}),
-        ),
+    "layernorm": _case(
+        LAYERNORM,
+        ("x[2 * R, COLS]", "w[COLS]", ">y[2 * R, COLS]"),
         _layernorm,
+        scalars=("cols",),
+        grid=("R",),
+        sizes=({"R": 3, "COLS": 200}, {"R": 2, "COLS": 516}),
     ),
-    "histogram": Case(
-        spec_of(
-            HISTOGRAM,
-            ("values[N]", ">counts[32]"),
-            scalars=("n",),
-            grid=_BLOCKS,
-            sizes=TAILS,
-            dtypes={"values": "int32", "counts": "int32"},
-        ),
+    "histogram": _case(
+        HISTOGRAM,
+        ("values[N]", ">counts[32]"),
         lambda inputs: {"counts": np.bincount(inputs["values"] % 32, minlength=32)},
         {"zeroed": "counts", "init": {"values": (0, 1000)}, "bound": None},
+        dtypes={"values": "int32", "counts": "int32"},
     ),
-    "squares": Case(
-        spec_of(SQUARES, ("x[N]", ">total[1]"), scalars=("n",), grid=(3,), sizes=TAILS),
+    "squares": _case(
+        SQUARES,
+        ("x[N]", ">total[1]"),
         lambda inputs: {"total": (inputs["x"] ** 2).sum(keepdims=True)},
         {"zeroed": "total"},
+        grid=(3,),
     ),
     "naive gemm": gemm_of(NAIVE_GEMM, (17, 33, 20), (16, 16, 64)),
     "tiled gemm": gemm_of(TILED_GEMM, (80, 33, 20), (48, 48, 64)),
     "whole tiles": gemm_of(TILED_GEMM, (48, 32, 16), (16, 48, 64)),
     "half gemm": gemm_of(HALF_GEMM, (40, 33, 20), (48, 48, 64), dtypes=_HALVES),
-    "transpose": Case(
-        spec_of(
-            TRANSPOSE,
-            ("x[N, N]", ">y[N, N]"),
-            scalars=("n",),
-            grid=("ceil_div(N, 32)",) * 2,
-            block=(32, 32),
-            sizes=({"N": 40}, {"N": 64}),
-        ),
+    "transpose": _case(
+        TRANSPOSE,
+        ("x[N, N]", ">y[N, N]"),
         lambda inputs: {"y": inputs["x"].T},
+        grid=("ceil_div(N, 32)",) * 2,
+        block=(32, 32),
+        sizes=({"N": 40}, {"N": 64}),
     ),
-    "stencil": Case(
-        spec_of(STENCIL, ("x[N]", ">y[N]"), scalars=("n",), grid=_BLOCKS, sizes=TAILS), _stencil
-    ),
+    "stencil": _case(STENCIL, ("x[N]", ">y[N]"), _stencil),
 }
 """By name."""

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
+
 from pytest_gpuenergy.replay import Event
 
 GEMM = "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
@@ -15,6 +17,14 @@ ADDMM = {
     "Input Strides": [[1], [32, 1], [1, 32], [], []],
     "Concrete Inputs": ["", "", "", "1", "1"],
 }
+
+
+STRANGE_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+"""Any value that JSON can hold."""
 
 
 def lasting(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:

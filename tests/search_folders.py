@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_specs import SCALE
+from kernel_specs import BUDGET, SCALE
 from report_fixtures import a_run
 
 from pytest_gpuenergy.search.running import kernel_folder
@@ -96,3 +99,43 @@ def disk_with_room(files: int) -> Iterator[Callable[[], bool]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_folder, "write_atomically", write_if_there_is_room)
         yield lambda: left < 0
+
+
+_KILLED = """
+import os, signal, sys
+from pytest_gpuenergy.search.running import kernel_folder
+from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.cli import main
+
+left = int(sys.argv[1])
+real_write, real_call = kernel_folder.write_atomically, Worker.call
+
+def write(*arguments, **named):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    real_write(*arguments, **named)
+
+def call(worker, *arguments, **named):
+    worker.start()
+    os.write(1, f"{worker.pid}\\n".encode())  # in one piece: there are two threads
+    return real_call(worker, *arguments, **named)
+
+kernel_folder.write_atomically, Worker.call = write, call
+sys.exit(main(sys.argv[2:]))
+"""
+"""A search that is killed before it writes one of its files; it prints its GPUs' processes."""
+
+
+def search_killed_at(files: int, spec: Path, out: Path, *options: str) -> set[int]:
+    """Kill a search before it writes one file more; return the ids of its GPUs' processes."""
+    words = ["optimize", str(spec), "--outdir", str(out), "--budget-builds", str(BUDGET), *options]
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(files), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL
+    return set(map(int, done.stdout.split()))

@@ -33,7 +33,7 @@ struct Stores {
 
 std::deque<std::vector<Stores>> stores;    // of each thread of the blocks that have not ended
 
-Stores& own() {
+Stores& own_stores() {
   if (stores.size() <= running_slot()) stores.resize(running_slot() + 1);
   std::vector<Stores>& all = stores[running_slot()];
   if (all.empty()) all.resize(max_threads);
@@ -151,7 +151,7 @@ void store(Pieces pieces) {
   in_background(pieces, [](const Piece& piece) {
     report(piece.shared, piece.bytes, false, nullptr);
   });
-  Stores& mine = own();
+  Stores& mine = own_stores();
   mine.open.insert(mine.open.end(), pieces.begin(), pieces.end());
 }
 
@@ -184,13 +184,13 @@ void cuhost_tile_store(const void* map, int rank, const int* at, const void* fro
 }
 
 void cuhost_bulk_commit() {
-  Stores& mine = own();
+  Stores& mine = own_stores();
   mine.groups.push_back(std::move(mine.open));
   mine.open.clear();
 }
 
 void cuhost_bulk_wait(unsigned long long but_latest) {
-  Stores& mine = own();
+  Stores& mine = own_stores();
   for (; mine.groups.size() > but_latest; mine.groups.pop_front()) {
     in_background(mine.groups.front(), [](const Piece& piece) {
       report(piece.shared, piece.bytes, false, nullptr);

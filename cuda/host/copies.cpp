@@ -21,7 +21,7 @@ struct Copies {
 
 std::deque<std::vector<Copies>> copies;  // of each thread of the blocks that have not ended
 
-Copies& own() {
+Copies& own_copies() {
   if (copies.size() <= running_slot()) copies.resize(running_slot() + 1);
   std::vector<Copies>& all = copies[running_slot()];
   if (all.empty()) all.resize(max_threads);
@@ -58,21 +58,21 @@ void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros) {
   if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
     fault("runtime", "%s copies %zu bytes asynchronously: only 4, 8 and 16 can be", here().c_str(),
           bytes);
-  own().open.push_back(begin_copy({to, from, bytes, zeros}, bytes, SITE));
+  own_copies().open.push_back(begin_copy({to, from, bytes, zeros}, bytes, SITE));
 }
 
 void cuhost_copy_any(void* to, const void* from, size_t bytes, size_t alignment) {
-  own().open.push_back(begin_copy({to, from, bytes, 0}, alignment, SITE));
+  own_copies().open.push_back(begin_copy({to, from, bytes, 0}, alignment, SITE));
 }
 
 void cuhost_commit_copies() {
-  Copies& mine = own();
+  Copies& mine = own_copies();
   mine.batches.push_back(std::move(mine.open));
   mine.open.clear();
 }
 
 void cuhost_finish_copies(size_t but_latest) {
-  std::vector<std::vector<Copy>>& batches = own().batches;
+  std::vector<std::vector<Copy>>& batches = own_copies().batches;
   size_t done = batches.size() > but_latest ? batches.size() - but_latest : 0;
   for (size_t k = 0; k < done; ++k) {
     for (const Copy& copy : batches[k]) {

@@ -8,29 +8,29 @@
 namespace cuhost {
 namespace {
 
-constexpr int most = 60;               // of a launch
+constexpr int most_interruptions = 60;               // of a launch
 constexpr uint64_t longest = 64;       // blocks
-bool allowed = true;
-int left, depth;
+bool interruptions_allowed = true;
+int interruptions_left, depth;
 bool takes_lock;                       // the thread that is interrupted
 std::string first;
 
 }  // namespace
 
-void interruptions_begin() { left = allowed ? most : 0; }
-void allow_interruptions(bool allow) { allowed = allow; }
+void interruptions_begin() { interruptions_left = interruptions_allowed ? most_interruptions : 0; }
+void allow_interruptions(bool allow) { interruptions_allowed = allow; }
 const char* first_interruption() { return first.empty() ? nullptr : first.c_str(); }
 
 void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes, bool atomically) {
-  if (!left || (depth && !(depth == 1 && takes_lock && !atomically))) return;
+  if (!interruptions_left || (depth && !(depth == 1 && takes_lock && !atomically))) return;
   if (memory_at(shadow, at) != (char*)at) return;
   if (!depth) takes_lock = atomically;
-  --left;
+  --interruptions_left;
   unsigned char before[16];
   bytes = std::min(bytes, 16u);
   memcpy(before, (const void*)at, bytes);
   ++depth;
-  give_way(longest >> (most - 1 - left) % 6);
+  give_way(longest >> (most_interruptions - 1 - interruptions_left) % 6);
   --depth;
   if (overwriting) settle_overwrite();
   if (first.empty() && memcmp(before, (const void*)at, bytes))

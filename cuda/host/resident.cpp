@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::unique_ptr<Block>> allocated;
 std::vector<Block*> unused;
-constexpr uint64_t longest_pause = 1024;
+constexpr uint64_t longest_wait = 1024;
 
 Block* take_block() {
   if (unused.empty()) {
@@ -61,7 +61,7 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   if (stuck > 2 * waiting.size() + 1) deadlocked(waiting.size() + 1);
   bool of_cluster = blocks_of(cluster) > 1;
   block->due = of_cluster && !block->stuck ? 0 : ended_blocks + block->pause;
-  block->pause = std::min<uint64_t>(2 * block->pause, longest_pause);
+  block->pause = std::min<uint64_t>(2 * block->pause, longest_wait);
   waiting.push_back(block);
   tell_of_waiting();
   return gave_way;

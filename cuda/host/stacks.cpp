@@ -18,7 +18,7 @@ namespace {
 constexpr size_t page = 65536;         // the largest page of the supported hosts
 constexpr size_t stack_bytes = 8 * page;  // as much as the local memory of a CUDA thread
 // Stacks start at different cache sets: otherwise, equal offsets in 1024 stacks would share one.
-constexpr size_t stride = page + stack_bytes + page;  // as STACK_BYTES of residency.py
+constexpr size_t stack_stride = page + stack_bytes + page;  // as STACK_BYTES of residency.py
 // Each stack with pages around it that cannot be accessed needs two of the 65530 mappings that
 // Linux gives a process: further ones do without.
 constexpr int guarded = 16384, at_once = 1024;
@@ -28,7 +28,7 @@ std::vector<int> idle;
 Context scheduler_context;
 
 void reserve() {
-  fiber_bytes = stride * plan.fibers;
+  fiber_bytes = stack_stride * plan.fibers;
   void* pool = mmap(nullptr, fiber_bytes, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pool == MAP_FAILED) fault("runtime", "no memory for stacks: %s", strerror(errno));
@@ -51,10 +51,10 @@ int take_fiber() {
   if (!fiber_low) reserve();
   int index = (int)fibers.size();
   if ((size_t)index == plan.fibers) fault("runtime", "no memory for more than %d stacks", index);
-  char* begin = (char*)fiber_low + stride * (size_t)index;
+  char* begin = (char*)fiber_low + stack_stride * (size_t)index;
   if (index < guarded) open_memory(begin + page, stack_bytes);
   else if (index % at_once == 0)
-    open_memory(begin, stride * std::min((size_t)at_once, plan.fibers - (size_t)index));
+    open_memory(begin, stack_stride * std::min((size_t)at_once, plan.fibers - (size_t)index));
   fibers.emplace_back();
   size_t colour = (size_t)index * 832 % 61440;
   start_at(fibers.back(), begin + page, stack_bytes - colour, fiber_body);
@@ -80,7 +80,7 @@ bool on_fiber_stack(const void* address) { return (uintptr_t)address - fiber_low
 
 bool beyond_fiber_stack(const void* address) {
   if (!on_fiber_stack(address)) return false;
-  size_t offset = ((uintptr_t)address - fiber_low) % stride;
+  size_t offset = ((uintptr_t)address - fiber_low) % stack_stride;
   return offset < page || offset >= page + stack_bytes;
 }
 

@@ -16,10 +16,10 @@ bool shows_earlier;
 
 namespace {
 
-constexpr int most = 4096;     // earlier values that a launch's threads find
+constexpr int most_earlier_values = 4096;     // earlier values that a launch's threads find
 
-bool allowed = true;
-int left;
+bool earlier_values_allowed = true;
+int earlier_values_left;
 std::string last;
 
 // Which blocks have seen the last change of a place, or have found what it held before.
@@ -53,10 +53,10 @@ bool may_be_hidden(const Shadow& shadow, const StrongCell& cell) {
 }  // namespace
 
 void visibility_begins() {
-  left = allowed ? most : 0;
+  earlier_values_left = earlier_values_allowed ? most_earlier_values : 0;
   seen.clear();
 }
-void allow_earlier_values(bool allow) { allowed = allow; }
+void allow_earlier_values(bool allow) { earlier_values_allowed = allow; }
 const char* last_earlier_value() { return last.empty() ? nullptr : last.c_str(); }
 
 void keep_earlier(const Shadow& shadow, StrongCell& cell, const void* value) {
@@ -66,7 +66,7 @@ void keep_earlier(const Shadow& shadow, StrongCell& cell, const void* value) {
 }
 
 void show_earlier(const Shadow& shadow, uintptr_t at, unsigned bytes) {
-  if (!left || !shadow.global || !shadow.strong || bytes > sizeof shown.latest) return;
+  if (!earlier_values_left || !shadow.global || !shadow.strong || bytes > sizeof shown.latest) return;
   size_t cell_bytes = size_t(1) << shadow.shift;
   unsigned char earlier[sizeof shown.latest];
   memcpy(earlier, (const void*)at, bytes);
@@ -78,7 +78,7 @@ void show_earlier(const Shadow& shadow, uintptr_t at, unsigned bytes) {
     change = cell.change;
   }
   if (!change || !memcmp(earlier, (const void*)at, bytes)) return;
-  --left;
+  --earlier_values_left;
   last = here() + " sees what " + place_of_stamp(change) + " has stored in " + element_of(shadow, at);
   shows_earlier = true;
   shown.at = at;
@@ -93,7 +93,7 @@ void show_latest() {
 }
 
 void see_latest(const Shadow& shadow, uintptr_t at, unsigned bytes) {
-  if (!left || !shadow.global || !shadow.strong) return;
+  if (!earlier_values_left || !shadow.global || !shadow.strong) return;
   size_t cell_bytes = size_t(1) << shadow.shift;
   for (size_t done = 0; done < bytes; done += cell_bytes) {
     const StrongCell& cell = shadow.strong[shadow.index(at + done)];

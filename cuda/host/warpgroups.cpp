@@ -73,7 +73,7 @@ struct Warpgroup {
 
 std::deque<std::array<Warpgroup, max_threads / group_threads>> warpgroups;  // by the slots of blocks
 
-Warpgroup& own() {
+Warpgroup& own_group() {
   if (warpgroups.size() <= running_slot()) warpgroups.resize(running_slot() + 1);
   Warpgroup& mine = warpgroups[running_slot()][(thread_stamp & 1023) / group_threads];
   if (mine.block != running_block()) {
@@ -234,12 +234,12 @@ void finish(const Accumulators& d) {
 
 extern "C" {
 
-void cuhost_group_fence(cuhost_Meeting* const*) { own().fenced = true; }
+void cuhost_group_fence(cuhost_Meeting* const*) { own_group().fenced = true; }
 
 void cuhost_group_product(cuhost_Meeting* const* threads) {
   const auto& one = *(const cuhost_GroupProduct*)threads[0];
   for (int k = 1; k < group_threads; ++k) check_alike(one, *(const cuhost_GroupProduct*)threads[k]);
-  Warpgroup& group = own();
+  Warpgroup& group = own_group();
   if (!group.fenced)
     fault("correctness", "%s calls wgmma.mma_async in line %d without a wgmma.fence before it",
           here().c_str(), one.line);
@@ -256,13 +256,13 @@ void cuhost_group_product(cuhost_Meeting* const* threads) {
 }
 
 void cuhost_group_commit(cuhost_Meeting* const*) {
-  Warpgroup& group = own();
+  Warpgroup& group = own_group();
   group.groups.push_back(std::move(group.open));
   group.open.clear();
 }
 
 void cuhost_group_wait(cuhost_Meeting* const* threads) {
-  Warpgroup& group = own();
+  Warpgroup& group = own_group();
   unsigned but_latest = ((const cuhost_GroupWait*)threads[0])->but_latest;
   if (runs_checked()) cuhost_hooks.learns(&group.open);
   for (; group.groups.size() > but_latest; group.groups.pop_front()) {
@@ -281,7 +281,7 @@ void cuhost_group_wait(cuhost_Meeting* const* threads) {
 }
 
 void cuhost_learn_of_group() {
-  if (runs_checked()) cuhost_hooks.learns(&own());
+  if (runs_checked()) cuhost_hooks.learns(&own_group());
 }
 }
 

@@ -97,7 +97,7 @@ struct Slice {
   std::vector<uint32_t> blocks;
 };
 std::unordered_map<uintptr_t, Slice> slices;  // by address / slice_bytes
-uint64_t seen[access_kinds];  // of this block
+uint64_t seen_accesses[access_kinds];  // of this block
 
 uint64_t sectors(Request& request) {
   uintptr_t found[64];
@@ -247,7 +247,7 @@ void warps_launch_begins() {
 
 void warps_profiled() { profiling = false; }
 
-void warps_block_begins() { std::fill_n(seen, (int)access_kinds, uint64_t{0}); }
+void warps_block_begins() { std::fill_n(seen_accesses, (int)access_kinds, uint64_t{0}); }
 
 void warps_interval_begins() {
   settle_interval();
@@ -256,7 +256,7 @@ void warps_interval_begins() {
   uint64_t mixed = barrier_interval * 0x9e3779b97f4a7c15ull >> 32;
   for (int kind = 0; kind < access_kinds; ++kind) {
     uint32_t left = accessing[kind];
-    if (seen[kind] >= enough) {
+    if (seen_accesses[kind] >= enough) {
       sampled_warp[kind] = no_warp;
     } else if (!left) {
       sampled_warp[kind] = first_warp;
@@ -284,14 +284,14 @@ void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site) {
   std::vector<size_t>& rounds = last_site->rounds;
   unsigned lane = thread_stamp & 31, round = last_site->executed[lane];
   if (round == rounds.size()) {
-    if (seen[kind] >= enough || round == most_rounds) return;
+    if (seen_accesses[kind] >= enough || round == most_rounds) return;
     if (!round) active.push_back(last_site);
     bool load = kind == global_load || kind == shared_load;
     rounds.push_back(requests.size());
     requests.push_back({kind, bytes, 0, block_first, load && loaded.holds(at), 0, 0, {}, {}});
   }
   ++last_site->executed[lane];
-  ++seen[kind];
+  ++seen_accesses[kind];
   Request& request = requests[rounds[round]];
   if (request.lanes < 32) request.add((unsigned char)lane, at);
 }

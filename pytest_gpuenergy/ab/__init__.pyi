@@ -10,8 +10,8 @@ from .pairs import compare_pairs as compare_pairs
 from .revisions import (
     check_paths as check_paths,
     check_sides as check_sides,
-    commit_of as commit_of,
     load_side as load_side,
+    resolve_commit as resolve_commit,
     run_pytest as run_pytest,
 )
 from .rounds import Turns as Turns, take_turns as take_turns

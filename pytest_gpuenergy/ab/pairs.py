@@ -64,14 +64,11 @@ def compare_pairs(
         return turns.are_enough(settings, comparisons, looks, precision)
 
     interrupted = False
-    for older, later in found.pairs:
-        if interrupted:
-            found.failed.append(Unmatched(later.draft, "not measured: interrupted"))
-            continue
-        name = later.draft.identity.label
-        tell(f"{name}: up to {rounds} rounds")
-        setpoint = Setpoint.asked_for(later.draft)
-        try:
+    try:
+        for older, later in [*found.pairs]:
+            name = later.draft.identity.label
+            tell(f"{name}: up to {rounds} rounds")
+            setpoint = Setpoint.asked_for(later.draft)
             with station.under(setpoint):
                 turns = take_turns(
                     *(station.device, older, later),
@@ -81,24 +78,22 @@ def compare_pairs(
                     ends=ends,
                 )
                 flags = (*station.judge_setpoint(), *turns.lock_flags(setpoint.sm_clock_mhz))
-        except KeyboardInterrupt:
-            interrupted = True
-            found.failed.append(Unmatched(later.draft, "not measured: interrupted"))
-            continue
-        if turns.base_fault:
-            found.unknown.append(
-                Unmatched(later.draft, f"wrong in the baseline: {turns.base_fault}")
-            )
-        elif turns.problem:
-            found.failed.append(Unmatched(later.draft, turns.problem))
-        else:
-            found_now = turns.judge(later, settings, comparisons, looks, flags)
-            words = ", ".join(
-                f"{judgement.metric.label} {judgement.verdict}" for judgement in found_now
-            )
-            again = f", {turns.repeated} more of which were disturbed" if turns.repeated else ""
-            tell(f"{name}: {words} after {len(turns.base)} rounds{again}")
-            judgements += found_now
+            found.pairs.pop(0)
+            if turns.base_fault:
+                why = f"wrong in the baseline: {turns.base_fault}"
+                found.unknown.append(Unmatched(later.draft, why))
+            elif turns.problem:
+                found.failed.append(Unmatched(later.draft, turns.problem))
+            else:
+                verdicts = turns.judge(later, settings, comparisons, looks, flags)
+                judgements += verdicts
+                words = ", ".join(f"{one.metric.label} {one.verdict}" for one in verdicts)
+                again = f", {turns.repeated} more of which were disturbed" if turns.repeated else ""
+                tell(f"{name}: {words} after {len(turns.base)} rounds{again}")
+    except KeyboardInterrupt:
+        interrupted = True
+        why = "not measured: interrupted"
+        found.failed += [Unmatched(later.draft, why) for _, later in found.pairs]
     return Comparison(
         base[0],
         head[0],

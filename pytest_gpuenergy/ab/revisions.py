@@ -29,7 +29,7 @@ class PytestRun:
     end: str
 
 
-def commit_of(folder: Path, revision: str) -> str:
+def resolve_commit(folder: Path, revision: str) -> str:
     """Return the full hash of the commit that ``revision`` names.
 
     Raises:

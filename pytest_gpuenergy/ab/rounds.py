@@ -165,23 +165,26 @@ def take_turns(
             opened.append((replace(stored.job, timeout_s=timeout_s, apart=True), arenas, check))
         try:
             meter = meter or EnergyMeter(device, SHORT)
-            while (number := len(readings[0])) < rounds:
+            while (number := min(map(len, readings))) < rounds:
+                if ends(Turns(tuple(readings[0]), tuple(readings[1]))):
+                    base, head = (tuple(side[:number]) for side in readings)
+                    return Turns(base, head, repeated=repeated)
+                first = len(readings[0]) == len(readings[1])
                 # A drift that is linear in time cancels between two successive rounds.
-                for index in (0, 1) if number % 2 == 0 else (1, 0):
-                    if ends(Turns(tuple(readings[0]), tuple(readings[1]))):
-                        base, head = (tuple(side[:number]) for side in readings)
-                        return Turns(base, head, repeated=repeated)
-                    job, arenas, check = opened[index]
-                    check.poison()
-                    with device.repeat(job, arenas) as repeater:
-                        reading = meter.measure(repeater)
-                        check_again(repeater, check)
-                    readings[index].append(reading)
+                index = number % 2 if first else 1 - number % 2
+                job, arenas, check = opened[index]
+                check.poison()
+                with device.repeat(job, arenas) as repeater:
+                    reading = meter.measure(repeater)
+                    check_again(repeater, check)
+                readings[index].append(reading)
+                if first:
+                    continue
                 flags = {flag for side in readings for flag in side[-1].flags}
                 if flags and SLIGHT_FLAGS.issuperset(flags) and repeated < SPARE_ROUNDS:
                     repeated += 1
-                    for side in readings:
-                        side.pop()
+                    readings[0].pop()
+                    readings[1].pop()
         except KernelFault as fault:
             return Turns(problem=str(fault)) if index else Turns(base_fault=str(fault))
         except DeviceError as error:

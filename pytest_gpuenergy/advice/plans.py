@@ -15,9 +15,9 @@ from pytest_gpuenergy.record import (
     Measurement,
     Metric,
     SessionMean,
-    around,
-    limited,
+    clipped,
     session_mean,
+    t_interval,
     welch,
 )
 from pytest_gpuenergy.report import MAX_MISSED
@@ -176,7 +176,7 @@ def plan_sum(candidate: ChosenPlan, metric: Metric) -> Estimate | None:
     inner = _around(0.0, [(option, weights(option)) for option in candidate.plan], TAIL)
     if inner is None:
         return None
-    high = limited(inner.high + candidate.optimism(metric))
+    high = clipped(inner.high + candidate.optimism(metric))
     return Estimate(value, value * math.exp(inner.low), value * math.exp(high))
 
 
@@ -209,7 +209,7 @@ def log_change(
     if inner is None:
         return None
     low, high = inner.low - base.optimism(metric), inner.high + new.optimism(metric)
-    return Estimate(value, limited(low), limited(high))
+    return Estimate(value, clipped(low), clipped(high))
 
 
 def _around(value: float, net: Collection[tuple[PlanOption, Cost]], tail: float) -> Estimate | None:
@@ -223,7 +223,7 @@ def _around(value: float, net: Collection[tuple[PlanOption, Cost]], tail: float)
         own.append((errors.own.combined(weight), errors.degrees))
         shared += errors.shared.combined(weight)
     variance = sum(one for one, _ in own) + shared
-    return around(value, variance, welch(own, variance), tail)
+    return t_interval(value, variance, welch(own, variance), tail)
 
 
 def rivals(
@@ -264,7 +264,7 @@ def _certainly_worse(other: PlanOption, chosen: PlanOption, price: Cost, tail: f
             [(chosen, here[1]), (other, Cost(-there[1].time, -there[1].energy))]
         )
     variance = sum(one for one, _ in own) + shared
-    change = around(math.log(there[0] / here[0]), variance, welch(own, variance), tail)
+    change = t_interval(math.log(there[0] / here[0]), variance, welch(own, variance), tail)
     return change.low > 0
 
 

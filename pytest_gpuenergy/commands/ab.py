@@ -64,7 +64,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 def run(arguments: Namespace) -> int:
     """Export the kernels of both revisions, measure and judge them; 1 if the gate fails."""
-    from pytest_gpuenergy.ab import check_paths, check_sides, commit_of, load_side, run_pytest
+    from pytest_gpuenergy.ab import check_paths, check_sides, load_side, resolve_commit, run_pytest
     from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.control import cap_words, clock_words
     from pytest_gpuenergy.gate import GateSettings, parse_percent
@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> int:
     clock_words(arguments.smclock)
     check_outputs({"json": arguments.json, "md": arguments.md})
     here = Path.cwd()
-    commits = {name: commit_of(here, getattr(arguments, name)) for name in ("base", "head")}
+    commits = {name: resolve_commit(here, getattr(arguments, name)) for name in ("base", "head")}
     with interrupt_once(), disk_folder() as scratch:
         sides = []
         for name, commit in commits.items():

@@ -25,6 +25,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 _WIDTH = 79
 """Columns of the text in ``--help``."""
 _T = TypeVar("_T")
+_N = TypeVar("_N", int, float)
 
 
 def add_command(
@@ -64,6 +65,21 @@ def count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1 << 20:
         raise ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
+
+
+def number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
+    """Return a type for `ArgumentParser.add_argument`: numbers from ``least`` to ``most``."""
+
+    def parse(text: str) -> _N:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+        return value
+
+    return parse
 
 
 def add_output_arguments(parser: ArgumentParser) -> None:

@@ -97,9 +97,9 @@ def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.gate import annotate, json_document, markdown, terminal, wanted
+    from pytest_gpuenergy.gate import annotate, in_github_actions, json_document, markdown, terminal
 
     write_outcome(arguments, comparison, terminal, json_document, markdown)
-    if wanted():
+    if in_github_actions():
         for line in annotate(comparison):
             print(line, file=sys.stderr)

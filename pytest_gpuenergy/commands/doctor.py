@@ -25,10 +25,14 @@ from pytest_gpuenergy.support import DeviceError, SetpointError, WritesDeniedErr
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Gpu
 
+Status = Literal["ok", "note", "broken"]
 _CHILD_TIMEOUT_S = 120.0
 _PYTHONS = ((3, 11), (3, 14))
 _XGBOOST = ("xgboost-cpu", "xgboost")
 _PACKAGES = ("msgspec", "numpy", "nvidia-ml-py", "pytest")
+_LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+_NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
+_MIB = 1 << 20
 
 _CUPY_PROBE = """
 import json, cupy
@@ -41,6 +45,23 @@ import json, tvm
 tvm.ir.save_json(tvm.tirx.IntImm("int32", 1))
 print(json.dumps([tvm.__version__]))
 """
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked.
+        status: ``note`` means that something optional is missing, ``broken`` that measuring fails.
+        found: what was found.
+        advice: what to do; empty if nothing is to be done.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -180,30 +201,6 @@ def _probe(code: str) -> tuple[list[str] | None, str]:
         return None, (child.stderr.strip().splitlines() or ["no message"])[-1]
     answer: list[str] = json.loads(child.stdout.strip().splitlines()[-1])
     return answer, ""
-
-
-Status = Literal["ok", "note", "broken"]
-
-_LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
-_NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
-_MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check.
-
-    Attributes:
-        name: what was checked.
-        status: ``note`` means that something optional is missing, ``broken`` that measuring fails.
-        found: what was found.
-        advice: what to do; empty if nothing is to be done.
-    """
-
-    name: str
-    status: Status
-    found: str
-    advice: str = ""
 
 
 def check_gpus() -> Iterator[Check]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
     add_command,
+    number,
     print_json,
     print_lines,
     tell,
@@ -29,7 +30,6 @@ from pytest_gpuenergy.support import InputError, emulated_mark
 if TYPE_CHECKING:
     from pytest_gpuenergy.search import KernelSpec, SearchState
 
-_N = TypeVar("_N", int, float)
 _BUILDS = 50
 
 
@@ -68,7 +68,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     parser.add_argument(
         "--budget-builds",
         metavar="N",
-        type=_number(int, 0, 1_000_000),
+        type=number(int, 0, 1_000_000),
         default=_BUILDS,
         help=f"Variants to evaluate for each kernel (default: {_BUILDS})",
     )
@@ -96,7 +96,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         help="What to minimize (default: time)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=_number(int, 0, 1 << 32), default=0, help="Of the search"
+        "--seed", metavar="N", type=number(int, 0, 1 << 32), default=0, help="Of the search"
     )
     parser.add_argument(
         "--worker",
@@ -146,9 +146,9 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     )
     from pytest_gpuenergy.support import interrupt_once, is_folder, watched
 
-    found: list[tuple[KernelSpec, SearchState]] = []
+    searched: list[tuple[KernelSpec, SearchState]] = []
     with ExitStack() as stack:
-        stack.callback(_report, found, arguments)  # whatever ends the search
+        stack.callback(_report, searched, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
         stack.enter_context(watched())  # a variant whose reference does not end never ends
         llm = LlmSettings(
@@ -185,7 +185,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
             tell=tell,
             stop=stop,
         ):
-            found.append((spec, state))
+            searched.append((spec, state))
 
 
 def _run_worker(arguments: Namespace) -> int:
@@ -220,16 +220,16 @@ def _run_worker(arguments: Namespace) -> int:
     return 0 if result.cost is not None else 1
 
 
-def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
+def _report(searched: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
     from pytest_gpuenergy.search import summarize, summary_lines, write_summary
     from pytest_gpuenergy.support import plain
 
     if arguments.json:
-        print_json([{"kernel": spec.name, **plain(state)} for spec, state in found])
+        print_json([{"kernel": spec.name, **plain(state)} for spec, state in searched])
     else:
-        for spec, state in found:
+        for spec, state in searched:
             print_lines(_outcome(spec, state, arguments.outdir))
-    summary = summarize(found)
+    summary = summarize(searched)
     if summary is not None:
         path = write_summary(summary, arguments.outdir)
         if len(summary.kernels) > 1 and not arguments.json:
@@ -273,13 +273,13 @@ def _add_llm_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--llm-max-tokens",
         metavar="N",
-        type=_number(int, 0, 1 << 40),
+        type=number(int, 0, 1 << 40),
         help="Of all questions and answers for a kernel, earlier runs included",
     )
     parser.add_argument(
         "--llm-max-usd",
         metavar="USD",
-        type=_number(float, 0.0, 1e6),
+        type=number(float, 0.0, 1e6),
         help="Likewise in US dollars; needs --llm-usd-per-mtok",
     )
     parser.add_argument(
@@ -291,36 +291,21 @@ def _add_llm_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--llm-timeout",
         metavar="S",
-        type=_number(float, 0.01, 86_400.0),
+        type=number(float, 0.01, 86_400.0),
         default=LlmSettings.timeout_s,
         help=f"Seconds to wait for a complete answer (default: {LlmSettings.timeout_s:g})",
     )
     parser.add_argument(
         "--llm-prior",
         metavar="GAIN",
-        type=_number(float, -20.0, 20.0),
+        type=number(float, -20.0, 20.0),
         default=LlmSettings.prior,
         help=f"Gain to expect of a proposal, log of a speedup (default: {LlmSettings.prior})",
     )
 
 
-def _number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
-    """Return a type for `ArgumentParser.add_argument`: numbers from ``least`` to ``most``."""
-
-    def parse(text: str) -> _N:
-        try:
-            found = kind(text)
-        except ValueError:
-            found = None
-        if found is None or not least <= found <= most:
-            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return found
-
-    return parse
-
-
 def _prices(text: str) -> Prices:
-    parse = _number(float, 0.0, 1e6)
+    parse = number(float, 0.0, 1e6)
     parts = text.split(",")
     if len(parts) != 2:
         raise ArgumentTypeError(f"{text!r} is not two prices in US dollars with a comma between")
@@ -332,14 +317,14 @@ def _add_strategy_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--min-pred-gain",
         metavar="FRACTION",
-        type=_number(float, 0.0, 1.0),
+        type=number(float, 0.0, 1.0),
         help="Do not try what is predicted to gain less than this "
         f"(default: {SearchParameters.min_pred_gain})",
     )
     parser.add_argument(
         "--ncu-every",
         metavar="N",
-        type=_number(int, 0, 1_000_000),
+        type=number(int, 0, 1_000_000),
         help="Profile every Nth variant with Nsight Compute where it works, to know what its time "
         f"is spent on; 0: never (default: {SearchParameters.ncu_every:g})",
     )

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.record import Measurement
     from pytest_gpuenergy.report import Report
 
+_MAX_NAMES = 12
+"""Workloads that an error message lists; of more, it gives the number."""
+
 
 def find_runs(runs: Sequence[str]) -> list[Path]:
     """Return the paths of runs that are given by path or id, or this project's latest run.
@@ -113,10 +116,6 @@ def check_outputs(
         file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
     ]
     check_targets(targets, [*files, *(file for outdir in outdirs for file in search_files(outdir))])
-
-
-_MAX_NAMES = 12
-"""Workloads that an error message lists; of more, it gives the number."""
 
 
 def select(

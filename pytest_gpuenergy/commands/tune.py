@@ -21,7 +21,7 @@ from pytest_gpuenergy.commands.tune_options import (
     add_search_options,
     add_workload_options,
     chosen_workloads,
-    settled,
+    grouped,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning import Tuner, is_kept, keep_outcome, live_stream
 
-    groups = settled(arguments, wanted)
+    groups = grouped(arguments, wanted)
     results: list[TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import add_clock_options, tell
+from pytest_gpuenergy.commands.command_line import add_clock_options, number, tell
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.tuners import SPACES, STRATEGIES, SearchSettings
 from pytest_gpuenergy.tuning import TUNER_NAMES, TunerName
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.workloads import Workload
 
 OUT = Path("tuned")
-"""Where record files are written unless told otherwise."""
+"""The default folder of record files."""
 
 MAX_TRIALS = 30_000
-"""Of one search: their database then has less than 1 GiB, the most that is read."""
+"""The most trials of one search, whose database is then smaller than the 1 GiB that is read."""
 _MAX_KEPT = 25
 _TRIALS = 1000
 _QUICK_TRIALS = 100
@@ -102,14 +103,14 @@ def add_search_options(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=_between(0, 2**30),
+        type=number(int, 0, 2**30),
         default=0,
         metavar="N",
         help="Seed of TVM's search (default: 0)",
     )
     group.add_argument(
         "--threads",
-        type=_between(1, 1024),
+        type=number(int, 1, 1024),
         metavar="N",
         help="CPU cores for the search (default: all)",
     )
@@ -154,7 +155,7 @@ def add_device_options(parser: ArgumentParser) -> None:
     add_clock_options(group, several=False)
     group.add_argument(
         "--keep",
-        type=_between(1, _MAX_KEPT),
+        type=number(int, 1, _MAX_KEPT),
         metavar="N",
         help=f"Kernels to keep for each workload (default: {_MAX_KEPT})",
     )
@@ -168,7 +169,7 @@ def add_device_options(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A workload to tune; what is None is as the options say, or as usual."""
+    """A workload to tune; a member that is None is taken from the options or has its default."""
 
     workload: Workload
     tuner: TunerName | None = None
@@ -176,7 +177,7 @@ class Wanted:
 
 
 def chosen_workloads(arguments: Namespace) -> list[Wanted]:
-    """The workloads that the options name.
+    """Return the workloads that the options name.
 
     Raises:
         InputError: there is no such workload or network, or a shape is not understood.
@@ -194,7 +195,7 @@ def chosen_workloads(arguments: Namespace) -> list[Wanted]:
 
 
 def distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
-    """One of each shape, tuner by tuner; the others are reported."""
+    """Return one workload of each shape, tuner by tuner, and report the others."""
     from pytest_gpuenergy.workloads import distinct_shapes
 
     by_tuner: dict[TunerName | None, dict[Workload, Wanted]] = {}
@@ -211,7 +212,7 @@ def distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
 
 @dataclass(frozen=True)
 class Group:
-    """Workloads that are tuned alike."""
+    """Workloads with the same tuner and the same number of trials."""
 
     workloads: tuple[Workload, ...]
     tuner: TunerName
@@ -219,47 +220,32 @@ class Group:
     search: SearchSettings
 
 
-def settled(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
-    """How each workload is tuned, in their order; neighbours that are tuned alike are together."""
-    from pytest_gpuenergy.tuning import usual_tuner
+def grouped(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
+    """Group the workloads that are tuned alike, in their order."""
+    from pytest_gpuenergy.tuning import TuneSettings, usual_tuner
 
-    def how(wish: Wanted) -> tuple[TunerName, int]:
-        quick = _QUICK_TRIALS if arguments.quick else _TRIALS
-        tuner = wish.tuner or arguments.tuner or usual_tuner(wish.workload)
-        return tuner, _given(wish.trials, _given(arguments.trials, quick))
-
-    return [
-        Group(
-            tuple(wish.workload for wish in alike),
-            tuner,
-            _tune_settings(arguments, trials),
-            _search_settings(arguments, trials),
-        )
-        for (tuner, trials), alike in groupby(wanted, how)
-    ]
-
-
-def _tune_settings(arguments: Namespace, trials: int) -> TuneSettings:
-    """What the tuner is asked for."""
-    from pytest_gpuenergy.tuning import TuneSettings
-
-    return TuneSettings(
-        trials=trials,
-        keep=_given(arguments.keep, _QUICK_KEPT if arguments.quick else _MAX_KEPT),
-        objective=Metric(arguments.objective),
-        energy=not arguments.no_energy,
-        resume=arguments.resume,
-        best_only=arguments.quick,
-    )
-
-
-def _search_settings(arguments: Namespace, trials: int) -> SearchSettings:
-    """How TVM searches for ``trials`` candidates."""
-    import os
-
+    quick = arguments.quick
     threads = _given(arguments.threads, len(os.sched_getaffinity(0)))
-    settings = SearchSettings(arguments.seed, threads, arguments.strategy, arguments.space)
-    return settings.for_trials(trials)
+    search = SearchSettings(arguments.seed, threads, arguments.strategy, arguments.space)
+
+    def tuner_and_trials(wish: Wanted) -> tuple[TunerName, int]:
+        tuner = wish.tuner or arguments.tuner or usual_tuner(wish.workload)
+        usual = _given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS)
+        return tuner, _given(wish.trials, usual)
+
+    groups = []
+    for (tuner, trials), alike in groupby(wanted, tuner_and_trials):
+        settings = TuneSettings(
+            trials=trials,
+            keep=_given(arguments.keep, _QUICK_KEPT if quick else _MAX_KEPT),
+            objective=Metric(arguments.objective),
+            energy=not arguments.no_energy,
+            resume=arguments.resume,
+            best_only=quick,
+        )
+        workloads = tuple(wish.workload for wish in alike)
+        groups.append(Group(workloads, tuner, settings, search.for_trials(trials)))
+    return groups
 
 
 def _given(value: int | None, otherwise: int) -> int:
@@ -271,13 +257,4 @@ def _trials(text: str) -> int:
         raise ArgumentTypeError(
             "0 asks for no trials: give at least 1; with --resume, earlier trials count"
         )
-    return _between(1, MAX_TRIALS)(text)
-
-
-def _between(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return int(text)
-
-    return number
+    return int(number(int, 1, MAX_TRIALS)(text))

@@ -25,12 +25,10 @@ VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 @dataclass(frozen=True)
 class VisibleGpus:
-    """The GPUs that are visible to CUDA.
+    """The UUIDs of the GPUs that are visible to CUDA, device 0 first.
 
-    Attributes:
-        uuids: the UUIDs of the GPUs, device 0 first.
-        remark: a clause that says which part of the variable has no effect or hides GPUs, and why;
-            or None.
+    ``remark`` is a clause that says which part of the variable has no effect or hides GPUs, and
+    why.
     """
 
     uuids: tuple[str, ...]

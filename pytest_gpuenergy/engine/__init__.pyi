@@ -55,7 +55,6 @@ from .references import (
     KeptCases as KeptCases,
     cached_reference as cached_reference,
     case_of as case_of,
-    make_reference as make_reference,
 )
 from .results import (
     Expected as Expected,

@@ -17,7 +17,7 @@ from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.gate import judge_check, unchecked
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import DRIFT, Measurement
-from pytest_gpuenergy.report import Report, RunFolder
+from pytest_gpuenergy.report import CHECK, Report, RunFolder
 from pytest_gpuenergy.support import GpuEnergyError, SetpointError
 from pytest_gpuenergy.workloads import Workload
 
@@ -143,7 +143,7 @@ class AnchorWatch:
         if check.verdict == "drift":
             for measurement in anchor.pending:
                 self._folder.append(measurement.flagged(DRIFT))
-        self._folder.append_check(check)
+        self._folder.append(check, CHECK)
         anchor.checked_s = self._device.clock.now_s()
         if check.verdict != "unsure":
             anchor.pending.clear()

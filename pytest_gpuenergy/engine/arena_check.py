@@ -12,7 +12,6 @@ from pytest_gpuenergy.devices import (
     GUARD_BYTES,
     Arena,
     Arrays,
-    Bytes,
     HostArrays,
     Relaunching,
     changed_guard_bytes,
@@ -78,7 +77,14 @@ class ArenaCheck:
             for arena in self._arenas.values():
                 _check_guards(arena)
             for name, before in self._inputs.items():
-                _check_input(self._arenas[name], before)
+                arena = self._arenas[name]
+                image = arena.image()
+                if (before.view(np.uint64) != image.view(np.uint64)).any():
+                    changed = arena.payload(before != image)
+                    mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)  # by element
+                    raise KernelFault(
+                        "correctness", f"{places(name, mask)} changed, although {name} is an input."
+                    )
             outputs = self._numbers({n: arena.elements() for n, arena in self._outputs.items()})
             earlier = self._numbers(self._before)
             if reference.arrays is None:
@@ -199,16 +205,6 @@ def _moved(
         return values - np.where(values > 0, largest / 2, -largest / 2)
     half = math.ceil(reach / 2) if step else reach / 2
     return low + (values - low + half) % reach
-
-
-def _check_input(arena: Arena, before: Bytes) -> None:
-    name, image = arena.tensor.name, arena.image()
-    if (before.view(np.uint64) != image.view(np.uint64)).any():
-        changed = arena.payload(before != image)
-        mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)  # by element
-        raise KernelFault(
-            "correctness", f"{places(name, mask)} changed, although {name} is an input."
-        )
 
 
 def _check_guards(arena: Arena) -> None:

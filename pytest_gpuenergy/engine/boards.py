@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject, describe_kernel, describe_workload
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.record import peaks_of
-from pytest_gpuenergy.report import RunFolder
+from pytest_gpuenergy.report import BOARD_CHECK, RunFolder
 from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Tensor, Workload
 
@@ -113,7 +113,7 @@ class BoardWatch:
                         outcome="runtime",
                         error=str(error),
                     )
-                self._folder.append_board_check(check)
+                self._folder.append(check, BOARD_CHECK)
                 if not (check.measured and check.validity):
                     break
 

@@ -167,7 +167,12 @@ class _Inputs:
                 return
         finally:
             _fill(self._args, inputs)
-        if (copies := _in_other_memory(self._args, inputs)) is not None:
+        try:
+            copies = tuple(map(copied, self._args))
+        except Exception:  # whatever their library raises, for example when there is no room
+            return
+        parts, other_parts = dict(arrays_in(self._args, "args")), dict(arrays_in(copies, "args"))
+        if all(parts[name] is not other_parts[name] for name in inputs):
             self._was_right(function, copies, inputs, usual, specification)
 
     def _inputs(self, returned: object) -> dict[str, Array] | None:
@@ -247,16 +252,6 @@ def _fill(args: Arguments, contents: Mapping[str, Array]) -> bool:
     except Exception:  # whatever their library raises
         return False
     return True
-
-
-def _in_other_memory(args: Arguments, inputs: Mapping[str, Array]) -> Arguments | None:
-    """Return copies of the arguments; None if they cannot be copied."""
-    try:
-        others = tuple(map(copied, args))
-    except Exception:  # whatever their library raises, for example when there is no room
-        return None
-    parts, copies = dict(arrays_in(args, "args")), dict(arrays_in(others, "args"))
-    return None if any(parts[name] is copies[name] for name in inputs) else others
 
 
 class Replayed(Protocol):

@@ -31,12 +31,10 @@ from pytest_gpuenergy.kernels import CacheState, Job, read_kernel, write_kernel
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
-    decode,
+    decode_versioned,
     encode,
     is_there,
     read_bytes,
-    schema_version,
-    shown,
     write_atomically,
 )
 from pytest_gpuenergy.workloads import (
@@ -185,12 +183,7 @@ def read_job(folder: Path, name: str) -> StoredJob:
     path = folder / _JOBS / f"{Path(name).name}.json"
     content = read_bytes(path, "job", _MAX_BYTES)
     try:
-        version = schema_version(content.decode(errors="replace"))
-        if version != JOB_VERSION:
-            raise FormError(
-                f"its schema_version is {shown(version)}, but this gpuenergy reads {JOB_VERSION}"
-            )
-        stored = decode(content, _Stored)
+        stored = decode_versioned(content, _Stored, JOB_VERSION)
         _check_contract(stored.io)
         if not stored.owns.keys() <= stored.scales.keys() <= stored.io.bounds.keys():
             raise FormError("its scales are not those of its outputs")

@@ -138,11 +138,11 @@ class KeptCases:
     """Makes cases and keeps them in memory, for many kernels of few workloads.
 
     Args:
-        most_bytes: the limit of all references kept; the least recently used is dropped first.
+        max_bytes: the limit of all references kept; the least recently used is dropped first.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._kept: OrderedDict[tuple[str, Drawing], Case] = OrderedDict()
         self._lock = Lock()
 
@@ -159,13 +159,13 @@ class KeptCases:
         case = case_of(workload, drawing, arrays)
         with self._lock:
             self._kept[key] = case
-            while len(self._kept) > 1 and sum(map(_nbytes, self._kept.values())) > self._most_bytes:
+            while len(self._kept) > 1 and self._nbytes() > self._max_bytes:
                 self._kept.popitem(last=False)
         return case
 
-
-def _nbytes(case: Case) -> int:
-    return sum(value.nbytes for value in case.reference.values())
+    def _nbytes(self) -> int:
+        references = [case.reference for case in self._kept.values()]
+        return sum(value.nbytes for reference in references for value in reference.values())
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
@@ -177,11 +177,6 @@ def forget_reference(workload: Workload, drawing: Drawing) -> None:
     """Remove a reference that will not be needed again from the cache."""
     with contextlib.suppress(OSError):
         _path(workload, drawing).unlink()
-
-
-def make_reference(workload: Workload, seed: int) -> Reference:
-    """Compute the reference for the ordinary inputs of ``seed``, without the cache."""
-    return _made(workload, Drawing(seed))[0].reference
 
 
 def _made(

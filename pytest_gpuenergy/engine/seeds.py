@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from pytest_gpuenergy.engine.references import FORMAT, Drawing, forget_reference
-from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.kernels import AnyKernel, Kernel, without_comments
 from pytest_gpuenergy.support import FormError, cache_dir, decode, encode, keep_for_later
 from pytest_gpuenergy.workloads import UNIFORM, UNIFORM_FLOATS, Workload, is_floating
 
@@ -71,7 +71,6 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*\b", re.ASCII)
 _ALONE = re.compile(
     rf"(?<!\w)\(\s*(?:(?:float|double|int|unsigned|long|size_t)\s*\)\s*)?({_DIGITS})\s*\)"
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MAX_FOLDS, _MAX_FOLDED_CHARACTERS, _MAX_SHIFT_BITS = 8, 50_000, 63
 """Limits of computing constants: rounds, characters of the text, and bits of a shift."""
 
@@ -154,7 +153,7 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
         text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
     literals: dict[float, None] = {}
     wholes = _is_small(workload) or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
-    text = _COMMENT.sub(" ", text)
+    text = without_comments(text)
     for match in _NUMBER.finditer(f"{text} {_computed(text, workload)}"):
         if match["floating"] is not None:
             literals[float(match["floating"])] = None

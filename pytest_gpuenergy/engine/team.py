@@ -277,13 +277,12 @@ class Team:
             task: the task.
         """
         answer: Future[R] = Future()
-        self._submit(turn, task, answer, DeviceError("No GPU is left."))
+        self._submit(turn, task, answer, is_retry=False)
         return answer
 
     def prepare(self, turn: int, kernels: Sequence[AnyKernel]) -> None:
         """Announce kernels to the GPU whose turn it is, see `start`."""
-        if (member := self._next(turn)) is not None:
-            member.prepare(kernels)
+        self._next(turn).prepare(kernels)
 
     def leave(self, gpu: str, why: str) -> None:
         """Stop using the GPU with this UUID for a reason, which is a clause.
@@ -323,57 +322,35 @@ class Team:
         if not self._closed:  # tasks that `close` ends have not failed
             self._listener(sentence)
 
-    def _next(self, turn: int) -> Member | None:
+    def _next(self, turn: int) -> Member:
         """Return the member whose turn it is, or the next one that has not been lost."""
-        places = [(turn + step) % len(self.members) for step in range(len(self.members))]
-        return next((self.members[place] for place in places if not self.members[place].lost), None)
+        place = turn % len(self.members)
+        in_turn = (*self.members[place:], *self.members[:place])
+        return next(member for member in in_turn if not member.lost)  # the last one never is
 
-    def _submit(
-        self,
-        turn: int,
-        task: GpuTask[R],
-        answer: Future[R],
-        otherwise: DeviceError,
-        lost_with: Member | None = None,
-    ) -> None:
-        """Give a task to the member whose turn it is.
-
-        Args:
-            turn: see `start`.
-            task: the task.
-            answer: gets the result.
-            otherwise: the error for ``answer`` if no member is left.
-            lost_with: the member that was lost during an earlier try, if any.
-        """
+    def _submit(self, turn: int, task: GpuTask[R], answer: Future[R], *, is_retry: bool) -> None:
         member = self._next(turn)
-        if member is None:
-            answer.set_exception(otherwise)
-        else:
-            member.thread.submit(self._run, member, turn, task, answer, lost_with)
+        member.thread.submit(self._run, member, turn, task, answer, is_retry=is_retry)
 
     def _run(
-        self,
-        member: Member,
-        turn: int,
-        task: GpuTask[R],
-        answer: Future[R],
-        lost_with: Member | None,
+        self, member: Member, turn: int, task: GpuTask[R], answer: Future[R], *, is_retry: bool
     ) -> None:
+        """Run a task in a member's thread, for the second time if a host was lost with it."""
         try:
             answer.set_result(member.run(task, self._tell))
         except HostLostError as error:
-            if lost_with is None:
-                self._tell(f"{task.title} is tried once more, because: {error}")
-                self._submit(self.members.index(member) + 1, task, answer, error, member)
-            else:
+            if is_retry:
                 answer.set_result(task.failed("runtime", lost_twice(error), member.uuid))
+            else:
+                self._tell(f"{task.title} is tried once more, because: {error}")
+                self._submit(self.members.index(member) + 1, task, answer, is_retry=True)
         except DeviceError as error:
             try:
                 self.lose(member, error)
             except DeviceError:
                 answer.set_exception(error)
             else:
-                self._submit(turn, task, answer, error, lost_with)
+                self._submit(turn, task, answer, is_retry=is_retry)
         except BaseException as error:
             answer.set_exception(error)
 

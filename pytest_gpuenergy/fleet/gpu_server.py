@@ -69,15 +69,15 @@ def serve() -> None:
     with suppress(KeyboardInterrupt), ExitStack() as stack:  # the end of the input interrupts this
         folder = stack.enter_context(disk_folder())
         pipes.send(Ready())
-        request = read_request(pipes.input)
-        if request is None:
+        first = read_request(pipes.input)
+        if first is None:
             return
-        (asked,) = request[1]
-        pipes.watch(asked["silence_s"])
+        (request,) = first[1]
+        pipes.watch(request["silence_s"])
         listener = _Listener(pipes, folder)
         listener.start()
         try:
-            gpu = listener.gpu = _claimed(stack, pipes, asked, folder)
+            gpu = listener.gpu = _claimed(stack, pipes, request, folder)
         except (GpuEnergyError, OSError) as error:
             pipes.send(Unfit(error_message(error)))
             return
@@ -86,16 +86,16 @@ def serve() -> None:
             pipes.send(gpu.answer(*listener.requests.get()))
 
 
-def _claimed(stack: ExitStack, pipes: _Pipes, asked: dict[str, Any], folder: Path) -> _ServedGpu:
+def _claimed(stack: ExitStack, pipes: _Pipes, request: dict[str, Any], folder: Path) -> _ServedGpu:
     """Claim the GPU that the environment names, until the stack is closed.
 
     Raises:
         GpuEnergyError, OSError: It cannot be used.
     """
-    if asked["version"] != own_version():
-        raise DeviceError(other_version(own_version(), asked["version"]))
-    settings = Settings(asked["powercap"], asked["smclock"], asked["allow_clocks"])
-    spec = asked["device"]
+    if request["version"] != own_version():
+        raise DeviceError(other_version(own_version(), request["version"]))
+    settings = Settings(request["powercap"], request["smclock"], request["allow_clocks"])
+    spec = request["device"]
     gpu = own_gpu(spec, capping=settings.writes)
     device = stack.enter_context(open_device(spec, index=gpu.index))
     station = claim(

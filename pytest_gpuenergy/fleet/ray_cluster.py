@@ -86,7 +86,14 @@ def connected(address: str | None, project: str | None) -> Iterator[Any]:
             logging_level=logging.ERROR,
         )
     except Exception as error:  # of many kinds, as Ray's documentation says of its client
-        raise DeviceError(_no_cluster(address, error)) from None
+        if address is None and _NO_CLUSTER.search(str(error)):
+            raise DeviceError(
+                "No Ray cluster is running here: start one with ray start --head, set RAY_ADDRESS, "
+                "or name one with ray://HEAD:10001."
+            ) from None
+        where = f"ray://{address}" if address else "of this machine"
+        reason = shortened(printable(" ".join(str(error).split())), 400)
+        raise DeviceError(f"The Ray cluster {where} cannot be used: {reason}") from None
     try:
         yield ray
     finally:
@@ -100,19 +107,10 @@ def last_sentence(error: BaseException) -> str:
     return reason if reason.endswith(".") else f"{reason}."
 
 
-def _no_cluster(address: str | None, error: Exception) -> str:
-    if address is None and _NO_CLUSTER.search(str(error)):
-        return (
-            "No Ray cluster is running here: start one with ray start --head, set RAY_ADDRESS, or "
-            "name one with ray://HEAD:10001."
-        )
-    what = f"The Ray cluster ray://{address}" if address else "The Ray cluster of this machine"
-    return f"{what} cannot be used: {shortened(printable(' '.join(str(error).split())), 400)}"
-
-
 _PIECE_BYTES = 1 << 16
 _PATIENCE_S = 10.0
 _OLD_S = 7 * 86400.0
+"""The time after which a copy of a project that has not been used is removed."""
 _OUTPUT, _ERRORS = 1, 2
 
 
@@ -246,13 +244,8 @@ def own_copy(sent: Path, name: str) -> Path:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)  # the rest of a copy that failed
     copy.touch()
-    _remove_old(copies)
-    return copy
-
-
-def _remove_old(copies: Path) -> None:
-    """Remove the copies of earlier versions that have not been used for a week."""
-    with os.scandir(copies) as entries:
-        old = [entry.path for entry in entries if time.time() - entry.stat().st_mtime > _OLD_S]
-    for path in old:
+    with os.scandir(copies) as entries:  # also those of earlier versions
+        unused = [entry.path for entry in entries if time.time() - entry.stat().st_mtime > _OLD_S]
+    for path in unused:
         shutil.rmtree(path, ignore_errors=True)
+    return copy

@@ -29,7 +29,8 @@ _ACTOR_THREADS = 4
 
 def main(arguments: list[str]) -> int:
     """Run until the interpreter has ended; if it does not start, print why to stderr."""
-    own, rest = _split(arguments)
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    own, rest = arguments[:place], arguments[place + 1 :]
     parser = argparse.ArgumentParser(prog="ray_gateway")
     add_arguments(parser)
     parser.add_argument("--node", help="Where to place the actor if that node is there")
@@ -46,11 +47,6 @@ def main(arguments: list[str]) -> int:
     except GpuEnergyError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    place = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:place], arguments[place + 1 :]
 
 
 def _serve(

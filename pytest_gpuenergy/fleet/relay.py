@@ -52,7 +52,7 @@ class WorkerOrder:
         root: The path of the project on this host.
         wait_s: The longest time that the worker may take to start.
         silence_s: The time after which the worker ends if it hears nothing from this process.
-        asked: The first message to `remote_worker.begin`.
+        request: The first message to `remote_worker.begin`.
     """
 
     spec: str
@@ -61,7 +61,7 @@ class WorkerOrder:
     root: str
     wait_s: float
     silence_s: float
-    asked: dict[str, Any]
+    request: dict[str, Any]
 
     def arguments(self, given: list[str], directory: str) -> list[str]:
         """Return pytest's arguments for a host that has the project at ``directory``."""
@@ -161,7 +161,7 @@ class _Relay:
             beats.setcallback(lambda _: watch.heard())
             watch.start()
             Beat(lambda: beats.send(None), silence_s).start()
-            inner.send({**self._order.asked, "silence_s": silence_s, HEARTBEAT: beats})
+            inner.send({**self._order.request, "silence_s": silence_s, HEARTBEAT: beats})
         except (OSError, EOFError, AssertionError, execnet.RemoteError) as error:
             self._events.put(("failed", error))
         else:

@@ -37,7 +37,7 @@ from pytest_gpuenergy.fleet.slots import SLURM_PLACE, Slot
 from pytest_gpuenergy.fleet.spec import SILENCE_S
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.support import DeviceError, FormError, WorkerTimeoutError, convert, decode
-from pytest_gpuenergy.tuning import Measured, TimingTask
+from pytest_gpuenergy.tuning import Measured, RemoteDevice, TimingTask
 from pytest_gpuenergy.workloads import Workload
 
 ENDS_WITHIN_S = 10.0
@@ -121,7 +121,11 @@ class _Connection:
         with self._ending:
             if not self._log.closed:
                 self._end(patience_s)
-                self._words = self._read_words()
+                descriptor = self._log.fileno()
+                start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
+                errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
+                code = self._process.poll()
+                self._words = reason_in(errors) or f"its command ended with exit code {code}."
                 self._log.close()
 
     def last_words(self) -> str:
@@ -149,13 +153,6 @@ class _Connection:
     def _kill(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-    def _read_words(self) -> str:
-        descriptor = self._log.fileno()
-        start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
-        errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
-        code = self._process.poll()
-        return reason_in(errors) or f"its command ended with exit code {code}."
 
     def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -204,7 +201,7 @@ class RemoteGpu:
 
     Args:
         slot: The slot of the GPU.
-        asked: The first request to `gpu_server.serve`.
+        first_request: The first request to `gpu_server.serve`.
         wait_s: The longest time that its process may take to start.
         tell: Called with sentences for the user, from any thread.
         silence_s: The time after which its process ends if it hears nothing from this one.
@@ -218,7 +215,7 @@ class RemoteGpu:
     def __init__(
         self,
         slot: Slot,
-        asked: Mapping[str, Any],
+        first_request: Mapping[str, Any],
         wait_s: float,
         tell: Callable[[str], None],
         silence_s: float = SILENCE_S,
@@ -227,7 +224,7 @@ class RemoteGpu:
         self.losses: list[str] = []
         self.moved: Callable[[str], None] = lambda _: None
         self._slot = slot
-        self._asked = {**asked, "silence_s": silence_s}
+        self._first_request = {**first_request, "silence_s": silence_s}
         self._wait_s = wait_s
         self._silence_s = silence_s
         self._tell = tell
@@ -253,6 +250,20 @@ class RemoteGpu:
         """The description of the GPU, which has been started, when it was last claimed."""
         assert self.station is not None
         return self.station
+
+    def device(self) -> RemoteDevice:
+        """Return the description of the GPU for search spaces and logs."""
+        claimed = self.claimed
+        return RemoteDevice(
+            claimed.name,
+            claimed.uuid,
+            claimed.architecture,
+            emulated=claimed.emulated,
+            versions=claimed.versions,
+            cores=claimed.cores,
+            enforced=claimed.setpoint,
+            energy_mj=self.energy_mj,
+        )
 
     def start(self) -> None:
         """Start the process of the GPU, which claims it.
@@ -359,7 +370,7 @@ class RemoteGpu:
                     "allows more)."
                 )
             if step == 0 and isinstance(message, Ready):
-                connection.write(framed(("begin", (self._asked,))))
+                connection.write(framed(("begin", (self._first_request,))))
                 connection.watch(self._silence_s)
             elif isinstance(message, Unfit):
                 raise DeviceError(f"{self.title}: {message.reason}")

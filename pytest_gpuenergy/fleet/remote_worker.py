@@ -39,26 +39,26 @@ def begin(channel: Any) -> None:
     ``silence_s``, the time without a beat after which this worker ends. Sends `STARTED` with a
     description of the GPU, or `UNFIT` with the reason, also later if pytest refuses its arguments.
     """
-    asked = channel.receive()
+    request = channel.receive()
     name_emulated_host()
-    heartbeat = _Heartbeat(asked[HEARTBEAT], asked["silence_s"])
+    heartbeat = _Heartbeat(request[HEARTBEAT], request["silence_s"])
     try:
-        _begin(channel, asked)
+        _begin(channel, request)
     finally:
         heartbeat.stop()
 
 
-def _begin(channel: Any, asked: dict[str, Any]) -> None:
+def _begin(channel: Any, request: dict[str, Any]) -> None:
     try:
-        gpu = _checked_gpu(asked)
+        gpu = _checked_gpu(request)
     except (GpuEnergyError, OSError) as error:
         channel.send((UNFIT, error_message(error)))
         return
     here = os.getcwd()  # noqa: PTH109 -- as pytest will see it, links and all
-    os.chdir(Path(here, asked["inside"]))
+    os.chdir(Path(here, request["inside"]))
     channel.send((STARTED, {"directory": here, "uuid": gpu.uuid, "name": gpu.name}))
-    if asked.get("options") is not None:
-        os.environ["PYTEST_ADDOPTS"] = asked["options"]
+    if request.get("options") is not None:
+        os.environ["PYTEST_ADDOPTS"] = request["options"]
     xdist = importlib.util.find_spec("xdist")
     assert xdist is not None
     assert xdist.origin is not None
@@ -76,27 +76,27 @@ def _begin(channel: Any, asked: dict[str, Any]) -> None:
         channel.send((UNFIT, f"its pytest cannot begin there: {usage_problem(str(error))}"))
 
 
-def _checked_gpu(asked: dict[str, Any]) -> ProbedGpu:
+def _checked_gpu(request: dict[str, Any]) -> ProbedGpu:
     """Return the GPU of this worker.
 
     Raises:
         GpuEnergyError, OSError: The GPU or this host cannot be used.
     """
-    if asked["version"] != own_version():
-        raise DeviceError(other_version(own_version(), asked["version"]))
+    if request["version"] != own_version():
+        raise DeviceError(other_version(own_version(), request["version"]))
     if importlib.util.find_spec("xdist") is None:
         raise DeviceError("pytest-xdist is not installed: pip install pytest-xdist.")
     try:
-        if asked["directory"] is not None:
-            os.chdir(asked["directory"])
-        has_folder = is_folder(Path(asked["inside"]))
+        if request["directory"] is not None:
+            os.chdir(request["directory"])
+        has_folder = is_folder(Path(request["inside"]))
     except OSError as error:
         raise DeviceError(
             f"{error_message(error)} Copy the project there, or give dir=PATH."
         ) from None
     if not has_folder:
-        raise DeviceError(f"the project there has no folder {asked['inside']}: copy the project.")
-    return own_gpu(asked["device"], capping=asked["capping"])
+        raise DeviceError(f"the project there has no folder {request['inside']}: copy the project.")
+    return own_gpu(request["device"], capping=request["capping"])
 
 
 class _Heartbeat:

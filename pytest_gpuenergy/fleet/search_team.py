@@ -15,7 +15,7 @@ from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
 from pytest_gpuenergy.fleet.slots import find_slots, most_common, none_left, of_other_model
 from pytest_gpuenergy.fleet.spec import Fleet
 from pytest_gpuenergy.support import DeviceError
-from pytest_gpuenergy.tuning import RemoteDevice, TuningGpus
+from pytest_gpuenergy.tuning import TuningGpus
 
 _T = TypeVar("_T")
 _TOGETHER = 64
@@ -49,7 +49,7 @@ def claim_fleet(
     """
     offered = find_slots(fleet, device, str(Path.cwd()), capping=settings.writes, one_model=True)
     left_out = list(offered.left_out)
-    asked = {
+    request = {
         "version": own_version(),
         "device": device,
         "powercap": settings.powercap,
@@ -57,7 +57,7 @@ def claim_fleet(
         "allow_clocks": settings.allow_clocks,
     }
     silence_s = fleet.settings.silence_s
-    all_gpus = [RemoteGpu(slot, asked, fleet.wait_s, tell, silence_s) for slot in offered.slots]
+    all_gpus = [RemoteGpu(slot, request, fleet.wait_s, tell, silence_s) for slot in offered.slots]
     stack.callback(_retire, all_gpus)
     started = []
     for gpu, failure in zip(all_gpus, _together(all_gpus, _start), strict=True):
@@ -82,19 +82,7 @@ def claim_fleet(
     stack.callback(_report, gpus, team, settings, tell)
     stack.enter_context(team)
     stack.callback(_retire, gpus)  # together, before the team does so one by one
-    devices = tuple(
-        RemoteDevice(
-            gpu.claimed.name,
-            gpu.claimed.uuid,
-            gpu.claimed.architecture,
-            emulated=gpu.claimed.emulated,
-            versions=gpu.claimed.versions,
-            cores=gpu.claimed.cores,
-            enforced=gpu.claimed.setpoint,
-            energy_mj=gpu.energy_mj,
-        )
-        for gpu in gpus
-    )
+    devices = tuple(gpu.device() for gpu in gpus)
     return TuningGpus(devices, tuple(gpu.confirm for gpu in gpus), team, remote=True)
 
 

@@ -81,7 +81,7 @@ class RayFleet:
 
     @property
     def wait_s(self) -> float:
-        """How long a worker may take to start."""
+        """The longest time that a worker may take to start."""
         return self.settings.wait_s or RAY_WAIT_S
 
 
@@ -109,7 +109,7 @@ class SshFleet:
 
     @property
     def wait_s(self) -> float:
-        """How long a worker may take to start."""
+        """The longest time that a worker may take to start."""
         return self.settings.wait_s or SSH_WAIT_S
 
 
@@ -127,7 +127,7 @@ class SlurmFleet:
 
     @property
     def wait_s(self) -> float:
-        """How long a worker may take to start."""
+        """The longest time that a worker may take to start."""
         return self.settings.wait_s or SLURM_WAIT_S
 
 
@@ -149,60 +149,60 @@ def parse_fleet(text: str, option: str = FLEET_OPTION) -> Fleet:
     try:
         return _parsed(text)
     except InputError as error:
-        raise InputError(f"{option} {error}") from None
+        raise InputError(f"{option} {_short(text)}: {error}.") from None
 
 
 def _parsed(text: str) -> Fleet:
+    """Return what `parse_fleet` does; an error has only the clause with the reason."""
     try:
         first, *words = shlex.split(text)
     except ValueError:
-        raise _refused(text, f"it is empty, or a quotation is not closed: {_FORMS}") from None
+        raise InputError(f"it is empty, or a quotation is not closed: {_FORMS}") from None
     if unprintable := next((c for c in text if not c.isprintable()), None):
-        raise _refused(text, f"it contains {unprintable!r}, which no name has: {_FORMS}")
+        raise InputError(f"it contains {unprintable!r}, which no name has: {_FORMS}")
     kind, colon, rest = first.partition(":")
     if kind == "ray":
-        return _ray(text, first, words)
+        return _ray(first, words)
     if kind == "ssh" and colon:
-        return _ssh(text, rest, words)
+        return _ssh(rest, words)
     if kind == "slurm":
-        return _slurm(text, rest, words)
-    raise _refused(text, _FORMS)
+        return _slurm(rest, words)
+    raise InputError(_FORMS)
 
 
-def _ray(text: str, first: str, words: Sequence[str]) -> RayFleet:
+def _ray(first: str, words: Sequence[str]) -> RayFleet:
     match = _RAY.fullmatch(first)
     if match is None:
-        raise _refused(
-            text, "give ray for the cluster to which this machine belongs, or ray://HEAD:10001"
+        raise InputError(
+            "give ray for the cluster to which this machine belongs, or ray://HEAD:10001"
         )
     address = match["address"]
     if address is not None and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
-        raise _refused(text, "a port is a number from 1 to 65535")
-    return RayFleet(_settings(text, words), address)
+        raise InputError("a port is a number from 1 to 65535")
+    return RayFleet(_settings(words), address)
 
 
-def _ssh(text: str, rest: str, words: Sequence[str]) -> SshFleet:
+def _ssh(rest: str, words: Sequence[str]) -> SshFleet:
     hosts = []
     for word in rest.split(","):
         name, colon, directory = word.partition(":")
         if not _HOST.fullmatch(name):
-            raise _refused(
-                text,
+            raise InputError(
                 f"{_short(name)} is not the name of a host: give ssh:HOST,HOST2, each as "
-                "[USER@]HOST or [USER@]HOST:/PATH, and ports and keys in ~/.ssh/config",
+                "[USER@]HOST or [USER@]HOST:/PATH, and ports and keys in ~/.ssh/config"
             )
-        hosts.append(SshHost(name, _path(text, directory) if colon else None))
+        hosts.append(SshHost(name, _path(directory) if colon else None))
     names = [host.name for host in hosts]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise _refused(text, f"{_short(twice)} is named twice: name each host once")
-    return SshFleet(tuple(hosts), _settings(text, words))
+        raise InputError(f"{_short(twice)} is named twice: name each host once")
+    return SshFleet(tuple(hosts), _settings(words))
 
 
-def _slurm(text: str, rest: str, words: Sequence[str]) -> SlurmFleet:
+def _slurm(rest: str, words: Sequence[str]) -> SlurmFleet:
     try:
         options = shlex.split(rest)
     except ValueError:
-        raise _refused(text, "a quotation among the options of srun is not closed") from None
+        raise InputError("a quotation among the options of srun is not closed") from None
     rest_of_words = list(words)
     settings = []
     count = None
@@ -217,67 +217,57 @@ def _slurm(text: str, rest: str, words: Sequence[str]) -> SlurmFleet:
         rest_of_words.pop()
     options += rest_of_words  # srun's options without their quotes, as from an ini file
     if options and not options[0].startswith("-"):
-        raise _refused(
-            text,
+        raise InputError(
             f"{_short(options[0])} is not an option of srun: give "
-            'slurm:"--partition gpu --gpus-per-task 1" x8',
+            'slurm:"--partition gpu --gpus-per-task 1" x8'
         )
     count = 1 if count is None else count
     if not 1 <= count <= MAX_WORKERS:
-        raise _refused(text, f"x{count} asks for {count} workers: choose x1 to x{MAX_WORKERS}")
-    return SlurmFleet(tuple(options), count, _settings(text, settings))
+        raise InputError(f"x{count} asks for {count} workers: choose x1 to x{MAX_WORKERS}")
+    return SlurmFleet(tuple(options), count, _settings(settings))
 
 
-def _settings(text: str, words: Sequence[str]) -> FleetSettings:
+def _settings(words: Sequence[str]) -> FleetSettings:
     values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if name not in _SETTINGS or not equals:
-            raise _refused(text, f"{_short(word)} is not understood: {_FORMS}")
+            raise InputError(f"{_short(word)} is not understood: {_FORMS}")
         if name in values:
-            raise _refused(text, f"{name}= is given twice: give it once")
+            raise InputError(f"{name}= is given twice: give it once")
         values[name] = value
     python = values.get("python")
-    directory = values.get("dir")
+    if python is not None and (
+        not python or python.startswith("-") or any(c.isspace() for c in python)
+    ):
+        raise InputError(
+            f"python={_short(python)} is not an interpreter: give its path, such as "
+            "/opt/venv/bin/python"
+        )
     return FleetSettings(
-        None if python is None else _python(text, python),
-        None if directory is None else _path(text, directory),
-        _seconds(text, "wait", values["wait"]) if "wait" in values else None,
-        _seconds(text, "silence", values["silence"]) if "silence" in values else SILENCE_S,
+        python,
+        _path(values["dir"]) if "dir" in values else None,
+        _seconds("wait", values["wait"]) if "wait" in values else None,
+        _seconds("silence", values["silence"]) if "silence" in values else SILENCE_S,
     )
 
 
-def _python(text: str, value: str) -> str:
-    if not value or value.startswith("-") or any(c.isspace() for c in value):
-        raise _refused(
-            text,
-            f"python={_short(value)} is not an interpreter: give its path, such as "
-            "/opt/venv/bin/python",
-        )
-    return value
-
-
-def _path(text: str, value: str) -> str:
+def _path(value: str) -> str:
     if not PurePosixPath(value).is_absolute():
-        raise _refused(
-            text, f"{_short(value)} is not a path that begins with /: give the project's path there"
+        raise InputError(
+            f"{_short(value)} is not a path that begins with /: give the project's path there"
         )
     return value
 
 
-def _seconds(text: str, name: str, value: str) -> float:
+def _seconds(name: str, value: str) -> float:
     seconds = float(value) if _SECONDS.fullmatch(value) else 0.0
     if not 0 < seconds <= _MAX_SECONDS:
-        raise _refused(
-            text,
-            f"{name}={_short(value)} is not a number of seconds above 0, up to {_MAX_SECONDS:g}",
+        raise InputError(
+            f"{name}={_short(value)} is not a number of seconds above 0, up to {_MAX_SECONDS:g}"
         )
     return seconds
 
 
 def _short(word: str) -> str:
     return repr(shortened(word, 60))
-
-
-def _refused(text: str, what_to_do: str) -> InputError:
-    return InputError(f"{_short(text)}: {what_to_do}.")

@@ -1,26 +1,23 @@
-from .anchor_drift import MAX_DRIFT as MAX_DRIFT, judge_check as judge_check, unchecked as unchecked
+from .anchor_drift import judge_check as judge_check, unchecked as unchecked
 from .baseline_update import update as update
 from .comparison_views import (
     BUDGET_VERDICTS as BUDGET_VERDICTS,
-    SHOWN as SHOWN,
     annotate as annotate,
+    annotate_all as annotate_all,
     annotate_counts as annotate_counts,
-    annotation as annotation,
     budget_words as budget_words,
     describe as describe,
+    in_github_actions as in_github_actions,
     json_document as json_document,
-    limited as limited,
     loss as loss,
     markdown as markdown,
     missing_words as missing_words,
     page_verdicts as page_verdicts,
     shift_lines as shift_lines,
     shift_problem as shift_problem,
-    summary as summary,
     tally as tally,
     terminal as terminal,
     verdict_values as verdict_values,
-    wanted as wanted,
 )
 from .error_rates import (
     Looks as Looks,
@@ -38,7 +35,6 @@ from .run_comparison import (
     shared_identities as shared_identities,
 )
 from .run_history import (
-    MIN_LEVEL_RUNS as MIN_LEVEL_RUNS,
     change_points as change_points,
     history as history,
     history_json as history_json,

@@ -334,11 +334,11 @@ def _run(run: RunInfo) -> str:
     return f"run {run.run_id} of {run.started}, {gpu}{revision}"
 
 
-SHOWN = 10
+MAX_ANNOTATIONS = 10
 """Number of annotations of one kind that GitHub keeps per step."""
 
 
-def wanted() -> bool:
+def in_github_actions() -> bool:
     """Return whether this runs in GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
@@ -361,8 +361,8 @@ def annotate(comparison: Comparison) -> Iterator[str]:
     unmatched = [*(comparison.failed if settings.enforced else ())]
     unmatched += comparison.missing_in_base if settings.strict else ()
     errors += [(lost.measurement.identity.label, lost.why) for lost in unmatched]
-    yield from limited("error", errors)
-    yield from limited("warning", warnings)
+    yield from annotate_all("error", errors)
+    yield from annotate_all("warning", warnings)
     yield from annotate_counts(comparison)
 
 
@@ -380,10 +380,10 @@ def annotate_counts(comparison: Comparison) -> Iterator[str]:
         yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
 
 
-def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+def annotate_all(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Annotations for (title, message) pairs; the last one counts those GitHub would drop."""
     listed = list(texts)
-    shown = listed if len(listed) <= SHOWN else listed[: SHOWN - 1]
+    shown = listed if len(listed) <= MAX_ANNOTATIONS else listed[: MAX_ANNOTATIONS - 1]
     for title, message in shown:
         yield annotation(level, title, message)
     if len(listed) > len(shown):

@@ -3,6 +3,7 @@ from .cuda_tokens import (
     LITERAL as LITERAL,
     CudaToken as CudaToken,
     cuda_tokens as cuda_tokens,
+    without_comments as without_comments,
 )
 from .exported_programs import (
     profile_kernels as profile_kernels,
@@ -17,6 +18,7 @@ from .kernel import (
     Origin as Origin,
     RecordedFigures as RecordedFigures,
     check_source as check_source,
+    function_name as function_name,
     is_entry as is_entry,
 )
 from .kernel_export import (

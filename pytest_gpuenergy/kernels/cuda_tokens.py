@@ -29,6 +29,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_COMMENT = re.compile(rf"(?P<comment>{COMMENT}) | {LITERAL}", re.VERBOSE | re.DOTALL)
+
 
 class CudaToken(NamedTuple):
     """A token, with the positions of its first character and after its last one.
@@ -50,3 +52,8 @@ def cuda_tokens(source: str, begin: int = 0, end: int | None = None) -> Iterator
             yield CudaToken(
                 "literal" if kind == "delimiter" else str(kind), match[0], *match.span()
             )
+
+
+def without_comments(source: str) -> str:
+    """Return ``source`` with a blank in place of each comment; strings stay as they are."""
+    return _COMMENT.sub(lambda match: " " if match["comment"] else match[0], source)

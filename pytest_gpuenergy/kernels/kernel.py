@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from pytest_gpuenergy.kernels.cuda_tokens import without_comments
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.record import AboveZero, LaunchInfo
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -28,7 +29,6 @@ _ENTRY = re.compile(
 )
 
 
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SHARED = re.compile(
     r"(?P<extern>\bextern\s+)?\b__shared__\s+"
     r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?(?P<type>[A-Za-z_][\w \t]*?)\s*"
@@ -105,6 +105,11 @@ def checked_dims(what: str, sizes: object) -> Dim3:
         raise InputError(f"{what} must be three positive integers, not {dims!r}.")
     x, y, z = dims
     return x, y, z
+
+
+def function_name(entry: str) -> str:
+    """Return the bare name of the function, without namespaces and template arguments."""
+    return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 def is_entry(name: str) -> bool:
@@ -316,7 +321,7 @@ def _static_shared_bytes(source: str) -> int | None:
 
     None when a size is not a number in the text, or the type of an element is not known.
     """
-    text = _COMMENTS.sub(" ", source)
+    text = without_comments(source)
     total = 0
     declarations = 0
     for declaration in _SHARED.finditer(text):

@@ -28,12 +28,12 @@ from pytest_gpuenergy.support import (
     InputError,
     convert,
     decode,
+    decode_versioned,
     encode,
     is_file,
     is_folder,
     is_there,
     read_bytes,
-    schema_version,
     shown,
     write_atomically,
 )
@@ -153,13 +153,8 @@ def read_plan(path: Path) -> Kernel:
     """
     text = _read_text(path, "launch plan")
     try:
-        version = schema_version(text)
-        if version != PLAN_VERSION:
-            raise FormError(
-                f"its schema_version is {shown(version)}, but this gpuenergy reads {PLAN_VERSION}"
-            )
         try:
-            plan = decode(text, _Plan)
+            plan = decode_versioned(text, _Plan, PLAN_VERSION)
         except InputError as error:  # refused by `Launch` or `TensorMap`
             raise InputError(f"In the launch plan {path}: {error}") from None
         _check_workspaces(plan.workspaces)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from enum import Enum
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -34,10 +34,9 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.workloads import ErrorBound, Workload, whole_flops
 
-if TYPE_CHECKING:
-    import pytest
-
 _ENDED = pytest.StashKey[bool]()
+_MAX_INTEGER = 1 << 63
+"""Limit of integers that every reader of JSON understands; larger ones are stored as text."""
 
 
 def end_verified(item: pytest.Item) -> NoReturn:
@@ -60,10 +59,6 @@ class VerifyOnlyPlugin:
         if call.when == "call" and ended and report.skipped:
             report.outcome, report.longrepr = "passed", None
         return report
-
-
-_MAX_INTEGER = 1 << 63
-"""Limit of integers that every reader of JSON understands; larger ones are stored as text."""
 
 
 def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:

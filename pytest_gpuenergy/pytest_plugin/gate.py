@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.record import Measurement, RunInfo
     from pytest_gpuenergy.report import Pair, Report
 
+VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
+"""Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
+_SELECTED = "gpuenergy_selected"
+"""Attribute of the reports of energy items, also those from pytest-xdist's workers."""
+_LINES_SHOWN = 40
+_AGAIN = ", judged again with all kernels: "
+_GOOD = ("SAME", "BETTER", "within budget")
+_BAD = ("WORSE", "over budget")
+_OPEN = ("AMBIGUOUS", "undecided")
+_UNREMARKABLE = ("SAME", "within budget")
+
 
 @dataclass(frozen=True)
 class BudgetKind:
@@ -111,20 +122,8 @@ def budgets_of(item: pytest.Item) -> Iterator[Budget]:
             yield Budget.of(kind, mark)
 
 
-VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
-"""Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
-
 _COMPARED = {f"{name}{VERDICT}" for name in METRICS}
 _VERDICTS = {*_COMPARED, *(f"{kind.name}{VERDICT}" for kind in BUDGET_KINDS)}
-_SELECTED = "gpuenergy_selected"
-"""Attribute of the reports of energy items, also those from pytest-xdist's workers."""
-
-_LINES_SHOWN = 40
-_AGAIN = ", judged again with all kernels: "
-_GOOD = ("SAME", "BETTER", "within budget")
-_BAD = ("WORSE", "over budget")
-_OPEN = ("AMBIGUOUS", "undecided")
-_UNREMARKABLE = ("SAME", "within budget")
 
 
 def measures_energy(item: pytest.Item) -> bool:
@@ -384,9 +383,9 @@ class GatePlugin:
 
     def _annotations(self) -> Iterator[str]:
         """Return annotations for GitHub Actions: those of ``gpuenergy compare``, and budgets."""
-        from pytest_gpuenergy.gate import annotate_counts, limited, wanted
+        from pytest_gpuenergy.gate import annotate_all, annotate_counts, in_github_actions
 
-        if wanted():
+        if in_github_actions():
             levels: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
             for (node, _), (verdict, words) in self._results.items():
                 bad = verdict in _BAD
@@ -396,7 +395,7 @@ class GatePlugin:
                     levels[level].append((node, words.removeprefix(_AGAIN)))
             levels["error"] += (("gate", problem) for problem in self._run_problems)
             for level, found in levels.items():
-                yield from limited(level, found)
+                yield from annotate_all(level, found)
             if self._comparison is not None:
                 yield from annotate_counts(self._comparison)
 

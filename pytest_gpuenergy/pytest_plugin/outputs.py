@@ -44,6 +44,12 @@ from pytest_gpuenergy.report import (
 )
 from pytest_gpuenergy.support import GpuEnergyError, SetpointError, error_message, span, wrapped
 
+INTERVAL_S, CI_INTERVAL_S = 30.0, 300.0
+"""Time between two lines of progress; in CI, logs are read afterwards and need fewer lines."""
+_ATTRIBUTE = "gpuenergy_setpoint"
+"""Attribute of an item's reports that carries the outcome from pytest-xdist's workers."""
+_PACKAGE = Path(pytest_gpuenergy.__file__).parent
+
 
 def header_lines(card: SessionCard, options: PytestOptions) -> list[str]:
     """Return the lines before the first item: device, driver, energy source and power caps."""
@@ -121,10 +127,6 @@ def _settings_lines(card: SessionCard, *, locks: bool) -> Iterator[str]:
                 f"persistence mode is off, so {what} are lost whenever the driver unloads: sudo "
                 "nvidia-smi -pm 1"
             )
-
-
-INTERVAL_S, CI_INTERVAL_S = 30.0, 300.0
-"""Time between two lines of progress; in CI, logs are read afterwards and need fewer lines."""
 
 
 class Progress:
@@ -219,9 +221,6 @@ class SetpointOutcome:
 
 OUTCOME = pytest.StashKey[SetpointOutcome]()
 """An item's outcome, once its setpoint was set or rejected."""
-
-_ATTRIBUTE = "gpuenergy_setpoint"
-"""Attribute of an item's reports that carries the outcome from pytest-xdist's workers."""
 
 
 class SetpointPlugin:
@@ -425,9 +424,6 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
 
 class BadOptionError(pytest.Collector.CollectError):
     """An option cannot work, as collection shows: the run ends as on any usage error."""
-
-
-_PACKAGE = Path(pytest_gpuenergy.__file__).parent
 
 
 def shorten(

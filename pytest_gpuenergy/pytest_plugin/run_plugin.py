@@ -86,18 +86,20 @@ class RunPlugin:
         Raises:
             pytest.UsageError: an option is invalid.
         """
-        given: dict[str, Any] | None = getattr(config, "workerinput", None)
-        link = None if given is None or LINE not in given else Link(given[LINE])
+        worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+        link = (
+            None if worker_input is None or LINE not in worker_input else Link(worker_input[LINE])
+        )
         workers: Any = config.pluginmanager.get_plugin(WorkerPlugin.NAME)
         settle_places()
         try:
             options = PytestOptions.from_pytest_config(config)
-            if given is None:  # pytest-xdist's workers write no views
+            if worker_input is None:  # pytest-xdist's workers write no views
                 check_outputs(options)
                 if options.resume and (last := latest_run(options.root)) is not None:
                     workers.run_id = last.path.name
             self.gate = GatePlugin(config, options)
-            run_id = workers.run_id if given is None else given[RUN_ID]
+            run_id = workers.run_id if worker_input is None else worker_input[RUN_ID]
             self.session = Session(options, run_id, link)
         except (GpuEnergyError, OSError) as error:
             raise pytest.UsageError(error_message(error)) from None
@@ -114,9 +116,9 @@ class RunPlugin:
         plugins.register(self._setpoints, "gpuenergy-setpoints")
         if options.verify_only:
             plugins.register(VerifyOnlyPlugin(), "gpuenergy-verify-only")
-        if given is not None:
+        if worker_input is not None:
             self.session.expect_termination()
-            if given.get(DEFERS) and link is not None:
+            if worker_input.get(DEFERS) and link is not None:
                 # Groups are the controller's, and pytest-xdist would write them into the ids.
                 config.option.loadgroup = False
                 plugins.register(DeferringPlugin(self.session, self.gate, link), DEFERRING)

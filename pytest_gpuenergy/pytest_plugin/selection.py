@@ -41,6 +41,10 @@ _MAX_RUNS = 10
 _CHOSEN = "gpuenergy-chosen-by-id"
 _EXPRESSION = re.compile(r"[\w:+\-.\[\]\\/()\s]*")
 """The characters that an expression of pytest may contain."""
+COLLECTED = "gpuenergy_collected"
+"""Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""
+_REPORTED = ("lf", "stepwise", "stepwise_skip", "splits", "shard_id", "num_shards")
+"""Options, some from other plugins, that report to pytest what they deselect."""
 
 
 def setpoints_named(config: pytest.Config) -> list[str]:
@@ -100,13 +104,6 @@ def _names(item: pytest.Item) -> Iterator[str]:
 
 def _keyword(config: pytest.Config) -> str:
     return str(config.getoption("keyword") or "")
-
-
-COLLECTED = "gpuenergy_collected"
-"""Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""
-
-_REPORTED = ("lf", "stepwise", "stepwise_skip", "splits", "shard_id", "num_shards")
-"""Options, some from other plugins, that report to pytest what they deselect."""
 
 
 class Selection:

@@ -56,6 +56,10 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.workloads import Workload
 
+_MAX_PREHEAT_S = 30.0
+_ROOM_BYTES = 1 << 20
+"""Free space that a host needs in each folder that a run writes to: a record, a small program."""
+
 
 class SessionCard:
     """The GPU of a pytest process: opened and claimed when an item needs it, set for each item.
@@ -211,11 +215,6 @@ class SessionCard:
     @property
     def _measures(self) -> bool:
         return self._options.export_folder is None and not self._options.verify_only
-
-
-_MAX_PREHEAT_S = 30.0
-_ROOM_BYTES = 1 << 20
-"""Free space that a host needs in each folder that a run writes to: a record, a small program."""
 
 
 class Session:

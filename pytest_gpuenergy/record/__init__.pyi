@@ -37,14 +37,14 @@ from .peaks import PEAKS as PEAKS, Peaks as Peaks, peaks_of as peaks_of
 from .plausibility import MAX_W as MAX_W, check as check, check_ids as check_ids
 from .ratio import (
     SessionMean as SessionMean,
-    around as around,
-    limited as limited,
+    clipped as clipped,
     log_excess as log_excess,
     log_ratio as log_ratio,
     normal_quantile as normal_quantile,
     paired_log_ratio as paired_log_ratio,
     point_ratio as point_ratio,
     session_mean as session_mean,
+    t_interval as t_interval,
     welch as welch,
 )
 from .run_info import RunInfo as RunInfo, StationInfo as StationInfo, new_run_id as new_run_id

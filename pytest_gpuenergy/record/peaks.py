@@ -49,6 +49,17 @@ class Peaks:
             "bfloat16": self.bf16_tflops,
         }.get(arithmetic)
 
+    def memory_ms(self, moved_bytes: float) -> float:
+        """Return the least time in which so many bytes move to or from the device memory."""
+        return moved_bytes / (self.bandwidth_gb_s * 1e6)
+
+    def compute_ms(self, flops: float, arithmetic: str = "float32") -> float | None:
+        """Return the least time of so many operations; None if `tflops_of` their type is."""
+        if flops <= 0:
+            return 0.0
+        tflops = self.tflops_of(arithmetic)
+        return None if tflops is None else flops / (tflops * 1e9)
+
 
 # The digits have been checked against secondary tables; those of tensor cores in A30 and RTX 3090
 # against the number of multiprocessors, the clock and the rate of other cards with the same cores.

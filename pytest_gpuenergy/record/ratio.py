@@ -98,14 +98,18 @@ def log_ratio(base: SessionMean, new: SessionMean, *, session_sd: float, tail: f
     own = [(side.relative_error**2, side.degrees) for side in (base, new)]
     between = sum(side.session_variance(session_sd) for side in (base, new))
     variance = sum(value for value, _ in own) + between
-    return around(math.log(new.mean) - math.log(base.mean), variance, welch(own, variance), tail)
+    return t_interval(
+        math.log(new.mean) - math.log(base.mean), variance, welch(own, variance), tail
+    )
 
 
 def log_excess(found: SessionMean, allowed: float, *, session_sd: float, tail: float) -> Estimate:
     """ln(found / allowed) as `log_ratio`, for an exact number ``allowed``."""
     own = [(found.relative_error**2, found.degrees)]
     variance = own[0][0] + found.session_variance(session_sd)
-    return around(math.log(found.mean) - math.log(allowed), variance, welch(own, variance), tail)
+    return t_interval(
+        math.log(found.mean) - math.log(allowed), variance, welch(own, variance), tail
+    )
 
 
 def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
@@ -119,7 +123,7 @@ def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
     if len(log_ratios) < 2:
         raise ValueError("paired statistics need at least two rounds")
     variance = stdev(log_ratios) ** 2 / len(log_ratios)
-    return around(fmean(log_ratios), variance, len(log_ratios) - 1, tail)
+    return t_interval(fmean(log_ratios), variance, len(log_ratios) - 1, tail)
 
 
 def point_ratio(base: float | None, new: float | None) -> Estimate:
@@ -129,7 +133,7 @@ def point_ratio(base: float | None, new: float | None) -> Estimate:
     """
     if base is None or new is None or not (base > 0 and new > 0):
         return Estimate(0.0, -math.inf, math.inf)
-    return Estimate(*[limited(math.log(new) - math.log(base))] * 3)
+    return Estimate(*[clipped(math.log(new) - math.log(base))] * 3)
 
 
 def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
@@ -143,14 +147,14 @@ def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
     return variance * variance / spread if spread else math.inf
 
 
-def around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
+def t_interval(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
     """``mean`` with an interval by Student's t, with a probability of ``tail`` beyond each end."""
     if math.isinf(degrees):
         quantile = normal_quantile(tail)
     else:  # rounded down: fewer degrees give a wider interval
         quantile = student_t(max(1, min(_MAX_DEGREES, math.floor(degrees))), 1 - tail)
     half = quantile * math.sqrt(variance)
-    return Estimate(*map(limited, (mean, mean - half, mean + half)))
+    return Estimate(*map(clipped, (mean, mean - half, mean + half)))
 
 
 def normal_quantile(tail: float) -> float:
@@ -158,6 +162,6 @@ def normal_quantile(tail: float) -> float:
     return NormalDist().inv_cdf(1 - tail)
 
 
-def limited(log_ratio: float) -> float:
+def clipped(log_ratio: float) -> float:
     """Return the logarithm of a ratio, no further from zero than one whose ratio is finite."""
     return max(-_MAX_CHANGE, min(log_ratio, _MAX_CHANGE))

@@ -36,7 +36,6 @@ from .extract.summary import (
 )
 from .extract.timeline import (
     chart_specs as chart_specs,
-    write_charts as write_charts,
     write_results as write_results,
 )
 from .extract.trace import (

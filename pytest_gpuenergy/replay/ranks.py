@@ -128,22 +128,10 @@ def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
     Raises:
         DeviceError: A rank was killed, or the ranks have lost one another.
     """
-    with socket.socket() as free:
-        free.bind((_HOST, 0))
-        port = free.getsockname()[1]
-    shared = {
-        "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",  # all are on this host
-        **os.environ,
-        _COUNT: str(count),
-        "MASTER_ADDR": _HOST,
-        "MASTER_PORT": str(port),
-    }
-    environments = [{**shared, _RANK: str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+")) for _ in range(1, count)]
         command = [sys.executable, "-m", "pytest_gpuenergy.cli", *words]
-        codes = run_together(command, Path.cwd(), environments, [None, *files])
+        codes = run_together(command, Path.cwd(), rank_environments(count), [None, *files])
         failed = [(rank, code) for rank, code in enumerate(codes) if code and code != _LOST]
         if not any(codes):
             return 0
@@ -161,6 +149,22 @@ def run_ranks(words: Sequence[str], count: int, folder: Path) -> int:
             f"{folder} is still there; begin again, a replay with --resume."
         )
     return code
+
+
+def rank_environments(count: int) -> list[dict[str, str]]:
+    """Return the environment of the process of each rank, as torchrun sets it."""
+    with socket.socket() as free:
+        free.bind((_HOST, 0))
+        port = free.getsockname()[1]
+    shared = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",  # all are on this host
+        **os.environ,
+        _COUNT: str(count),
+        "MASTER_ADDR": _HOST,
+        "MASTER_PORT": str(port),
+    }
+    return [{**shared, _RANK: str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 @contextmanager

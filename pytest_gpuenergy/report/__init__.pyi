@@ -50,9 +50,14 @@ from .legacy import (
 )
 from .merged_runs import mean_of_runs as mean_of_runs, merge as merge
 from .store import (
+    BOARD_CHECK as BOARD_CHECK,
+    CHECK as CHECK,
     HOME as HOME,
     IGNORE_SIGN as IGNORE_SIGN,
+    MEASUREMENT as MEASUREMENT,
+    RECORD_TYPES as RECORD_TYPES,
     RUN_FILES as RUN_FILES,
+    STATION as STATION,
     Report as Report,
     RunFolder as RunFolder,
     durations_s as durations_s,

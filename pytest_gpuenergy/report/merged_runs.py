@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record import METRICS, Interval, Measurement, Metric, Window, limited
+from pytest_gpuenergy.record import METRICS, Interval, Measurement, Metric, Window, clipped
 from pytest_gpuenergy.report.analysis.gpu_models import Models
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, joined, latest_only
 from pytest_gpuenergy.support import NORMAL, ReportInputError
@@ -186,7 +186,7 @@ class Mean:
         if self.half is None:
             return None
         own = self.ratio or 0.0
-        half = limited(self.half * math.sqrt(max(1.0, common, own if own > _FAR else 0.0)))
+        half = clipped(self.half * math.sqrt(max(1.0, common, own if own > _FAR else 0.0)))
         return Interval(math.exp(self.log - half), math.exp(self.log + half))
 
 

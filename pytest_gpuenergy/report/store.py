@@ -7,7 +7,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,9 +39,22 @@ SCHEMA_VERSION = 1
 HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
-_RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
-_STATIONS, _BOARDS = "stations.jsonl", "boards.jsonl"
-_RAW = (_RUN, _LINES, _CHECKS, _STATIONS, _BOARDS)
+_RUN, _LATEST = "run.json", "latest"
+MEASUREMENT, CHECK, BOARD_CHECK, STATION = "measurement", "check", "board check", "station"
+RECORD_TYPES: Mapping[str, type[Measurement | AnchorCheck | StationInfo]] = {
+    MEASUREMENT: Measurement,
+    CHECK: AnchorCheck,
+    BOARD_CHECK: Measurement,
+    STATION: StationInfo,
+}
+"""The kinds of records in a run folder: board checks are of the kernels that all boards measure."""
+_FILES = {
+    MEASUREMENT: "measurements.jsonl",
+    CHECK: "anchors.jsonl",
+    STATION: "stations.jsonl",
+    BOARD_CHECK: "boards.jsonl",
+}
+_RAW = (_RUN, *_FILES.values())
 _CHOICES = f"name a folder in {HOME}/runs, the id of one, or a JSON report"
 IGNORE_SIGN = "# Made by pytest-gpuenergy"
 """First words of the ``.gitignore`` in the folder of runs."""
@@ -103,7 +116,7 @@ class RunFolder:
                 write_atomically(ignore, _WARNING)
             write_atomically(folder.path / _RUN, dump(_RunFile(run)))
             write_atomically(home / _LATEST, run.run_id + "\n")
-        _append(folder.path / _STATIONS, run.station)
+        folder.append(run.station, STATION)
         return folder
 
     def restart(self, run: RunInfo, kept: Iterable[Measurement] = ()) -> None:
@@ -114,12 +127,12 @@ class RunFolder:
         """
         with write_errors(self.path):
             followed(self.path).mkdir(parents=True, exist_ok=True)
-            for name in (_LINES, _STATIONS, _BOARDS):
-                (self.path / name).unlink(missing_ok=True)
+            for kind in (MEASUREMENT, STATION, BOARD_CHECK):
+                self.path_of(kind).unlink(missing_ok=True)
             if lines := b"".join(encode(one) + b"\n" for one in kept):
-                write_atomically(self.path / _LINES, lines)
+                write_atomically(self.path_of(MEASUREMENT), lines)
             write_atomically(self.path / _RUN, dump(_RunFile(run)))
-        _append(self.path / _STATIONS, run.station)
+        _append(self.path_of(STATION), run.station)
 
     @property
     def options(self) -> dict[str, str]:
@@ -130,48 +143,25 @@ class RunFolder:
         except ReportInputError:
             return {}
 
-    @property
-    def measurements_path(self) -> Path:
-        """The file with one line per measurement, as it was made or flagged."""
-        return self.path / _LINES
+    def path_of(self, kind: str) -> Path:
+        """Return the file with one line per record of a kind of `RECORD_TYPES`."""
+        return self.path / _FILES[kind]
 
-    @property
-    def checks_path(self) -> Path:
-        """The file with one line per check of an anchor kernel."""
-        return self.path / _CHECKS
-
-    @property
-    def board_checks_path(self) -> Path:
-        """The file with one line per measurement of a kernel that all boards measure."""
-        return self.path / _BOARDS
-
-    def append(self, measurement: Measurement) -> None:
-        """Append one measurement; it is on disk when this returns.
+    def append(self, record: _Record, kind: str = MEASUREMENT) -> None:
+        """Append one record of a kind of `RECORD_TYPES`; it is on disk when this returns.
 
         Raises:
-            ReportError: it cannot be written; earlier measurements are unaffected.
+            ReportError: it cannot be written; earlier records are unaffected.
         """
-        _append(self.path / _LINES, measurement)
-
-    def append_check(self, check: AnchorCheck) -> None:
-        """Append one check of an anchor kernel, like `append`."""
-        _append(self.path / _CHECKS, check)
-
-    def append_board_check(self, check: Measurement) -> None:
-        """Append a measurement of a kernel that all boards measure, like `append`."""
-        _append(self.path / _BOARDS, check)
+        _append(self.path_of(kind), record)
 
     def board_checks(self) -> tuple[Measurement, ...]:
-        """Return what `append_board_check` has appended, from all processes.
+        """Return the measurements of kernels that all boards measure, from all processes.
 
         Raises:
             ReportInputError: a line is damaged.
         """
-        return tuple(_lines(self.path / _BOARDS, Measurement))
-
-    def append_station(self, station: StationInfo) -> None:
-        """Append one GPU that takes part, like `append`."""
-        _append(self.path / _STATIONS, station)
+        return tuple(_lines(self.path_of(BOARD_CHECK), Measurement))
 
     def load(self) -> Report:
         """Everything measured so far; a line truncated by a crash is skipped.
@@ -181,9 +171,9 @@ class RunFolder:
         """
         path = self.path / _RUN
         run = _read(path, read_text(path), _RunFile).run
-        measurements = latest_only(_lines(self.path / _LINES, Measurement))
-        checks = tuple(_lines(self.path / _CHECKS, AnchorCheck))
-        stations = joined(_lines(self.path / _STATIONS, StationInfo))
+        measurements = latest_only(_lines(self.path_of(MEASUREMENT), Measurement))
+        checks = tuple(_lines(self.path_of(CHECK), AnchorCheck))
+        stations = joined(_lines(self.path_of(STATION), StationInfo))
         return Report(run, measurements, checks, stations, self.board_checks())
 
 
@@ -193,7 +183,7 @@ def durations_s(folder: RunFolder) -> dict[str, float]:
     Nothing else is read, so that runs of any size can be asked; lines that are damaged are skipped.
     """
     found: dict[str, float] = {}
-    with contextlib.suppress(OSError), folder.measurements_path.open("rb") as lines:
+    with contextlib.suppress(OSError), folder.path_of(MEASUREMENT).open("rb") as lines:
         for line in lines:
             with contextlib.suppress(msgspec.DecodeError):
                 one = msgspec.json.decode(line, type=_Duration)

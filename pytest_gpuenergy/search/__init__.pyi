@@ -53,7 +53,6 @@ from .running.evaluators import (
     EvaluationTask as EvaluationTask,
     Evaluator as Evaluator,
     OwnProcess as OwnProcess,
-    TeamEvaluator as TeamEvaluator,
 )
 from .running.explorer import GraphExplorer as GraphExplorer
 from .running.gains_summary import (
@@ -67,7 +66,6 @@ from .running.kernel_folder import (
     SPEC_JSON as SPEC_JSON,
     STATE_JSON as STATE_JSON,
     VARIANTS as VARIANTS,
-    KernelFolder as KernelFolder,
     SearchIdentity as SearchIdentity,
     SearchState as SearchState,
     read_control as read_control,

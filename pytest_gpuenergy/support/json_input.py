@@ -199,14 +199,10 @@ def read_record(
             does not fit the type.
     """
     content = read_bytes(path, what, largest_bytes)
-    try:
-        return (
-            decode(content, kind) if version is None else decode_versioned(content, kind, version)
-        )
-    except FormError as error:
-        raise InputError(
-            f"The {what} {path} cannot be used, because {error}{remedy and f': {remedy}'}."
-        ) from None
+    with _usable(path, what, remedy):
+        if version is not None:
+            return decode_versioned(content, kind, version)
+        return decode(content, kind)
 
 
 def read_records(

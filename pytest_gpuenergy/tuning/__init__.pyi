@@ -73,7 +73,6 @@ from .tuner import (
     write_performance as write_performance,
 )
 from .tuning_gpus import (
-    Confirm as Confirm,
     StationConfirmer as StationConfirmer,
     TimingTask as TimingTask,
     TuningGpus as TuningGpus,

@@ -111,7 +111,13 @@ class Chooser:
             KeyboardInterrupt: ``stop`` was set.
         """
         name, keep = self._space.workload.name, self._settings.keep
-        while fresh := self._unconfirmed(picks := self._picks()):
+        while True:
+            picks = self._picks()
+            chosen = (self._good[pick.index].index for pick in picks)
+            confirmed = {*self._right, *self._wrong}
+            fresh = [i for i in dict.fromkeys([*self._always, *chosen]) if i not in confirmed]
+            if not fresh:
+                break
             tell(f"{name}: verifying {len(fresh)} chosen kernels")
             for index in fresh:
                 if stop.is_set():
@@ -136,10 +142,6 @@ class Chooser:
         contending = contenders(self._good, self._log, self._space.form, self._costs)
         best_only = self._settings.best_only
         return representatives(contending, self._settings.keep, rejected, best_only=best_only)
-
-    def _unconfirmed(self, picks: Sequence[Representative]) -> list[int]:
-        wanted = dict.fromkeys([*self._always, *(self._good[pick.index].index for pick in picks)])
-        return [index for index in wanted if index not in self._right and index not in self._wrong]
 
     def _check(self, index: int) -> str | None:
         """Confirm a kernel. Return why it must be replaced, or None if it is right."""

@@ -44,7 +44,7 @@ class RemoteDevice(Device):
         self.uuid = uuid
         self.architecture = architecture
         self.emulated = emulated
-        self.nvml = _ToldNvml(name, cores, energy_mj)
+        self.nvml = _ReportedNvml(name, cores, energy_mj)
         self.clock = HostClock()
         self.enforced = enforced
         self._versions = dict(versions)
@@ -73,8 +73,8 @@ class RemoteDevice(Device):
         raise DeviceError(f"{self.name} is on another host, where {job.io.name} has to be run.")
 
 
-class _ToldNvml:
-    """The few functions of NVML that a search asks about its card."""
+class _ReportedNvml:
+    """The few functions of NVML that a search calls for its card, with what its host reported."""
 
     class NVMLError(Exception):
         """There is no answer."""
@@ -86,7 +86,7 @@ class _ToldNvml:
 
     def nvmlDeviceGetNumGpuCores(self, _: object) -> int:  # noqa: N802 -- NVML's name
         if self._cores is None:
-            raise DeviceError(f"{self._name} does not tell how many cores it has.")
+            raise DeviceError(f"{self._name} does not report how many cores it has.")
         return self._cores
 
     def nvmlDeviceGetTotalEnergyConsumption(self, _: object) -> float:  # noqa: N802 -- NVML's name

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from recorded_profile import BLOOM
 from replay_on_host import host_stands_in
+from torch_programs import model_folder, profile, write_module
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay import (
@@ -26,24 +27,6 @@ from pytest_gpuenergy.replay import (
 )
 from pytest_gpuenergy.support import InputError, encode
 
-CONFIGS = {
-    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
-    "llama": {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "mistral": {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "sliding_window": 4,
-    },
-}
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "4", "--dtype", "float32")
 RECORD = ExportRecord(
     model="bloom-560m",
@@ -88,19 +71,6 @@ def compute():
 def undecided():
     return net(value)["sum"] if value.sum() > 0 else value
 """
-
-
-def model_folder(path: Path, kind: str) -> str:
-    """A model's folder without weights."""
-    path.mkdir()
-    config = {"model_type": kind, "vocab_size": 64, **CONFIGS[kind]}
-    (path / "config.json").write_text(json.dumps(config))
-    return str(path)
-
-
-def profile(name: str, run: Path, *options: str) -> int:
-    """The exit status of a profile on the host."""
-    return main(["profile", name, "--gpu-device", "cpu", "--out", str(run), *options])
 
 
 def calls_of(run: Path) -> dict[str, Any]:
@@ -258,9 +228,8 @@ class TestWithPyTorch:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        (tmp_path / "counted_net.py").write_text(FUNCTIONS)
-        monkeypatch.syspath_prepend(tmp_path)
-        name, file = "counted_net:compute", str(tmp_path / "net.pt")
+        module = write_module(tmp_path, monkeypatch, FUNCTIONS)
+        name, file = f"{module}:compute", str(tmp_path / "net.pt")
         assert profile(name, tmp_path / "run", "--export", file) == 0
         assert "7 of 7 calls of operators are those of the model" in capsys.readouterr().out
         assert profile(name, tmp_path / "run", "--export", file, "--json") == 0
@@ -479,12 +448,11 @@ class TestWithPyTorch:
     def test_a_function_is_exported_with_its_layers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "exported_net.py").write_text(FUNCTIONS)
-        monkeypatch.syspath_prepend(tmp_path)
+        module = write_module(tmp_path, monkeypatch, FUNCTIONS)
         run, file, again = tmp_path / "run", tmp_path / "net.pt", tmp_path / "again"
-        assert profile("exported_net:compute", run, "--export", str(file)) == 0
-        monkeypatch.delitem(sys.modules, "exported_net")
-        (tmp_path / "exported_net.py").unlink()
+        assert profile(f"{module}:compute", run, "--export", str(file)) == 0
+        monkeypatch.delitem(sys.modules, module)
+        (tmp_path / f"{module}.py").unlink()
         assert profile(str(file), again) == 0
         assert calls_of(again) == calls_of(run)
         assert read_profile(again).layers == 3
@@ -498,13 +466,12 @@ class TestWithPyTorch:
         monkeypatch: pytest.MonkeyPatch,
         capfd: pytest.CaptureFixture[str],
     ) -> None:
-        (tmp_path / "undecided_net.py").write_text(FUNCTIONS)
-        monkeypatch.syspath_prepend(tmp_path)
+        module = write_module(tmp_path, monkeypatch, FUNCTIONS)
         run, file = tmp_path / "run", tmp_path / "net.pt"
         capfd.readouterr()
-        assert profile("undecided_net:undecided", run, "--export", str(file)) == 2
+        assert profile(f"{module}:undecided", run, "--export", str(file)) == 2
         (line,) = [one for one in capfd.readouterr().err.splitlines() if "USDT" not in one]
-        assert "undecided_net:undecided was profiled, but PyTorch cannot export it (" in line
+        assert f"{module}:undecided was profiled, but PyTorch cannot export it (" in line
         assert calls_of(run)
         assert not file.exists()
 
@@ -524,12 +491,11 @@ class TestWithPyTorch:
             file.write(b"half")
             raise error
 
-        (tmp_path / "unwritten_net.py").write_text(FUNCTIONS)
-        monkeypatch.syspath_prepend(tmp_path)
+        module = write_module(tmp_path, monkeypatch, FUNCTIONS)
         monkeypatch.setattr(torch, "save", save)
         run, folder = tmp_path / "run", tmp_path / "exports"
         file = folder / "net.pt"
-        assert profile("unwritten_net:compute", run, "--export", str(file)) == 2
+        assert profile(f"{module}:compute", run, "--export", str(file)) == 2
         assert f"The export {file} cannot be written (" in capsys.readouterr().err
         assert calls_of(run)
         assert not list(folder.iterdir())
@@ -537,12 +503,10 @@ class TestWithPyTorch:
     def test_a_replay_says_why_it_has_no_layers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "no_layers.py").write_text(
-            "import torch\nvalue = torch.ones(4)\ndef compute():\n    return value + 1\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
+        text = "import torch\nvalue = torch.ones(4)\ndef compute():\n    return value + 1\n"
+        module = write_module(tmp_path, monkeypatch, text)
         run, file = tmp_path / "run", tmp_path / "plain.pt"
-        assert profile("no_layers:compute", run, "--export", str(file)) == 0
+        assert profile(f"{module}:compute", run, "--export", str(file)) == 0
         host_stands_in(monkeypatch)
         assert replay(run, "--export", str(file)) == 0
         assert report_of(run)["missing"] == {

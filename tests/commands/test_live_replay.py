@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch_programs
 from msgspec.structs import replace
 from replay_on_host import host_stands_in
+from torch_programs import TWO_PRODUCTS, model_folder, write_module
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
 
-CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 SPARSE_PRODUCT = """
 import torch
 
@@ -23,16 +24,6 @@ sparse, dense = torch.eye(8).to_sparse(), torch.ones(8, 8)
 
 def compute():
     return torch.sparse.mm(sparse, dense) + dense
-"""
-TWO_PRODUCTS = """
-import torch
-
-layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
-value = torch.ones(4, 8)
-
-
-def compute():
-    return layers[1](layers[0](value))
 """
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
@@ -54,9 +45,8 @@ def profile(
 ) -> Path:
     """The folder of a profile on the host."""
     folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
     run = folder / "run"
-    assert main(["profile", str(folder), *SMALL, "--gpu-device", "cpu", "--out", str(run)]) == 0
+    assert torch_programs.profile(model_folder(folder / "model", "bloom"), run, *SMALL) == 0
     return run
 
 
@@ -237,11 +227,8 @@ class TestWithPyTorch:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        (tmp_path / "two_products.py").write_text(TWO_PRODUCTS)
-        monkeypatch.syspath_prepend(tmp_path)
-        run = tmp_path / "run"
-        options = ("--runs", runs, "--gpu-device", "cpu", "--out", str(run))
-        assert main(["profile", "two_products:compute", *options]) == 0
+        name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run, "--runs", runs) == 0
         assert replay(run) == 0
         assert {"step0-graph", "step0-eager", "step0-layers"} < set(measured)
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
@@ -254,10 +241,8 @@ class TestWithPyTorch:
     def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "same_products.py").write_text(TWO_PRODUCTS)
-        monkeypatch.syspath_prepend(tmp_path)
-        name, run = "same_products:compute", tmp_path / "run"
-        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         (product,) = [one for one in calls if one["operator"] == "aten.linear.default"]
         assert (product["calls"], len(product["turns"]), product["layers"]) == (2, 2, [0, 1])
@@ -265,10 +250,8 @@ class TestWithPyTorch:
     def test_calls_with_sparse_tensors_count_as_missing(
         self, tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "sparse_products.py").write_text(SPARSE_PRODUCT)
-        monkeypatch.syspath_prepend(tmp_path)
-        name, run = "sparse_products:compute", tmp_path / "run"
-        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        name, run = write_module(tmp_path, monkeypatch, SPARSE_PRODUCT), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
         assert replay(run) == 0
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         (missing,) = report["missing"].keys() - {"step0-layers"}
@@ -279,9 +262,7 @@ class TestWithPyTorch:
     def test_a_function_needs_no_transformers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "other_products.py").write_text(TWO_PRODUCTS)
-        monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setitem(sys.modules, "transformers", None)
-        name, run = "other_products:compute", tmp_path / "run"
-        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
-        assert main(["profile", "bloom-560m", "--gpu-device", "cpu", "--out", str(run)]) != 0
+        name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert torch_programs.profile("bloom-560m", run) != 0

@@ -12,20 +12,11 @@ from typing import Any
 
 import pytest
 from command_outcomes import ended
+from torch_programs import TWO_PRODUCTS, model_folder, profile, write_module
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay import CLOCK, read_power
 
-TINY = {
-    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
-    "llama": {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-    },
-}
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
@@ -74,14 +65,6 @@ class HostCard:
         self.clock = SimpleNamespace(now_s=time.monotonic, sleep_s=lambda _: None)
 
 
-def folder_of(path: Path, kind: str) -> str:
-    """A model's folder without weights."""
-    path.mkdir()
-    config = {"model_type": kind, "vocab_size": 64, **TINY[kind]}
-    (path / "config.json").write_text(json.dumps(config))
-    return str(path)
-
-
 def test_without_pytorch_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,9 +96,9 @@ class TestWithPyTorch:
     def test_phases_and_layers_of_a_model_are_told_apart(
         self, tmp_path: Path, kind: str, layers: int
     ) -> None:
-        model = folder_of(tmp_path / "model", kind)
+        model = model_folder(tmp_path / "model", kind)
         run = tmp_path / "run"
-        assert main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        assert profile(model, run, *SMALL) == 0
         text = (run / "kernel_launch_params.jsonl").read_text()
         calls = [json.loads(line) for line in text.splitlines()]
         products = [
@@ -125,9 +108,9 @@ class TestWithPyTorch:
         assert {one["layer"] for one in products} - {None} == set(range(layers))
 
     def test_what_was_profiled_is_on_disk(self, tmp_path: Path) -> None:
-        model = folder_of(tmp_path / "model", "bloom")
+        model = model_folder(tmp_path / "model", "bloom")
         run = tmp_path / "run"
-        main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", str(run)])
+        assert profile(model, run, *SMALL) == 0
         record = json.loads((run / "profile.json").read_text())
         assert (record["weights"], record["layers"]) == ("random", 2)
         assert (record["prompt_tokens"], record["new_tokens"]) == (8, 3)
@@ -138,7 +121,7 @@ class TestWithPyTorch:
 
         from pytest_gpuenergy.replay import load_model
 
-        name = folder_of(tmp_path / "model", "bloom")
+        name = model_folder(tmp_path / "model", "bloom")
         one, same, other = (
             next(load_model(name, dtype="float32", seed=seed).model.parameters())
             for seed in (1, 1, 2)
@@ -149,7 +132,7 @@ class TestWithPyTorch:
     def test_weights_in_the_folder_are_used(self, tmp_path: Path) -> None:
         from pytest_gpuenergy.replay import load_model
 
-        name = folder_of(tmp_path / "model", "bloom")
+        name = model_folder(tmp_path / "model", "bloom")
         load_model(name, dtype="float32").model.save_pretrained(tmp_path / "saved")
         assert load_model(str(tmp_path / "saved"), dtype="float32").weights == "checkpoint"
 
@@ -180,7 +163,7 @@ class TestWithPyTorch:
     def test_a_model_that_cannot_be_loaded_gets_one_sentence(
         self, tmp_path: Path, change: dict[str, object], weights: str, said: str
     ) -> None:
-        model = Path(folder_of(tmp_path / "model", "llama"))
+        model = Path(model_folder(tmp_path / "model", "llama"))
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | change))
         if weights:
@@ -193,7 +176,7 @@ class TestWithPyTorch:
     def test_weights_that_do_not_fit_into_the_hosts_memory_get_one_sentence(
         self, tmp_path: Path
     ) -> None:
-        model = Path(folder_of(tmp_path / "model", "llama"))
+        model = Path(model_folder(tmp_path / "model", "llama"))
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
         out = str(tmp_path / "run")
@@ -213,16 +196,16 @@ class TestWithPyTorch:
         )
 
     def test_the_profile_of_the_host_can_be_extracted_again(self, tmp_path: Path) -> None:
-        model = folder_of(tmp_path / "model", "bloom")
+        model = model_folder(tmp_path / "model", "bloom")
         run = tmp_path / "run"
-        main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", str(run)])
+        assert profile(model, run, *SMALL) == 0
         before = (run / "unique_kernels_compute.jsonl").read_bytes()
         (run / "unique_kernels_compute.jsonl").unlink()
         assert main(["extract", str(run)]) == 0
         assert (run / "unique_kernels_compute.jsonl").read_bytes() == before
 
     def test_the_emulated_gpu_cannot_be_profiled(self, tmp_path: Path) -> None:
-        model = folder_of(tmp_path / "model", "bloom")
+        model = model_folder(tmp_path / "model", "bloom")
         assert "--gpu-device cpu" in refused(
             model, "--gpu-device", "emulated", "--out", str(tmp_path)
         )
@@ -238,7 +221,7 @@ class TestWithPyTorch:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
 
         monkeypatch.setattr(LanguageModel, "run", run)
-        model = folder_of(tmp_path / "model", "bloom")
+        model = model_folder(tmp_path / "model", "bloom")
         out = str(tmp_path / "run")
         assert (
             "smaller --batch or --prompt-tokens"
@@ -267,16 +250,12 @@ class TestWithPyTorch:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-        request: pytest.FixtureRequest,
         text: str,
         name: str,
         sentence: str,
     ) -> None:
-        module = f"module_{abs(hash(request.node.name))}"
-        (tmp_path / f"{module}.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
-        options = ("--gpu-device", "cpu", "--out", str(tmp_path / "run"))
-        assert main(["profile", name.format(module), *options]) in (1, 2)
+        module = write_module(tmp_path, monkeypatch, text)
+        assert profile(name.format(module), tmp_path / "run") in (1, 2)
         err = capsys.readouterr().err
         assert sentence in err
         assert "Traceback" not in err
@@ -284,7 +263,7 @@ class TestWithPyTorch:
     def test_a_method_of_a_module_has_its_layers_and_parameters(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "bound_method.py").write_text(
+        text = (
             "import torch\n"
             "class Net(torch.nn.Module):\n"
             "    def __init__(self):\n"
@@ -297,25 +276,16 @@ class TestWithPyTorch:
             "        return value\n"
             "net = Net()\n"
         )
-        monkeypatch.syspath_prepend(tmp_path)
+        module = write_module(tmp_path, monkeypatch, text)
         run = tmp_path / "run"
-        options = ("--gpu-device", "cpu", "--out", str(run))
-        assert main(["profile", "bound_method:net.compute", *options]) == 0
+        assert profile(f"{module}:net.compute", run) == 0
         record = json.loads((run / "profile.json").read_text())
         assert (record["layers"], record["parameters"], record["weights"]) == (3, 60, "own")
 
     @pytest.fixture
     def products(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         """A function with two products, which takes longer than some samples are apart."""
-        (tmp_path / "power_products.py").write_text(
-            "import torch\n"
-            "layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(2))\n"
-            "value = torch.ones(64, 64)\n"
-            "def compute():\n"
-            "    return layers[1](layers[0](value))\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-        return "power_products:compute"
+        return f"{write_module(tmp_path, monkeypatch, TWO_PRODUCTS)}:compute"
 
     @pytest.fixture
     def card(self, monkeypatch: pytest.MonkeyPatch) -> HostCard:
@@ -330,7 +300,7 @@ class TestWithPyTorch:
         self, tmp_path: Path, products: str
     ) -> None:
         run = tmp_path / "run"
-        assert main(["profile", products, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        assert profile(products, run) == 0
         document = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
         spans = [one for one in document["traceEvents"] if one.get("name") == CLOCK]
         assert len(spans) == 64
@@ -392,8 +362,7 @@ class TestWithPyTorch:
         found = {}
         for runs in (1, 3):
             folder = tmp_path / str(runs)
-            options = ("--runs", str(runs), "--gpu-device", "cpu", "--out", str(folder))
-            assert main(["profile", products, *options]) == 0
+            assert profile(products, folder, "--runs", str(runs)) == 0
             lines = (folder / "operator_calls.jsonl").read_text().splitlines()
             found[runs] = {one["id"]: one for one in map(json.loads, lines)}
             assert json.loads((folder / "profile.json").read_text())["runs"] == runs
@@ -409,16 +378,16 @@ class TestWithPyTorch:
     def test_calls_that_not_every_run_makes_are_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "uneven_runs.py").write_text(
+        text = (
             "import torch\n"
             "values = [torch.ones(4)]\n"
             "def compute():\n"
             "    values.append(values[-1] + 1)\n"
             "    return torch.cat(values)\n"
         )
-        monkeypatch.syspath_prepend(tmp_path)
+        module = write_module(tmp_path, monkeypatch, text)
         options = ("--runs", "2", "--gpu-device", "cpu", "--out", str(tmp_path / "run"))
         assert (
             "2 of 3 unique calls were not made equally often"
-            in ended(0, "profile", "uneven_runs:compute", *options).err
+            in ended(0, "profile", f"{module}:compute", *options).err
         )

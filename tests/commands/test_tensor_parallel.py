@@ -260,7 +260,7 @@ with joined(2, "cpu") as ranks:
 
 def ranks_of(command: list[str], folder: Path, **more: str) -> list[int | None]:
     """Exit codes of the ranks that run ``command``."""
-    environments = [{**one, **more} for one in ranks._environments(2)]
+    environments = [{**one, **more} for one in ranks.rank_environments(2)]
     return run_together(command, folder, environments, [None, None])
 
 

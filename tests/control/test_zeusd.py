@@ -53,19 +53,21 @@ def zeusd(four: list[NvmlGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield daemon
 
 
-def test_the_request_is_the_one_zeusd_knows(four: list[NvmlGpu], zeusd: Zeusd) -> None:
-    writer = find_zeusd(four[1])
+def writer_of(gpu: NvmlGpu) -> ZeusdWriter:
+    writer = find_zeusd(gpu)
     assert isinstance(writer, ZeusdWriter)
-    writer.write_power_limit(300_000)
+    return writer
+
+
+def test_the_request_is_the_one_zeusd_knows(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+    writer_of(four[1]).write_power_limit(300_000)
     assert zeusd.requests == [
         "POST /gpu/set_power_limit?gpu_ids=2&power_limit_mw=300000&block=true"
     ]
 
 
 def test_clocks_are_locked_and_unlocked_by_its_routes(four: list[NvmlGpu], zeusd: Zeusd) -> None:
-    writer = find_zeusd(four[1])
-    assert isinstance(writer, ZeusdWriter)
-    lease = Lease(four[1], writer)
+    lease = Lease(four[1], writer_of(four[1]))
     lease.set(Setpoint(sm_clock_mhz=1500))
     lease.restore()
     assert zeusd.requests == [
@@ -82,9 +84,7 @@ def test_a_lock_that_zeusd_refuses_leaves_a_record_only_if_it_may_have_been_set(
     real: NvmlGpu, zeusd: Zeusd, status: int, left: bool
 ) -> None:
     zeusd.failure = (status, '{"errors": {"3": "NVML error: unknown"}}')
-    writer = find_zeusd(real)
-    assert isinstance(writer, ZeusdWriter)
-    lease = Lease(real, writer)
+    lease = Lease(real, writer_of(real))
     with pytest.raises(
         SetpointError, match="did not lock the SM clocks of NVIDIA H200 to 1500 MHz"
     ):
@@ -98,9 +98,7 @@ def test_a_lock_that_zeusd_refuses_leaves_a_record_only_if_it_may_have_been_set(
 @pytest.mark.parametrize("index", range(4))
 def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, index: int) -> None:
     before = [present_mw(gpu) for gpu in four]
-    writer = find_zeusd(four[index])
-    assert isinstance(writer, ZeusdWriter)
-    lease = Lease(four[index], writer)
+    lease = Lease(four[index], writer_of(four[index]))
     lease.set(CAP)
     assert [present_mw(gpu) for gpu in four] == [
         300_000 if place == index else limit_mw for place, limit_mw in enumerate(before)
@@ -113,9 +111,7 @@ def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, ind
 def test_an_older_zeusd_numbers_gpus_as_nvml_does(four: list[NvmlGpu], zeusd: Zeusd) -> None:
     zeusd.gpus = four
     zeusd.discovery = {"gpus": None, "gpu_ids": [0, 1, 2, 3]}
-    writer = find_zeusd(four[2])
-    assert isinstance(writer, ZeusdWriter)
-    writer.write_power_limit(300_000)
+    writer_of(four[2]).write_power_limit(300_000)
     assert [present_mw(gpu) for gpu in four] == [PRIOR_MW, 700_000, 300_000, 700_000]
 
 
@@ -161,8 +157,7 @@ def test_a_zeusd_that_asks_for_a_token(
     if not works:
         assert "requires a token with the scope gpu-control in ZEUSD_TOKEN" in str(found)
         return
-    assert isinstance(found, ZeusdWriter)
-    found.write_power_limit(300_000)
+    writer_of(real).write_power_limit(300_000)
     assert present_mw(real) == 300_000
 
 
@@ -178,8 +173,7 @@ def test_a_refusal_changes_nothing_and_is_told(
     real: NvmlGpu, zeusd: Zeusd, status: int, body: str, said: str
 ) -> None:
     zeusd.failure = (status, body)
-    writer = find_zeusd(real)
-    assert isinstance(writer, ZeusdWriter)
+    writer = writer_of(real)
     with pytest.raises(SetpointError, match=rf"did not set .* to 300 W \({said}\): see its log"):
         Lease(real, writer).set(CAP)
     assert present_mw(real) == PRIOR_MW
@@ -191,52 +185,13 @@ def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
 ) -> None:
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "z"))
     with Zeusd(tmp_path / "z", [real]):
-        writer = find_zeusd(real)
-        assert isinstance(writer, ZeusdWriter)
-        lease = Lease(real, writer)
+        lease = Lease(real, writer_of(real))
         lease.set(CAP)
     with pytest.raises(
         SetpointError, match=r"not restored to 450 W.* did not set .*Connection refused"
     ):
         lease.restore()
     assert recorded_uuids() == [real.uuid]
-
-
-def answering(path: Path, words: bytes) -> threading.Thread:
-    """Start a program at the socket that sends ``words`` and closes the connection."""
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(path))
-    server.listen()
-
-    def serve() -> None:
-        with server:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(words)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (b"220 smtp ready\r\n", "does not respond: "),
-        (b"", "does not respond: "),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "version 0.3 or later"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<!doc", "version 0.3 or later"),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "version 0.3 or later"),
-    ],
-)
-def test_what_is_no_zeusd_is_not_used(
-    real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: bytes, reason: str
-) -> None:
-    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "s"))
-    thread = answering(tmp_path / "s", words)
-    assert reason in str(find_zeusd(real))
-    thread.join()
 
 
 def test_it_is_looked_for_where_it_listens_by_itself(
@@ -341,7 +296,22 @@ NONSENSE = {
     "nothing": b"",
 }
 
-LONG = b'{"errors": {"0": "' + b"x" * 9999 + b'"}}'
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (b"220 smtp ready\r\n", "does not respond: "),
+        (b"", "does not respond: "),
+        (OK + b"Content-Length: 2\r\n\r\n[]", "version 0.3 or later"),
+        (OK + b"Content-Length: 5\r\n\r\n<!doc", "version 0.3 or later"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "version 0.3 or later"),
+    ],
+)
+def test_what_is_no_zeusd_is_not_used(
+    real: NvmlGpu, serve: Serve, words: bytes, reason: str
+) -> None:
+    serve(sends(words))
+    assert reason in str(find_zeusd(real))
 
 
 @pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from outcomes import raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import HostRunner, LaunchProfile
@@ -20,27 +21,63 @@ ELEMENTS = 1 << 14
 
 
 @pytest.fixture
-def small_kernel(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]]]:
+def built(tmp_path: Path) -> Callable[..., tuple[Kernel, dict[str, Arena]]]:
+    """Make built(source, inputs, outputs={name: (shape, dtype)}, ...): a kernel and its arenas.
+
+    The kernel is ``k`` with one block of one thread unless another launch is described.
+    """
+
+    def make(
+        source,
+        inputs=None,
+        outputs=None,
+        *,
+        grid=1,
+        block=1,
+        arguments=None,
+        shared_bytes=0,
+        scalars=(),
+        entry="k",
+        **more,
+    ):
+        arenas = {}
+        for name, value in (inputs or {}).items():
+            tensor = Tensor(name, value.shape, str(value.dtype), "input")
+            arenas[name] = Arena.create(tmp_path / name, tensor, value)
+        for name, (size, dtype) in (outputs or {}).items():
+            shape = size if isinstance(size, tuple) else (size,)
+            arenas[name] = Arena.create(tmp_path / name, Tensor(name, shape, dtype, "output"))
+        names = arguments or (*arenas, *(scalar.name for scalar in scalars))
+        dims = [size if isinstance(size, tuple) else (size, 1, 1) for size in (grid, block)]
+        return Kernel(source, (Launch(entry, *dims, tuple(names), shared_bytes),), **more), arenas
+
+    return make
+
+
+@pytest.fixture
+def small_kernel(built: Callable[..., Any]) -> Callable[..., tuple[Kernel, dict[str, Arena]]]:
     """Make small_kernel(body, block, grid, before): k(const float* x, float* y, int* n), arenas.
 
     In the body, ``t`` is the thread of its block, ``b`` the block and ``i`` the thread of the grid.
     Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros.
     """
 
-    def make(
-        body: str, block: int = 64, grid: int = 1, before: str = "", shared_bytes: int = 0
-    ) -> tuple[Kernel, dict[str, Arena]]:
-        arenas = {}
-        for name, dtype in (("x", "float32"), ("y", "float32"), ("n", "int32")):
-            tensor = Tensor(name, (ELEMENTS,), dtype, "input" if name == "x" else "output")
-            value = np.full(ELEMENTS, name == "x", dtype)
-            arenas[name] = Arena.create(tmp_path / name, tensor, value)
+    def make(body, block=64, grid=1, before="", shared_bytes=0):
         head = "int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t;"
         source = (
             f"{before}\n__global__ void k(const float* x, float* y, int* n) {{ {head}\n{body}\n}}"
         )
-        launch = Launch("k", (grid, 1, 1), (block, 1, 1), ("x", "y", "n"), shared_bytes)
-        return Kernel(source, (launch,)), arenas
+        kernel, arenas = built(
+            source,
+            {"x": np.ones(ELEMENTS, np.float32)},
+            {"y": (ELEMENTS, "float32"), "n": (ELEMENTS, "int32")},
+            grid=grid,
+            block=block,
+            shared_bytes=shared_bytes,
+        )
+        for name in ("y", "n"):
+            arenas[name].fill(np.zeros(ELEMENTS, arenas[name].tensor.dtype))
+        return kernel, arenas
 
     return make
 
@@ -72,7 +109,7 @@ def run_orders(
         with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
             for order_seed in orders:
                 for name in ("y", "n"):
-                    arenas[name].fill(np.zeros(ELEMENTS, arenas[name].tensor.dtype))
+                    arenas[name].fill(np.zeros_like(arenas[name].value()))
                 program.run(order_seed=order_seed)
                 results.append({name: arenas[name].value() for name in ("y", "n")})
         return results
@@ -81,7 +118,7 @@ def run_orders(
 
 
 @pytest.fixture
-def fault_of(check_races: Callable[..., tuple[LaunchProfile, ...]]) -> Callable[..., KernelFault]:
+def fault_of(check_races: Callable[..., Any]) -> Callable[..., KernelFault]:
     """Make fault_of(...), which returns the fault that the check finds in a `small_kernel`."""
 
     def find(*arguments: Any, **named: Any) -> KernelFault:
@@ -92,6 +129,40 @@ def fault_of(check_races: Callable[..., tuple[LaunchProfile, ...]]) -> Callable[
     return find
 
 
+@pytest.fixture
+def wrong(check_races: Callable[..., Any]) -> Callable[..., None]:
+    """Make wrong(match, ...): the check finds that a `small_kernel` is wrong, in these words."""
+
+    def find(match: str | None, *arguments: Any, **named: Any) -> None:
+        with raises("correctness", match):
+            check_races(*arguments, **named)
+
+    return find
+
+
+@pytest.fixture
+def right(runner: HostRunner) -> Callable[..., int]:
+    """Make right(kernel, arenas, name, expected): no race, and this output in every order.
+
+    What follows after as many elements as are expected is not compared. It returns how many blocks
+    were checked.
+    """
+
+    def check(kernel: Kernel, arenas: dict[str, Arena], name: str, expected: Any) -> int:
+        profiles = runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+        outputs = [arena for arena in arenas.values() if arena.tensor.role == "output"]
+        with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+            for order_seed in range(3):
+                for arena in outputs:
+                    arena.fill(np.zeros_like(arena.value()))
+                program.run(order_seed=order_seed)
+                got = arenas[name].value()[: len(expected)]
+                np.testing.assert_array_equal(got, expected)
+        return profiles[0].blocks_run
+
+    return check
+
+
 @pytest.fixture(scope="module")
 def runner(host_cache: Path) -> Iterator[HostRunner]:
     host = HostRunner(host_cache, jobs=2)
@@ -100,42 +171,19 @@ def runner(host_cache: Path) -> Iterator[HostRunner]:
 
 
 @pytest.fixture
-def run(runner: HostRunner, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Make run(source, inputs, outputs={name: (size, dtype)}, ...), which returns the outputs."""
+def run(runner: HostRunner, built: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Make run(source, inputs, outputs, ...), which returns the outputs, or checks the kernel."""
 
-    def go(
-        source,
-        inputs=None,
-        outputs=None,
-        *,
-        grid=1,
-        block=1,
-        arguments=None,
-        shared_bytes=0,
-        scalars=(),
-        order_seed=0,
-        timeout_s=20.0,
-        entry="k",
-    ):
-        inputs, outputs = inputs or {}, outputs or {}
-        arenas = {}
-        for name, value in inputs.items():
-            tensor = Tensor(name, value.shape, str(value.dtype), "input")
-            arenas[name] = Arena.create(tmp_path / name, tensor, value)
-        for name, (size, dtype) in outputs.items():
-            arenas[name] = Arena.create(tmp_path / name, Tensor(name, (size,), dtype, "output"))
-        names = arguments or (*inputs, *outputs, *(scalar.name for scalar in scalars))
-        launch = Launch(entry, _dims(grid), _dims(block), tuple(names), shared_bytes)
-        kernel = Kernel(source, (launch,))
+    def go(*arguments, order_seed=0, timeout_s=20.0, checked=False, scalars=(), **described):
+        kernel, arenas = built(*arguments, scalars=scalars, **described)
         values = {scalar.name: scalar for scalar in scalars}
+        if checked:
+            return runner.check_races(kernel, arenas, values, timeout_s=timeout_s)
         runner.run(kernel, arenas, values, timeout_s=timeout_s, order_seed=order_seed)
+        outputs = {name for name, arena in arenas.items() if arena.tensor.role == "output"}
         return {name: arenas[name].value() for name in outputs}
 
     return go
-
-
-def _dims(size: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    return size if isinstance(size, tuple) else (size, 1, 1)
 
 
 @pytest.fixture(scope="module", params=["g++", "clang++"])
@@ -150,10 +198,13 @@ def each_compiler(request: pytest.FixtureRequest, host_cache: Path) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def run_by_each_compiler(
+def computed(
     each_compiler: HostRunner, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., np.ndarray]:
-    """Make run(source, *inputs, size=..., dtype=...): y from one thread of k(inputs..., y)."""
+    """Make computed(source, *inputs, size=..., dtype=...): y from one thread of k(inputs..., y).
+
+    It is computed with each compiler.
+    """
 
     def go(source: str, *inputs: np.ndarray, size: int, dtype: str) -> np.ndarray:
         folder = tmp_path_factory.mktemp("arenas")

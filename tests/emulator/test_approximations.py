@@ -26,7 +26,7 @@ def computed(run: Any, x: Any, d: Any) -> Any:
     return y.reshape(x.shape)
 
 
-def test_errors_reach_the_documented_maximum_and_have_both_signs(run: Any) -> None:
+def test_errors_reach_the_documented_maximum_and_have_both_signs(run):
     x, d = operands()
     found = errors(x, d, computed(run, x, d))
     assert {name for name, error in found.items() if np.abs(error).max() > 1} == set()
@@ -34,7 +34,7 @@ def test_errors_reach_the_documented_maximum_and_have_both_signs(run: Any) -> No
     assert {name for name, error in found.items() if abs(error.mean()) > 0.05} == set()
 
 
-def test_powers_of_two_are_exact(run: Any) -> None:
+def test_powers_of_two_are_exact(run):
     x, exact = powers()
     y = run(POWERS_SOURCE, {"x": x}, {"y": (x.size, "float32")})["y"]
     np.testing.assert_array_equal(y, exact)
@@ -50,9 +50,7 @@ def test_powers_of_two_are_exact(run: Any) -> None:
         ("r = __log10f(a);", np.log10, 10.0 ** np.arange(1, 33)),
     ],
 )
-def test_other_results_may_be_off_though_they_are_powers_of_two(
-    run: Any, statement: str, function: Any, x: Any
-) -> None:
+def test_other_results_may_be_off_though_they_are_powers_of_two(run, statement, function, x):
     source = "__global__ void k(const float* x, float* y) { float a = x[threadIdx.x], b = 0, r;"
     source += f" (void)b; {statement} y[threadIdx.x] = r; }}"
     given = x.astype(np.float32)
@@ -63,7 +61,7 @@ def test_other_results_may_be_off_though_they_are_powers_of_two(
     np.testing.assert_allclose(y, exact, rtol=2.0**-21)
 
 
-def test_the_same_operands_have_the_same_result(run: Any) -> None:
+def test_the_same_operands_have_the_same_result(run):
     x, d = operands()
     x[:, COUNT // 2 :] = x[:, : COUNT // 2]
     d[COUNT // 2 :] = d[: COUNT // 2]
@@ -91,7 +89,7 @@ DIVISIONS = [
 """A divisor above 2^126 makes zero of a quotient, and NaN of an infinite one."""
 
 
-def test_special_values_are_those_of_the_isa(run: Any) -> None:
+def test_special_values_are_those_of_the_isa(run):
     cases = [(ptx(op), one, 1.0, y) for op, pairs in SPECIAL.items() for one, y in pairs]
     for division in (ptx("div.approx.f32"), "r = __fdividef(a, b);"):
         cases += [(division, *case) for case in DIVISIONS]
@@ -114,7 +112,7 @@ def test_special_values_are_those_of_the_isa(run: Any) -> None:
     assert off == []
 
 
-def test_powers_are_made_of_a_logarithm(run: Any) -> None:
+def test_powers_are_made_of_a_logarithm(run):
     source = "__global__ void k(const float* x, float* y) { int i = threadIdx.x;"
     source += " y[i] = __powf(x[i], 20.0f); y[256 + i] = __tanf(x[i]); }"
     x = np.linspace(2.1, 9, 256, dtype=np.float32)
@@ -125,7 +123,7 @@ def test_powers_are_made_of_a_logarithm(run: Any) -> None:
     assert 1e-7 < np.abs(tangent / np.tan(wide) - 1)[np.abs(np.sin(2 * wide)) > 0.1].max() < 1e-4
 
 
-def test_double_precision_keeps_twenty_bits(run: Any) -> None:
+def test_double_precision_keeps_twenty_bits(run):
     source = """__global__ void k(const double* x, double* y) { int i = threadIdx.x;
       asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y[i]) : "d"(x[i]));
       asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y[64 + i]) : "d"(x[i])); }"""
@@ -177,15 +175,15 @@ def judged(gpu: EmulatedDevice, name: str, statement: str, bound: float | None) 
 
 @pytest.mark.parametrize(("name", "statement", "fails", "meets"), CLAIMS)
 def test_an_approximation_passes_only_where_its_error_is_allowed(
-    gpu: EmulatedDevice, name: str, statement: str, fails: float | None, meets: float
-) -> None:
+    gpu, name, statement, fails, meets
+):
     with pytest.raises(KernelFault, match=r"are wrong|off by"):
         judged(gpu, name, statement, fails)
     judged(gpu, name, statement, meets)
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_an_accurate_function_passes(gpu: EmulatedDevice, name: str) -> None:
+def test_an_accurate_function_passes(gpu, name):
     found = judged(gpu, name, EXACT[name][1], None)
     assert found.max_relative_error <= found.max_relative_bound
 

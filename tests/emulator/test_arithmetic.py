@@ -7,7 +7,7 @@ The models are what an H200 gives (nvcc of CUDA 13, 2026-11-23), and PTX ISA 8.5
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +15,6 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.emulator import HostRunner
 from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
@@ -31,16 +30,6 @@ INTEGERS = {
     "unsigned long long": "uint64",
 }
 Run = Callable[..., np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def runner(each_compiler: HostRunner) -> HostRunner:
-    return each_compiler
-
-
-@pytest.fixture(scope="module")
-def run(run_by_each_compiler: Run) -> Run:
-    return run_by_each_compiler
 
 
 def bits_of(dtype: str) -> int:
@@ -94,11 +83,11 @@ wholes = st.integers(-(2**63), 2**63 - 1)
 
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(wholes, counts), min_size=20, max_size=20))
-def test_shifts_clamp_their_count(run: Run, pairs: Sequence[tuple[int, int]]) -> None:
+def test_shifts_clamp_their_count(computed, pairs):
     ways = [(kind, count) for kind in INTEGERS for count in ("int", "long long")]
     calls = "".join(f"    both(({kind})x[i], ({count})n[i], y); y += 4;\n" for kind, count in ways)
     values, by = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
-    y = run(SHIFTS.replace("CALLS", calls), values, by, size=80 * len(ways), dtype="int64")
+    y = computed(SHIFTS.replace("CALLS", calls), values, by, size=80 * len(ways), dtype="int64")
     expected = []
     for value, count in pairs:
         for kind, _ in ways:
@@ -140,13 +129,13 @@ SPECIAL = [0.0, -0.5, 1.9, -1.9, 127.5, 128.0, 255.5, 256.0, 300.0, -128.9, -129
 
 
 @pytest.mark.parametrize(("kind", "integer"), each_once(["float", "double"], list(INTEGERS)))
-def test_conversions_to_integers_saturate(run: Run, integer: str, kind: str) -> None:
+def test_conversions_to_integers_saturate(computed, integer, kind):
     source = {"float": "float32", "double": "float64"}[kind]
     rng = np.random.default_rng(3)
     random = (rng.standard_normal(200) * 10.0 ** rng.integers(0, 22, 200)).tolist()
     x = np.array(SPECIAL + random, source)
     text = CAST.replace("INTEGER", integer).replace("FLOAT", kind).replace("SIZE", str(len(x)))
-    y = run(text, x, size=9 * len(x), dtype=INTEGERS[integer]).reshape(-1, 9)
+    y = computed(text, x, size=9 * len(x), dtype=INTEGERS[integer]).reshape(-1, 9)
     expected = [converted(float(value), source, INTEGERS[integer]) for value in x]
     for way in range(9):
         assert [int(v) for v in y[:, way]] == expected, way
@@ -179,9 +168,9 @@ def divided(a: int, b: int, dtype: str) -> tuple[int, int]:
 
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(divisors | wholes, divisors), min_size=20, max_size=20))
-def test_division_never_traps(run: Run, pairs: Sequence[tuple[int, int]]) -> None:
+def test_division_never_traps(computed, pairs):
     calls = "".join(f"    both<{kind}>(x, y + {4 * k});\n" for k, kind in enumerate(INTEGERS))
-    y = run(
+    y = computed(
         DIVIDE.replace("CALLS", calls), np.array(pairs, np.int64).ravel(), size=640, dtype="int64"
     )
     expected = []
@@ -210,7 +199,7 @@ def test_division_never_traps(run: Run, pairs: Sequence[tuple[int, int]]) -> Non
         ('y[0] = sizeof("a / b" "%") + (\'/\' % 10); /* x / y */', 14),
     ],
 )
-def test_marked_text_means_the_same(run: Run, body: str, expected: int) -> None:
+def test_marked_text_means_the_same(computed, body, expected):
     source = f"""
     #define LENGTH 7
     #define TWO 2
@@ -235,10 +224,10 @@ def test_marked_text_means_the_same(run: Run, body: str, expected: int) -> None:
     __global__ void k(const int* x, int* y) {{ {body} }}
     """
     x = np.array([0, 1, 3, 12], np.int32)
-    assert run(source, x, size=1, dtype="int32")[0] == expected
+    assert computed(source, x, size=1, dtype="int32")[0] == expected
 
 
-def test_a_conversion_that_cannot_be_marked_is_refused_when_it_does_not_fit(run: Run) -> None:
+def test_a_conversion_that_cannot_be_marked_is_refused_when_it_does_not_fit(computed):
     source = """
     __device__ int twice(int n) { return 2 * n; }
     __device__ int twice(int n, int, int = 0) { return n; }
@@ -251,13 +240,13 @@ def test_a_conversion_that_cannot_be_marked_is_refused_when_it_does_not_fit(run:
     }
     """
     with pytest.raises(KernelFault, match=r"line 8: thread .* converts a floating-point number"):
-        run(source, np.array([3e10], np.float32), size=1, dtype="int32")
+        computed(source, np.array([3e10], np.float32), size=1, dtype="int32")
 
 
-def test_an_assertion_is_quoted_as_it_was_written(run: Run) -> None:
+def test_an_assertion_is_quoted_as_it_was_written(computed):
     source = "__global__ void k(const int* x, int* y) { assert(x[0] / x[1] % x[1] == (int)2.0f); }"
     with pytest.raises(KernelFault) as told:
-        run(source, np.array([6, 2], np.int32), size=1, dtype="int32")
+        computed(source, np.array([6, 2], np.int32), size=1, dtype="int32")
     assert "`x[0] / x[1] % x[1] == int(2.0f)`" in str(told.value)
 
 
@@ -266,7 +255,7 @@ ROUNDED = {"rn": round, "rz": math.trunc, "rd": math.floor, "ru": math.ceil}
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
-def test_conversion_intrinsics_round_and_saturate(run: Run, kind: str) -> None:
+def test_conversion_intrinsics_round_and_saturate(computed, kind):
     source = {"float": "float32", "double": "float64"}[kind]
     ways = [(whole, mode) for whole in WHOLES for mode in ROUNDED]
     calls = "".join(f"*y++ = __{kind}2{whole}_{mode}(x[i]);" for whole, mode in ways)
@@ -274,7 +263,7 @@ def test_conversion_intrinsics_round_and_saturate(run: Run, kind: str) -> None:
       for (int i = 0; i < SIZE; ++i) {{ {calls} }}
     }}"""
     x = np.array([*SPECIAL, 0.5, 1.5, 2.5, -0.5, -1.5, 1e-30, -2147483648.6, 4294967295.4], source)
-    y = run(text.replace("SIZE", str(len(x))), x, size=len(x) * 16, dtype="int64")
+    y = computed(text.replace("SIZE", str(len(x))), x, size=len(x) * 16, dtype="int64")
     expected = []
     for value in map(float, x):
         for whole, mode in ways:
@@ -288,13 +277,13 @@ def test_conversion_intrinsics_round_and_saturate(run: Run, kind: str) -> None:
     st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=2.0**-30, max_value=1e9),
 )
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
-def test_directed_rounding_brackets_the_exact_result(run: Run, a: float, b: float) -> None:
+def test_directed_rounding_brackets_the_exact_result(computed, a, b):
     text = """__global__ void k(const float* x, float* y) {
       y[0] = __fadd_rd(x[0], x[1]); y[1] = __fadd_ru(x[0], x[1]); y[2] = __fadd_rz(x[0], x[1]);
       y[3] = __fmul_rd(x[0], x[1]); y[4] = __fmul_ru(x[0], x[1]); y[5] = __fmul_rz(x[0], x[1]);
       y[6] = __fdiv_rd(x[0], x[1]); y[7] = __fdiv_ru(x[0], x[1]); y[8] = __fdiv_rz(x[0], x[1]);
     }"""
-    y = run(text, np.array([a, b], np.float32), size=9, dtype="float32").astype(float)
+    y = computed(text, np.array([a, b], np.float32), size=9, dtype="float32").astype(float)
     x, z = Fraction(a), Fraction(b)
     for k, exact in enumerate((x + z, x * z, x / z)):
         down, up, zero = (Fraction(v) for v in y[3 * k : 3 * k + 3])
@@ -303,7 +292,7 @@ def test_directed_rounding_brackets_the_exact_result(run: Run, a: float, b: floa
         assert down == up or np.nextafter(np.float32(y[3 * k]), np.float32(np.inf)) == y[3 * k + 1]
 
 
-def test_an_error_is_told_in_the_words_of_the_text(run: Run) -> None:
+def test_an_error_is_told_in_the_words_of_the_text(computed):
     with pytest.raises(KernelFault, match=r"^line 2: .*missing") as told:
-        run("__global__ void k(int* y) {\n y[0] = y[1] / missing; }", size=2, dtype="int32")
+        computed("__global__ void k(int* y) {\n y[0] = y[1] / missing; }", size=2, dtype="int32")
     assert "cuhost" not in str(told.value)

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import wgmma_kernels as texts
 
-from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.kernels import TensorMap
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow
 
@@ -60,34 +58,30 @@ __global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ CUtensorMap 
 
 
 @pytest.fixture
-def copied(tmp_path):
+def copied(built):
     """Make copied(old, new): the kernel with ``new`` for ``old``, its arenas and the right Y."""
     x = np.arange(BLOCKS // 2 * STEPS * COLUMNS, dtype="float32").reshape(-1, COLUMNS)
 
     def make(old="", new=""):
         assert old in SOURCE
-        arenas = {
-            "X": Arena.create(tmp_path / "X", Tensor("X", x.shape, "float32", "input"), x),
-            "Y": Arena.create(
-                tmp_path / "Y", Tensor("Y", (BLOCKS, STEPS, COLUMNS), "float32", "output")
-            ),
-        }
         given = TensorMap("map", "X", "float32", x.shape[::-1], (4 * COLUMNS,), (COLUMNS // 2, 1))
-        launch = Launch("k", (BLOCKS, 1, 1), (64, 1, 1), ("map", "Y"))
-        kernel = Kernel(SOURCE.replace(old, new), (launch,), tensor_maps=(given,))
+        kernel, arenas = built(
+            SOURCE.replace(old, new),
+            {"X": x},
+            {"Y": ((BLOCKS, STEPS, COLUMNS), "float32")},
+            arguments=("map", "Y"),
+            grid=BLOCKS,
+            block=64,
+            tensor_maps=(given,),
+        )
         return kernel, arenas, np.repeat(x.reshape(-1, STEPS, COLUMNS), 2, axis=0)
 
     return make
 
 
-def test_blocks_load_for_one_another(runner, copied):
+def test_blocks_load_for_one_another(right, copied):
     kernel, arenas, expected = copied()
-    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
-    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-        for order_seed in range(4):
-            arenas["Y"].fill(np.zeros(expected.shape, "float32"))
-            program.run(order_seed=order_seed)
-            np.testing.assert_array_equal(arenas["Y"].value(), expected)
+    right(kernel, arenas, "Y", expected)
 
 
 @pytest.mark.parametrize(
@@ -205,32 +199,23 @@ __global__ void __cluster_dims__(4) k(const int* x, int* y) {{
 
 
 @pytest.fixture
-def counted(tmp_path):
+def counted(built):
     """Make counted(source): the kernel, its arenas and the right y."""
 
     def make(source):
         x = np.random.default_rng(5).integers(0, 32, (2, 4 * 64)).astype("int32")
-        tensors = [Tensor("x", x.shape, "int32", "input"), Tensor("y", (8, 9), "int32", "output")]
-        arenas = {
-            one.name: Arena.create(tmp_path / one.name, one, value)
-            for one, value in zip(tensors, (x, None), strict=True)
-        }
+        kernel, arenas = built(
+            source, {"x": x}, {"y": ((8, 9), "int32")}, grid=8, block=64, shared_bytes=4
+        )
         bins = np.stack([np.bincount(row, minlength=32) for row in x]).reshape(8, 8)
-        expected = np.column_stack([bins, np.full(8, 3256)])
-        launch = Launch("k", (8, 1, 1), (64, 1, 1), ("x", "y"), 4)
-        return Kernel(source, (launch,)), arenas, expected
+        return kernel, arenas, np.column_stack([bins, np.full(8, 3256)])
 
     return make
 
 
-def test_blocks_access_the_shared_memory_of_one_another(runner, counted):
+def test_blocks_access_the_shared_memory_of_one_another(right, counted):
     kernel, arenas, expected = counted(HISTOGRAM)
-    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
-    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-        for order_seed in range(4):
-            arenas["y"].fill(np.zeros(expected.shape, "int32"))
-            program.run(order_seed=order_seed)
-            np.testing.assert_array_equal(arenas["y"].value(), expected)
+    right(kernel, arenas, "y", expected)
 
 
 def changed(number, new, text=HISTOGRAM):

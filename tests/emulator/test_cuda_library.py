@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from outcomes import each_of, one_after_another, raises
 
 from pytest_gpuenergy.support import KernelFault
 
@@ -34,8 +35,8 @@ RIGHT_BARRIERS = {
     " if (t < 32) { bar.wait(std::move(token)); y[t] = s[63 - t]; y[t + 32] = s[31 - t]; }",
     "several arrivals of one": "if (t < 32) { s[t] = t + 1; s[t + 32] = t + 33;"
     " auto k = bar.arrive(2); bar.wait(std::move(k)); y[t] = s[63 - t]; y[t + 32] = s[31 - t]; }",
-    "drop": "s[t] = t + 1; if (t >= 32) { bar.arrive_and_drop(); return; } bar.arrive_and_wait();"
-    " y[t] = s[63 - t]; y[t + 32] = s[31 - t]; bar.arrive_and_wait();",
+    "drop": "s[t] = t + 1; if (t >= 32) bar.arrive_and_drop(); else { bar.arrive_and_wait();"
+    " y[t] = s[63 - t]; y[t + 32] = s[31 - t]; bar.arrive_and_wait(); }",
     "copy": "cuda::memcpy_async(&s[t], &x[t], sizeof(float), bar); bar.arrive_and_wait();"
     " y[t] = s[63 - t] + 63 - t;",
     "copy of a group": "auto block = cg::this_thread_block();"
@@ -61,11 +62,10 @@ RIGHT_BARRIERS = {
 }
 
 
-@pytest.mark.parametrize("body", RIGHT_BARRIERS.values(), ids=RIGHT_BARRIERS)
-def test_barriers_order_what_comes_before_and_after(run_orders, check_races, body):
-    for result in run_orders(BEGIN + body, before=BARRIER_HEADERS):
-        np.testing.assert_array_equal(result["y"][:64], 64 - np.arange(64))
-    assert check_races(BEGIN + body, before=BARRIER_HEADERS)[0].blocks_run == 1
+def test_barriers_order_what_comes_before_and_after(right, small_kernel):
+    body = one_after_another(BEGIN + body for body in RIGHT_BARRIERS.values())
+    kernel, arenas = small_kernel(body, before=BARRIER_HEADERS)
+    right(kernel, arenas, "y", each_of(64 - np.arange(64), len(RIGHT_BARRIERS)))
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,8 @@ def test_barriers_order_what_comes_before_and_after(run_orders, check_races, bod
         "__shared__ barrier other; if (t == 0) init(&other, 64); other.arrive_and_wait();",
     ],
 )
-def test_a_wait_that_is_missing_is_a_race(fault_of, body):
-    fault = fault_of(BEGIN + body, before=BARRIER_HEADERS)
-    assert fault.outcome == "correctness"
-    assert "race on shared memory" in str(fault)
+def test_a_wait_that_is_missing_is_a_race(wrong, body):
+    wrong("race on shared memory", BEGIN + body, before=BARRIER_HEADERS)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_a_copy_is_not_there_before_its_phase_ends(run_orders, copy):
     ],
 )  # fmt: skip
 def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(BEGIN + body, before=BARRIER_HEADERS)
 
 
@@ -215,29 +213,23 @@ def _filled(text, **changed):
     return text
 
 
-PRIOR = "if (k < 3) cuda::pipeline_consumer_wait_prior<1>(pipe);"
+PRIOR = """if (k < 3) cuda::pipeline_consumer_wait_prior<1>(pipe);
+  else cuda::pipeline_consumer_wait_prior<0>(pipe);"""
+UNTIL = "while (!pipe.consumer_wait_for(cuda::std::chrono::nanoseconds(5)));"
+RIGHT_PIPELINES = [
+    _filled(OF_ONE),
+    _filled(OF_ONE, WAIT=PRIOR),  # for all but the latest
+    _filled(UNIFIED),
+    _filled(PARTED),
+    _filled(PARTED, ROLE="32"),  # by a number of producers
+    _filled(PARTED, WAIT=UNTIL),
+]
 
 
-PRIOR += " else cuda::pipeline_consumer_wait_prior<0>(pipe);"
-
-
-RIGHT_PIPELINES = {
-    "of one thread": _filled(OF_ONE),
-    "but the latest": _filled(OF_ONE, WAIT=PRIOR),
-    "unified": _filled(UNIFIED),
-    "by roles": _filled(PARTED),
-    "by a number of producers": _filled(PARTED, ROLE="32"),
-    "waiting for a time": _filled(
-        PARTED, WAIT="while (!pipe.consumer_wait_for(cuda::std::chrono::nanoseconds(5)));"
-    ),
-}
-
-
-@pytest.mark.parametrize("body", RIGHT_PIPELINES.values(), ids=RIGHT_PIPELINES)
-def test_pipelines_bring_copies_in_time(run_orders, check_races, body):
-    for result in run_orders(body, before=PIPELINE_HEADERS):
-        np.testing.assert_array_equal(result["y"][:64], np.full(64, 4))
-    assert check_races(body, before=PIPELINE_HEADERS)[0].blocks_run == 1
+def test_pipelines_bring_copies_in_time(right, small_kernel):
+    body = one_after_another(RIGHT_PIPELINES)
+    expected = each_of([4] * 64, len(RIGHT_PIPELINES))
+    right(*small_kernel(body, before=PIPELINE_HEADERS), "y", expected)
 
 
 @pytest.mark.parametrize(
@@ -295,18 +287,16 @@ def _exchange(declared: str, release: str, scope: str = "device") -> tuple[str, 
 
 
 @pytest.mark.parametrize("declared", DECLARED)
-def test_what_is_released_is_acquired(check_races, run_orders, declared):
+def test_what_is_released_is_acquired(right, small_kernel, declared):
     body, before = _exchange(declared, "release")
-    assert check_races(body, grid=8, before=before)[0].blocks_run == 8
-    for result in run_orders(body, grid=8, before=before):
-        expected = np.arange(512).reshape(8, 64)[::-1].ravel()
-        np.testing.assert_array_equal(result["n"][:512], expected)
+    expected = np.arange(512).reshape(8, 64)[::-1].ravel()
+    assert right(*small_kernel(body, grid=8, before=before), "n", expected) == 8
 
 
 @pytest.mark.parametrize(("release", "scope"), [("relaxed", "device"), ("release", "block")])
-def test_a_relaxed_store_and_the_scope_of_a_block_order_no_blocks(fault_of, release, scope):
+def test_a_relaxed_store_and_the_scope_of_a_block_order_no_blocks(wrong, release, scope):
     body, before = _exchange("reference", release, scope)
-    assert "nothing orders blocks" in str(fault_of(body, grid=8, before=before))
+    wrong("nothing orders blocks", body, grid=8, before=before)
 
 
 FUNCTIONS = """
@@ -326,10 +316,8 @@ FUNCTIONS = """
             n[2] = a.fetch_max(5) + a.fetch_min(4) + a.exchange(1) + a; }"""
 
 
-def test_every_function_does_what_it_says(check_races, run_orders):
-    check_races(FUNCTIONS, before=INCLUDE)
-    for result in run_orders(FUNCTIONS, before=INCLUDE):
-        assert result["n"][:3].tolist() == [91, 63, 9 + 9 + 4 + 1]
+def test_every_function_does_what_it_says(right, small_kernel):
+    right(*small_kernel(FUNCTIONS, before=INCLUDE), "n", [91, 63, 9 + 9 + 4 + 1])
 
 
 def test_headers_of_cuda_std_are_those_of_the_host(run):

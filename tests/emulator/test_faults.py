@@ -7,24 +7,20 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pynvml
 import pytest
+from emulated_card import Card
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import (
     ALIASES,
-    DEFAULT_PROFILE,
     ERRORS,
     EVENTS,
     PROFILES,
     CardState,
     Demand,
-    EmulatedNvml,
     Fault,
-    Load,
-    Owner,
     VirtualRepeater,
     parse_faults,
 )
@@ -44,52 +40,19 @@ CALLS = {
 }
 
 
-class Card:
-    """One emulated card with its NVML and a load."""
-
-    def __init__(self) -> None:
-        self.state = CardState(DEFAULT_PROFILE)
-        self.nvml = EmulatedNvml([self.state])
-        self.nvml.nvmlInit()
-        self.handle = self.nvml.nvmlDeviceGetHandleByIndex(0)
-
-    def inject(self, what: str, value: object = True) -> str:
-        return self.state.inject(Fault.of(what, value))
-
-    def load(self) -> None:
-        with self.state.change() as card:
-            card.start(Load(Owner.me(), Demand(20e-6, 420.0)))
-
-    def sleep(self, seconds: float) -> None:
-        self.state.spend(round(seconds * 1e9))
-
-    def runs(self) -> float:
-        """Return the number of runs of the load so far."""
-        card = self.state.spend(0)
-        assert card.load is not None
-        return card.load.runs_at(card.now_ns)
-
-    def energy_mj(self) -> int:
-        return int(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
-
-    def reasons(self) -> int:
-        return int(self.nvml.nvmlDeviceGetCurrentClocksEventReasons(self.handle))
-
-
 @pytest.fixture
 def card() -> Card:
     return Card()
 
 
-def test_every_alias_is_tried_here() -> None:
+def test_every_alias_is_tried_here():
     assert CALLS.keys() == ALIASES.keys()
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_named_function_fails_and_recovers_when_the_fault_is_withdrawn(
-    card: Card, what: str
-) -> None:
+def test_a_named_function_fails_and_recovers_when_the_fault_is_withdrawn(card, what):
     identity = card.inject(what, "no_permission")
+    assert [active.owner.pid for active in card.state.spend(0).faults] == [os.getpid()]
     with pytest.raises(pynvml.NVMLError_NoPermission):
         CALLS[what](card.nvml, card.handle)
     card.state.withdraw(identity)
@@ -97,33 +60,33 @@ def test_a_named_function_fails_and_recovers_when_the_fault_is_withdrawn(
 
 
 @pytest.mark.parametrize(("name", "constant"), ERRORS.items())
-def test_every_error_is_the_one_of_pynvml(card: Card, name: str, constant: str) -> None:
+def test_every_error_is_the_one_of_pynvml(card, name, constant):
     card.inject("nvmlDeviceGetName", name)
     with pytest.raises(pynvml.NVMLError) as raised:
-        card.nvml.nvmlDeviceGetName(card.handle)
+        card.ask("Name")
     assert raised.value.value == getattr(pynvml, constant)
 
 
-def test_an_error_waits_for_its_calls(card: Card) -> None:
-    card.inject("power", {"error": "unknown", "after_calls": 2})
-    for _ in range(2):
-        card.nvml.nvmlDeviceGetPowerUsage(card.handle)
-    for _ in range(2):
-        with pytest.raises(pynvml.NVMLError_Unknown):
-            card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+def test_an_error_waits_for_its_calls_or_its_time_and_ends(card):
+    def read() -> str:
+        try:
+            card.ask("PowerUsage")
+        except pynvml.NVMLError_Unknown:
+            return "unknown"
+        return "power"
 
-
-def test_an_error_waits_for_its_time_and_ends(card: Card) -> None:
+    calls = card.inject("power", {"error": "unknown", "after_calls": 2})
+    assert [read() for _ in range(4)] == ["power", "power", "unknown", "unknown"]
+    card.state.withdraw(calls)
     card.inject("power", {"error": "unknown", "after_s": 1.0, "lasts_s": 2.0})
-    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
-    card.sleep(1.1)
-    with pytest.raises(pynvml.NVMLError_Unknown):
-        card.nvml.nvmlDeviceGetPowerUsage(card.handle)
-    card.sleep(2.0)
-    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+    answers = [read()]
+    for seconds in (1.1, 2.0):
+        card.sleep(seconds)
+        answers.append(read())
+    assert answers == ["power", "unknown", "power"]
 
 
-def test_a_lost_gpu_answers_nothing(card: Card) -> None:
+def test_a_lost_gpu_answers_nothing(card):
     card.inject("any", "gpu_is_lost")
     for what, call in CALLS.items():
         if what != "init":
@@ -133,81 +96,83 @@ def test_a_lost_gpu_answers_nothing(card: Card) -> None:
         card.nvml.nvmlDeviceGetHandleByIndex(0)
 
 
-def test_a_refused_limit_is_not_set(card: Card) -> None:
+def test_a_refused_limit_is_not_set(card):
     card.inject("power_limit", "no_permission")
     with pytest.raises(pynvml.NVMLError_NoPermission):
-        card.nvml.nvmlDeviceSetPowerManagementLimit(card.handle, 300_000)
-    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 700_000
+        card.set_limit(300_000)
+    assert card.ask("PowerManagementLimit") == 700_000
 
 
-def test_a_driver_mismatch_shows_at_init(card: Card) -> None:
+def test_a_driver_mismatch_shows_at_init_and_mig_can_be_on(card):
+    card.inject("mig")
+    assert card.ask("MigMode") == [1, 1]
     card.inject("driver_mismatch")
     with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
         card.nvml.nvmlInit()
 
 
-def test_a_counter_that_is_reset_begins_at_zero(card: Card) -> None:
+def test_a_counter_that_is_reset_begins_at_zero(card):
     card.load()
     card.inject("counter_reset", {"after_s": 1.0})
-    before_mj = card.energy_mj()
+    before_mj = card.ask("TotalEnergyConsumption")
     card.sleep(0.8)
-    assert card.energy_mj() > before_mj
+    assert card.ask("TotalEnergyConsumption") > before_mj
     card.sleep(1.0)
-    assert 0 < card.energy_mj() < 420_000
-    assert card.energy_mj() < before_mj + 420_000
+    assert 0 < card.ask("TotalEnergyConsumption") < 420_000
+    assert card.ask("TotalEnergyConsumption") < before_mj + 420_000
 
 
-def test_a_stuck_counter_stands_still_and_jumps_when_it_recovers(card: Card) -> None:
+def test_a_stuck_counter_stands_still_and_jumps_when_it_recovers(card):
     card.load()
     card.inject("counter_stuck", {"after_s": 0.5, "lasts_s": 3.0})
     card.sleep(1.0)
-    stuck_mj = card.energy_mj()
+    stuck_mj = card.ask("TotalEnergyConsumption")
     card.sleep(2.0)
-    assert card.energy_mj() == stuck_mj
+    assert card.ask("TotalEnergyConsumption") == stuck_mj
     card.sleep(2.0)
-    assert card.energy_mj() > stuck_mj + 1_000_000
+    assert card.ask("TotalEnergyConsumption") > stuck_mj + 1_000_000
 
 
-def test_a_missing_field_has_a_return_code(card: Card) -> None:
+def test_a_missing_field_has_a_return_code(card):
     card.inject("field_missing", {"field": 186})
-    missing, there = card.nvml.nvmlDeviceGetFieldValues(card.handle, [186, 185])
+    missing, there = card.ask("FieldValues", [186, 185])
     assert missing.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
     assert there.nvmlReturn == pynvml.NVML_SUCCESS
 
 
-def test_somebody_else_changes_the_limit(card: Card) -> None:
+def test_somebody_else_changes_the_limit(card):
     card.load()
     card.inject("limit_changed", {"power_w": 300, "after_s": 1.0})
-    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 700_000
+    assert card.ask("PowerManagementLimit") == 700_000
     card.sleep(2.5)
-    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 300_000
-    assert card.nvml.nvmlDeviceGetPowerUsage(card.handle) <= 300_000
+    assert card.ask("PowerManagementLimit") == 300_000
+    assert card.ask("PowerUsage") <= 300_000
 
 
-def test_the_enforced_limit_can_be_lower_than_the_requested(card: Card) -> None:
+def test_the_enforced_limit_can_be_lower_than_the_requested(card):
     card.load()
     card.inject("enforced_limit", {"power_w": 250})
-    card.nvml.nvmlDeviceSetPowerManagementLimit(card.handle, 400_000)
-    assert card.nvml.nvmlDeviceGetPowerManagementLimit(card.handle) == 400_000
-    assert card.nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle) == 250_000
+    card.set_limit(400_000)
+    assert card.ask("PowerManagementLimit") == 400_000
+    assert card.ask("EnforcedPowerLimit") == 250_000
     card.sleep(1.5)
-    assert card.nvml.nvmlDeviceGetPowerUsage(card.handle) <= 250_000
+    assert card.ask("PowerUsage") <= 250_000
 
 
 @pytest.mark.parametrize(("what", "bits"), [("thermal_throttle", 0x20), ("power_brake", 0x88)])
-def test_protection_lowers_the_clock_and_gives_its_reason(card: Card, what: str, bits: int) -> None:
+def test_protection_lowers_the_clock_and_gives_its_reason(card, what, bits):
     card.load()
-    free_mhz = card.nvml.nvmlDeviceGetClockInfo(card.handle, pynvml.NVML_CLOCK_SM)
+    free_mhz = card.ask("ClockInfo", pynvml.NVML_CLOCK_SM)
     card.inject(what, {"after_s": 0.5, "lasts_s": 1.0})
-    assert card.reasons() == 0
+    assert card.ask("CurrentClocksEventReasons") == 0
     card.sleep(0.8)
-    assert card.reasons() == bits
-    assert card.nvml.nvmlDeviceGetClockInfo(card.handle, pynvml.NVML_CLOCK_SM) < 0.75 * free_mhz
+    assert card.ask("CurrentClocksEventReasons") == bits
+    assert card.ask("ClockInfo", pynvml.NVML_CLOCK_SM) < 0.75 * free_mhz
     card.sleep(1.0)
-    assert card.reasons() == 0
+    assert card.ask("CurrentClocksEventReasons") == 0
 
 
-def test_a_card_can_become_slower_without_a_word(card: Card) -> None:
+def test_a_card_can_become_slower_without_a_word(card):
     card.load()
     card.inject("slower", {"percent": 25, "after_s": 1.0, "lasts_s": 1.0})
     runs = []
@@ -215,7 +180,7 @@ def test_a_card_can_become_slower_without_a_word(card: Card) -> None:
         before = card.runs()
         card.sleep(0.5)
         runs.append(card.runs() - before)
-        assert card.reasons() == 0
+        assert card.ask("CurrentClocksEventReasons") == 0
     assert runs[2] == pytest.approx(runs[0] / 1.25, rel=0.01)
     card.sleep(0.1)
     before = card.runs()
@@ -223,34 +188,19 @@ def test_a_card_can_become_slower_without_a_word(card: Card) -> None:
     assert card.runs() - before == pytest.approx(runs[0], rel=0.01)
 
 
-def test_a_foreign_process_appears_and_draws_power(card: Card) -> None:
+def test_a_foreign_process_appears_and_draws_power(card):
     card.inject("foreign_process", {"pid": 4711, "power_w": 120, "after_s": 1.0})
-    assert card.nvml.nvmlDeviceGetComputeRunningProcesses(card.handle) == []
+    assert card.ask("ComputeRunningProcesses") == []
     card.sleep(2.5)
-    processes = card.nvml.nvmlDeviceGetComputeRunningProcesses(card.handle)
+    processes = card.ask("ComputeRunningProcesses")
     assert [process.pid for process in processes] == [4711]
-    assert card.nvml.nvmlDeviceGetPowerUsage(card.handle) == pytest.approx(218_000, rel=0.02)
+    assert card.ask("PowerUsage") == pytest.approx(218_000, rel=0.02)
 
 
-def test_mig_can_be_on(card: Card) -> None:
-    card.inject("mig")
-    assert card.nvml.nvmlDeviceGetMigMode(card.handle) == [1, 1]
-
-
-def test_faults_can_be_cleared_together(card: Card) -> None:
-    card.inject("power", "unknown")
-    card.inject("mig")
-    card.state.clear_faults()
-    assert card.nvml.nvmlDeviceGetMigMode(card.handle) == [0, 0]
-    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
-
-
-def test_another_process_meets_the_fault_too(card: Card) -> None:
+def test_another_process_meets_the_fault_too(card):
     card.inject("power", "unknown")
     code = (
-        "from pytest_gpuenergy.emulator import EmulatedNvml\n"
-        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE\n"
-        "from pytest_gpuenergy.emulator import CardState\n"
+        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE, CardState, EmulatedNvml\n"
         "nvml = EmulatedNvml([CardState(DEFAULT_PROFILE)]); nvml.nvmlInit()\n"
         "handle = nvml.nvmlDeviceGetHandleByIndex(0)\n"
         "try: nvml.nvmlDeviceGetPowerUsage(handle)\n"
@@ -260,19 +210,17 @@ def test_another_process_meets_the_fault_too(card: Card) -> None:
     assert answer.stdout == "struck\n", answer.stderr
 
 
-def test_a_fault_ends_with_the_process_that_injected_it(card: Card) -> None:
+def test_a_fault_ends_with_the_process_that_injected_it(card):
     code = (
-        "from pytest_gpuenergy.emulator import Fault\n"
-        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE\n"
-        "from pytest_gpuenergy.emulator import CardState\n"
+        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE, CardState, Fault\n"
         "CardState(DEFAULT_PROFILE).inject(Fault.of('power', 'unknown'))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-    card.nvml.nvmlDeviceGetPowerUsage(card.handle)
+    card.ask("PowerUsage")
     assert card.state.spend(0).faults == []
 
 
-def test_the_variable_takes_several_faults_of_a_kind() -> None:
+def test_the_variable_takes_several_faults_of_a_kind():
     faults = parse_faults(
         '{"power_limit": "no_permission", "mig": true,'
         ' "foreign_process": [{"pid": 1}, {"pid": 2, "after_s": 3}]}'
@@ -307,42 +255,30 @@ def test_the_variable_takes_several_faults_of_a_kind() -> None:
         ('{"foreign_process": {"pid": 1, "power_w": 50001}}', "must be a number from 0 to 50000"),
     ],
 )
-def test_what_is_not_understood_is_told(text: str, message: str) -> None:
+def test_what_is_not_understood_is_told(text, message):
     with pytest.raises(InputError) as error:
         parse_faults(text)
     assert message.lower() in str(error.value).lower()
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_faults_or_an_input_error(text: str) -> None:
+def test_any_text_is_faults_or_an_input_error(text):
     with contextlib.suppress(InputError):
         assert isinstance(parse_faults(text), tuple)
-
-
-def test_this_process_is_the_owner(card: Card) -> None:
-    card.inject("mig")
-    assert [active.owner.pid for active in card.state.spend(0).faults] == [os.getpid()]
 
 
 LONG = "x" * 70_000
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        {LONG: True},
-        {LONG: "no_permission"},
-        {"power_limit": LONG},
-        {"power_limit": [[LONG]]},
-        {"slower": {LONG: 1}},
-        {"slower": {"percent": LONG}},
-        {LONG: {"after_s": "soon"}},
-    ],
-)
-def test_a_name_of_any_length_fits_the_message(faults: dict[str, Any]) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_faults(json.dumps(faults))
-    assert len(str(caught.value)) < 1000
+def test_a_name_of_any_length_fits_the_message():
+    for faults in (
+        *({LONG: True}, {LONG: "no_permission"}, {LONG: {"after_s": "soon"}}),
+        *({"power_limit": LONG}, {"power_limit": [[LONG]]}),
+        *({"slower": {LONG: 1}}, {"slower": {"percent": LONG}}),
+    ):
+        with pytest.raises(InputError) as caught:
+            parse_faults(json.dumps(faults))
+        assert len(str(caught.value)) < 1000
 
 
 NUMBERS = st.one_of(
@@ -372,13 +308,8 @@ FOREIGN = "foreign_process"
 @example("h200", LONG_RUN, "enforced_limit", {"power_w": 1})
 @example("h200", LONG_RUN, "slower", {"percent": 1e5})
 def test_a_number_is_refused_or_the_card_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-    profile: str,
-    demand: Demand,
-    what: str,
-    options: dict[str, Any],
-) -> None:
+    monkeypatch, tmp_path_factory, profile, demand, what, options
+):
     monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
     named = {**options, **({} if what in EVENTS else {"error": "unknown"})}
     try:
@@ -404,8 +335,8 @@ def test_a_number_is_refused_or_the_card_goes_on(
 
 
 def test_a_greedy_process_heats_the_card_no_more_than_its_limit_allows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    monkeypatch, tmp_path_factory
+):
     monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
     card = CardState(PROFILES["h200"])
     identity = card.inject(Fault.of(FOREIGN, {"pid": 1, "power_w": 5e4}))

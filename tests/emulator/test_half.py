@@ -11,8 +11,6 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.emulator import HostRunner
-
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., np.ndarray]
@@ -20,16 +18,6 @@ FORMATS = {  # mantissa bits, exponent bits, header, type, names in conversions
     "half": (10, 5, "cuda_fp16.h", "__half", "half", "half2"),
     "bfloat16": (7, 8, "cuda_bf16.h", "__nv_bfloat16", "bfloat16", "bfloat162"),
 }
-
-
-@pytest.fixture(scope="module")
-def runner(each_compiler: HostRunner) -> HostRunner:
-    return each_compiler
-
-
-@pytest.fixture(scope="module")
-def run(run_by_each_compiler: Run) -> Run:
-    return run_by_each_compiler
 
 
 def decoded(bits: int, name: str) -> float:
@@ -66,7 +54,7 @@ def encoded(value: Fraction, name: str, mode: str = "rn") -> int:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_number_is_read_and_written_exactly(run: Run, name: str) -> None:
+def test_every_number_is_read_and_written_exactly(computed, name):
     _, _, header, kind, one, _ = FORMATS[name]
     source = f"""#include <{header}>
     __global__ void k(const {kind}* x, float* y) {{
@@ -76,7 +64,7 @@ def test_every_number_is_read_and_written_exactly(run: Run, name: str) -> None:
       }}
     }}"""
     x = np.arange(65536).astype(np.uint16)
-    y = run(source, x, size=131072, dtype="float32").reshape(-1, 2)
+    y = computed(source, x, size=131072, dtype="float32").reshape(-1, 2)
     expected = np.array([decoded(k, name) for k in range(65536)])
     np.testing.assert_array_equal(y[:, 0], expected)
     np.testing.assert_array_equal(y[:, 1], np.where(np.isnan(expected), 0x7FFF, x))
@@ -95,9 +83,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=50, max_size=50))
-def test_each_operation_rounds_once(
-    run: Run, name: str, triples: list[tuple[int, int, int]]
-) -> None:
+def test_each_operation_rounds_once(computed, name, triples):
     _, _, header, kind, one, _ = FORMATS[name]
     results = "".join(f"*y++ = __{one}_as_ushort({text});" for text in OPERATIONS)
     source = f"""#include <{header}>
@@ -105,7 +91,7 @@ def test_each_operation_rounds_once(
       for (int i = 0; i < 50; ++i, x += 3) {{ {kind} a = x[0], b = x[1], c = x[2]; {results} }}
     }}"""
     x = np.array(triples, np.uint16)
-    y = run(source, x.ravel(), size=50 * len(OPERATIONS), dtype="uint16").reshape(50, -1)
+    y = computed(source, x.ravel(), size=50 * len(OPERATIONS), dtype="uint16").reshape(50, -1)
     for triple, found in zip(triples, y.tolist(), strict=True):
         values = [decoded(bits, name) for bits in triple]
         if not all(map(math.isfinite, values)):
@@ -119,7 +105,7 @@ def test_each_operation_rounds_once(
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=10, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
-def test_conversions_round_as_they_are_told(run: Run, name: str, values: list[float]) -> None:
+def test_conversions_round_as_they_are_told(computed, name, values):
     _, _, header, _, one, _ = FORMATS[name]
     modes = ("rn", "rz", "rd", "ru")
     results = "".join(f"*y++ = __{one}_as_ushort(__float2{one}_{mode}(x[i]));" for mode in modes)
@@ -128,20 +114,20 @@ def test_conversions_round_as_they_are_told(run: Run, name: str, values: list[fl
       for (int i = 0; i < {len(values)}; ++i) {{ {results} }}
     }}"""
     x = np.array(values, np.float32)
-    y = run(source, x, size=4 * len(values), dtype="uint16").reshape(-1, 4)
+    y = computed(source, x, size=4 * len(values), dtype="uint16").reshape(-1, 4)
     for value, found in zip(values, y.tolist(), strict=True):
         if value:
             assert found == [encoded(Fraction(value), name, mode) for mode in modes], value
 
 
-def test_a_fused_sum_is_exact_at_a_tie(run: Run) -> None:
+def test_a_fused_sum_is_exact_at_a_tie(computed):
     triple = np.array([3, 30615, 1], np.uint16)  # a product halfway between two, and a tiny summand
     source = """#include <cuda_bf16.h>
     __global__ void k(const __nv_bfloat16* x, unsigned short* y) {
       y[0] = __bfloat16_as_ushort(__hfma(x[0], x[1], x[2]));
     }"""
     a, b, c = (Fraction(decoded(int(bits), "bfloat16")) for bits in triple)
-    assert run(source, triple, size=1, dtype="uint16")[0] == encoded(a * b + c, "bfloat16")
+    assert computed(source, triple, size=1, dtype="uint16")[0] == encoded(a * b + c, "bfloat16")
 
 
 TYPICAL = [1.5, -2.25, 0.5, 3.0]
@@ -176,9 +162,7 @@ TYPICAL = [1.5, -2.25, 0.5, 3.0]
         ],
     ),
 )
-def test_operators_and_intrinsics_do_what_they_say(
-    run: Run, name: str, result: str, expected: float
-) -> None:
+def test_operators_and_intrinsics_do_what_they_say(computed, name, result, expected):
     _, _, header, kind, one, two = FORMATS[name]
     result = result.replace("ONE", one).replace("TWO", f"make_{two}")
     source = f"""#include <{header}>
@@ -201,4 +185,4 @@ def test_operators_and_intrinsics_do_what_they_say(
     shift = 16 if name == "bfloat16" else 0
     bits = np.array(TYPICAL, np.float32).view(np.uint32) >> 16
     x = bits.astype(np.uint16) if shift else np.array(TYPICAL, np.float16).view(np.uint16)
-    assert run(source, x, size=1, dtype="float32")[0] == expected
+    assert computed(source, x, size=1, dtype="float32")[0] == expected

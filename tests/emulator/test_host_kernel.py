@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs import job_of
+from outcomes import raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import (
@@ -59,7 +60,7 @@ def gpu() -> Iterator[EmulatedDevice]:
         yield device
 
 
-def test_a_kernel_is_computed_and_measured(gpu: EmulatedDevice, arenas: dict[str, Arena]) -> None:
+def test_a_kernel_is_computed_and_measured(gpu, arenas):
     gpu.run_once(job_of(kernel(SCALED), SCALE), arenas)
     np.testing.assert_array_equal(arenas["y"].value(), 2 * np.arange(SIZE, dtype=np.float32))
     with gpu.repeat(job_of(kernel(SCALED), SCALE), arenas) as repeater:
@@ -70,12 +71,9 @@ def test_a_kernel_is_computed_and_measured(gpu: EmulatedDevice, arenas: dict[str
     )
 
 
-def test_a_race_is_found_before_the_first_run(
-    gpu: EmulatedDevice, arenas: dict[str, Arena]
-) -> None:
-    with pytest.raises(KernelFault) as fault:
+def test_a_race_is_found_before_the_first_run(gpu, arenas):
+    with raises("correctness"):
         gpu.run_once(job_of(kernel(RACING), SCALE), arenas)
-    assert fault.value.outcome == "correctness"
 
 
 WORKLOAD = Contract(
@@ -97,10 +95,9 @@ def counting(condition: str) -> Kernel:
     "condition",
     ["calls > 3", "calls > 20", "calls > 3 && i == 99", "calls > 3 && isfinite(y[i])"],
 )
-def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, condition: str) -> None:
-    with pytest.raises(KernelFault, match=r"wrong|leaves another") as fault:
+def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu, condition):
+    with raises("correctness", r"wrong|leaves another"):
         verify_on_device(gpu, counting(condition), WORKLOAD)
-    assert fault.value.outcome == "correctness"
 
 
 SLOWLY = "float v = a * x[i]; for (int k = 0; k < 150; ++k) v = __fadd_rn(v, 0.0f); y[i] = v;"
@@ -124,45 +121,39 @@ def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
         *(pytest.param(skips, TOGETHER, marks=pytest.mark.thorough) for skips in LATER[1:]),
     ],
 )
-def test_slow_kernels_are_launched_again_too(
-    gpu: EmulatedDevice, condition: str, more: str
-) -> None:
+def test_slow_kernels_are_launched_again_too(gpu, condition, more):
     body = f"{COUNTS} {more} int b = blockIdx.x * 256; bool skips = {condition}; __syncthreads();"
     text = SCALED.replace("y[i] = a * x[i];", f"{body} if (skips) return; {SLOWLY}")
-    with pytest.raises(KernelFault, match="wrong") as fault:
+    with raises("correctness", "wrong"):
         verify_on_device(gpu, kernel(f"__device__ int launches[{SIZE}];{text}"), WORKLOAD)
-    assert fault.value.outcome == "correctness"
 
 
 @pytest.mark.usefixtures("little_affordable")
 @pytest.mark.parametrize("more", ["", TOGETHER])
-def test_slow_kernels_that_stay_right_pass(gpu: EmulatedDevice, more: str) -> None:
+def test_slow_kernels_that_stay_right_pass(gpu, more):
     body = f"{COUNTS} {more} {SLOWLY}"
     text = f"__device__ int launches[{SIZE}];" + SCALED.replace("y[i] = a * x[i];", body)
     assert verify_on_device(gpu, kernel(text), WORKLOAD).max_relative_error == 0.0
 
 
-def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu: EmulatedDevice) -> None:
+def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu):
     with pytest.raises(KernelFault, match=r"never written|wrong \(seed 1\)"):
         verify_on_device(gpu, counting("calls > 1"), WORKLOAD)
 
 
-def test_a_kernel_that_counts_and_stays_right_passes(gpu: EmulatedDevice) -> None:
+def test_a_kernel_that_counts_and_stays_right_passes(gpu):
     correctness = verify_on_device(gpu, counting("calls < 0"), WORKLOAD)
     assert correctness.max_relative_error == 0.0
     assert correctness.seeds[:-1] == SEEDS
 
 
-def test_text_that_does_not_compile_cannot_be_repeated(
-    gpu: EmulatedDevice, arenas: dict[str, Arena]
-) -> None:
+def test_text_that_does_not_compile_cannot_be_repeated(gpu, arenas):
     broken = kernel(SCALED.replace("y[i]", "z[i]"))
     with (
-        pytest.raises(KernelFault) as fault,
+        raises("compile"),
         gpu.repeat(job_of(broken, SCALE), arenas),
     ):
         pass
-    assert fault.value.outcome == "compile"
 
 
 LOOP = """
@@ -172,7 +163,7 @@ __global__ void copy(const float* x, float* y, int n) {
 """
 
 
-def test_one_kernel_takes_longer_where_a_scalar_gives_it_more_to_do(gpu: EmulatedDevice) -> None:
+def test_one_kernel_takes_longer_where_a_scalar_gives_it_more_to_do(gpu):
     times_ms = []
     for count in (64, 8192):
         workload = Contract(
@@ -212,16 +203,14 @@ def relaunch(runner: HostRunner, kernel: Kernel, arenas: dict[str, Arena]) -> li
 
 @pytest.mark.parametrize("skips", ["s % {0} == {1}", "b == 3 && s % {0} == {1}"])
 @pytest.mark.parametrize("period", [7, 32])
-def test_a_launch_that_is_skipped_now_and_then(
-    runner: HostRunner, small_kernel: Make, period: int, skips: str
-) -> None:
+def test_a_launch_that_is_skipped_now_and_then(runner, small_kernel, period, skips):
     skip = skips.format(period, period - 1)
     body = f"{COUNTS_OF_BLOCKS} if ({skip}) return; y[i] = 2 * x[i];"
     with pytest.raises(KernelFault, match=r"wrong in launch \d+ of those that were repeated: y\["):
         relaunch(runner, *small_kernel(body, 128, 16, before=DECLARED))
 
 
-def test_a_slow_kernel_that_skips_a_launch(runner: HostRunner, small_kernel: Make) -> None:
+def test_a_slow_kernel_that_skips_a_launch(runner, small_kernel):
     body = f"{COUNTS_OF_BLOCKS} {SLOW} if (s % 31 == 30) return; y[i] = v;"
     with pytest.raises(KernelFault, match="wrong in launch"):
         relaunch(runner, *small_kernel(body, 128, 128, before=DECLARED))
@@ -235,7 +224,7 @@ def test_a_slow_kernel_that_skips_a_launch(runner: HostRunner, small_kernel: Mak
         "y[i] = (launches + 64 * (s & 1))[b % 64] >= 0 ? x[i] : 0;",
     ],
 )
-def test_launches_that_leave_the_same(runner: HostRunner, small_kernel: Make, body: str) -> None:
+def test_launches_that_leave_the_same(runner, small_kernel, body):
     assert relaunch(runner, *small_kernel(f"{COUNTS_OF_BLOCKS} {body}", 128, 64, before=DECLARED))
 
 
@@ -286,16 +275,14 @@ RARE = {
 
 @pytest.mark.parametrize("size", [1000, 4096, 5003])
 @pytest.mark.parametrize("name", RARE)
-def test_an_access_that_rare_inputs_make_is_found(
-    device: EmulatedDevice, name: str, size: int
-) -> None:
+def test_an_access_that_rare_inputs_make_is_found(device, name, size):
     body, told = RARE[name]
     with pytest.raises(KernelFault, match=told):
         verified(device, size, body)
 
 
 @pytest.mark.parametrize("size", [1000, 4096, 5003])
-def test_a_kernel_that_checks_its_index_passes(device: EmulatedDevice, size: int) -> None:
+def test_a_kernel_that_checks_its_index_passes(device, size):
     body = "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;"
     assert verified(device, size, body).max_relative_error < 1e-6
 
@@ -313,9 +300,7 @@ LITTLE_BEFORE = ("the element before the first", "an index that is negative")
         if not (more and n in LITTLE_BEFORE)
     ],
 )
-def test_an_access_in_a_run_with_too_many_for_a_check_is_found(
-    device: EmulatedDevice, name: str, more: int
-) -> None:
+def test_an_access_in_a_run_with_too_many_for_a_check_is_found(device, name, more):
     body, told = RARE[name]
     with pytest.raises(KernelFault, match=told):
         verified(device, (3 << 20) + more, body)

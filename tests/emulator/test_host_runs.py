@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import arenas_for, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
@@ -81,19 +81,21 @@ def test_a_dropped_barrier_meets_poison_and_not_the_data(run):
 )
 @pytest.mark.parametrize("i", [0, 1])
 def test_a_maximum_of_memory_that_nobody_wrote_is_wrong_with_one_of_two_seeds(
-    runner, tmp_path, reduce, kind, read, i
+    runner, built, reduce, kind, read, i
 ):
     body = f"{kind} v = 1; int i = {i}; {read.format(reduce)} y[blockIdx.x] = v;"
-    kernel = Kernel(
+    kernel, arenas = built(
         f"__global__ void k({kind}* y, const float* w) {{ {body} }}",
-        (Launch("k", (2, 1, 1), (1, 1, 1), ("y", "w"), 8),),
+        outputs={"y": (2, f"{kind}32")},
+        grid=2,
+        arguments=("y", "w"),
+        shared_bytes=8,
         workspaces=(Tensor("w", (3,), "float32", "workspace"),),
     )
-    y = Arena.create(tmp_path / "y", Tensor("y", (2,), f"{kind}32", "output"))
     values = []
     for seed in (0, 1):
-        runner.run(kernel, {"y": y}, {}, timeout_s=TIMEOUT_S, order_seed=seed)
-        values.extend(y.value())
+        runner.run(kernel, arenas, {}, timeout_s=TIMEOUT_S, order_seed=seed)
+        values.extend(arenas["y"].value())
     assert any(value != 1 for value in values)
 
 
@@ -214,7 +216,7 @@ def test_warp_functions_reduce_and_vote(run, order_seed):
     np.testing.assert_array_equal(rows[:, 6], np.full(64, 10))
 
 
-def test_launches_pass_data_through_a_workspace(runner, tmp_path):
+def test_launches_pass_data_through_a_workspace(runner, built):
     source = """
     __global__ void square(const float* x, float* t) {
       t[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x];
@@ -223,43 +225,39 @@ def test_launches_pass_data_through_a_workspace(runner, tmp_path):
       y[threadIdx.x] = 0;
       for (int i = 0; i <= threadIdx.x; ++i) y[threadIdx.x] += t[i];
     }"""
-    x = Arena.create(
-        tmp_path / "x", Tensor("x", (16,), "float32", "input"), np.arange(16, dtype=np.float32)
-    )
-    y = Arena.create(tmp_path / "y", Tensor("y", (16,), "float32", "output"))
-    kernel = Kernel(
+    kernel, arenas = built(
         source,
-        (
-            Launch("square", (1, 1, 1), (16, 1, 1), ("x", "t")),
-            Launch("sum", (1, 1, 1), (16, 1, 1), ("t", "y")),
-        ),
+        {"x": np.arange(16, dtype=np.float32)},
+        {"y": (16, "float32")},
         workspaces=(Tensor("t", (16,), "float32", "workspace"),),
     )
-    runner.run(kernel, {"x": x, "y": y}, {}, timeout_s=TIMEOUT_S)
-    np.testing.assert_array_equal(y.value(), np.cumsum(np.arange(16, dtype=np.float32) ** 2))
+    launches = tuple(
+        Launch(entry, (1, 1, 1), (16, 1, 1), names)
+        for entry, names in (("square", ("x", "t")), ("sum", ("t", "y")))
+    )
+    runner.run(replace(kernel, launches=launches), arenas, {}, timeout_s=TIMEOUT_S)
+    sums = np.cumsum(np.arange(16, dtype=np.float32) ** 2)
+    np.testing.assert_array_equal(arenas["y"].value(), sums)
 
 
-def test_what_a_kernel_leaves_is_there_in_the_next_run_of_its_process(runner, tmp_path):
-    kernel = Kernel(
+def test_what_a_kernel_leaves_is_there_in_the_next_run_of_its_process(runner, built):
+    kernel, arenas = built(
         "__device__ int n; __global__ void k(int* y, int* w) { y[0] = n++; y[1] = w[0]++; }",
-        (Launch("k", (1, 1, 1), (1, 1, 1), ("y", "w")),),
+        outputs={"y": (2, "int32")},
+        arguments=("y", "w"),
         workspaces=(Tensor("w", (1,), "int32", "workspace"),),
     )
-    y = Arena.create(tmp_path / "y", Tensor("y", (2,), "int32", "output"))
     seen = []
-    with runner.open(kernel, {"y": y}, {}, timeout_s=TIMEOUT_S) as program:
+    with runner.open(kernel, arenas, {}, timeout_s=TIMEOUT_S) as program:
         for fresh in (True, False, False, True):
             program.run(fresh=fresh)
-            seen.append(y.value().tolist())
+            seen.append(arenas["y"].value().tolist())
     assert seen == [[0, -1], [1, 0], [2, 1], [3, -1]]
 
 
-def test_a_run_ends_when_its_time_is_up(runner, tmp_path):
-    kernel = Kernel(VECTOR_ADD, (Launch("k", (1, 1, 1), (1, 1, 1), ("a", "b", "c")),))
-    arenas = {
-        name: Arena.create(tmp_path / name, Tensor(name, (1,), "float32", role))
-        for name, role in (("a", "input"), ("b", "input"), ("c", "output"))
-    }
+def test_a_run_ends_when_its_time_is_up(runner, built):
+    one = np.ones(1, np.float32)
+    kernel, arenas = built(VECTOR_ADD, {"a": one, "b": one}, {"c": (1, "float32")})
     with runner.open(kernel, arenas, {}, timeout_s=TIMEOUT_S) as program:
         count, spent_s = program.run(most=10**9, budget_s=0.02)
     assert count > 1
@@ -365,7 +363,7 @@ STATE = {
 
 
 @pytest.mark.parametrize("name", STATE)
-def test_a_kernel_with_state_is_wrong(name: str) -> None:
+def test_a_kernel_with_state_is_wrong(name):
     body, declared = STATE[name]
     with pytest.raises(KernelFault, match=r"elements of y .* (wrong|never written)"):
         verified(body, declared)
@@ -375,13 +373,13 @@ def test_a_kernel_with_state_is_wrong(name: str) -> None:
     "name",
     [pytest.param(name, marks=[pytest.mark.thorough] * (at > 0)) for at, name in enumerate(STATE)],
 )
-def test_it_is_wrong_too_if_its_launches_are_too_long_to_be_repeated(name: str) -> None:
+def test_it_is_wrong_too_if_its_launches_are_too_long_to_be_repeated(name):
     body, declared = STATE[name]
     with pytest.raises(KernelFault, match=r"elements of y .* (wrong|never written)"):
         verified(SLOW + body.replace("2 * x[i]", "v"), declared)
 
 
-def test_a_ticket_that_is_never_reset_is_wrong() -> None:
+def test_a_ticket_that_is_never_reset_is_wrong():
     body = """
     __shared__ bool last;
     y[i] = 2 * x[i];
@@ -396,7 +394,7 @@ def test_a_ticket_that_is_never_reset_is_wrong() -> None:
         verified(body, "__device__ unsigned ticket;")
 
 
-def test_a_counter_that_is_reset_is_right() -> None:
+def test_a_counter_that_is_reset_is_right():
     body = "if (threadIdx.x == 0) atomicExch(&runs, 0u); y[i] = 2 * x[i];"
     assert verified(body, "__device__ unsigned runs;").max_relative_error == 0
 
@@ -433,7 +431,7 @@ def workload(role: Any = "inout", dtype: str = "float32") -> Contract:
 @pytest.mark.parametrize(
     "body", ["y[i] += x[i];", "y[i] = x[i] + y[i];", "atomicAdd(&y[i], x[i]);"]
 )
-def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str) -> None:
+def test_an_inout_is_restored_before_each_launch(gpu, body):
     assert verify_on_device(gpu, kernel(body), workload()).max_relative_error < 1e-6
 
 
@@ -448,7 +446,7 @@ def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str)
         "",
     ],
 )
-def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
+def test_a_wrong_update_is_found(gpu, body):
     with pytest.raises(KernelFault, match=r"\by\b"):
         verify_on_device(gpu, kernel(body), workload())
 
@@ -456,17 +454,17 @@ def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
 @pytest.mark.parametrize(
     "body", ["y[i] += x[i];", "y[i] = x[i] + 0.f * y[i];", "atomicAdd(y + i, x[i]);"]
 )
-def test_a_kernel_that_reads_an_output_is_told_so(gpu: EmulatedDevice, body: str) -> None:
+def test_a_kernel_that_reads_an_output_is_told_so(gpu, body):
     with pytest.raises(KernelFault, match=r"4096 elements .* computed from what y held before"):
         verify_on_device(gpu, kernel(body), workload("output"))
 
 
-def test_an_output_that_is_not_written_is_told_so(gpu: EmulatedDevice) -> None:
+def test_an_output_that_is_not_written_is_told_so(gpu):
     with pytest.raises(KernelFault, match=r"1 of 4096 .* never written"):
         verify_on_device(gpu, kernel("if (i != 9) y[i] = x[i];"), workload("output"))
 
 
-def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: EmulatedDevice) -> None:
+def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu):
     """Compare the modelled times of a kernel with an output and with an inout."""
     times = []
     for role in ("output", "inout"):
@@ -480,7 +478,7 @@ def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: Emula
 
 
 @pytest.mark.parametrize("body", ["if (x[i] > 0.f) y[i] = x[i];", "y[i] = x[i];"])
-def test_a_masked_output_is_checked_after_many_launches(gpu: EmulatedDevice, body: str) -> None:
+def test_a_masked_output_is_checked_after_many_launches(gpu, body):
     masked = Contract(
         "positive",
         workload("output").contract,
@@ -494,7 +492,7 @@ def test_a_masked_output_is_checked_after_many_launches(gpu: EmulatedDevice, bod
 
 
 @pytest.mark.parametrize("limit", ["0.f", "0.001f"])
-def test_an_infinite_output_is_checked_after_many_launches(gpu: EmulatedDevice, limit: str) -> None:
+def test_an_infinite_output_is_checked_after_many_launches(gpu, limit):
     logits = Contract(
         "logits",
         workload("output").contract,

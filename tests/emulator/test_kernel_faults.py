@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from outcomes import raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import PROFILES, HostRunner
@@ -18,11 +19,7 @@ TIMEOUT_S = 20.0
 @pytest.mark.parametrize(("index", "place"), [("64", "256"), ("1 << 16", "262144")])
 def test_writing_past_dynamic_shared_memory_is_a_fault(run, index, place):
     source = f"extern __shared__ int words[]; __global__ void k() {{ words[{index}] = 1; }}"
-    with pytest.raises(
-        KernelFault,
-        match=rf"the dynamic shared memory\[{place}\], past its end of 256 bytes",
-        check=lambda fault: fault.outcome == "runtime",
-    ):
+    with raises("runtime", rf"the dynamic shared memory\[{place}\], past its end of 256 bytes"):
         run(source, shared_bytes=256)
 
 
@@ -36,25 +33,16 @@ def test_writing_past_dynamic_shared_memory_is_a_fault(run, index, place):
     ],
 )  # fmt: skip
 def test_writing_past_a_variable_is_a_fault_in_whichever_block(run, source, outcome, place):
-    with pytest.raises(
-        KernelFault,
-        match=rf"{place}, past its end of 64 elements",
-        check=lambda fault: fault.outcome == outcome,
-    ):
+    with raises(outcome, rf"{place}, past its end of 64 elements"):
         run(source, grid=100)
 
 
-def test_a_fault_in_a_later_run_is_told(runner, tmp_path):
-    kernel = Kernel(
-        "__device__ int calls; __global__ void k(int* y) { if (calls++) __trap(); y[0] = 1; }",
-        (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),),
-    )
-    y = Arena.create(tmp_path / "y", Tensor("y", (1,), "int32", "output"))
+def test_a_fault_in_a_later_run_is_told(runner, built):
+    source = "__device__ int calls; __global__ void k(int* y) { if (calls++) __trap(); y[0] = 1; }"
+    kernel, arenas = built(source, outputs={"y": (1, "int32")})
     with (
-        pytest.raises(
-            KernelFault, match="reached __trap", check=lambda fault: fault.outcome == "runtime"
-        ),
-        runner.open(kernel, {"y": y}, {}, timeout_s=TIMEOUT_S) as program,
+        raises("runtime", "reached __trap"),
+        runner.open(kernel, arenas, {}, timeout_s=TIMEOUT_S) as program,
     ):
         [program.run() for _ in range(2)]
 
@@ -65,34 +53,24 @@ def test_writing_beside_a_workspace_is_told(runner):
         (Launch("k", (1, 1, 1), (1, 1, 1), ("t",)),),
         workspaces=(Tensor("t", (10,), "float64", "workspace"),),
     )
-    with pytest.raises(
-        KernelFault,
-        match=r"wrote t\[10\], past its end of 10 elements",
-        check=lambda fault: fault.outcome == "correctness",
-    ):
+    with raises("correctness", r"wrote t\[10\], past its end of 10 elements"):
         runner.run(kernel, {}, {}, timeout_s=TIMEOUT_S)
 
 
 def test_a_far_write_is_an_illegal_address_with_its_place(run):
     source = "__global__ void k(float* y) { if (threadIdx.x == 3) y[1 << 20] = 0; }"
     pattern = r"illegal address: thread \(3,0,0\) of block \(0,0,0\) of k \w+ y\[1048576\], past"
-    with pytest.raises(KernelFault, match=pattern, check=lambda fault: fault.outcome == "runtime"):
+    with raises("runtime", pattern):
         run(source, outputs={"y": (16, "float32")}, block=8)
 
 
 def test_a_null_pointer_is_an_illegal_address(run):
-    with pytest.raises(
-        KernelFault,
-        match=r"illegal address: .* far from every tensor",
-        check=lambda fault: fault.outcome == "runtime",
-    ):
+    with raises("runtime", r"illegal address: .* far from every tensor"):
         run("__global__ void k() { *(volatile int*)8 = 1; }")
 
 
 def test_writing_to_an_input_is_wrong(run):
-    with pytest.raises(
-        KernelFault, match=r"the input x\[2\]", check=lambda fault: fault.outcome == "correctness"
-    ):
+    with raises("correctness", r"the input x\[2\]"):
         run("__global__ void k(float* x) { x[2] = 0; }", {"x": np.arange(4, dtype=np.float32)})
 
 
@@ -104,19 +82,13 @@ def test_endless_recursion_is_a_stack_overflow(run):
       return deep(p) + a[0];
     }
     __global__ void k(int* y) { y[0] = deep(y); }"""
-    with pytest.raises(
-        KernelFault, match="stack overflow: thread", check=lambda fault: fault.outcome == "runtime"
-    ):
+    with raises("runtime", "stack overflow: thread"):
         run(source, outputs={"y": (1, "int32")})
 
 
 def test_an_endless_loop_is_a_timeout(run):
     source = "__global__ void k(volatile int* y) { while (true) y[0] = 1; }"
-    with pytest.raises(
-        KernelFault,
-        match=r"k did not finish within 0\.5 s",
-        check=lambda fault: fault.outcome == "timeout",
-    ):
+    with raises("timeout", r"k did not finish within 0\.5 s"):
         run(source, outputs={"y": (1, "int32")}, timeout_s=0.5)
 
 
@@ -132,7 +104,7 @@ def test_an_endless_loop_is_a_timeout(run):
 )
 def test_a_crash_is_a_runtime_fault(run, statement, pattern):
     source = f"__global__ void k(int* y) {{ {statement} }}"
-    with pytest.raises(KernelFault, match=pattern, check=lambda fault: fault.outcome == "runtime"):
+    with raises("runtime", pattern):
         run(source, outputs={"y": (1, "int32")})
 
 
@@ -142,7 +114,7 @@ def test_threads_that_wait_for_one_another_are_a_fault(run):
         "0xffffffff names lanes that never call it"
     )
     body = "if (threadIdx.x) __syncwarp(); else __syncthreads();"
-    with pytest.raises(KernelFault, match=pattern, check=lambda fault: fault.outcome == "runtime"):
+    with raises("runtime", pattern):
         run(f"__global__ void k() {{ {body} }}", block=8)
 
 
@@ -160,17 +132,13 @@ def test_threads_that_meet_at_different_barriers_are_a_fault(run, wait, order_se
         r"barrier divergence: thread \(\d+,0,0\) of block \(0,0,0\) of k waits in line [35] and "
         r"thread \(\d+,0,0\) of block \(0,0,0\) of k in line [35]: all threads"
     )
-    with pytest.raises(KernelFault, match=pattern, check=lambda fault: fault.outcome == "runtime"):
+    with raises("runtime", pattern):
         run(source, outputs={"y": (64, "int32")}, block=64, order_seed=order_seed)
 
 
 def test_a_barrier_that_a_thread_never_leads_to_is_a_timeout(run):
     body = "volatile bool on = true; if (threadIdx.x) __syncthreads(); else while (on) {}"
-    with pytest.raises(
-        KernelFault,
-        match=r"k did not finish within 1 s",
-        check=lambda fault: fault.outcome == "timeout",
-    ):
+    with raises("timeout", r"k did not finish within 1 s"):
         run(f"__global__ void k() {{ {body} }}", block=8, timeout_s=1.0)
 
 
@@ -183,16 +151,10 @@ def test_a_barrier_that_a_thread_never_leads_to_is_a_timeout(run):
         ("if (*(int*)((char*)y + 2) == 7) y[9] = 1;", "reads at .* multiple of 4 bytes"),
     ],
 )
-def test_a_misaligned_address_is_a_fault(runner, tmp_path, statement, said):
-    arena = Arena.create(tmp_path / "y", Tensor("y", (64,), "float32", "output"))
-    launch = Launch("k", (1, 1, 1), (1, 1, 1), ("y",))
-    kernel = Kernel(f"__global__ void k(float* y) {{ {statement} }}", (launch,))
-    with pytest.raises(
-        KernelFault,
-        match=rf"misaligned address: thread \(0,0,0\) of block .* {said}",
-        check=lambda fault: fault.outcome == "runtime",
-    ):
-        runner.check_races(kernel, {"y": arena}, {}, timeout_s=60)
+def test_a_misaligned_address_is_a_fault(run, statement, said):
+    with raises("runtime", rf"misaligned address: thread \(0,0,0\) of block .* {said}"):
+        source = f"__global__ void k(float* y) {{ {statement} }}"
+        run(source, outputs={"y": (64, "float32")}, checked=True)
 
 
 def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path, host_cache):
@@ -223,9 +185,7 @@ def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path, host_cache):
 )
 def test_a_launch_that_no_gpu_takes_breaks_a_constraint(run, launch, pattern):
     source = "__global__ void k() { __shared__ volatile int a[1024]; a[0] = 1; }"
-    with pytest.raises(
-        KernelFault, match=pattern, check=lambda fault: fault.outcome == "constraints"
-    ):
+    with raises("constraints", pattern):
         run(source, **launch)
 
 
@@ -239,11 +199,7 @@ def test_a_launch_that_no_gpu_takes_breaks_a_constraint(run, launch, pattern):
 )
 def test_more_threads_than_the_launch_bounds_break_a_constraint(run, source, entry):
     run(source, entry=entry, block=32)
-    with pytest.raises(
-        KernelFault,
-        match="k has 64 threads a block; its __launch_bounds__ allow 32",
-        check=lambda fault: fault.outcome == "constraints",
-    ):
+    with raises("constraints", "k has 64 threads a block; its __launch_bounds__ allow 32"):
         run(source, entry=entry, block=64)
 
 
@@ -252,11 +208,7 @@ def test_static_shared_memory_is_limited_per_kernel(run):
     __global__ void other() { __shared__ volatile char a[40000]; a[0] = 1; }
     __global__ void k() { __shared__ volatile char a[%d]; a[0] = 1; }"""
     run(source % 49152)
-    with pytest.raises(
-        KernelFault,
-        match="49153 bytes of static shared memory",
-        check=lambda fault: fault.outcome == "constraints",
-    ):
+    with raises("constraints", "49153 bytes of static shared memory"):
         run(source % 49153)
 
 
@@ -275,20 +227,12 @@ def test_static_shared_memory_is_limited_per_kernel(run):
 )
 def test_a_scalar_of_another_type_breaks_a_constraint(run, parameter, dtype, said):
     includes = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" if "_" in parameter else ""
-    with pytest.raises(
-        KernelFault,
-        match=f"parameter 1 of k is {said}",
-        check=lambda fault: fault.outcome == "constraints",
-    ):
+    with raises("constraints", f"parameter 1 of k is {said}"):
         run(f"{includes}__global__ void k({parameter} n) {{}}", scalars=[Scalar("n", dtype, 2)])
 
 
 def test_a_tensor_for_a_number_breaks_a_constraint(run):
-    with pytest.raises(
-        KernelFault,
-        match="parameter 1 of k is a number but the launch gives a tensor",
-        check=lambda fault: fault.outcome == "constraints",
-    ):
+    with raises("constraints", "parameter 1 of k is a number but the launch gives a tensor"):
         run("__global__ void k(int n) {}", outputs={"y": (1, "int32")})
 
 
@@ -303,9 +247,8 @@ def test_an_argument_that_there_is_not_is_told_with_all_there_are(tmp_path, runn
         for name in ("x", "y")
     }
     problem = r"k takes an argument 'z', .* \(there are x, y, space, n\)"
-    with pytest.raises(KernelFault, match=problem) as caught:
+    with raises("constraints", problem):
         runner.run(kernel, arenas, {"n": Scalar("n", "int32", 1)}, timeout_s=TIMEOUT_S)
-    assert caught.value.outcome == "constraints"
 
 
 TAKEN = [
@@ -321,10 +264,8 @@ TAKEN = [
 
 
 @pytest.mark.parametrize("body", TAKEN)
-def test_a_kernel_may_take_memory(check_races, run_orders, body):
-    assert check_races(body, grid=3)[0].blocks_run == 3
-    for result in run_orders(body, grid=3):
-        assert (result["y"][:64] == range(64)).all()
+def test_a_kernel_may_take_memory(right, small_kernel, body):
+    assert right(*small_kernel(body, grid=3), "y", range(64)) == 3
 
 
 @pytest.mark.parametrize(
@@ -367,11 +308,8 @@ def test_a_heap_that_is_used_up_gives_null(run_orders):
     ],
 )  # fmt: skip
 def test_what_only_a_card_has_is_refused_with_its_line(run, source, reason):
-    with pytest.raises(
-        KernelFault, match=f"^line [12]: cannot run on the emulated GPU: {reason}"
-    ) as fault:
+    with raises("compile", f"^line [12]: cannot run on the emulated GPU: {reason}"):
         run(source)
-    assert fault.value.outcome == "compile"
 
 
 @pytest.mark.parametrize(
@@ -402,11 +340,8 @@ def test_what_is_not_launched_or_only_named_alike_is_not_refused(run, source):
 )
 def test_more_constant_memory_than_a_program_may_have_is_refused(run, declared):
     source = f"{declared} __global__ void k(float* y) {{ y[0] = a[1]; int b = 0; }}"
-    with pytest.raises(
-        KernelFault, match=r"k has 6\d{4} bytes of __constant__ variables; .* 65536"
-    ) as fault:
+    with raises("constraints", r"k has 6\d{4} bytes of __constant__ variables; .* 65536"):
         run(source, outputs={"y": (1, "float32")})
-    assert fault.value.outcome == "constraints"
 
 
 def test_constant_memory_may_be_filled(run):
@@ -435,9 +370,8 @@ def test_static_and_dynamic_shared_memory_count_together(host_cache, name, fits_
             runner.run(kernel, {}, {}, timeout_s=20.0)
         else:
             needs = f"needs {most + 4 + 32768} bytes of shared memory, 32768 static"
-            with pytest.raises(KernelFault, match=needs) as fault:
+            with raises("constraints", needs):
                 runner.run(kernel, {}, {}, timeout_s=20.0)
-            assert fault.value.outcome == "constraints"
     runner.close()
 
 
@@ -468,9 +402,8 @@ def _sums(run, threads, bounds="", update="acc[j] += x[i]"):
 @pytest.mark.parametrize("update", ["acc[j] += x[i]", "acc[j] = fmaf(x[i], x[j], acc[j])"])
 def test_more_registers_than_a_block_may_have_are_refused(run, update):
     told = r"keeps at least 96 values .* 1024 threads; a block may have 65536"
-    with pytest.raises(KernelFault, match=told) as fault:
+    with raises("constraints", told):
         _sums(run, 1024, update=update)
-    assert fault.value.outcome == "constraints"
 
 
 @pytest.mark.parametrize(

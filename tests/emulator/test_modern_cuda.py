@@ -149,60 +149,6 @@ def test_groups_beyond_the_emulated_gpu_are_refused(run, statement, reason):
         run(source)
 
 
-PIPELINE = """
-#include <cuda_pipeline.h>
-__global__ void k(const float* x, float* y) {
-  __shared__ float4 s[2][16];
-  int t = threadIdx.x;
-  for (int i = 0; i < 2; ++i) {
-    __pipeline_memcpy_async(&s[i][t], (const float4*)x + 16 * i + t, 16, i ? ZEROS : 0);
-    __pipeline_commit();
-  }
-  for (int i = 0; i < 2; ++i) {
-    WAIT
-    BARRIER
-    ((float4*)y)[16 * i + t] = s[i][15 - t];
-  }
-}
-"""
-WAIT, BARRIER = "__pipeline_wait_prior(1 - i);", "__syncthreads();"
-
-
-def _pipeline(wait=WAIT, barrier=BARRIER, zeros="0"):
-    return PIPELINE.replace("WAIT", wait).replace("BARRIER", barrier).replace("ZEROS", zeros)
-
-
-X128 = np.arange(128).astype(np.float32)
-REVERSED = X128.reshape(2, 16, 4)[:, ::-1].ravel()
-
-
-@pytest.mark.parametrize("order_seed", [0, 1, 5])
-def test_async_copies_arrive_after_the_wait(run, order_seed):
-    y = run(_pipeline(), {"x": X128}, {"y": (128, "float32")}, block=16, order_seed=order_seed)["y"]
-    np.testing.assert_array_equal(y, REVERSED)
-
-
-def test_async_copies_fill_with_zeros(run):
-    y = run(_pipeline(zeros="8"), {"x": X128}, {"y": (128, "float32")}, block=16)["y"]
-    expected = REVERSED.reshape(2, 16, 4).copy()
-    expected[1, :, 2:] = 0
-    np.testing.assert_array_equal(y, expected.ravel())
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"wait": ""},
-        {"wait": "__pipeline_wait_prior(2 - i);"},
-        {"wait": "__pipeline_wait_prior(1);"},
-        {"barrier": ""},
-    ],
-)
-def test_an_async_copy_that_is_not_waited_for_is_wrong(run, changed):
-    y = run(_pipeline(**changed), {"x": X128}, {"y": (128, "float32")}, block=16)["y"]
-    assert not np.array_equal(y, REVERSED)
-
-
 @pytest.mark.parametrize(
     ("to", "count", "said"),
     [("s + 1", 16, "misaligned"), ("s", 12, "copies 12 bytes"), ("s", 1, "copies 1 bytes")],
@@ -369,10 +315,8 @@ def _copy(first=FIRST, wait="cg::wait_prior<1>(block);", last="cg::wait(block);"
 
 
 @pytest.mark.parametrize("text", [_copy(), _copy(wait="cg::wait(block);"), _copy(first=TILE)])
-def test_copies_by_a_group_arrive_in_order(run_orders, check_races, text):
-    for result in run_orders(text, before=BEFORE):
-        np.testing.assert_array_equal(result["y"][:128], np.ones(128))
-    assert check_races(text, before=BEFORE)[0].blocks_run == 1
+def test_copies_by_a_group_arrive_in_order(right, small_kernel, text):
+    assert right(*small_kernel(text, before=BEFORE), "y", np.ones(128)) == 1
 
 
 @pytest.mark.parametrize(
@@ -388,6 +332,6 @@ def test_copies_by_a_group_are_not_there_before_the_wait(run_orders, text):
         assert not np.array_equal(result["y"][:128], np.ones(128))
 
 
-def test_waiting_for_the_copies_of_others_needs_their_group(fault_of):
+def test_waiting_for_the_copies_of_others_needs_their_group(wrong):
     text = _copy(first=TILE, wait="cg::wait_prior<1>(tile);", last="cg::wait(tile);")
-    assert "race on shared memory" in str(fault_of(text, before=BEFORE))
+    wrong("race on shared memory", text, before=BEFORE)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from pytest_gpuenergy.support import KernelFault
+from outcomes import each_of, one_after_another, raises
 
 pytestmark = pytest.mark.slow
 MBARRIER = """
@@ -83,16 +82,10 @@ RIGHT_MBARRIERS = {
 }  # fmt: skip
 
 
-def test_threads_meet_at_an_mbarrier(run_orders, check_races):
-    body = "".join(
-        f"{{ {BEGIN} {one} y[64 * {k} + t] = y[t]; __syncthreads(); }}"
-        for k, one in enumerate(RIGHT_MBARRIERS.values())
-    )
-    check_races(body, before=MBARRIER)
-    for result in run_orders(body, before=MBARRIER):
-        found = dict(zip(RIGHT_MBARRIERS, result["y"].reshape(-1, 64), strict=False))
-        for name in RIGHT_MBARRIERS:
-            np.testing.assert_array_equal(found[name], 64 - np.arange(64), err_msg=name)
+def test_threads_meet_at_an_mbarrier(right, small_kernel):
+    body = one_after_another(BEGIN + one for one in RIGHT_MBARRIERS.values())
+    expected = each_of(64 - np.arange(64), len(RIGHT_MBARRIERS))
+    right(*small_kernel(body, before=MBARRIER), "y", expected)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +97,8 @@ def test_threads_meet_at_an_mbarrier(run_orders, check_races):
         "arrive(&bar); wait(&bar, 0); s[t] = x[t]; wait(&bar, 0); y[t] = s[63 - t];",
     ],
 )
-def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
-    assert "race on shared memory" in str(fault_of(BEGIN + body, before=MBARRIER))
+def test_an_mbarrier_that_is_not_waited_for_is_a_race(wrong, body):
+    wrong("race on shared memory", BEGIN + body, before=MBARRIER)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +113,7 @@ def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
     ],
 )  # fmt: skip
 def test_misuse_of_an_mbarrier_is_a_fault_with_its_reason(run_orders, body, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(BEGIN + body, before=MBARRIER)
 
 
@@ -144,11 +137,9 @@ RIGHT_NAMED = """__shared__ float s[128], v[128];
 """
 
 
-def test_some_warps_meet_and_others_only_arrive(run_orders, check_races):
-    check_races(RIGHT_NAMED, before=NAMED_BARRIER, block=128)
+def test_some_warps_meet_and_others_only_arrive(right, small_kernel):
     expected = np.concatenate([np.arange(64)[::-1], np.arange(64, 128)[::-1]])
-    for result in run_orders(RIGHT_NAMED, before=NAMED_BARRIER, block=128):
-        np.testing.assert_array_equal(result["y"][:128], expected)
+    right(*small_kernel(RIGHT_NAMED, before=NAMED_BARRIER, block=128), "y", expected)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +149,10 @@ def test_some_warps_meet_and_others_only_arrive(run_orders, check_races):
         "s[t] = t; if (t < 64) { ARRIVE(1, 128); y[t] = s[127 - t]; } else SYNC(1, 128);",
     ],
 )
-def test_a_barrier_orders_only_those_that_wait_for_one_another(fault_of, body):
-    fault = fault_of(f"__shared__ float s[128]; {body}", before=NAMED_BARRIER, block=128)
-    assert "race on shared memory" in str(fault)
+def test_a_barrier_orders_only_those_that_wait_for_one_another(wrong, body):
+    wrong(
+        "race on shared memory", f"__shared__ float s[128]; {body}", before=NAMED_BARRIER, block=128
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,5 +165,5 @@ def test_a_barrier_orders_only_those_that_wait_for_one_another(fault_of, body):
     ],
 )  # fmt: skip
 def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(body, before=NAMED_BARRIER, block=128)

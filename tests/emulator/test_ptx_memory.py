@@ -309,8 +309,8 @@ def test_stages_of_copies_follow_one_another(run, check_races):
     [_pipeline(wait="wait<2>();"), _pipeline(barrier="")],
     ids=["waits for too few", "without a barrier"],
 )
-def test_reading_before_a_copy_has_arrived_for_all_is_a_race(fault_of, body):
-    assert "race on shared memory" in str(fault_of(body, before=BEFORE))
+def test_reading_before_a_copy_has_arrived_for_all_is_a_race(wrong, body):
+    wrong("race on shared memory", body, before=BEFORE)
 
 
 def test_what_was_not_waited_for_is_not_there(run):

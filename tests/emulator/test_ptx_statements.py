@@ -214,32 +214,14 @@ def test_lines_keep_their_numbers_around_statements(parts):
     assert _lines_in(before) == _lines_in(source[: source.index("int last")])
 
 
-ptx_words = st.sampled_from(
-    [
-        *("add.s32", "mov.b32", "mov.b64", "ld.shared.v2.f32", "st.global.b32", "cvt.rn.f16x2.f32"),
-        *("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "setp.eq.s32", "selp.b32", "shfl"),
-        *("cp.async.ca.shared.global", "cp.async.wait_group", "shfl.sync.up.b32", "atom.add.u32"),
-        *("ldmatrix.sync.aligned.m8n8.x1.shared.b16", "@p", "@!", ".reg", ".pred", ".b32", "a<2>"),
-        *(
-            "%0",
-            "%1",
-            "%2",
-            "%9",
-            "%%laneid",
-            "%",
-            "?",
-            "?x",
-            "p",
-            "a0",
-            "_",
-            "1",
-            "0x",
-            "0f0",
-            "-",
-        ),
-        *("[%2]", "[%2+4]", "[", "]", "{", "}", ",", "|", ";", ":", "\\n", "//", "/*", "*/", "!"),
-    ]
-)
+PTX_WORDS = """
+    add.s32 mov.b32 mov.b64 ld.shared.v2.f32 st.global.b32 cvt.rn.f16x2.f32 setp.eq.s32 selp.b32
+    mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 shfl shfl.sync.up.b32 atom.add.u32
+    cp.async.ca.shared.global cp.async.wait_group ldmatrix.sync.aligned.m8n8.x1.shared.b16
+    @p @! .reg .pred .b32 a<2> %0 %1 %2 %9 %%laneid % ? ?x p a0 _ 1 0x 0f0 - [%2] [%2+4] [ ] { } ,
+    | ; : \\n // /* */ !
+"""
+ptx_words = st.sampled_from(PTX_WORDS.split())
 
 
 @given(st.lists(ptx_words, max_size=14), st.sampled_from(["", " "]))
@@ -260,14 +242,14 @@ COMMENTED = '#define TYPE ".f32"  // one of two\n'
 STRING = '#define WAIT(n) "cp.async.wait_group " #n ";"\n'
 
 
-def test_a_macro_of_many_words_that_is_no_string_is_passed_over() -> None:
+def test_a_macro_of_many_words_that_is_no_string_is_passed_over():
     text = "__global__ void k() { asm volatile(WAIT(3)); asm volatile(WORDS); }"
     translated = translate(FUNCTION + WORDS + STRING + text, ["k"])
     assert "cuhost_finish_copies((size_t)0x3ull)" in translated
     assert "asm whose text comes from WORDS" in translated
 
 
-def test_a_macro_with_several_definitions_is_a_choice() -> None:
+def test_a_macro_with_several_definitions_is_a_choice():
     macros = COMMENTED + '#define TYPE ".s32" /* the other */\n'
     add = 'asm("add" TYPE " %0, %0, %0;" : "+r"(a));'
     translated = translate(f"{macros}__global__ void k() {{ int a; {add} }}", ["k"])

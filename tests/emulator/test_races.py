@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from outcomes import raises
 from points import each_once
 
 from pytest_gpuenergy.devices import Arena
@@ -14,21 +15,17 @@ from pytest_gpuenergy.workloads import Tensor
 pytestmark = pytest.mark.slow
 
 
+X = np.ones(64, np.float32)
+
+
 @pytest.fixture
-def check(runner, tmp_path):
+def check(built, runner):
     """Make check(body, ...): the profile of k(const float* x, float* y) with 64 elements each."""
 
-    def go(body, *, block=64, grid=1, shared_bytes=0, before=""):
-        x, y = (Tensor(n, (64,), "float32", r) for n, r in (("x", "input"), ("y", "output")))
-        arenas = {
-            "x": Arena.create(tmp_path / "x", x, np.ones(64, np.float32)),
-            "y": Arena.create(tmp_path / "y", y),
-        }
+    def go(body, *, before="", block=64, **described):
         head = "__global__ void k(const float* x, float* y) { int t = threadIdx.x;"
         source = f"{before}\n{head}\n{body}\n}}"
-        kernel = Kernel(
-            source, (Launch("k", (grid, 1, 1), (block, 1, 1), ("x", "y"), shared_bytes),)
-        )
+        kernel, arenas = built(source, {"x": X}, {"y": (64, "float32")}, block=block, **described)
         untouched = arenas["y"].image().tobytes()
         try:
             return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
@@ -38,15 +35,11 @@ def check(runner, tmp_path):
     return go
 
 
-def is_wrong(fault):
-    return fault.outcome == "correctness"
-
-
 REVERSE = "__shared__ float tile[64]; tile[t] = x[t]; __syncthreads(); y[t] = tile[63 - t];"
 
 
 def test_a_clean_kernel_has_its_accesses_counted(check):
-    (launch,) = check(REVERSE).launches
+    (launch,) = check(REVERSE)
     assert (launch.entry, launch.blocks, launch.blocks_run) == ("k", 1, 1)
     traffic = launch.traffic
     assert (traffic.global_read_bytes, traffic.global_write_bytes) == (256, 256)
@@ -60,15 +53,13 @@ def test_a_dropped_barrier_is_a_race_with_both_threads_and_the_element(check):
         r"access tile\[\d+\], the first (reads and the second writes|writes and the second reads), "
         "without a barrier between"
     )
-    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
+    with raises("correctness", pattern):
         check(REVERSE.replace("__syncthreads();", ""))
 
 
 def test_two_values_written_to_one_place_race(check):
-    with pytest.raises(
-        KernelFault,
-        match=r"access cell\[0\], the first writes and the second writes another value",
-        check=is_wrong,
+    with raises(
+        "correctness", r"access cell\[0\], the first writes and the second writes another value"
     ):
         check("__shared__ int cell[2]; cell[t / 64] = t; __syncthreads(); y[t] = cell[0];")
 
@@ -91,14 +82,12 @@ def test_ordered_and_harmless_accesses_are_no_race(check, body):
 
 
 def test_synchronizing_the_warp_does_not_order_other_warps(check):
-    with pytest.raises(KernelFault, match=r"race on shared memory: threads", check=is_wrong):
+    with raises("correctness", r"race on shared memory: threads"):
         check("__shared__ float s[64]; s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 32];")
 
 
 def test_the_second_barrier_of_a_loop_is_missed(check):
-    with pytest.raises(
-        KernelFault, match=r"race on shared memory: threads .* access s\[", check=is_wrong
-    ):
+    with raises("correctness", r"race on shared memory: threads .* access s\["):
         check(
             "__shared__ float s[64]; for (int i = 0; i < 3; ++i) { s[t] = i; __syncthreads();"
             " y[t] = s[63 - t]; }"
@@ -106,21 +95,15 @@ def test_the_second_barrier_of_a_loop_is_missed(check):
 
 
 def test_bytes_race_by_the_byte(check):
-    with pytest.raises(KernelFault, match=r"access b\[\d+\]", check=is_wrong):
+    with raises("correctness", r"access b\[\d+\]"):
         check("__shared__ unsigned char b[65]; b[t] = t; y[t] = b[t + 1 & 63];")
 
 
 def test_dynamic_shared_memory_is_checked(check):
     before = "extern __shared__ float s[];"
-    with pytest.raises(
-        KernelFault, match=r"access byte \d+ of the dynamic shared memory", check=is_wrong
-    ):
+    with raises("correctness", r"access byte \d+ of the dynamic shared memory"):
         check("s[t] = x[t]; y[t] = s[63 - t];", shared_bytes=256, before=before)
-    with pytest.raises(
-        KernelFault,
-        match=r"the dynamic shared memory\[256\], past its end of 256 bytes",
-        check=is_wrong,
-    ):
+    with raises("correctness", r"the dynamic shared memory\[256\], past its end of 256 bytes"):
         check("s[t + 1] = x[t];", shared_bytes=256, before=before)
 
 
@@ -136,7 +119,7 @@ def test_dynamic_shared_memory_is_checked(check):
     ],
 )  # fmt: skip
 def test_an_access_outside_the_elements_is_told_with_its_place(check, body, pattern):
-    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
+    with raises("correctness", pattern):
         check(body)
 
 
@@ -149,7 +132,7 @@ def test_an_access_outside_the_elements_is_told_with_its_place(check, body, patt
 )
 def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable, offset):
     pattern = r"thread \(\d+,0,0\) .* of k writes s\[\d+\], past its end of 64 elements"
-    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
+    with raises("correctness", pattern):
         check(f"{variable} s[t + {offset}] = x[t];", before=before)
 
 
@@ -172,7 +155,7 @@ def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable,
     ],
 )  # fmt: skip
 def test_an_access_beside_a_variable_is_told(check, before, body, pattern):
-    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
+    with raises("correctness", pattern):
         check(body, before=before)
 
 
@@ -198,7 +181,7 @@ def test_variables_may_be_declared_in_many_ways(check, before, body):
 
 def test_shared_variables_of_a_template_race_too(check):
     before = "template <int N> __device__ float at(int t) { __shared__ float s[N]; s[t] = t;"
-    with pytest.raises(KernelFault, match=r"race on shared memory: .* access s\[", check=is_wrong):
+    with raises("correctness", r"race on shared memory: .* access s\["):
         check("y[t] = at<64>(t);", before=before + " return s[N - 1 - t]; }")
 
 
@@ -210,27 +193,14 @@ def test_instances_of_a_template_have_shared_variables_of_their_own(check):
 
 def test_blocks_that_write_one_place_race(check):
     pattern = r"race on global memory: thread \(\d+,0,0\) of block \(\d,0,0\) writes and .*y\[0\]"
-    with pytest.raises(KernelFault, match=pattern, check=is_wrong):
+    with raises("correctness", pattern):
         check("y[0] = blockIdx.x;", grid=4, block=1)
 
 
-def test_a_fence_alone_orders_no_blocks(check):
-    body = "y[blockIdx.x] = 1; __threadfence(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
-    with pytest.raises(
-        KernelFault,
-        match=r"race on global memory: .* y\[\d\], and nothing orders blocks",
-        check=is_wrong,
-    ):
-        check(body, grid=4, block=1)
-
-
-def test_a_fence_of_the_block_does_not_order_blocks(check):
-    body = "y[blockIdx.x] = 1; __threadfence_block(); if (blockIdx.x == 3) y[4] = y[0] + y[1];"
-    with pytest.raises(
-        KernelFault,
-        match=r"race on global memory: .* y\[\d\], and nothing orders blocks",
-        check=is_wrong,
-    ):
+@pytest.mark.parametrize("fence", ["__threadfence()", "__threadfence_block()"])
+def test_a_fence_alone_orders_no_blocks(check, fence):
+    body = f"y[blockIdx.x] = 1; {fence}; if (blockIdx.x == 3) y[4] = y[0] + y[1];"
+    with raises("correctness", r"race on global memory: .* y\[\d\], and nothing orders blocks"):
         check(body, grid=4, block=1)
 
 
@@ -283,27 +253,25 @@ def test_the_profile_is_that_of_the_first_blocks(check_races):
         ("y[b + t] = b;", 2, 500),  # neighbours overlap
     ],
 )
-def test_races_between_blocks_in_the_middle_are_found(fault_of, body, block, grid):
-    fault = fault_of(body, block=block, grid=grid)
-    assert fault.outcome == "correctness"
-    assert "race on global memory" in str(fault)
+def test_races_between_blocks_in_the_middle_are_found(wrong, body, block, grid):
+    wrong("race on global memory", body, block=block, grid=grid)
 
 
-def test_neighbours_in_a_large_grid_are_checked_together(fault_of):
+def test_neighbours_in_a_large_grid_are_checked_together(wrong):
     body = (
         "float sum = 0; for (int k = 0; k < 1024; ++k) sum += x[k];"
         " if (!t) y[(b + 1) / 2 % 16384] = sum + b;"
     )
-    assert "race on global memory" in str(fault_of(body, grid=20_000))
+    wrong("race on global memory", body, grid=20_000)
 
 
 @pytest.mark.parametrize("parts", [3, 4, 10])
-def test_parts_of_a_tile_in_a_large_grid_are_checked_together(fault_of, parts):
+def test_parts_of_a_tile_in_a_large_grid_are_checked_together(wrong, parts):
     body = (
         "float sum = 0; for (int k = 0; k < 4096; ++k) sum += x[k];"
         f" if (!t) y[b % (gridDim.x / {parts})] += sum;"
     )
-    assert "race on global memory" in str(fault_of(body, grid=6000))
+    wrong("race on global memory", body, grid=6000)
 
 
 @pytest.mark.parametrize(
@@ -385,20 +353,18 @@ NEVER_CORRECTED = """
   if (t == 40) y[b] = sum;"""
 
 
-def test_an_atomic_may_correct_a_guess(check_races, run_orders):
-    assert check_races(SHARED + GUESSES, grid=3, before=BEFORE)[0].blocks_run == 3
-    for result in run_orders(SHARED + GUESSES, grid=3, before=BEFORE):
-        assert result["y"][:12].tolist() == 3 * [2048, 63, 0, 4]
+def test_an_atomic_may_correct_a_guess(right, small_kernel):
+    kernel, arenas = small_kernel(SHARED + GUESSES, grid=3, before=BEFORE)
+    assert right(kernel, arenas, "y", 3 * [2048, 63, 0, 4]) == 3
 
 
 @pytest.mark.parametrize("grid", [1, 2, 3, 4, 5])
-def test_an_update_of_what_others_have_changed_is_lost(fault_of, grid):
-    fault = fault_of(SHARED + LOST, grid=grid)
-    assert fault.outcome == "correctness"
-    assert "depends on the order of threads" in str(fault)
+def test_an_update_of_what_others_have_changed_is_lost(wrong, grid):
+    wrong("depends on the order of threads", SHARED + LOST, grid=grid)
 
 
-def test_reading_a_sum_before_it_is_complete_is_a_race(fault_of, check_races):
-    fault = fault_of(SHARED + NEVER_CORRECTED, before=BEFORE)
-    assert "the first atomically updates and the second reads" in str(fault)
+def test_reading_a_sum_before_it_is_complete_is_a_race(wrong, check_races):
+    wrong(
+        "the first atomically updates and the second reads", SHARED + NEVER_CORRECTED, before=BEFORE
+    )
     check_races(SHARED + NEVER_CORRECTED, grid=2, before=BEFORE)

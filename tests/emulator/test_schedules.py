@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,17 +26,13 @@ def values(results: list[dict[str, Any]], blocks: int, name: str = "y") -> set[f
 
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("reader", [0, 160, 255])
-def test_a_warp_does_not_wait_for_its_block(
-    run_orders: Callable[..., list[dict[str, Any]]], wait: str, reader: int
-) -> None:
+def test_a_warp_does_not_wait_for_its_block(run_orders, wait, reader):
     body = ALL_OF_BLOCK.format(WAITS[wait].replace("READER", str(reader)), reader)
     assert values(run_orders(body, 256, 4), 4) > {256}
 
 
 @pytest.mark.parametrize("block", [32, 96, 1024])
-def test_all_warps_have_come_to_a_barrier(
-    run_orders: Callable[..., list[dict[str, Any]]], block: int
-) -> None:
+def test_all_warps_have_come_to_a_barrier(run_orders, block):
     body = ALL_OF_BLOCK.format("__syncthreads();", block - 1)
     assert values(run_orders(body, block, 4), 4) == {block}
 
@@ -66,18 +61,14 @@ KEPT = {
 
 
 @pytest.mark.parametrize("update", LOST)
-def test_updates_in_two_steps_are_lost(
-    run_orders: Callable[..., list[dict[str, Any]]], update: str
-) -> None:
+def test_updates_in_two_steps_are_lost(run_orders, update):
     body = f"int* p = n; {LOST[update]}"
     results = run_orders(body, 64, 3, before="#include <cuda/atomic>")
     assert min(result["n"][0] for result in results) < 64 * 3
 
 
 @pytest.mark.parametrize("update", KEPT)
-def test_atomic_updates_are_kept(
-    run_orders: Callable[..., list[dict[str, Any]]], update: str
-) -> None:
+def test_atomic_updates_are_kept(run_orders, update):
     results = run_orders(f"int* p = n; {KEPT[update]}", 64, 3)
     assert [result["n"][0] for result in results] == [64 * 3] * 3
 
@@ -89,9 +80,7 @@ LAST = "last = atomicAdd(n + 1, 1) == gridDim.x - 1; __threadfence();"
 
 
 @pytest.mark.parametrize("grid", [4, 16, 100])
-def test_a_block_takes_its_ticket_too_early(
-    run_orders: Callable[..., list[dict[str, Any]]], grid: int
-) -> None:
+def test_a_block_takes_its_ticket_too_early(run_orders, grid):
     early = run_orders(TICKET.format(f"{LAST} atomicAdd(n, 1);"), 32, grid, orders=ALL_ORDERS)
     assert {int(result["y"][0]) for result in early} > {grid}
     right = TICKET.format(f"atomicAdd(n, 1); __threadfence(); {LAST}")
@@ -99,9 +88,7 @@ def test_a_block_takes_its_ticket_too_early(
     assert {int(result["y"][0]) for result in results} == {grid}
 
 
-def test_blocks_of_a_cluster_run_ahead_of_one_another(
-    run_orders: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_blocks_of_a_cluster_run_ahead_of_one_another(run_orders):
     body = "if (!t) y[b] = atomicAdd(n + b / 4, 1);"
     results = run_orders(body, 32, 4, before="#define k __cluster_dims__(4, 1, 1) k")
     leaders = {int(np.argmin(result["y"][:4])) for result in results}
@@ -109,9 +96,7 @@ def test_blocks_of_a_cluster_run_ahead_of_one_another(
 
 
 @pytest.mark.parametrize("bit", ["clock() & 1", "clock64() & 2", "(int)clock() >> 4 & 1"])
-def test_a_bit_of_the_clock_differs_between_threads(
-    run_orders: Callable[..., list[dict[str, Any]]], bit: str
-) -> None:
+def test_a_bit_of_the_clock_differs_between_threads(run_orders, bit):
     assert len(values(run_orders(f"y[i] = {bit};", 64), 64)) == 2
 
 
@@ -122,9 +107,7 @@ PLACE = """unsigned sm, sms, warp, time;
   n[i] = sm; n[4096 + i] = warp; n[8192 + i] = time >> 20; n[12288] = sms;"""
 
 
-def test_where_a_thread_runs_differs_between_launches(
-    run_orders: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_where_a_thread_runs_differs_between_launches(run_orders):
     results = [result["n"] for result in run_orders(PLACE, 96, 8, orders=(0, 0, 1, 2))]
     for part in range(3):
         places = [tuple(n[part * 4096 : part * 4096 + 768]) for n in results]
@@ -155,10 +138,8 @@ SHARED = "__shared__ float s[64]; s[t] = 0; __syncthreads();"
         "__syncwarp(1u << t % 32);",
     ],
 )
-def test_only_syncwarp_orders_the_memory_of_lanes(fault_of, between):
-    fault = fault_of(f"{SHARED} s[t] = x[t]; {between} y[t] = s[t ^ 1];")
-    assert fault.outcome == "correctness"
-    assert "race on shared memory" in str(fault)
+def test_only_syncwarp_orders_the_memory_of_lanes(wrong, between):
+    wrong("race on shared memory", f"{SHARED} s[t] = x[t]; {between} y[t] = s[t ^ 1];")
 
 
 @pytest.mark.parametrize(
@@ -194,13 +175,11 @@ def test_syncwarp_orders_the_lanes_of_its_mask(check_races, body):
         "s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 32];",
     ],
 )
-def test_syncwarp_orders_no_others(fault_of, body):
-    fault = fault_of(f"{SHARED} {body}")
-    assert fault.outcome == "correctness"
-    assert "race on shared memory" in str(fault)
+def test_syncwarp_orders_no_others(wrong, body):
+    wrong("race on shared memory", f"{SHARED} {body}")
 
 
-def test_tensors_are_ordered_by_lane_too(check_races, fault_of):
+def test_tensors_are_ordered_by_lane_too(check_races, wrong):
     body = "y[t] = t; {} if (t % 2) y[t ^ 1] += 1;"
     assert check_races(body.format("__syncwarp();"))[0].blocks_run == 1
-    assert "race on global memory" in str(fault_of(body.format("__shfl_sync(~0u, t, 0);")))
+    wrong("race on global memory", body.format("__shfl_sync(~0u, t, 0);"))

@@ -19,11 +19,6 @@ WORD = 2**32
 KINDS = (("s32", 32, True), ("u32", 32, False), ("s16x2", 16, True), ("u16x2", 16, False))
 
 
-@pytest.fixture(scope="module")
-def run(run_by_each_compiler: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    return run_by_each_compiler
-
-
 def split(word: int, bits: int, signed: bool) -> list[int]:
     parts = [word >> k & 2**bits - 1 for k in range(0, 32, bits)]
     return [part - 2**bits if signed and part >= 2 ** (bits - 1) else part for part in parts]
@@ -145,13 +140,13 @@ cases = st.lists(st.tuples(words, words, words), min_size=CASES, max_size=CASES)
 
 
 @given(cases)
-def test_simd_and_dpx_intrinsics_follow_their_descriptions(run, drawn):
+def test_simd_and_dpx_intrinsics_follow_their_descriptions(computed, drawn):
     calls = "".join(
         f"    *y++ = {name}({', '.join('abc'[:count])});\n" for name, count, _ in INTRINSICS
     )
     text = TEXT.replace("CALLS", calls).replace("CASES", str(CASES))
     x = np.array(drawn, np.uint32).ravel()
-    y = run(text, x, size=CASES * len(INTRINSICS), dtype="uint32").reshape(CASES, -1)
+    y = computed(text, x, size=CASES * len(INTRINSICS), dtype="uint32").reshape(CASES, -1)
     expected = [[model(*operands[:count]) for _, count, model in INTRINSICS] for operands in drawn]
     wrong = {
         (INTRINSICS[k][0], hex(drawn[case][0]), hex(drawn[case][1]), hex(drawn[case][2]))
@@ -164,7 +159,7 @@ CHOSEN = {"max": (max, lambda a, b: a >= b), "min": (min, lambda a, b: a <= b)}
 
 
 @given(cases)
-def test_dpx_intrinsics_tell_which_operand_was_chosen(run, drawn):
+def test_dpx_intrinsics_tell_which_operand_was_chosen(computed, drawn):
     calls, models = "", []
     for name in CHOSEN:
         for kind, bits, signed in KINDS:
@@ -175,7 +170,7 @@ def test_dpx_intrinsics_tell_which_operand_was_chosen(run, drawn):
     text = TEXT.replace("CALLS", calls).replace("CASES", str(CASES))
     text = text.replace("c = x[2];", "c = x[2]; bool high, low;")
     x = np.array(drawn, np.uint32).ravel()
-    y = run(text, x, size=CASES * 2 * len(models), dtype="uint32")
+    y = computed(text, x, size=CASES * 2 * len(models), dtype="uint32")
     expected = []
     for a, b, _ in drawn:
         for name, bits, signed in models:

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow
 
@@ -122,19 +119,16 @@ A, B = np.random.default_rng(1).standard_normal((2, N, N)).astype(np.float32)
 
 
 @pytest.fixture
-def product(tmp_path):
+def product(built):
     """Make product(body, width, room_kib), which returns the kernel and its arenas."""
 
     def make(body, width=4, room_kib=48):
         room = room_kib * 1024 // 384 * 384
         text = MATMUL.replace("BODY", body).replace("WIDTH", str(width)).replace("ROOM", str(room))
         text = text.replace("WORD", {1: "float", 2: "float2", 4: "float4"}[width])
-        arenas = {
-            name: Arena.create(tmp_path / name, Tensor(name, (N, N), "float32", role), value)
-            for name, role, value in (("a", "input", A), ("b", "input", B), ("c", "output", 0 * A))
-        }
-        launch = Launch("k", (2, 2, 1), (256, 1, 1), ("a", "b", "c"), room + 24)
-        return Kernel(text, (launch,)), arenas
+        outputs = {"c": ((N, N), "float32")}
+        sizes = {"grid": (2, 2, 1), "block": 256, "shared_bytes": room + 24}
+        return built(text, {"a": A, "b": B}, outputs, **sizes)
 
     return make
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outcomes import raises
 from processes import has_ended
 
 from pytest_gpuenergy.emulator import HostRunner, KernelText, Toolchain, find_compiler
@@ -48,11 +48,14 @@ def test_the_language_of_kernels_is_understood(run):
     np.testing.assert_array_equal(out["y"], np.float32(expected))
 
 
+EMPTY = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
+
+
 @pytest.mark.parametrize("method", ["prepare", "compile"])
 def test_what_was_interrupted_is_built_at_the_next_call(runner, host_cache, monkeypatch, method):
     host = HostRunner(host_cache)
-    text = f"__global__ void k(float* y) {{ y[0] = {ord(method[0])}; }}"  # not built yet
-    kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
+    text = f"__global__ void k() {{ int a = {ord(method[0])}; }}"  # not built yet
+    kernel = Kernel(text, EMPTY.launches)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -64,70 +67,72 @@ def test_what_was_interrupted_is_built_at_the_next_call(runner, host_cache, monk
     assert host.compile(kernel) == runner.compile(kernel)
 
 
-def test_a_template_instance_can_be_launched(run):
-    source = "template <typename T, int N> __global__ void fill(T* y) { y[threadIdx.x] = N; }"
-    out = run(source, outputs={"y": (8, "int16")}, block=8, entry="fill<short, 7>")
-    np.testing.assert_array_equal(out["y"], np.full(8, 7))
-
-
-@pytest.mark.parametrize("entry", ["a::b::k", "a::many<float, 4>"])
-def test_a_kernel_in_a_namespace_can_be_launched(run, entry):
-    source = """
-    namespace a {
-    namespace b {
-    __global__ void __launch_bounds__(4) k(float* y) {
-      __shared__ float s[4];
-      s[threadIdx.x] = threadIdx.x;
-      y[threadIdx.x] = s[threadIdx.x];
-    }
-    }  // namespace b
-    template <class T, int N> __global__ void many(T* y) { b::k(y); }
-    }  // namespace a"""
-    out = run(source, outputs={"y": (4, "float32")}, entry=entry, block=4)
-    np.testing.assert_array_equal(out["y"], np.arange(4))
-
-
-def test_a_macro_may_declare_a_kernel(run):
-    source = "#define KERNEL extern __global__ void\nKERNEL k(int* y) { y[0] = 7; }"
-    assert run(source, outputs={"y": (1, "int32")})["y"].tolist() == [7]
-
-
+NAMESPACES = """
+namespace a {
+namespace b {
+__global__ void __launch_bounds__(8) k(int* y) {
+  __shared__ int s[8];
+  s[threadIdx.x] = 7;
+  y[threadIdx.x] = s[threadIdx.x];
+}
+}  // namespace b
+template <class T, int N> __global__ void many(T* y) { b::k(y); }
+}  // namespace a
+"""
 DECLARED = """
-extern "C" __global__ void k(float* x);
-extern "C" __global__ void k(float* x) { x[threadIdx.x] = 2.f; }
+extern "C" __global__ void k(int* y);
+extern "C" __global__ void k(int* y) { y[threadIdx.x] = 7; }
 """
 IN_A_BLOCK = """
 extern "C" {
-__device__ float two();
-__global__ void k(float* x) { x[threadIdx.x] = two(); }
-__device__ float two() { return 2.f; }
+__device__ int seven();
+__global__ void k(int* y) { y[threadIdx.x] = seven(); }
+__device__ int seven() { return 7; }
 }
 """
+UNUSED_PTX = """
+__device__ void unused() { asm volatile("mma.sync.aligned;" : : : "memory"); }
+__global__ void k(int* y) {
+  asm volatile("cp.async.commit_group;" : : );
+  __asm__ __volatile__("cp.async.wait_group 0;" ::: "memory");
+  y[threadIdx.x] = 7;
+}
+"""
+MORE_OF_THE_LIBRARY = """
+#include <cuda/std/functional>
+__global__ void k(int* y) {
+  cuda::std::function<int(int)> next = [](int v) { return v + 1; };
+  y[threadIdx.x] = next(6);
+}
+"""
+TEMPLATE = "template <typename T, int N> __global__ void k(T* y) { y[threadIdx.x] = N; }"
+BOUNDS = (
+    "template <int N> __global__ void __launch_bounds__(N + 1) k(int* y) { y[threadIdx.x] = N; }"
+)
+MACRO = "#define KERNEL extern __global__ void\nKERNEL k(int* y) { y[threadIdx.x] = 7; }"
 
 
-@pytest.mark.parametrize("source", [DECLARED, IN_A_BLOCK], ids=["declared", "block"])
-def test_c_linkage_is_no_obstacle(run, source):
-    outputs = run(source, outputs={"x": (32, "float32")}, block=32)
-    assert (outputs["x"] == 2).all()
+@pytest.mark.parametrize(
+    ("source", "entry"),
+    [
+        (TEMPLATE, "k<int, 7>"),
+        (BOUNDS, "k<7>"),
+        (NAMESPACES, "a::b::k"),
+        (NAMESPACES, "a::many<int, 4>"),
+        (DECLARED, "k"),
+        (IN_A_BLOCK, "k"),
+        (MACRO, "k"),
+        (UNUSED_PTX, "k"),
+        (MORE_OF_THE_LIBRARY, "k"),
+    ],
+    ids=lambda word: word if len(word) < 20 else "",
+)
+def test_templates_namespaces_linkage_and_macros_are_no_obstacle(run, source, entry):
+    out = run(source, outputs={"y": (8, "int32")}, entry=entry, block=8)
+    np.testing.assert_array_equal(out["y"], np.full(8, 7))
 
 
-def test_waiting_for_copies_and_unused_ptx_are_no_hindrance(run):
-    source = """
-    __device__ void unused() { asm volatile("mma.sync.aligned;" : : : "memory"); }
-    __global__ void k(int* y) {
-      asm volatile("cp.async.commit_group;" : : );
-      __asm__ __volatile__("cp.async.wait_group 0;" ::: "memory");
-      y[0] = 1;
-    }"""
-    assert run(source, outputs={"y": (1, "int32")})["y"] == [1]
-
-
-def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
-    source = (
-        "template <int N> __global__ void __launch_bounds__(N) k(int* y) { y[threadIdx.x] = N; }"
-    )
-    out = run(source, outputs={"y": (64, "int32")}, entry="k<32>", block=64)
-    assert set(out["y"].tolist()) == {32}
+NOT_EMULATED = "cannot run on the emulated GPU:"
 
 
 @pytest.mark.parametrize(
@@ -135,63 +140,29 @@ def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
     [
         ("__global__ void k() {\n  int x = ;\n}", r"^line 2: expected"),
         ('__global__ void k() {\n asm volatile("cp.async.ca.shared.global [%0];" :: "r"(1)); }',
-         r"^line 2: cannot run on the emulated GPU: inline PTX 'cp.async.ca"),
+         f"^line 2: {NOT_EMULATED} inline PTX 'cp.async.ca"),
         ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 1: .*inline PTX 'trap'"),
-        ("#include <cuda_fp8.h>\n__global__ void k() { __nv_fp8_e4m3 x; }",
-         "^line 1: cannot run on the emulated GPU: #include <cuda_fp8.h>"),
         ("__global__ void other() {}", "the launch does not fit the text: .*k"),
         ("__global__ void k() { threadIdx.x = 1; }", "line 1"),
+        ("__device__ void k() {}", "launch does not fit the text: k is not a __global__ function"),
         ("__global__ void k() { extern __shared__ int one; }", "array without bounds"),
+        ("__global__ void k() {\n __nv_bswap(1); }", f"line 2: {NOT_EMULATED} __nv_bswap$"),
+        ("__global__ void k() {\n int y = __shfl(1, 2); }", f"line 2: {NOT_EMULATED} __shfl$"),
+        ("__global__ void k() {\n int y = 1; y = __hadd2(y, y); }",
+         f"line 2: {NOT_EMULATED} __hadd2$"),
+        *((f"#include <{header}>\n__global__ void k() {{ declared_there(); }}",
+           f"line 1: {NOT_EMULATED} #include <{header}>")
+          for header in ("cuda/ptx", "cuda_fp8.h", "cuda/std/atomic")),
     ],
 )  # fmt: skip
 def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):
-    with pytest.raises(KernelFault, match=pattern, check=lambda fault: fault.outcome == "compile"):
+    with raises("compile", pattern):
         run(source)
-
-
-@pytest.mark.parametrize(
-    ("statement", "name"),
-    [
-        ("__nv_bswap(1);", "__nv_bswap"),
-        ("y[0] = __shfl(1, 2);", "__shfl"),
-        ("y[0] = __hadd2(y[0], y[1]);", "__hadd2"),
-    ],
-)
-def test_functions_of_cuda_that_are_not_emulated_are_refused_by_name(run, statement, name):
-    with pytest.raises(
-        KernelFault,
-        match=f"line 2: cannot run on the emulated GPU: {name}$",
-        check=lambda fault: fault.outcome == "compile",
-    ):
-        run(f"__global__ void k(int* y) {{\n{statement} }}", outputs={"y": (1, "int32")})
-
-
-@pytest.mark.parametrize("header", ["cuda/ptx", "cuda_fp8.h", "cuda/std/atomic"])
-def test_headers_of_cuda_that_are_not_there_are_refused_by_name(run, header):
-    with pytest.raises(
-        KernelFault,
-        match=f"line 1: cannot run on the emulated GPU: #include <{header}>",
-        check=lambda fault: fault.outcome == "compile",
-    ):
-        run(f"#include <{header}>\n__global__ void k() {{ declared_there(); }}")
-
-
-def test_a_function_that_is_no_kernel_cannot_be_launched(run):
-    with pytest.raises(
-        KernelFault,
-        match="the launch does not fit the text: k is not a __global__ function",
-        check=lambda fault: fault.outcome == "compile",
-    ):
-        run("__device__ void k() {}")
 
 
 def test_text_that_cannot_be_linked_is_a_compile_fault(run):
     source = "extern int nowhere(); } } int nowhere(); namespace cuda_device { namespace {"
-    with pytest.raises(
-        KernelFault,
-        match=r"undefined reference to .*nowhere",
-        check=lambda fault: fault.outcome == "compile",
-    ):
+    with raises("compile", r"undefined reference to .*nowhere"):
         run(
             f"{source} __global__ void k(int* y) {{ y[0] = ::nowhere(); }}",
             outputs={"y": (1, "int32")},
@@ -199,34 +170,41 @@ def test_text_that_cannot_be_linked_is_a_compile_fault(run):
 
 
 def test_compiled_programs_are_found_again(runner):
-    kernel = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
-    program = runner.compile(kernel)
+    program = runner.compile(EMPTY)
     made = program.stat().st_mtime_ns
     other = HostRunner(program.parent)
-    assert other.compile(kernel) == program
+    assert other.compile(EMPTY) == program
     assert program.stat().st_mtime_ns == made
     other.close()
 
 
 def test_faults_of_prepared_kernels_surface_when_they_are_compiled(runner):
-    good = Kernel("__global__ void k() { int a = 1; }", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
-    bad = Kernel("__global__ void k() { return 1; }", good.launches)
+    good, bad = (
+        Kernel(f"__global__ void k() {{ {body} }}", EMPTY.launches)
+        for body in ("int a = 1;", "return 1;")
+    )
     runner.prepare([good, bad, good])
     assert runner.compile(good).is_file()
-    with pytest.raises(
-        KernelFault,
-        match="line 1: return-statement with a value",
-        check=lambda fault: fault.outcome == "compile",
-    ):
+    with raises("compile", "line 1: return-statement with a value"):
         runner.compile(bad)
 
 
-def test_the_compiler_named_by_cxx_comes_first(monkeypatch, tmp_path):
-    mine = tmp_path / "my-g++"
-    mine.write_text("#!/bin/sh\n")
-    mine.chmod(0o755)
-    monkeypatch.setenv("CXX", str(mine))
-    assert find_compiler() == str(mine)
+@pytest.fixture
+def script(tmp_path):
+    """Make script(text): the path of a compiler that is a shell script."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "fake-g++"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
+def test_the_compiler_named_by_cxx_comes_first(monkeypatch, script):
+    monkeypatch.setenv("CXX", script(""))
+    assert find_compiler() == script("")
 
 
 @pytest.mark.parametrize("cxx", ["", "no-such-compiler"])
@@ -237,37 +215,24 @@ def test_a_missing_compiler_is_one_sentence(monkeypatch, tmp_path, cxx):
         find_compiler()
 
 
-def test_a_program_that_is_no_compiler_is_named(tmp_path):
-    host = HostRunner(tmp_path / "cache", compiler="/bin/false")
-    kernel = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
-    with pytest.raises(DeviceError, match=re.escape("/bin/false is not a working C++ compiler")):
-        host.compile(kernel)
-    assert not list(Path(tmp_path / "cache").glob("host-*"))
+TOO_OLD = (
+    '[ "$1" = --version ] && echo fake 1 && exit 0\necho "kernel.h:1:1: error: too old" >&2; exit 1'
+)
+DELETES_ITSELF = "rm $0; echo fake 1"
 
 
-def test_a_compiler_that_cannot_build_the_runtime_is_named(tmp_path):
-    fake = tmp_path / "fake-g++"
-    fake.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && echo fake 1 && exit 0\n'
-        'echo "kernel.h:1:1: error: too old" >&2\nexit 1\n'
-    )
-    fake.chmod(0o755)
-    host = HostRunner(tmp_path / "cache", compiler=str(fake))
-    kernel = Kernel("__global__ void k() {}", (Launch("k", (1, 1, 1), (1, 1, 1), ()),))
-    with pytest.raises(DeviceError, match=r"fake-g\+\+ cannot build .* \(too old\): set \$CXX"):
-        host.compile(kernel)
-    assert not list((tmp_path / "cache").iterdir())
-
-
-def test_a_text_may_need_more_of_the_library_than_the_runtime(run):
-    source = """
-    #include <cuda/std/functional>
-    __global__ void k(const float* x, float* y) {
-      cuda::std::function<float(float)> twice = [](float v) { return 2 * v; };
-      y[0] = twice(x[0]);
-    }"""
-    x = np.array([3], np.float32)
-    assert run(source, {"x": x}, {"y": (1, "float32")})["y"][0] == 6
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exit 1", r"/fake-g\+\+ is not a working C\+\+ compiler"),
+        (TOO_OLD, r"fake-g\+\+ cannot build .* \(too old\): set \$CXX"),
+        (DELETES_ITSELF, r"cannot be started \((not found|No such file.*)\)"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_a_device_error(tmp_path, script, text, message):
+    with pytest.raises(DeviceError, match=message):
+        HostRunner(tmp_path / "cache", compiler=script(text)).compile(EMPTY)
+    assert not list((tmp_path / "cache").glob("*host-*"))
 
 
 KERNEL = Kernel(
@@ -276,7 +241,7 @@ KERNEL = Kernel(
 )
 PATIENCE_S = 60.0
 # Builds the shared runtime as empty files; for a kernel it starts a process that does not return.
-DRIVER = """#!/bin/sh
+DRIVER = """
 for output; do :; done
 case "$*" in *kernel-*.cpp*) ;; --version) exec echo g++ 1;; *) exec touch "$output";; esac
 sleep 1000 &
@@ -295,11 +260,8 @@ HostRunner(Path(sys.argv[1]), compiler=sys.argv[2]).compile(KERNEL)
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Path:
-    path = tmp_path / "driver"
-    path.write_text(DRIVER.format(folder=tmp_path))
-    path.chmod(0o755)
-    return path
+def driver(script, tmp_path):
+    return script(DRIVER.format(folder=tmp_path))
 
 
 def started(folder: Path) -> int:
@@ -313,10 +275,8 @@ def started(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_it_ends_with_the_process_that_compiles(
-    tmp_path: Path, driver: Path, number: signal.Signals
-) -> None:
-    words = [str(tmp_path / "cache"), str(driver), *sys.path]
+def test_it_ends_with_the_process_that_compiles(tmp_path, driver, number):
+    words = [str(tmp_path / "cache"), driver, *sys.path]
     with subprocess.Popen(
         [sys.executable, "-c", COMPILES, *words], stderr=subprocess.DEVNULL
     ) as process:
@@ -325,40 +285,24 @@ def test_it_ends_with_the_process_that_compiles(
     assert has_ended(other)
 
 
-def test_it_ends_when_its_time_is_up(
-    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_when_its_time_is_up(tmp_path, driver, monkeypatch):
     (cache := tmp_path / "cache").mkdir()
-    runner = HostRunner(cache, compiler=str(driver))
-    Toolchain.prepare(cache, str(driver), jobs=1)
+    runner = HostRunner(cache, compiler=driver)
+    Toolchain.prepare(cache, driver, jobs=1)
     monkeypatch.setattr("pytest_gpuenergy.emulator.host.compiler.TIMEOUT_S", 1.0)
-    with pytest.raises(KernelFault, match="did not finish within 1 s") as caught:
+    with raises("compile", "did not finish within 1 s"):
         runner.compile(KERNEL)
-    assert caught.value.outcome == "compile"
     assert has_ended(started(tmp_path))
 
 
-def test_text_that_takes_all_memory_to_compile_is_a_fault(
-    host_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_takes_all_memory_to_compile_is_a_fault(host_cache, monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.emulator.host.compiler.MEMORY_BYTES", 1 << 28)
     doubled = "".join(f"#define A{n} A{n - 1} A{n - 1}\n" for n in range(1, 25))
     much = f"#define A0 1,\n{doubled}__device__ int much[] = {{A24}};\n"
     used = KERNEL.source.replace("{", "{ if (!much[0]) return;", 1)
-    with pytest.raises(KernelFault) as caught:
+    with raises("compile") as caught:
         HostRunner(host_cache).compile(Kernel(much + used, KERNEL.launches))
-    assert caught.value.outcome == "compile"
     assert "memory" in str(caught.value)
-
-
-def test_a_compiler_that_cannot_be_started_is_a_device_error(tmp_path: Path) -> None:
-    path = tmp_path / "compiler"
-    path.write_text(
-        "#!/bin/sh\nrm $0\necho compiler 1.0\n"
-    )  # deletes itself when it prints its version
-    path.chmod(0o755)
-    with pytest.raises(DeviceError, match=r"cannot be started \((not found|No such file.*)\)"):
-        HostRunner(tmp_path / "cache", compiler=str(path)).compile(KERNEL)
 
 
 TEXT = KernelText('extern "C" __global__ void f(float* y) { y[0] = 1.0f; }', ["f"])
@@ -379,18 +323,14 @@ def says(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
-def test_a_full_disk_is_named(
-    tools: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
-) -> None:
+def test_a_full_disk_is_named(tools, tmp_path, monkeypatch, words):
     says(f"fatal error: error writing to /x.s: {words}", monkeypatch)
     with pytest.raises(DeviceError, match=rf"^{tmp_path} cannot be written \({words}\): free some"):
         tools.compile(TEXT, ["plain"], tmp_path / "program")
     assert [path.name for path in tmp_path.iterdir()] == ["host"]
 
 
-def test_an_error_of_the_kernel_is_the_kernels(
-    tools: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_kernel_is_the_kernels(tools, tmp_path, monkeypatch):
     says("error: 'no_such' was not declared", monkeypatch)
     with pytest.raises(KernelFault, match="no_such"):
         tools.compile(TEXT, ["plain"], tmp_path / "program")

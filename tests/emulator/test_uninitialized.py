@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import HostRunner
-from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow
 
 X = np.linspace(-8, -1, 32).astype(np.float32)
+Runs = Callable[..., list[list[float]]]
 
 
 @pytest.fixture(scope="module")
@@ -24,28 +23,27 @@ def runner(each_compiler: HostRunner) -> HostRunner:
     return each_compiler
 
 
-def both_runs(
-    runner: HostRunner,
-    folder: Path,
-    source: str,
-    x: np.ndarray,
-    size: int,
-    turns: Sequence[int] = range(2),
-) -> list[list[float]]:
-    """Return y of k(x, y, w) after two runs with different poisons."""
-    arenas = {
-        "x": Arena.create(folder / "x", Tensor("x", x.shape, "float32", "input"), x),
-        "y": Arena.create(folder / "y", Tensor("y", (size,), "float32", "output")),
-    }
-    space = Tensor("w", (64,), "float32", "workspace")
-    launch = Launch("k", (1, 1, 1), (1, 1, 1), ("x", "y", "w"))
-    kernel = Kernel(source, (launch,), workspaces=(space,))
-    results = []
-    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-        for turn in turns:
-            program.run(order_seed=turn)
-            results.append(arenas["y"].value().tolist())
-    return results
+@pytest.fixture
+def both_runs(runner: HostRunner, built: Callable[..., Any]) -> Runs:
+    """Make both_runs(source, x, size): y of k(x, y, w) after runs with different poisons."""
+
+    def go(source: str, x: Any = X, size: int = 1, turns: Iterable[int] = range(2)) -> Any:
+        space = Tensor("w", (64,), "float32", "workspace")
+        kernel, arenas = built(
+            source,
+            {"x": x},
+            {"y": (size, "float32")},
+            arguments=("x", "y", "w"),
+            workspaces=(space,),
+        )
+        results = []
+        with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+            for turn in turns:
+                program.run(order_seed=turn)
+                results.append(arenas["y"].value().tolist())
+        return results
+
+    return go
 
 
 FORGOTTEN = {
@@ -83,14 +81,12 @@ __global__ void k(const float* x, float* y, float* w) {{ {0} {1} y[0] = {2}; }}"
 
 
 @pytest.mark.parametrize("name", FORGOTTEN)
-def test_a_local_variable_without_a_value_is_seen(
-    runner: HostRunner, tmp_path: Path, name: str
-) -> None:
+def test_a_local_variable_without_a_value_is_seen(both_runs, name):
     declared, loop, result, expected = FORGOTTEN[name]
-    good = both_runs(runner, tmp_path, TEXT.format(declared, loop, result), X, 1)
+    good = both_runs(TEXT.format(declared, loop, result))
     assert np.allclose(good, expected)
     with pytest.raises(KernelFault, match=r"y\[0\] depends on what a local variable of k holds"):
-        both_runs(runner, tmp_path, TEXT.format(REMOVED[declared], loop, result), X, 1)
+        both_runs(TEXT.format(REMOVED[declared], loop, result))
 
 
 SHARED = {
@@ -107,11 +103,9 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_shared_memory_without_a_value_is_seen(
-    runner: HostRunner, tmp_path: Path, name: str
-) -> None:
+def test_shared_memory_without_a_value_is_seen(both_runs, name):
     declared, loop, result, expected = SHARED[name]
-    bad = both_runs(runner, tmp_path, TEXT.format(declared, loop, result), X, 1)
+    bad = both_runs(TEXT.format(declared, loop, result))
     assert not np.array_equal(bad, [[expected], [expected]])
 
 
@@ -128,12 +122,10 @@ ALLOCATED = {
 
 
 @pytest.mark.parametrize("name", ALLOCATED)
-def test_allocated_memory_without_a_value_is_seen(
-    runner: HostRunner, tmp_path: Path, name: str
-) -> None:
+def test_allocated_memory_without_a_value_is_seen(both_runs, name):
     body, expected = ALLOCATED[name]
     text = f"__global__ void k(const float* x, float* y, float* w) {{ {body} }}"
-    bad = both_runs(runner, tmp_path, text, X, 1)
+    bad = both_runs(text)
     assert not np.allclose(bad, expected)
 
 
@@ -149,14 +141,12 @@ RARE = {
 
 @pytest.mark.parametrize("turn", range(4))
 @pytest.mark.parametrize("name", RARE)
-def test_a_local_that_is_unset_on_a_rare_path_is_seen_in_each_run(
-    runner: HostRunner, tmp_path: Path, name: str, turn: int
-) -> None:
+def test_a_local_that_is_unset_on_a_rare_path_is_seen_in_each_run(both_runs, name, turn):
     source = f"""__device__ float below(float v) {{ float r; if (v < 50.f) r = v; return r; }}
     __global__ void k(const float* x, float* y, float* w) {{
       for (int i = 0; i < 32; ++i) {{ float v = x[i]; {RARE[name]} }} }}"""
-    assert both_runs(runner, tmp_path, source, X, 32, turns=(turn,)) == [X.tolist()]
+    assert both_runs(source, X, 32, turns=(turn,)) == [X.tolist()]
     rare = X.copy()
     rare[17] = 64.0
     with pytest.raises(KernelFault, match=r"y\[17\] depends on what a local variable of k holds"):
-        both_runs(runner, tmp_path, source, rare, 32, turns=(turn,))
+        both_runs(source, rare, 32, turns=(turn,))

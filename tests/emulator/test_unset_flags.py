@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.emulator import HostRunner, with_values
-from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.emulator import with_values
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
@@ -17,30 +13,39 @@ X = np.linspace(-8, -1, 32).astype(np.float32)
 UNSET = " = ::cuhost::cuhost_unset"
 
 
-def three_runs(runner: HostRunner, folder: Path, body: str) -> list[float]:
-    """Return y[0] after each run of a verification; the poisons differ between runs."""
-    arenas = {
-        "x": Arena.create(folder / "x", Tensor("x", X.shape, "float32", "input"), X),
-        "y": Arena.create(folder / "y", Tensor("y", (1,), "float32", "output")),
-    }
-    space = Tensor("w", (64,), "float32", "workspace")
-    source = f"__global__ void k(const float* x, float* y, float* w) {{ {body} }}"
-    launch = Launch("k", (1, 1, 1), (1, 1, 1), ("x", "y", "w"))
-    results = []
-    kernel = Kernel(source, (launch,), workspaces=(space,))
-    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-        for turn in range(3):
-            program.run(order_seed=turn)
-            results.append(float(arenas["y"].value()[0]))
-    return results
+@pytest.fixture
+def three_runs(built):
+    """Make three_runs(runner, body): y[0] after each run of a verification with its own poison."""
+
+    def go(runner, body):
+        kernel, arenas = built(
+            f"__global__ void k(const float* x, float* y, float* w) {{ {body} }}",
+            {"x": X},
+            {"y": (1, "float32")},
+            arguments=("x", "y", "w"),
+            workspaces=(Tensor("w", (64,), "float32", "workspace"),),
+        )
+        results = []
+        with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+            for turn in range(3):
+                program.run(order_seed=turn)
+                results.append(float(arenas["y"].value()[0]))
+        return results
+
+    return go
 
 
-def is_seen(runner: HostRunner, folder: Path, body: str) -> bool:
-    """Return whether a run depends on how locals are filled, or runs differ."""
-    try:
-        return len(set(three_runs(runner, folder, body))) > 1
-    except KernelFault as fault:
-        return "y[0] depends on what a local variable of k holds" in str(fault)
+@pytest.fixture
+def is_seen(three_runs):
+    """Make is_seen(...): whether a run depends on how locals are filled, or runs differ."""
+
+    def go(*arguments):
+        try:
+            return len(set(three_runs(*arguments))) > 1
+        except KernelFault as fault:
+            return "y[0] depends on what a local variable of k holds" in str(fault)
+
+    return go
 
 
 FLAGS = {
@@ -62,10 +67,8 @@ FLAGS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLAGS)
-def test_a_flag_without_a_value_is_seen(
-    each_compiler: HostRunner, tmp_path: Path, name: str
-) -> None:
-    assert is_seen(each_compiler, tmp_path, FLAGS[name])
+def test_a_flag_without_a_value_is_seen(is_seen, each_compiler, name):
+    assert is_seen(each_compiler, FLAGS[name])
 
 
 PARTS = {
@@ -78,10 +81,8 @@ PARTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
-def test_a_flag_in_an_array_or_structure_is_seen(
-    runner: HostRunner, tmp_path: Path, name: str
-) -> None:
-    assert is_seen(runner, tmp_path, PARTS[name])
+def test_a_flag_in_an_array_or_structure_is_seen(is_seen, runner, name):
+    assert is_seen(runner, PARTS[name])
 
 
 @pytest.mark.slow
@@ -91,9 +92,9 @@ def test_a_flag_in_an_array_or_structure_is_seen(
     [("w[P] = fmaxf(w[P], x[0]); y[0] = w[P];", -8), ("y[0] = fminf(w[P], x[0]);", -8)],
 )
 def test_every_place_of_a_workspace_is_seen_by_a_maximum_and_a_minimum(
-    runner: HostRunner, tmp_path: Path, what: str, expected: float, place: int
-) -> None:
-    results = three_runs(runner, tmp_path, what.replace("P", str(place)))
+    three_runs, runner, what, expected, place
+):
+    results = three_runs(runner, what.replace("P", str(place)))
     assert any(result != expected for result in results)
 
 
@@ -113,5 +114,5 @@ def test_every_place_of_a_workspace_is_seen_by_a_maximum_and_a_minimum(
         "template <bool a> struct S { union { bool b; int c; }; };",
     ],
 )
-def test_only_a_flag_of_a_function_gets_a_value(text: str) -> None:
+def test_only_a_flag_of_a_function_gets_a_value(text):
     assert with_values(text.replace("@", "")) == text.replace("@", UNSET)

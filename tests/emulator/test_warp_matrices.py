@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from outcomes import raises
 from points import each_once
 
 from pytest_gpuenergy.support import KernelFault
@@ -45,16 +46,10 @@ SHAPES = [
     Shape(8, 4, "f64", "f64", "f64"),
 ]  # fmt: skip
 BITS = {
-    "e4m3": 8,
-    "e5m2": 8,
-    "f16": 16,
-    "bf16": 16,
-    "tf32": 32,
-    "s8": 8,
-    "u8": 8,
+    **dict.fromkeys(("e4m3", "e5m2", "s8", "u8"), 8),
+    **dict.fromkeys(("f16", "bf16"), 16),
+    **dict.fromkeys(("tf32", "f32", "s32"), 32),
     "f64": 64,
-    "f32": 32,
-    "s32": 32,
 }
 NUMPY = {"f16": "<f2", "s8": "i1", "u8": "u1", "f64": "<f8", "f32": "<f4", "s32": "<i4"}
 
@@ -291,13 +286,16 @@ y[t] = d[0];"""
     ],
 )
 def test_a_product_needs_every_lane_of_its_warp(run_orders, code, block, pattern):
-    with pytest.raises(KernelFault, match=pattern, check=lambda fault: fault.outcome == "runtime"):
+    with raises("runtime", pattern):
         run_orders(DIVERGED.replace("CODE", code), block=block)
 
 
-def test_a_product_orders_no_memory(fault_of):
-    fault = fault_of(DIVERGED.replace("CODE", "s[t] = t; PRODUCT; y[0] = s[t ^ 1];"), block=32)
-    assert "race on shared memory" in str(fault)
+def test_a_product_orders_no_memory(wrong):
+    wrong(
+        "race on shared memory",
+        DIVERGED.replace("CODE", "s[t] = t; PRODUCT; y[0] = s[t ^ 1];"),
+        block=32,
+    )
 
 
 # CUDA's type of A and B, its elements in memory, type of C, shapes.

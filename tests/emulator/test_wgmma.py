@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import wgmma_kernels as texts
 from hypothesis import HealthCheck, given, settings, strategies as st
+from outcomes import raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
@@ -137,15 +136,11 @@ BEGIN = """
 PRODUCT = "fence(); multiply((float (&)[4])d, in_a, in_b, 1); commit();"
 
 
-def test_groups_are_waited_for_one_after_another(run_orders, check_races):
+def test_groups_are_waited_for_one_after_another(right, small_kernel):
     body = f"""{BEGIN} float e[4] = {{}};
       {PRODUCT} multiply(e, in_a, in_b, 1); multiply(e, in_a, in_b, 1); commit();
       wait<1>(); y[t] = d[0]; y[t + 128] = e[0]; wait<0>(); y[t + 256] = e[0];"""
-    check_races(body, before=SMALL, block=128)
-    for result in run_orders(body, before=SMALL, block=128):
-        assert (result["y"][:128] == 16).all()
-        assert np.isnan(result["y"][128:256]).all()
-        assert (result["y"][256:384] == 32).all()
+    right(*small_kernel(body, before=SMALL, block=128), "y", np.repeat([16, np.nan, 32], 128))
 
 
 @pytest.mark.parametrize(
@@ -161,10 +156,8 @@ def test_groups_are_waited_for_one_after_another(run_orders, check_races):
         (f"{PRODUCT} if (t == 3) s[0] = 1; wait<0>();", "race on shared memory"),
     ],
 )  # fmt: skip
-def test_wrong_use_of_a_product_is_found(fault_of, body, reason):
-    fault = fault_of(BEGIN + body, before=SMALL, block=128)
-    assert fault.outcome == "correctness"
-    assert re.search(reason, str(fault))
+def test_wrong_use_of_a_product_is_found(wrong, body, reason):
+    wrong(reason, BEGIN + body, before=SMALL, block=128)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +170,7 @@ def test_wrong_use_of_a_product_is_found(fault_of, body, reason):
     ],
 )
 def test_warps_that_part_are_a_fault(run_orders, body, block, reason):
-    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+    with raises("runtime", reason):
         run_orders(BEGIN + body, before=SMALL, block=block)
 
 
@@ -260,14 +253,9 @@ def product(tmp_path):
     return make
 
 
-def test_a_pipelined_product_is_right_in_every_order_and_does_not_race(runner, product):
+def test_a_pipelined_product_is_right_in_every_order_and_does_not_race(right, product):
     kernel, arenas, expected = product()
-    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
-    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-        for order_seed in range(3):
-            arenas["C"].fill(np.zeros((M, N), "float32"))
-            program.run(order_seed=order_seed)
-            np.testing.assert_array_equal(arenas["C"].value(), expected)
+    right(kernel, arenas, "C", expected)
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(
     held = dict.fromkeys(truths, 0)
     for _ in range(20):
         # On H200s items are off by 0.11 % in time and 0.26 % in energy, root mean square.
-        time, power = 1 + np.array([0.0011, 0.0024]) * rng.standard_normal(2)
+        time, power = (1 + np.array([0.0011, 0.0024]) * rng.standard_normal(2)).tolist()
         reading, _ = measure(device, repeat(0.02 * time, 400.0 * power))
         found = (reading.time_ms, reading.energy_mj, reading.edp_mj_ms)
         for (metric, truth), one in zip(truths.items(), found, strict=True):

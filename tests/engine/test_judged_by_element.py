@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import (
     Reference,
+    cached_reference,
     compare,
     expect,
-    make_reference,
     read_job,
     verify_on_device,
     write_job,
@@ -37,7 +37,7 @@ def elementwise(function: Any, dtype: str = "float32", **options: Any) -> Contra
 
 def judged(workload: Contract, output: Array, seed: int = 0) -> ErrorBound:
     """Return the message of `compare` about ``output``."""
-    reference = make_reference(workload, seed)
+    reference = cached_reference(workload, seed)
     return compare({"y": output}, reference, workload.io.bounds, seed)
 
 
@@ -128,7 +128,7 @@ def test_the_only_sum_of_an_output_may_be_close_to_zero(seed: int) -> None:
     x[0] -= x.astype(np.float64).sum()  # as close as it may get by chance
     in_order = np.cumsum(x, dtype=np.float32)[-1:]
     values = {"y": x.astype(np.float64).sum(keepdims=True)}
-    conditions = make_reference(workload, seed).conditions
+    conditions = cached_reference(workload, seed).conditions
     assert compare({"y": in_order}, Reference(values, conditions), workload.io.bounds, seed)
 
 

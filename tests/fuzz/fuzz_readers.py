@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,38 +105,36 @@ def seen(report: Report, folder: Path) -> None:
     shutil.rmtree(folder / "csv", ignore_errors=True)
 
 
-def card(folder: Path) -> None:
-    """Use an emulated card whose state is in ``folder``, for a second."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        warnings.catch_warnings(),
-    ):
+@contextlib.contextmanager
+def states_in(folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("GPUENERGY_STATE", str(folder))
         warnings.simplefilter("ignore", EmulatedStateWarning)
-        with EmulatedDevice() as device:
-            nvml, handle = device.nvml, device.handle
-            try:
-                nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-                device.clock.sleep_s(1.0)
-                nvml.nvmlDeviceGetPowerUsage(handle)
-                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-                limit_mw = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
-                nvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
-            except nvml.NVMLError:  # what a card may say
-                pass
+        yield
+
+
+def card(folder: Path) -> None:
+    """Use an emulated card whose state is in ``folder``, for a second."""
+    with states_in(folder), EmulatedDevice() as device:
+        nvml, handle = device.nvml, device.handle
+        with contextlib.suppress(nvml.NVMLError):  # what a card may say
+            nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+            device.clock.sleep_s(1.0)
+            nvml.nvmlDeviceGetPowerUsage(handle)
+            nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            limit_mw = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+            nvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
 
 
 def lease(folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUENERGY_STATE", str(folder))
+    with states_in(folder):
         for record in (leftover("GPU-1"), kept_record("GPU-1")):
             if record is not None and record.power_limit_mw is not None:
                 record.power_limit_mw.ours  # noqa: B018 -- it is computed
 
 
 def write_lease(folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUENERGY_STATE", str(folder))
+    with states_in(folder):
         LeaseRecord("GPU-1", 2**22 + 1, 5, Change(700_000, 700_000, 300_000), 1500).save()
 
 
@@ -280,7 +279,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         run = RunFolder.create(folder, report.run)
         for measurement in report.measurements:
             run.append(measurement)
-        run.append_check(check)
+        run.append(check, "check")
 
     def run(folder: Path) -> None:
         for path in sorted((folder / ".gpuenergy/runs").glob("*")):

@@ -25,7 +25,6 @@ from pytest_gpuenergy.gate import (
     judge_budget,
     markdown,
     shared_identities,
-    summary,
     terminal,
 )
 from pytest_gpuenergy.record import (
@@ -190,12 +189,12 @@ def test_what_vanished_fails_when_strict_and_is_counted(judged):
     base, new = [measurement(), measurement("k02"), measurement("k03")], [measurement()]
     found = judged(base, new)
     assert found.passed
-    assert summary(found).endswith(": passed; 2 of 3 missing")
+    assert [*terminal(found)][-1].endswith(": passed; 2 of 3 missing")
     assert len(json.loads(json_document(found))["missing_in_new"]) == 2
     assert "passed; 2 of 3 missing" in markdown(found)
     strict = judged(base, new, GateSettings.parse(["edp:5%"], strict=True))
     assert not strict.passed
-    assert summary(strict).endswith(": FAILED; 2 of 3 missing")
+    assert [*terminal(strict)][-1].endswith(": FAILED; 2 of 3 missing")
 
 
 def test_what_had_no_figures_is_not_missed(judged):

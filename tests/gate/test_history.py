@@ -13,7 +13,6 @@ from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.gate import (
-    MIN_LEVEL_RUNS,
     change_points,
     history,
     history_json,
@@ -192,4 +191,4 @@ def test_only_the_order_of_values_matters(values, scale, offset):
 def test_changes_leave_enough_on_either_side(values):
     cuts = [0, *(change.index for change in change_points(values)), len(values)]
     if len(cuts) > 2:
-        assert min(np.diff(cuts)) >= MIN_LEVEL_RUNS
+        assert min(np.diff(cuts)) >= 3

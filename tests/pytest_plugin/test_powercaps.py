@@ -440,8 +440,8 @@ def test_the_header_says_who_sets_what_and_what_cannot_be_set(
     lines: list[str],
 ) -> None:
     with open_device("emulated") as device:
-        mode = int(persistent)
-        monkeypatch.setattr(type(device.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: mode)
+        persistence = "nvmlDeviceGetPersistenceMode"
+        monkeypatch.setattr(device.nvml, persistence, lambda _: int(persistent), raising=False)
         names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
         named = NamedSetpoints({"all": setpoints})

@@ -50,12 +50,6 @@ def test_how_far_apart_most_exchanges_end_is_told() -> None:
     assert (found.clocks[1].offset_us, found.clocks[1].spread_us) == (-1, 0)
 
 
-def test_waiting_is_told_apart_by_phase() -> None:
-    _, found = merged([[exchange(10, 60)], [exchange(40, 60)]])
-    assert found.waiting_us(0, "decode") == found.waiting_us(0) > 0
-    assert found.waiting_us(0, "prefill") == 0
-
-
 def test_all_launches_are_there_with_their_rank_in_order() -> None:
     found, _ = merged([[kernel(0, 5), exchange(10, 60)], [kernel(1, 5), exchange(11, 60)]])
     assert [one.rank for one in found] == [0, 1, 0, 1]

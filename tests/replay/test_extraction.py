@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator, write
+from profiler_traces import (
+    ADDMM,
+    GEMM,
+    STRANGE_VALUES,
+    events,
+    lasting,
+    launch,
+    layer,
+    operator,
+    write,
+)
 
 from pytest_gpuenergy.replay import (
     KernelExtraction,
@@ -203,17 +213,10 @@ def test_a_number_of_any_length_is_kept(tmp_path: Path) -> None:
     assert len(found.kernels) == 1
 
 
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
-
-
 @given(
     place=st.integers(0, 3),
     key=st.sampled_from(("ts", "dur", "pid", "tid", "name", "cat", "ph", "args")),
-    value=_VALUES,
+    value=STRANGE_VALUES,
 )
 def test_a_trace_with_a_strange_value_is_read_or_refused(
     tmp_path_factory: Any, place: int, key: str, value: Any
@@ -233,7 +236,7 @@ def test_a_trace_with_a_strange_value_is_read_or_refused(
     key=st.sampled_from(
         ("correlation", "grid", "block", "shared memory", "bytes", "Input Dims", "External id")
     ),
-    value=_VALUES,
+    value=STRANGE_VALUES,
 )
 def test_a_launch_with_a_strange_argument_is_read_or_refused(
     tmp_path_factory: Any, key: str, value: Any

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from profiler_traces import ADDMM, GEMM, lasting, launch, layer, operator, write
+from profiler_traces import ADDMM, GEMM, STRANGE_VALUES, lasting, launch, layer, operator, write
 
 from pytest_gpuenergy.replay import (
     UniqueKernel,
@@ -237,14 +237,7 @@ def test_our_own_file_without_a_trace_says_what_the_trace_said(
     assert (after.launches, after.busy_us, after.span_us) == ((), None, None)
 
 
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
-
-
-@given(name=st.sampled_from([name for _, name in OTHERS]), value=_VALUES)
+@given(name=st.sampled_from([name for _, name in OTHERS]), value=STRANGE_VALUES)
 def test_a_line_with_a_strange_value_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from profiler_traces import lasting, launch, layer, write
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.replay import chart_specs, extract_kernels, write_charts
+from pytest_gpuenergy.replay import chart_specs, extract_kernels, write_results
 
 pytest.importorskip("vl_convert", reason="needs vl-convert")
 
@@ -111,7 +111,7 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 def test_a_long_timeline_says_what_it_leaves_out(tmp_path: Path) -> None:
     written = [one for number in range(1, 6) for one in launch("k", number, 9 * number, number)]
     found = extract_kernels(write(tmp_path / "trace.json", written))
-    write_charts(found, tmp_path, "Kernels", max_launches=2)
+    write_results(found, tmp_path, "model", print, max_launches=2)
     spec = json.loads(Page(tmp_path / "gantt.html").json)["gantt"]
     assert len(spec["data"]["values"]) == 2
     assert "leaves out the last 3 launches" in (tmp_path / "gantt.html").read_text()

@@ -136,7 +136,7 @@ def test_durations_are_read_from_whole_lines(tmp_path, run_info, measured):
     one = measured(1, wall_s=2.5)
     folder.append(one)
     folder.append(measured(2))  # not known
-    with folder.measurements_path.open("ab") as lines:
+    with folder.path_of("measurement").open("ab") as lines:
         lines.write(b'{"node_id": "cut off", "wal')
     assert durations_s(folder) == {one.node_id: 2.5}
     assert durations_s(RunFolder(tmp_path / "none")) == {}

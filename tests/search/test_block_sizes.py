@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_specs import SOURCE, launch_with, spec_with, write
-from move_checks import check, move_named, only, results, spec_of
+from move_checks import check, only, results, spec_of, whats
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search import Application, KernelSpec, read_spec
 
-BLOCKS = move_named("change_block_sizes")
+BLOCKS, VECTORS = "change_block_sizes", "vectorize_global_loads"
 OF_GRID = """
 __global__ void kernel(const float* x, float* y, int n) {
   int stride = gridDim.x * blockDim.x;
@@ -71,17 +71,13 @@ def means(source: str = MEANS) -> KernelSpec:
     return spec_of(source, tensors, scalars=["n"], grid=("ROWS",), sizes=sizes)
 
 
-def whats(spec: KernelSpec) -> list[str]:
-    return [one.what for one in BLOCKS.applications(spec.baseline, spec)]
-
-
 def of_block(*sizes: int) -> list[str]:
     return [f"block_x={threads}" for threads in sizes]
 
 
 def test_a_grid_that_shares_a_loop_may_have_any_number_of_threads_and_blocks() -> None:
     blocks = [f"{number} blocks" for number in (1, 2, 8, 16)]
-    assert whats(of_grid()) == [*of_block(32, 128, 256, 512, 1024), *blocks]
+    assert whats(BLOCKS, of_grid()) == [*of_block(32, 128, 256, 512, 1024), *blocks]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +91,7 @@ def test_a_grid_that_shares_a_loop_may_have_any_number_of_threads_and_blocks() -
 )
 def test_a_grid_that_does_more_is_left_alone(old: str, new: str) -> None:
     assert old in OF_GRID
-    assert whats(of_grid(OF_GRID.replace(old, new))) == []
+    assert whats(BLOCKS, of_grid(OF_GRID.replace(old, new))) == []
 
 
 @pytest.mark.slow
@@ -106,7 +102,7 @@ def test_other_numbers_of_blocks_are_right() -> None:
 
 
 def test_a_block_that_sums_up_by_its_size_may_have_another_one() -> None:
-    assert whats(means()) == of_block(32, 128, 256, 512, 1024)
+    assert whats(BLOCKS, means()) == of_block(32, 128, 256, 512, 1024)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +123,7 @@ def test_one_that_states_its_size_or_has_no_room_for_more_keeps_to_that(
         source = source.replace("threadIdx.x < 32)", "threadIdx.x < 4)")
     if "threadIdx.x]" in new:
         source = source.replace("parts[32]", "parts[63]")
-    assert whats(means(source)) == of_block(*threads)
+    assert whats(BLOCKS, means(source)) == of_block(*threads)
 
 
 def test_a_block_that_the_grid_follows_keeps_to_its_shared_arrays() -> None:
@@ -141,7 +137,7 @@ def test_a_block_that_the_grid_follows_keeps_to_its_shared_arrays() -> None:
     """
     spec = of_grid(source)
     spec = replace(spec, launch=replace(spec.launch, grid=("N // block_x",)))
-    assert whats(spec) == of_block(32, 128)
+    assert whats(BLOCKS, spec) == of_block(32, 128)
 
 
 @pytest.mark.slow
@@ -166,7 +162,7 @@ def test_a_block_of_two_axes_gets_smaller_ones_and_stays_within_its_bounds() -> 
         sizes=({"W": 64, "H": 32}, {"W": 33, "H": 17}),
     )
     expected = ["block_x=4", "block_x=8", "block_x=32", "block_y=2", "block_y=4", "block_y=16"]
-    assert whats(spec) == expected
+    assert whats(BLOCKS, spec) == expected
 
 
 def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_type() -> None:
@@ -177,10 +173,10 @@ def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_t
         grid=("ceil_div(ROWS * 32, block_x)",),
         sizes=({"ROWS": 8, "N": 256}, {"ROWS": 3, "N": 77}),
     )
-    found = [one.what for one in results(move_named("vectorize_global_loads"), spec)]
+    found = whats(VECTORS, spec)
     assert found == [f"shared loops over j at line 7 by {width}" for width in (2, 4)]
     other = replace(spec, source=BY_WARPS.replace("/ 32, lane", "/ 32 + threadIdx.x / 64, lane"))
-    assert [one.what for one in results(move_named("vectorize_global_loads"), other)] == []
+    assert whats(VECTORS, other) == []
 
 
 MOVED_ON = """
@@ -204,7 +200,7 @@ def moved_on(source: str = MOVED_ON) -> KernelSpec:
 @pytest.mark.slow
 def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
     spec = moved_on()
-    (_, state) = [one.state for one in results(move_named("vectorize_global_loads"), spec)]
+    (_, state) = [one.state for one in results(VECTORS, spec)]
     assert "reinterpret_cast<const float4*>(&x[i_first])" in state.source
     check(state, spec, lambda v: {"y": v["w"] * v["x"]})
 
@@ -220,7 +216,7 @@ def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
 )
 def test_one_that_is_moved_otherwise_is_not(old: str, new: str) -> None:
     spec = moved_on(MOVED_ON.replace(old, new))
-    texts = [one.state.source for one in results(move_named("vectorize_global_loads"), spec)]
+    texts = [one.state.source for one in results(VECTORS, spec)]
     assert not any("&x[" in text for text in texts)
 
 
@@ -233,14 +229,12 @@ def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced() -> None:
     }
     """
     spec = replace(of_grid(source), launch=replace(of_grid().launch, grid=("ceil_div(N, 64)",)))
-    assert [one.what for one in results(move_named("vectorize_global_loads"), spec)] == [
-        f"{width} elements per thread" for width in (2, 4)
-    ]
+    assert whats(VECTORS, spec) == [f"{width} elements per thread" for width in (2, 4)]
 
 
 def applications(folder: Path, **fields: Any) -> list[Application]:
     spec = read_spec(write(folder, spec_with(**fields)))
-    return list(move_named("change_block_sizes").applications(spec.baseline, spec))
+    return results(BLOCKS, spec)
 
 
 def described(folder: Path, **fields: Any) -> list[str]:
@@ -287,6 +281,6 @@ def test_a_block_has_at_most_1024_threads(tmp_path: Path) -> None:
 def test_constants_stay_near_those_of_the_baseline(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     far = replace(spec.baseline, launch=replace(spec.launch, constants={"ITEMS": 64}))
-    found = [one.what for one in move_named("change_block_sizes").applications(far, spec)]
+    found = whats(BLOCKS, spec, far)
     assert "ITEMS=32" in found
     assert "ITEMS=128" not in found

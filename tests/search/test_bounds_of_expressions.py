@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, strategies as st
-from move_checks import move_named, spec_of
+from move_checks import results, spec_of
 from moved_triton import add_of
 from msgspec.structs import replace
 
@@ -80,8 +80,7 @@ def sources(condition: str) -> tuple[str, list[str]]:
         grid=(2,),
         sizes=({"N": 64, "STEP": 32}, {"N": 96, "STEP": 32}),
     )
-    move = move_named("pad_tail_and_mask")
-    return source, [one.state.source for one in move.applications(spec.baseline, spec)]
+    return source, [one.state.source for one in results("pad_tail_and_mask", spec)]
 
 
 EXPRESSIONS = st.recursive(
@@ -158,8 +157,7 @@ def unmasked(*changes: tuple[str, str]) -> list[str]:
         assert old in source
         source = source.replace(old, new)
     state = replace(spec.baseline, source=source)
-    move = move_named("pad_tail_and_mask")
-    return [one.state.source for one in move.applications(state, spec)]
+    return [one.state.source for one in results("pad_tail_and_mask", spec, state)]
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import check, move_named, only, results, spec_of
+from move_checks import check, only, results, spec_of
 
 from pytest_gpuenergy.search import MOVES, KernelSpec
 
@@ -49,7 +49,7 @@ def spec(source: str) -> KernelSpec:
 
 def rewritten(source: str) -> str:
     """The text that moves start from, as the one that only declares tensors apart leaves it."""
-    state = only(move_named("cache_policy_cg"), spec(source), "__restrict__ for all tensors")
+    state = only("cache_policy_cg", spec(source), "__restrict__ for all tensors")
     return state.source.replace("__restrict__ ", "")
 
 
@@ -67,7 +67,7 @@ def test_what_applies_is_the_same_as_with_the_usual_loop(source: str) -> None:
 @pytest.mark.parametrize("source", [WHILE, OPEN, DECLARED])
 def test_a_rewritten_loop_is_right(source: str) -> None:
     given = spec(source)
-    state = only(move_named("vectorize_global_loads"), given, "by 4")
+    state = only("vectorize_global_loads", given, "by 4")
     assert "float4" in state.source
     check(state, given, lambda inputs: {"out": inputs["a"] * inputs["b"]})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from move_checks import move_named, spec_of
+from move_checks import only, results, spec_of, whats
 from moved_kernels import (
     ADD,
     CASES,
@@ -18,11 +18,6 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search import MOVES, KernelSpec
 
 ON_TEXT = [move.name for move in MOVES if move.name != "change_block_sizes"]
-
-
-def whats(move: str, spec: KernelSpec) -> list[str]:
-    """What the applications of a move to a spec's baseline do."""
-    return [one.what for one in move_named(move).applications(spec.baseline, spec)]
 
 
 def changed(case: str, old: str, new: str, **fields: Any) -> KernelSpec:
@@ -139,9 +134,9 @@ def test_blocks_that_share_no_operand_keep_their_order() -> None:
 )
 def test_what_a_move_has_changed_it_leaves_alone(move: str, case: str) -> None:
     spec = CASES[case].spec
-    found = list(move_named(move).applications(spec.baseline, spec))
+    found = results(move, spec)
     assert found
-    assert not any(list(move_named(move).applications(one.state, spec)) for one in found)
+    assert not any(results(move, spec, one.state) for one in found)
 
 
 @pytest.mark.parametrize("cols", [201, 202])
@@ -180,12 +175,9 @@ def test_a_tensor_that_is_passed_twice_may_be_written_through_the_other_name() -
     twice = replace(spec, arguments=("out", "b", "out", "n"))
     found = [*whats("vectorize_global_loads", twice), *whats("cache_policy_cg", twice)]
     assert all(" b" in what or "per thread" in what for what in found)
-    (state, *_) = [
-        one.state.source
-        for one in move_named("vectorize_global_loads").applications(twice.baseline, twice)
-    ]
-    assert "a_part" not in state
-    assert "out_part" not in state
+    text = results("vectorize_global_loads", twice)[0].state.source
+    assert "a_part" not in text
+    assert "out_part" not in text
 
 
 @pytest.mark.parametrize(
@@ -227,21 +219,13 @@ def test_a_tensor_used_in_other_ways_gets_no_hint(old: str, new: str) -> None:
 )
 def test_a_guard_that_may_fail_stays(old: str, new: str) -> None:
     case = gemm_of(TILED_GEMM.replace(old, new), (48, 32, 16), (16, 48, 64))
-    (state,) = (
-        one.state
-        for one in move_named("pad_tail_and_mask").applications(case.spec.baseline, case.spec)
-        if "guards" in one.what
-    )
+    state = only("pad_tail_and_mask", case.spec, "guards")
     assert (new if "-=" not in new else "row < m") in state.source
 
 
 def test_guards_stay_if_one_set_of_sizes_has_a_tail() -> None:
     spec = CASES["tiled gemm"].spec  # with tails of columns, not of rows
-    (state,) = (
-        one.state
-        for one in move_named("pad_tail_and_mask").applications(spec.baseline, spec)
-        if "guards" in one.what
-    )
+    state = only("pad_tail_and_mask", spec, "guards")
     assert "if (col < n) c[row * n + col] = acc;" in state.source
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import move_named, only, results, spec_of
+from move_checks import only, results, spec_of
 
 from pytest_gpuenergy.search import MOVES, KernelSpec, not_understood
 
-VECTORS = move_named("vectorize_global_loads")
+VECTORS = "vectorize_global_loads"
 SHARED = """
 __global__ void kernel(const float* x, float* y, int n) {
   float acc = 1.0f;

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import move_named, spec_of
+from move_checks import only, spec_of, whats
 from moved_kernels import ADD, CASES, HALF_ADD, SOFTMAX, STENCIL, TILED_GEMM, gemm_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import KernelSpec, State
-
-
-def only(move: str, spec: KernelSpec, what: str, state: State | None = None) -> State:
-    """The result of the one application that ``what`` describes."""
-    every = move_named(move).applications(state or spec.baseline, spec)
-    (found,) = (one.state for one in every if what in one.what)
-    return found
+from pytest_gpuenergy.search import State
 
 
 def lines(state: State) -> list[str]:
@@ -257,4 +250,4 @@ def test_constants_of_the_launch_are_known() -> None:
 
 def test_a_macro_that_the_launch_contradicts_is_not_known() -> None:
     spec = gemm_of(TILED_GEMM, (48, 32, 16), constants={"TILE": 8}).spec
-    assert list(move_named("pad_tail_and_mask").applications(spec.baseline, spec)) == []
+    assert whats("pad_tail_and_mask", spec) == []

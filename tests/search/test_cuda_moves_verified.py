@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import check
+from move_checks import check, results
 from moved_kernels import CASES
-
-from pytest_gpuenergy.search import MOVES
 
 pytestmark = pytest.mark.slow
 
@@ -61,9 +59,7 @@ def test_a_kernel_is_right_before_any_move(name: str) -> None:
 @pytest.mark.parametrize(("name", "move", "what"), APPLICATIONS)
 def test_a_moved_kernel_is_right_for_all_sizes(name: str, move: str, what: str) -> None:
     case = CASES[name]
-    (one,) = (one for one in MOVES if one.name == move)
-    found = list(one.applications(case.spec.baseline, case.spec))
-    (state,) = (application.state for application in found if application.what == what)
+    (state,) = (one.state for one in results(move, case.spec) if one.what == what)
     check(state, case.spec, case.reference, **case.options)
 
 
@@ -106,7 +102,5 @@ def test_moves_can_follow_one_another(chain: tuple[str, *tuple[tuple[str, str], 
     name, *steps = chain
     case, state = CASES[name], CASES[name].spec.baseline
     for move, what in steps:
-        (one,) = (one for one in MOVES if one.name == move)
-        found = [a for a in one.applications(state, case.spec) if what in a.what]
-        state = found[0].state
+        state = next(one.state for one in results(move, case.spec, state) if what in one.what)
     check(state, case.spec, case.reference, **case.options)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from move_checks import check, move_named, only, results, spec_of
+from move_checks import check, only, spec_of, whats
 
 from pytest_gpuenergy.search import KernelSpec
 
-MOVE = move_named("vectorize_global_loads")
+MOVE = "vectorize_global_loads"
 DISTANCES = """
 __global__ void kernel(const float* __restrict__ a, const float* b, float* c, int m, int n, int k) {
   int col = blockIdx.x * blockDim.x + threadIdx.x;
@@ -65,7 +65,7 @@ def sums(source: str = SUMS) -> KernelSpec:
 
 
 def found(spec: KernelSpec) -> list[str]:
-    return [one.what for one in results(MOVE, spec) if "side by side" in one.what]
+    return [what for what in whats(MOVE, spec) if "side by side" in what]
 
 
 def lines(spec: KernelSpec, what: str) -> list[str]:
@@ -182,11 +182,11 @@ class TestLeftAlone:
     )
     def test_shared_loops_in_which_elements_matter_to_others(self, old: str, new: str) -> None:
         assert old in SUMS
-        assert results(MOVE, sums(SUMS.replace(old, new))) == []
+        assert whats(MOVE, sums(SUMS.replace(old, new))) == []
 
     def test_turns_of_one_thread_may_depend_on_each_other(self) -> None:
         source = SUMS.replace("int i = threadIdx.x", "int i = 0").replace("i += blockDim.x", "++i")
-        assert not any("loop 1" in one.what for one in results(MOVE, sums(source)))
+        assert not any("loop 1" in what for what in whats(MOVE, sums(source)))
 
 
 def test_names_that_the_text_has_are_not_used_again() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from move_checks import check, move_named, only, results, spec_of
+from move_checks import check, only, spec_of, whats
 
 from pytest_gpuenergy.search import KernelSpec
 
+VECTORS = "vectorize_global_loads"
 PAIRS = """
 __global__ void kernel(const float* x, float* y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -59,14 +60,14 @@ def fours(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def found(source: str, *sizes: int, **named: Any) -> list[str]:
-    every = results(move_named("vectorize_global_loads"), spec(source, *sizes, **named))
-    return [one.what for one in every if one.what.startswith("neighbours")]
+    every = whats(VECTORS, spec(source, *sizes, **named))
+    return [what for what in every if what.startswith("neighbours")]
 
 
 @pytest.mark.slow
 def test_pairs_are_loaded_and_stored_together() -> None:
     given = spec(PAIRS, 1000, 38)
-    state = only(move_named("vectorize_global_loads"), given, "neighbours of x, y by 2")
+    state = only(VECTORS, given, "neighbours of x, y by 2")
     assert state.source.count("<const float2*>(&x[i * 2])") == 1
     assert state.source.count("<float2*>(&y[2 * i])") == 1
     check(state, given, pairs)
@@ -75,7 +76,7 @@ def test_pairs_are_loaded_and_stored_together() -> None:
 @pytest.mark.slow
 def test_four_are_loaded_together_with_their_hint() -> None:
     given = spec(FOURS, each="N // 4")
-    state = only(move_named("vectorize_global_loads"), given, "neighbours of x by 4")
+    state = only(VECTORS, given, "neighbours of x by 4")
     assert "__ldg(reinterpret_cast<const float4*>(&x[4 * i]))" in state.source
     check(state, given, fours)
 
@@ -84,7 +85,7 @@ def test_four_are_loaded_together_with_their_hint() -> None:
 def test_halves_of_a_moved_pointer_are_loaded_together() -> None:
     halves = {"x": "float16", "y": "float16"}
     given = spec(HALVES, each="N // 2", dtypes=halves)
-    state = only(move_named("vectorize_global_loads"), given, "neighbours of x by 2")
+    state = only(VECTORS, given, "neighbours of x by 2")
     assert "<const unsigned*>" in state.source
     check(state, given, lambda one: {"y": one["x"].reshape(-1, 2).sum(1)}, bound=None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from move_checks import check, results, spec_of
+from move_checks import check, results, spec_of, whats
 
 from pytest_gpuenergy.search import MOVES, KernelSpec
 
@@ -67,17 +67,13 @@ def spec(source: str) -> KernelSpec:
     return spec_of(source, VECTORS, scalars=("n",), grid=("ceil_div(N, 64)",), sizes=TAILS)
 
 
-def found(given: KernelSpec, name: str) -> list[str]:
-    return [one.what for move in MOVES if move.name == name for one in results(move, given)]
-
-
 DENIED = CHOSEN.replace("(i >= (unsigned)n)", "(!(i < (unsigned)n))")
 
 
 @pytest.mark.parametrize("source", [IN_COMMENTS, CHOSEN, DENIED])
 def test_odd_elements_are_vectorized(source: str) -> None:
     expected = ["2 elements per thread", "4 elements per thread"]
-    assert found(spec(source), "vectorize_global_loads") == expected
+    assert whats("vectorize_global_loads", spec(source)) == expected
 
 
 def test_comments_between_statements_stay() -> None:
@@ -93,16 +89,14 @@ def test_guards_in_one_another_are_one() -> None:
     tensors, scalars = ("x[H, W]", ">y[H, W]"), ("h", "w")
     grid = ("ceil_div(W, 64)", "H")
     given = spec_of(NESTED, tensors, scalars=scalars, grid=grid, sizes=sizes)
-    (move,) = (one for one in MOVES if one.name == "vectorize_global_loads")
-    wide = [one.state for one in results(move, given)]
+    wide = [one.state for one in results("vectorize_global_loads", given)]
     assert len(wide) == 2
     check(wide[-1], given, lambda inputs: {"y": 2 * inputs["x"]})
 
 
 def test_a_denied_condition_keeps_its_parentheses() -> None:
     source = SUM.replace("CONDITION", "!(i < 3 || i < (unsigned)n) || i >= 900")
-    (move,) = (one for one in MOVES if one.name == "avoid_atomics_reduce")
-    texts = [one.state.source for one in results(move, spec(source))]
+    texts = [one.state.source for one in results("avoid_atomics_reduce", spec(source))]
     assert len(texts) == 2
     assert all("if ((i < 3 || i < (unsigned)n) && i < 900) {" in text for text in texts)
 
@@ -111,7 +105,7 @@ def test_what_a_guard_keeps_from_reading_is_not_read_before_it() -> None:
     source = NESTED.replace("if (r < h) {", "{").replace("(c < w)", "(c < w) if (x[r * w + 8] > 0)")
     grid, sizes = ("ceil_div(W, 64)", "H"), ({"H": 4, "W": 140},)
     given = spec_of(source, ("x[H, W]", ">y[H, W]"), scalars=("h", "w"), grid=grid, sizes=sizes)
-    assert found(given, "vectorize_global_loads") == []
+    assert whats("vectorize_global_loads", given) == []
 
 
 @pytest.mark.parametrize(
@@ -124,14 +118,14 @@ def test_what_a_guard_keeps_from_reading_is_not_read_before_it() -> None:
 )
 def test_an_output_with_another_name_is_no_load(statement: str) -> None:
     given = spec(REFERENCES.replace("SET", statement))
-    assert not any("for y" in what for what in found(given, "cache_policy_cg"))
+    assert not any("for y" in what for what in whats("cache_policy_cg", given))
     states = [one.state.source for move in MOVES for one in results(move, given)]
     assert not any("y_part" in source for source in states)
 
 
 def test_a_constant_reference_is_a_load() -> None:
     given = spec(REFERENCES.replace("SET", "const float& v = x[i]; y[i] = v;"))
-    assert "4 elements per thread" in found(given, "vectorize_global_loads")
+    assert "4 elements per thread" in whats("vectorize_global_loads", given)
 
 
 @pytest.mark.parametrize(("last", "least"), [("part[1]", 64), ("part[0]", 32)])
@@ -139,5 +133,5 @@ def test_blocks_fill_the_places_that_are_read_by_number(last: str, least: int) -
     given = spec_of(
         BY_WARPS.replace("LAST", last), VECTORS, scalars=("n",), block=(128,), sizes=TAILS
     )
-    sizes = [int(what.partition("=")[2]) for what in found(given, "change_block_sizes")]
+    sizes = [int(what.partition("=")[2]) for what in whats("change_block_sizes", given)]
     assert min(sizes) == least

@@ -110,12 +110,6 @@ class TestOutcome:
         assert seeds.isdisjoint(SEEDS)
 
     @pytest.mark.thorough
-    def test_the_same_seed_gives_the_same_search(self, spec: Path, tmp_path: Path) -> None:
-        for out in ("one", "other"):
-            assert optimize(spec, tmp_path / out, "--objective", "energy", "--seed", "3") == 0
-        assert state_of(tmp_path / "one") == state_of(tmp_path / "other")
-
-    @pytest.mark.thorough
     def test_what_ran_before_changes_nothing(
         self,
         tmp_path: Path,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from move_checks import check, move_named, only, results, spec_of
+from move_checks import check, only, spec_of, whats
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search import KernelSpec
 
-VECTORS = move_named("vectorize_global_loads")
-MATH = move_named("softmax_math_fusion")
+VECTORS, MATH = "vectorize_global_loads", "softmax_math_fusion"
+BLOCKS, ATOMICS = "change_block_sizes", "avoid_atomics_reduce"
 ROWS = """
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
@@ -94,10 +94,6 @@ def strided(source: str = STRIDED) -> KernelSpec:
         grid=("ROWS",),
         sizes=({"ROWS": 3, "N": 256}, {"ROWS": 2, "N": 77}),
     )
-
-
-def whats(move: object, spec: KernelSpec) -> list[str]:
-    return [one.what for one in move.applications(spec.baseline, spec)]  # type: ignore[attr-defined]
 
 
 class TestGroups:
@@ -185,7 +181,7 @@ class TestMath:
 
 class TestBlocks:
     def test_a_kernel_that_strides_by_its_block_fits_any(self) -> None:
-        assert whats(move_named("change_block_sizes"), strided()) == [
+        assert whats(BLOCKS, strided()) == [
             f"block_x={threads}" for threads in (32, 128, 256, 512, 1024)
         ]
 
@@ -209,7 +205,7 @@ class TestBlocks:
             source = source.replace("= 2 *", "= sum += 2 *")
         if "helper" in new:
             source = "__device__ int helper() { return threadIdx.x; }" + source
-        assert whats(move_named("change_block_sizes"), strided(source)) == []
+        assert whats(BLOCKS, strided(source)) == []
 
     def test_a_constant_that_tensors_depend_on_stays(self) -> None:
         spec = spec_of(
@@ -218,7 +214,7 @@ class TestBlocks:
             grid=("ROWS",),
             constants={"ROWS": 8},
         )
-        assert whats(move_named("change_block_sizes"), spec) == []
+        assert whats(BLOCKS, spec) == []
 
 
 class TestAtomics:
@@ -238,9 +234,7 @@ class TestAtomics:
             sizes=({"N": 256},),
             dtypes={"x": "int32", "counts": "int32"},
         )
-        assert [one.what for one in results(move_named("avoid_atomics_reduce"), spec)] == [
-            "copy of counts for each block"
-        ]
+        assert whats(ATOMICS, spec) == ["copy of counts for each block"]
 
     def test_a_place_that_depends_on_the_size_of_the_block_goes_on_doing_so(self) -> None:
         source = """
@@ -250,7 +244,7 @@ class TestAtomics:
           if (i < n) atomicAdd(y + first, x[i]);
         }
         """
-        text = only(move_named("avoid_atomics_reduce"), elements(source), "block reduction").source
+        text = only(ATOMICS, elements(source), "block reduction").source
         assert "atomicAdd(y + (blockIdx.x * blockDim.x), y_partial);" in text
 
 
@@ -284,17 +278,15 @@ def softmax(v: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 class TestRestrict:
     def test_all_tensors_are_said_to_be_apart(self) -> None:
-        state = only(move_named("cache_policy_cg"), elements(SILU), "__restrict__")
+        state = only("cache_policy_cg", elements(SILU), "__restrict__")
         assert "(const float* __restrict__ x, float* __restrict__ y," in state.source
-        again = move_named("cache_policy_cg").applications(state, elements(SILU))
-        assert not any("__restrict__" in one.what for one in again)
+        again = whats("cache_policy_cg", elements(SILU), state)
+        assert not any("__restrict__" in what for what in again)
 
     def test_one_that_is_passed_twice_is_not(self) -> None:
         spec = elements(SILU.replace("float* y,", "float* y, const float* z,"))
         twice = replace(spec, arguments=("x", "y", "x", "n"))
-        assert not any(
-            "__restrict__" in what for what in whats(move_named("cache_policy_cg"), twice)
-        )
+        assert not any("__restrict__" in what for what in whats("cache_policy_cg", twice))
 
 
 class TestEarlyReturns:

@@ -43,9 +43,15 @@ TABLE = (
 
 
 class Ncu:
-    """A stand-in for ``ncu`` that notes its arguments and does what the test says."""
+    """A stand-in for ``ncu`` that notes its arguments and does what the test says.
+
+    Attributes:
+        told: what profilers have told the user.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.told: list[str] = []
+        self._folder = folder
         self.path = folder / "bin/ncu"
         self.path.parent.mkdir()
         self._calls = folder / "calls"
@@ -68,6 +74,15 @@ class Ncu:
         lines = self._calls.read_text().splitlines() if self._calls.exists() else []
         return [json.loads(line) for line in lines]
 
+    def profiler(self, *, every: int = 1, timeout_s: float = 60.0) -> Profiler:
+        return Profiler(every, "GPU-1", "NVIDIA H200", "ns::scale<4>", self.told.append, timeout_s)
+
+    def place(self, name: str = "s1") -> Path:
+        """Return the folder of a variant."""
+        found = self._folder / name
+        found.mkdir(exist_ok=True)
+        return found
+
 
 @pytest.fixture
 def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ncu:
@@ -76,49 +91,34 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ncu:
     return found
 
 
-@pytest.fixture
-def told() -> list[str]:
-    return []
-
-
-def profiler(told: list[str], *, every: int = 1, timeout_s: float = 60.0) -> Profiler:
-    return Profiler(every, "GPU-1", "NVIDIA H200", "ns::scale<4>", told.append, timeout_s)
-
-
-def place(folder: Path, name: str = "s1") -> Path:
-    found = folder / name
-    found.mkdir(exist_ok=True)
-    return found
-
-
-def test_a_variant_is_profiled_as_it_is_measured(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+def test_a_variant_is_profiled_as_it_is_measured(ncu: Ncu) -> None:
     ncu.prints(TABLE)
-    assert profiler(told).visit(place(tmp_path)) == {"gmem": 0.64}
+    assert ncu.profiler().visit(ncu.place()) == {"gmem": 0.64}
     (words,) = ncu.calls
     assert words[words.index("--kernel-name") + 1] == "scale"
     assert words[words.index("--clock-control") + 1] == "none"
-    assert words[-2:] == [str(tmp_path / "s1/control.json"), "GPU-1"]
-    assert told == []
+    assert words[-2:] == [str(ncu.place() / "control.json"), "GPU-1"]
+    assert ncu.told == []
 
 
-def test_only_every_so_many_visits(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+def test_only_every_so_many_visits(ncu: Ncu) -> None:
     ncu.prints(TABLE)
-    third = profiler(told, every=3)
-    found = [bool(third.visit(place(tmp_path, f"s{number}"))) for number in range(7)]
+    third = ncu.profiler(every=3)
+    found = [bool(third.visit(ncu.place(f"s{number}"))) for number in range(7)]
     assert found == [True, False, False, True, False, False, True]
     assert len(ncu.calls) == 3
 
 
-def test_zero_is_never(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+def test_zero_is_never(ncu: Ncu) -> None:
     ncu.prints(TABLE)
-    assert profiler(told, every=0).visit(place(tmp_path)) == {}
+    assert ncu.profiler(every=0).visit(ncu.place()) == {}
     assert ncu.calls == []
 
 
-def test_a_profile_is_not_made_again(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+def test_a_profile_is_not_made_again(ncu: Ncu) -> None:
     ncu.prints(TABLE)
-    first = profiler(told).visit(place(tmp_path))
-    assert profiler(told).visit(place(tmp_path)) == first
+    first = ncu.profiler().visit(ncu.place())
+    assert ncu.profiler().visit(ncu.place()) == first
     assert len(ncu.calls) == 1
 
 
@@ -131,59 +131,55 @@ def test_a_profile_is_not_made_again(ncu: Ncu, tmp_path: Path, told: list[str]) 
         ("", 0, "it has no table"),
     ],
 )
-def test_what_does_not_work_is_told_once(
-    ncu: Ncu, tmp_path: Path, told: list[str], text: str, code: int, why: str
-) -> None:
+def test_what_does_not_work_is_told_once(ncu: Ncu, text: str, code: int, why: str) -> None:
     ncu.prints(text, code)
-    first = profiler(told)
-    assert [first.visit(place(tmp_path, name)) for name in ("s1", "s2")] == [{}, {}]
-    assert len(told) == len(ncu.calls) == 1
-    assert told[0].startswith("Variants are not profiled, and their bottlenecks are estimated")
-    assert why in told[0]
-    assert profiler(told).visit(place(tmp_path, "s2")) == {}
+    first = ncu.profiler()
+    assert [first.visit(ncu.place(name)) for name in ("s1", "s2")] == [{}, {}]
+    assert len(ncu.told) == len(ncu.calls) == 1
+    assert ncu.told[0].startswith("Variants are not profiled, and their bottlenecks are estimated")
+    assert why in ncu.told[0]
+    assert ncu.profiler().visit(ncu.place("s2")) == {}
     assert len(ncu.calls) == 1
 
 
-def test_no_ncu_is_told_with_what_to_do(tmp_path: Path, told: list[str], ncu: Ncu) -> None:
-    assert profiler(told).visit(place(tmp_path)) == {}
+def test_no_ncu_is_told_with_what_to_do(ncu: Ncu) -> None:
+    assert ncu.profiler().visit(ncu.place()) == {}
     assert not ncu.path.exists()
-    assert "ncu is not on the PATH: install Nsight Compute" in told[0]
+    assert "ncu is not on the PATH: install Nsight Compute" in ncu.told[0]
 
 
-def test_one_that_cannot_be_started_is_told(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+def test_one_that_cannot_be_started_is_told(ncu: Ncu) -> None:
     ncu.path.write_text("#!/nowhere/at/all\n")
     ncu.path.chmod(0o755)
-    assert profiler(told).visit(place(tmp_path)) == {}
-    assert "No such file" in told[0]
+    assert ncu.profiler().visit(ncu.place()) == {}
+    assert "No such file" in ncu.told[0]
 
 
-def test_one_that_hangs_is_ended(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+def test_one_that_hangs_is_ended(ncu: Ncu) -> None:
     ncu.does("time.sleep(600)")
-    assert profiler(told, timeout_s=0.2).visit(place(tmp_path)) == {}
-    assert "ncu has not finished within 0.2 s" in told[0]
+    assert ncu.profiler(timeout_s=0.2).visit(ncu.place()) == {}
+    assert "ncu has not finished within 0.2 s" in ncu.told[0]
 
 
-def test_a_damaged_profile_is_one_sentence(tmp_path: Path, told: list[str]) -> None:
-    (place(tmp_path) / "profile.json").write_text('{"used": {"nothing": 1}}')
+def test_a_damaged_profile_is_one_sentence(ncu: Ncu) -> None:
+    (ncu.place() / "profile.json").write_text('{"used": {"nothing": 1}}')
     with pytest.raises(InputError, match="delete it to have it made again"):
-        profiler(told).visit(place(tmp_path))
+        ncu.profiler().visit(ncu.place())
 
 
-def test_the_search_reckons_with_what_was_profiled(
-    ncu: Ncu, tmp_path: Path, told: list[str]
-) -> None:
+def test_the_search_reckons_with_what_was_profiled(ncu: Ncu) -> None:
     ncu.prints(TABLE)
     spec = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")
     prior = BottleneckPrior(
         spec, CardModel(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ()
     )
-    profile = profiler(told, every=2)
+    profile = ncu.profiler(every=2)
     explorer = GraphExplorer(
         spec,
         [move_named("cache_policy_cg")],
         seed=0,
         prior=prior,
-        profile=lambda name: profile.visit(place(tmp_path, name)),
+        profile=lambda name: profile.visit(ncu.place(name)),
     )
     state = spec.baseline
     result = Result(
@@ -204,7 +200,7 @@ def test_the_search_reckons_with_what_was_profiled(
 
 @pytest.mark.slow
 def test_the_process_that_is_profiled_launches_the_kernel(
-    ncu: Ncu, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+    ncu: Ncu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # a compiler is needed, too
     assert optimize(write(tmp_path), tmp_path / "out", "--budget-builds", "0") == 0
@@ -214,7 +210,7 @@ def test_the_process_that_is_profiled_launches_the_kernel(
     )
     monkeypatch.setenv("PATH", str(ncu.path.parent), prepend=":")
     baseline = tmp_path / "out/kernels/_scale/baseline"
-    assert profiler(told).visit(baseline) == {"gmem": 0.64}, told
+    assert ncu.profiler().visit(baseline) == {"gmem": 0.64}, ncu.told
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +17,7 @@ import pytest
 from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 from processes import has_ended
-from search_folders import disk_with_room
+from search_folders import disk_with_room, search_killed_at
 
 from pytest_gpuenergy.engine import GpuWorker, Settings, claim_gpus
 from pytest_gpuenergy.opening import open_device
@@ -33,31 +31,6 @@ pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 GPUS = ("--gpus", "emulated:h200x2", "--objective", "edp", "--seed", "1")
-KILLED = """
-import os, signal, sys
-from pytest_gpuenergy.search.running import kernel_folder
-from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.cli import main
-
-left = int(sys.argv[1])
-real_write, real_call = kernel_folder.write_atomically, Worker.call
-
-def write(*arguments, **named):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    real_write(*arguments, **named)
-
-def call(worker, *arguments, **named):
-    worker.start()
-    os.write(1, f"{worker.pid}\\n".encode())  # in one piece: there are two threads
-    return real_call(worker, *arguments, **named)
-
-kernel_folder.write_atomically, Worker.call = write, call
-sys.exit(main(sys.argv[2:]))
-"""
-"""A search that is killed before it writes one of its files; it prints its GPUs' processes."""
 
 
 class Call(NamedTuple):
@@ -191,14 +164,6 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
             of_first = [method for gpu, method in asked if gpu == 0]
             assert of_first == ["is_ready", "run", "rest"]
         waiting.result()
-
-
-@pytest.mark.thorough
-def test_the_same_seed_and_number_of_gpus_give_the_same_search(
-    spec: Path, tmp_path: Path, whole: Any
-) -> None:
-    assert optimize(spec, tmp_path / "out", *GPUS) == 0
-    assert state_of(tmp_path / "out") == whole
 
 
 @pytest.mark.thorough
@@ -413,15 +378,7 @@ def test_a_full_disk_loses_nothing(
 def test_a_killed_search_leaves_no_process_and_ends_with_the_same_result(
     spec: Path, tmp_path: Path, whole: Any, files: int
 ) -> None:
-    words = ["optimize", str(spec), "--outdir", str(tmp_path / "out"), *GPUS]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(files), *words, "--budget-builds", str(BUDGET)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert done.returncode == -signal.SIGKILL
-    pids = set(map(int, done.stdout.split()))
+    pids = search_killed_at(files, spec, tmp_path / "out", *GPUS)
     assert len(pids) == 2
     assert all(map(has_ended, pids))
     assert optimize(spec, tmp_path / "out", *GPUS, "--resume") == 0

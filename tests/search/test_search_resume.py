@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_of, write
-from search_folders import disk_with_room
+from search_folders import disk_with_room, search_killed_at
 
 from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
@@ -27,26 +25,6 @@ Capsys = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
-
-KILLED = """
-import os, signal, sys
-from pytest_gpuenergy.search.running import kernel_folder
-from pytest_gpuenergy.cli import main
-
-left = int(sys.argv[1])
-real = kernel_folder.write_atomically
-
-def write(*arguments, **named):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    real(*arguments, **named)
-
-kernel_folder.write_atomically = write
-sys.exit(main(sys.argv[2:]))
-"""
-"""A search that is killed before it writes one of its files."""
 
 
 @pytest.fixture
@@ -145,12 +123,7 @@ def test_a_killed_search_ends_with_the_same_result(
     spec: Path, tmp_path: Path, whole: Any, files: int
 ) -> None:
     out = tmp_path / "out"
-    words = ["optimize", str(spec), "--outdir", str(out), "--gpus", "emulated:h200"]
-    words += ["--objective", "edp", "--budget-builds", str(BUDGET)]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(files), *words], stderr=subprocess.DEVNULL
-    )
-    assert done.returncode == -signal.SIGKILL
+    search_killed_at(files, spec, out, "--gpus", "emulated:h200", "--objective", "edp")
     assert optimize(spec, out, "--objective", "edp", "--resume") == 0
     assert state_of(out) == whole
     kinds = [(one["event"], one["id"]) for one in events_of(out) if one["event"] != "began"]

@@ -13,6 +13,7 @@ from pytest_gpuenergy.search import (
     Exhaustive,
     GraphStrategy,
     HillClimbing,
+    Incumbent,
     Proposal,
     RandomExpansion,
     RandomSearch,
@@ -45,13 +46,13 @@ def test_no_state_is_proposed_twice_and_the_root_comes_first(
 
 @each
 @given(space=drawn_spaces(), seed=st.integers(0, 3))
-def test_the_incumbent_is_the_best_of_what_was_proposed(
+def test_the_incumbent_is_the_best_and_the_earliest_among_equals(
     make: Make, space: DrawnSpace, seed: int
 ) -> None:
     strategy = make(space, seed)
-    costs = [space.costs[int(state[1:])] for state in run(strategy, space)]
-    assert strategy.incumbent is not None
-    assert strategy.incumbent.cost == min(cost for cost in costs if cost is not None)
+    costs = [(space.costs[int(s[1:])], place, s) for place, s in enumerate(run(strategy, space))]
+    cost, _, state = min((cost, place, s) for cost, place, s in costs if cost is not None)
+    assert strategy.incumbent == Incumbent(state, cost)
 
 
 @each
@@ -72,6 +73,8 @@ def test_nothing_else_is_proposed_while_the_root_is_running(make: Make) -> None:
     assert strategy.propose() == Proposal("s0")
     assert strategy.propose() is None
     assert strategy.incumbent is None
+    strategy.learn(Proposal("s0"), 1.0)
+    assert strategy.propose() is not None
 
 
 @each

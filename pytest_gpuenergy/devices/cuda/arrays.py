@@ -113,12 +113,7 @@ def array_ordinal(value: object) -> int | None:
 
 
 class OwnMemory:
-    """GPU memory of this process, which becomes a `MappedMemory` when sent to another process.
-
-    Args:
-        arrays: the arrays of the current GPU.
-        nbytes: the size in bytes.
-    """
+    """GPU memory of this process, which becomes a `MappedMemory` when sent to another process."""
 
     in_place = True
 

@@ -282,12 +282,6 @@ _TEXT = ctypes.c_char_p
 class LoadedProgram:
     """A loaded host program; a call launches it on CuPy's current stream.
 
-    Args:
-        cupy: the module `cupy`.
-        path: the path of the shared object.
-        tensors: the bytes of the tensors that the program takes, as CuPy arrays.
-        numbers: the integers that the program takes.
-
     Raises:
         KernelFault: the program cannot be loaded, or refuses the tensors and numbers.
     """

@@ -27,13 +27,7 @@ _POISONS: tuple[tuple[int, ...], ...] = (
 
 
 class CudaBuffers:
-    """Makes sets of buffers, and copies contents between them and the arenas.
-
-    Args:
-        cupy: the module `cupy`.
-        kernel: the kernel, whose workspaces are part of each set.
-        arenas: the arenas of the kernel's tensors, by name.
-    """
+    """Makes sets of a kernel's tensors and workspaces, and copies between them and the arenas."""
 
     def __init__(self, cupy: Any, kernel: AnyKernel, arenas: Mapping[str, Arena]) -> None:
         self._cupy = cupy

@@ -92,11 +92,7 @@ class ClockNotes:
         self._made += 1
 
     def samples(self, times_s: npt.NDArray[np.float64]) -> ClockSamples | None:
-        """Return the clock between the latest notes, or None if it is unknown.
-
-        Args:
-            times_s: the times of the latest notes, all of which the GPU has made.
-        """
+        """Return the clock between the latest notes, made at these times; None if it is unknown."""
         if int(self._count.get()[0]) != self._made % 2**32:
             return None  # something else has written to the notes
         times_s = times_s[-MAX_NOTES:]

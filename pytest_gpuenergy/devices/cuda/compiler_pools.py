@@ -90,9 +90,6 @@ class TritonCompiler:
 
     Each module is thus executed in a process that no other module has changed, as it is where the
     function runs.
-
-    Args:
-        architecture: the GPU's architecture, such as ``sm_90``.
     """
 
     def __init__(self, architecture: str) -> None:

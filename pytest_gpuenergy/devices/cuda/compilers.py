@@ -41,11 +41,8 @@ class Binary:
 class Compilers(ABC, Generic[_Source, _Compiled]):
     """Compiles sources (kernels or jobs) in parallel child processes, each source once.
 
-    Args:
-        factory: the factory of the object in each child that compiles; see `Worker`.
-        arguments: the arguments of the factory.
-        processes: the maximum number of children; by default one for each core, up to 16.
-        timeout_s: the time limit for compiling one source.
+    The object that compiles in a child is made by ``factory``, see `Worker`. By default there is a
+    child for each core, up to 16.
     """
 
     def __init__(

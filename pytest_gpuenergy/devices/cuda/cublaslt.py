@@ -66,12 +66,7 @@ class MatmulPlan:
     workspace_bytes: int
 
     def launch(self, addresses: Mapping[str, int], stream: int) -> None:
-        """Enqueue the product on a stream.
-
-        Args:
-            addresses: the addresses of the library entry's parameters.
-            stream: the stream, a ``cudaStream_t``.
-        """
+        """Enqueue the product on a ``cudaStream_t``, given the addresses of all parameters."""
         problem = self.problem
         a, b = (addresses["a"], problem.a), (addresses["b"], problem.b)
         c = (addresses["c"], problem.c)

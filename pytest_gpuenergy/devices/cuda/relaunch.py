@@ -32,13 +32,7 @@ _MAX_BEFORE = 8
 class HostLaunches:
     """Launches a kernel from the host when it is verified without having been measured.
 
-    Args:
-        cupy: the module `cupy`.
-        launch: the function that launches the kernel once on the current stream.
-
-    Attributes:
-        launches: the number of launches so far.
-        used: the number of turns, as of a `GraphRepeater`.
+    It counts ``launches`` and ``used`` turns as a `GraphRepeater` does.
     """
 
     def __init__(self, cupy: Any, launch: Callable[[], object]) -> None:
@@ -76,13 +70,7 @@ class HostLaunches:
 
 
 class CudaRelaunch:
-    """The worker's part of `Relaunching.relaunch`.
-
-    Args:
-        repeater: what has launched the kernel.
-        buffers: the kernel's buffers.
-        sets: the sets of buffers of each turn of the repeater.
-    """
+    """The worker's part of `Relaunching.relaunch`, with the sets of buffers of each turn."""
 
     def __init__(
         self,

@@ -120,11 +120,6 @@ class CardState:
         with self.change() as card:
             card.withdraw(*identities)
 
-    def clear_faults(self) -> None:
-        """Remove every fault, whoever injected it."""
-        with self.change() as card:
-            card.withdraw(*(active.identity for active in card.faults))
-
     def struck_by(self, function: str, *, always: bool) -> str | None:
         """Count a call of ``function``; return the name of the error that it must raise, or None.
 
@@ -250,7 +245,14 @@ class CardState:
                 self.close()
                 self._pid = os.getpid()
             if self._clock is None:
-                self._clock = self._open_clock()
+                path = self.path.with_suffix(".clock")
+                try:
+                    self._clock = open_file(path, os.O_RDWR | os.O_CREAT, 0o644)
+                except OSError as error:
+                    raise DeviceError(
+                        f"The clock of the emulated GPU, {path}, cannot be opened "
+                        f"({error.strerror}): set GPUENERGY_STATE to a folder that can be written."
+                    ) from None
             lock(self._clock)
             try:
                 yield
@@ -259,16 +261,6 @@ class CardState:
                 raise
             finally:
                 unlock(self._clock)
-
-    def _open_clock(self) -> int:
-        path = self.path.with_suffix(".clock")
-        try:
-            return open_file(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DeviceError(
-                f"The clock of the emulated GPU, {path}, cannot be opened ({error.strerror}): "
-                "set GPUENERGY_STATE to a folder that can be written."
-            ) from None
 
 
 class VirtualClock:

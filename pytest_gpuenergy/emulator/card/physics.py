@@ -334,7 +334,9 @@ class EmulatedCard:
         """Return the card as plain data."""
         names = [name for name in CardFile.__struct_fields__ if hasattr(self, name)]
         data = {name: getattr(self, name) for name in names}
-        plain: dict[str, Any] = msgspec.to_builtins({"version": 2, **data, **vars(self.energy)})
+        data |= {"version": 2, **vars(self.energy)}
+        # A demand may hold NumPy's numbers.
+        plain: dict[str, Any] = msgspec.to_builtins(data, enc_hook=float)
         return plain
 
     @classmethod

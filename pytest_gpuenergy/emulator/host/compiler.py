@@ -107,27 +107,7 @@ def run_compiler(compiler: str, *arguments: str, scratch: Path) -> subprocess.Co
         KernelFault: ``compile``, when the compiler takes too long.
         DeviceError: the compiler cannot be started.
     """
-    process, lifeline = _start(compiler, arguments, scratch)
-    with process:
-        try:
-            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise KernelFault(
-                "compile", f"The host compiler did not finish within {TIMEOUT_S:g} s."
-            ) from None
-        finally:
-            os.close(lifeline)  # ends the compiler if it still runs
-    if process.returncode in _CANNOT_START:
-        _, _, reason = stderr.strip().rpartition(": ")
-        raise DeviceError(f"The compiler {compiler} cannot be started ({reason}): set $CXX.")
-    return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
-
-
-def _start(
-    compiler: str, arguments: Sequence[str], scratch: Path
-) -> tuple[subprocess.Popen[str], int]:
-    """Start the compiler under its guard; both live while the returned descriptor is open."""
-    theirs, ours = os.pipe()
+    theirs, lifeline = os.pipe()  # the compiler and its guard live while ours is open
     try:
         process = subprocess.Popen(
             ["/bin/sh", _GUARD, str(MEMORY_BYTES >> 10), compiler, *arguments],
@@ -141,11 +121,23 @@ def _start(
             start_new_session=True,
         )
     except BaseException:
-        os.close(ours)
+        os.close(lifeline)
         raise
     finally:
         os.close(theirs)
-    return process, ours
+    with process:
+        try:
+            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise KernelFault(
+                "compile", f"The host compiler did not finish within {TIMEOUT_S:g} s."
+            ) from None
+        finally:
+            os.close(lifeline)  # ends the compiler if it still runs
+    if process.returncode in _CANNOT_START:
+        _, _, reason = stderr.strip().rpartition(": ")
+        raise DeviceError(f"The compiler {compiler} cannot be started ({reason}): set $CXX.")
+    return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
 def first_error(stderr: str) -> str:

@@ -77,7 +77,8 @@ class HostRunner:
             self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="host-compiler")
         for kernel in kernels:
             for variant in ("plain", "checked"):
-                self._pool.submit(self._quietly, kernel, variant)
+                # A fault is raised again by the call that needs the program.
+                self._pool.submit(self._built, kernel, variant)
 
     def compile(self, kernel: Kernel) -> Path:
         """Return the program that runs ``kernel``, from the cache if its text was compiled before.
@@ -165,10 +166,6 @@ class HostRunner:
         self._closed = True
         for program in tuple(self._running):
             program.kill()
-
-    def _quietly(self, kernel: Kernel, variant: str) -> None:
-        with contextlib.suppress(KernelFault, DeviceError, OSError):
-            self._built(kernel, variant)  # the call that needs the program raises the fault
 
     def _toolchain(self) -> Toolchain:
         with self._lock:

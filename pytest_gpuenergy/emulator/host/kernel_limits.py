@@ -12,11 +12,10 @@ from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     CLUSTER_DIMS,
     CudaExpressions,
-    function_name,
     read_expressions,
 )
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait
-from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels import Kernel, Launch, function_name
 from pytest_gpuenergy.support import KernelFault
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": 9.0.
@@ -143,7 +142,14 @@ def registers_at_least(source: str, entry: str) -> int:
     if body is None:
         return 0
     loops = list(_loops(text, *body, source, constants))
-    return max((_words(text, body, k, loops, constants) for k in _arrays(text, *body)), default=0)
+    arrays = [  # the names of arrays of 32-bit words that the body declares
+        k
+        for k in range(body[0] + 2, body[1])
+        if text.text(k - 1) in ("float", "int", "unsigned")
+        and text.text(k + 1) == "["
+        and text.text(k - 2) != "__shared__"
+    ]
+    return max((_words(text, body, k, loops, constants) for k in arrays), default=0)
 
 
 def _body(text: CudaExpressions, name: str) -> tuple[int, int] | None:
@@ -157,14 +163,6 @@ def _body(text: CudaExpressions, name: str) -> tuple[int, int] | None:
             bounded = "__launch_bounds__" in header[header.index("__global__") :]
             return None if bounded else (opening, text.partner.get(opening, opening))
     return None
-
-
-def _arrays(text: CudaExpressions, begin: int, end: int) -> Iterator[int]:
-    """Yield the positions of the names of arrays of 32-bit words that the body declares."""
-    for k in range(begin + 2, end):
-        declared = text.text(k - 1) in ("float", "int", "unsigned") and text.text(k + 1) == "["
-        if declared and text.text(k - 2) != "__shared__":
-            yield k
 
 
 def _loops(
@@ -229,16 +227,11 @@ def _words(
         if subscripts == at + 1:
             return 0  # used as a whole, perhaps by its address
         repeated = any(not loop.unrolled for loop in around)
-        kept |= repeated and _updates(text, subscripts, text.text(at))
+        # An assignment updates an element with a value that is made from one.
+        assigned = [text.text(j) for j in range(subscripts, _statement_end(text, subscripts))]
+        updated = assigned[:1] == ["="] and text.text(at) in assigned
+        kept |= repeated and (updated or text.text(subscripts) in _UPDATES)
     return words if kept else 0
-
-
-def _updates(text: CudaExpressions, k: int, name: str) -> bool:
-    """Return whether the assignment at ``k`` updates an element with a value made from one."""
-    if text.text(k) in _UPDATES:
-        return True
-    assigned = [text.text(j) for j in range(k, _statement_end(text, k))]
-    return assigned[:1] == ["="] and name in assigned
 
 
 STACK_BYTES = 10 * 65536

@@ -109,8 +109,13 @@ def block_demand(
     Raises:
         KernelFault: no block fits on a multiprocessor.
     """
-    registers, spilled = _registers(launch, traffic.private_words)
-    warps = _warps(launch)
+    warps = -(-launch.threads // _WARP)
+    share = _REGISTERS_PER_SM // (warps * _WARP) // _REGISTERS_STEP * _REGISTERS_STEP
+    most = min(_REGISTERS_PER_THREAD, share)
+    wanted = _REGISTERS_PER_WORD * traffic.private_words
+    registers = math.floor(min(_REGISTERS_OWN + wanted, most))
+    # The share of the private arrays that registers do not hold.
+    spilled = min(1.0, max(0.0, _REGISTERS_OWN + wanted - most) / wanted) if wanted else 0.0
     fma = flops / 2 / launch.blocks / launch.threads * warps
     instructions = (
         fma * (c.instructions_per_fma + c.instructions_per_spill * spilled)
@@ -173,18 +178,3 @@ def resident_blocks(
             f"memory) fits on a multiprocessor of the emulated {profile.name}.",
         )
     return blocks
-
-
-def _registers(launch: Launch, private_words: float) -> tuple[int, float]:
-    """Return the registers of a thread and the share of its private arrays that is spilled."""
-    threads = _warps(launch) * _WARP
-    share = _REGISTERS_PER_SM // threads // _REGISTERS_STEP * _REGISTERS_STEP
-    most = min(_REGISTERS_PER_THREAD, share)
-    wanted = _REGISTERS_PER_WORD * private_words
-    needed = _REGISTERS_OWN + wanted
-    spilled = min(1.0, max(0.0, needed - most) / wanted) if wanted else 0.0
-    return math.floor(min(needed, most)), spilled
-
-
-def _warps(launch: Launch) -> int:
-    return -(-launch.threads // _WARP)

@@ -20,7 +20,7 @@ from pytest_gpuenergy.emulator.timing.block import (
     sm_rate,
 )
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
-from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures, cuda_tokens
 
 _LAUNCH_S = 1e-6  # the time between dependent launches of a CUDA graph
 # Guesses; fitted numbers are in `Coefficients`.
@@ -62,7 +62,15 @@ def demand_of(
     """
     recorded = recorded_on(kernel, profile, cache)
     if recorded is not None:
-        return _from_record(recorded, kernel, work, footprint_bytes, profile)
+        moved = work.bytes_moved if work else footprint_bytes
+        return demand_of_figures(
+            recorded.time_ms,
+            recorded.power_w,
+            dram_bytes=max(0, moved - profile.l2_bytes),
+            launches=len(kernel.launches),
+            profile=profile,
+            flops=work.flops if work else 0,
+        )
     if traffic is None:
         raise ValueError("a kernel without recorded figures needs its traffic")
     flops = _shares(kernel, work, traffic)
@@ -74,7 +82,16 @@ def demand_of(
     ]
     if restored_bytes:
         parts.append(_copy(restored_bytes, profile, cache, coefficients))
-    return _demand(parts, profile)
+    time_s = sum(part.time_s for part in parts)
+    activity = sum(part.activity_s for part in parts) / time_s
+    dram_activity = sum(part.dram_activity_s for part in parts) / time_s
+    dynamic_w = (profile.default_limit_w - profile.idle_w) * (1 - math.exp(-_SLOPE * activity))
+    return Demand(
+        time_s=time_s,
+        power_w=profile.idle_w + dynamic_w,
+        memory_time=sum(part.memory_s for part in parts) / time_s,
+        memory_power=dram_activity / activity if activity else 0.0,
+    )
 
 
 def recorded_on(
@@ -102,21 +119,6 @@ class _LaunchCost:
     memory_s: float
     activity_s: float
     dram_activity_s: float
-
-
-def _demand(parts: Sequence[_LaunchCost], profile: GpuProfile) -> Demand:
-    """Return what launches that follow one another take together."""
-    time_s = sum(part.time_s for part in parts)
-    memory_s = sum(part.memory_s for part in parts)
-    activity = sum(part.activity_s for part in parts) / time_s
-    dram_activity = sum(part.dram_activity_s for part in parts) / time_s
-    dynamic_w = (profile.default_limit_w - profile.idle_w) * (1 - math.exp(-_SLOPE * activity))
-    return Demand(
-        time_s=time_s,
-        power_w=profile.idle_w + dynamic_w,
-        memory_time=memory_s / time_s,
-        memory_power=dram_activity / activity if activity else 0.0,
-    )
 
 
 def _launch(
@@ -205,24 +207,6 @@ def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> li
     return [work.flops * read / total for read in reads]
 
 
-def _from_record(
-    recorded: RecordedFigures,
-    kernel: Kernel,
-    work: Work | None,
-    footprint_bytes: int,
-    profile: GpuProfile,
-) -> Demand:
-    moved = work.bytes_moved if work else footprint_bytes
-    return demand_of_figures(
-        recorded.time_ms,
-        recorded.power_w,
-        dram_bytes=max(0, moved - profile.l2_bytes),
-        launches=len(kernel.launches),
-        profile=profile,
-        flops=work.flops if work else 0,
-    )
-
-
 def demand_of_figures(
     time_ms: float,
     power_w: float,
@@ -277,9 +261,6 @@ _CALLS = frozenset(
 )
 """The calls of the compared kernels and others that cost no more; the model knows no others."""
 
-_TEXT = re.compile(
-    r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|^[ \t]*#[^\n]*', re.DOTALL | re.MULTILINE
-)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[\w\s,*:&]*>\s*)?\(")
 _DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*\([^;{}]*\)\s*(?:const\s*)?\{")
 _OTHER = re.compile(r"\b(asm|double|__half2?|__nv_bfloat162?|bfloat16|wmma|volatile)\b")
@@ -312,8 +293,13 @@ def beyond_comparison(
         return "its inputs come from the device memory"
     if other := sorted(set(dtypes) - _TYPES):
         return f"it has tensors of {other[0]}"
-    if (call := _unknown_call(kernel)) is not None:
-        return call
+    tokens = cuda_tokens(kernel.source)
+    text = " ".join(token.text for token in tokens if token.kind not in ("directive", "literal"))
+    if used := _OTHER.search(text):
+        return f"it uses {used[1]}"
+    own = {launch.entry for launch in kernel.launches} | set(_DEFINED.findall(text))
+    if call := next((name for name in _CALL.findall(text) if name not in own | _CALLS), None):
+        return f"it calls {call}"
     if work is None or not work.flops or not work.bytes_moved:
         return "its workload tells no number of operations and bytes"
     for name, value in quantities(kernel, work, traffic):
@@ -343,12 +329,3 @@ def quantities(
     yield "blocks", max(launch.blocks for launch in kernel.launches)
     yield "operations for each byte of its tensors", work.flops / work.bytes_moved
     yield "operations for each byte that it reads", work.flops / max(1, read)
-
-
-def _unknown_call(kernel: Kernel) -> str | None:
-    text = _TEXT.sub("", kernel.source)
-    if other := _OTHER.search(text):
-        return f"it uses {other[1]}"
-    own = {launch.entry for launch in kernel.launches} | set(_DEFINED.findall(text))
-    calls = (name for name in _CALL.findall(text) if name not in own | _CALLS)
-    return None if (call := next(calls, None)) is None else f"it calls {call}"

@@ -267,7 +267,12 @@ def private_words(source: str, entry: str) -> int:
             most.append(0.0)
             within.append(0.0)
         elif match["brace"] is None:
-            within[-1] += _size(match, body)
+            words = _WORDS.get(match["type"], 0.0)
+            for extent in re.findall(r"\d+", match["extents"]):
+                words *= int(extent)
+            moved = rf"reinterpret_cast\s*<[^<>]*\*\s*>\s*\(\s*{match['name']}\s*\)"
+            if words > _VECTOR_WORDS or not re.search(moved, body):
+                within[-1] += words
         elif len(most) > 1:
             inner = most.pop() + within.pop()
             most[-1] = max(most[-1], inner)
@@ -275,13 +280,3 @@ def private_words(source: str, entry: str) -> int:
         inner = most.pop() + within.pop()
         most[-1] = max(most[-1], inner)
     return round(most[0] + within[0])
-
-
-def _size(array: re.Match[str], body: str) -> float:
-    words = _WORDS.get(array["type"], 0.0)
-    for extent in re.findall(r"\d+", array["extents"]):
-        words *= int(extent)
-    moved = rf"reinterpret_cast\s*<[^<>]*\*\s*>\s*\(\s*{array['name']}\s*\)"
-    if words <= _VECTOR_WORDS and re.search(moved, body):
-        return 0.0
-    return words

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
+from pytest_gpuenergy.kernels import COMMENT, LITERAL, CudaToken, cuda_tokens, function_name
 
 LAUNCH_BOUNDS, CLUSTER_DIMS = "__launch_bounds__", "__cluster_dims__"
 ATTRIBUTES = frozenset(
@@ -28,7 +28,7 @@ _PREFIXES = frozenset(("-", "+", "!", "~", "*", "&", "++", "--"))
 _OTHER_TYPES = frozenset(["float", "double", "half", "bool", "void", "const", "volatile"])
 _CASTS = frozenset(("static_cast", "reinterpret_cast", "const_cast", "dynamic_cast", "bit_cast"))
 _BEFORE_EXPRESSION = frozenset(("return", "case", "else", "do", "throw", "and", "or", "not"))
-_SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+_SKIPPED = re.compile(rf"{COMMENT} | (?<!\d)(?:{LITERAL})", re.VERBOSE | re.DOTALL)
 
 
 def tokens_in_all(source: str) -> list[CudaToken]:
@@ -254,11 +254,6 @@ class Definition:
 
     parameters: str
     body: str
-
-
-def function_name(entry: str) -> str:
-    """Return the bare name of the function, without namespaces and template arguments."""
-    return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 def find_definition(source: str, entry: str) -> Definition:

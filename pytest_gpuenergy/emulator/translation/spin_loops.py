@@ -59,8 +59,14 @@ def with_turns(source: str) -> str:
         if text not in ("while", "for") or texts[k + 1] != "(":
             continue
         condition = k + 2 if text == "while" else _after_semicolon(tokens, k + 1)
-        if condition is None or condition >= len(tokens) or _declares(texts, condition):
+        if condition is None or condition >= len(tokens):
             continue
+        words = texts[condition : condition + 4]
+        if words[0].isidentifier() and (
+            words[1].isidentifier()
+            or (words[1] in "*&" and words[2].isidentifier() and words[3] == "=")
+        ):
+            continue  # it declares a variable, as `int left = count()` does
         position = tokens[condition][0].start
         edits.append((position, position, _TURN + "true " * (texts[condition] == ";")))
     return edited(source, edits)
@@ -76,13 +82,3 @@ def _after_semicolon(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> i
         if token.text == ";" and here == depth:
             return k + 1
     return None
-
-
-def _declares(texts: Sequence[str], k: int) -> bool:
-    """Return whether the condition at ``k`` declares a variable, as ``int left = count()`` does."""
-    words = texts[k : k + 4]
-    if not words[0].isidentifier():
-        return False
-    return words[1].isidentifier() or (
-        words[1] in "*&" and words[2].isidentifier() and words[3] == "="
-    )

@@ -6,12 +6,12 @@ import functools
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import function_name
 from pytest_gpuenergy.emulator.translation.marks import marked
 from pytest_gpuenergy.emulator.translation.outline import Outline, cluster_constant
 from pytest_gpuenergy.emulator.translation.ptx.assembler import with_keywords
 from pytest_gpuenergy.emulator.translation.spin_loops import with_turns
 from pytest_gpuenergy.emulator.translation.uninitialized import with_values
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.support import KernelFault
 
 # Functions of CUDA and C that a text may overload for its own types, which hides the originals.
@@ -70,35 +70,11 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
             raise KernelFault(
                 "compile", f"the launch does not fit the text: {entry} is not a __global__ function"
             )
-    return _assemble(outline, entries)
-
-
-def _largest_block(outline: Outline, entry: str) -> str:
-    """Return an expression for the largest block that launch bounds allow; 0 if unknown."""
-    numbers = outline.bounds.get(function_name(entry), [])
-    scope = entry.partition("<")[0].rpartition("::")
-    return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
-
-
-def _cluster_size(outline: Outline, entry: str) -> str:
-    """Return an expression for the packed cluster size of an entry; 0 if it is not declared."""
-    if (name := function_name(entry)) not in outline.clusters:
-        return "0"
-    scope = entry.partition("<")[0].rpartition("::")
-    return f"{scope[0]}{scope[1]}{cluster_constant(name)}"
-
-
-def _assemble(outline: Outline, entries: Sequence[str]) -> str:
     refused = "".join(
         f'void cuhost_refused_{k}() __attribute__((error("{reason}")));\n'
         for k, reason in enumerate(outline.refusals)
     )
-    functions = "".join(
-        f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
-        f'"{function_name(entry)}", {_largest_block(outline, entry)}, '
-        f"{_cluster_size(outline, entry)}, {outline.shared_alignment}),\n"
-        for entry in entries
-    )
+    functions = "".join(_entry(outline, entry) for entry in entries)
     used = {
         f"using ::cuda_device::{found['cuda']};" if found["cuda"] else f"using ::{found['c']};"
         for found in _OVERLOADED.finditer(outline.source)
@@ -115,4 +91,16 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
         f"}} }}\n"
         f'extern "C" const ::cuhost::cuhost_Table CUHOST_TABLE;\n'
         f"const ::cuhost::cuhost_Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
+    )
+
+
+def _entry(outline: Outline, entry: str) -> str:
+    """Return the row of an entry: its largest block and its cluster, 0 if unknown, and so on."""
+    name, scope = function_name(entry), "".join(entry.partition("<")[0].rpartition("::")[:2])
+    numbers = outline.bounds.get(name, [])
+    largest = f"{scope}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
+    cluster = f"{scope}{cluster_constant(name)}" if name in outline.clusters else "0"
+    return (
+        f'  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("{name}", {largest}, {cluster}, '
+        f"{outline.shared_alignment}),\n"
     )

@@ -32,6 +32,10 @@ _ARRAY = re.compile(
 )
 # A flag without a value, also among others, in an array or in a type.
 _FLAG = re.compile(r"\bbool\s+(?:[^;(){}]*,\s*)?\w+\s*(?:\[[^\];{}]*\]\s*)*[,;]")
+_COMPARED = (
+    r"\b\w*(?:max|min|Max|Min|MAX|MIN)\w*\s*\([^;{}]*\bNAME\s*\[",
+    r"\bNAME\s*\[[^;]*?\]\s*[<>](?!<|>)|(?<![<>-])[<>]=?\s*NAME\s*\[",
+)
 _NO_TYPE = frozenset(("return", "extern", "delete", "else", "goto", "typedef"))
 _VALUE = " = ::cuhost::cuhost_unset"  # true, or false in the build with zeros
 _DECLARED = re.compile(r"\bbool\s+\w+\s*[,;]|\bbool\s[^;(){}]*,\s*\w+\s*[,;]")
@@ -48,15 +52,9 @@ def needs_zeros(source: str, warnings: str) -> bool:
     if _WARNING.search(warnings) or _FLAG.search(source):
         return True
     names = {found["name"] for found in _ARRAY.finditer(source) if found["type"] not in _NO_TYPE}
-    return any(_is_compared(source, name) for name in names)
-
-
-def _is_compared(source: str, name: str) -> bool:
-    """Return whether elements of an array are compared: a maximum may start with the pattern."""
-    element = rf"\b{name}\s*\[[^;]*?\]"
-    return bool(
-        re.search(rf"\b\w*(?:max|min|Max|Min|MAX|MIN)\w*\s*\([^;{{}}]*\b{name}\s*\[", source)
-        or re.search(rf"{element}\s*[<>](?!<|>)|(?<![<>-])[<>]=?\s*{name}\s*\[", source)
+    # Of an array whose elements are compared, a maximum may start with the pattern.
+    return any(
+        re.search(pattern.replace("NAME", name), source) for name in names for pattern in _COMPARED
     )
 
 
@@ -74,7 +72,10 @@ def _without_value(tokens: list[CudaToken]) -> Iterator[int]:
     head: list[str] = []  # the words of the statement so far
     for k, token in enumerate(tokens):
         if token.text == "{":
-            scopes.append(_scope(head, scopes))
+            if _TYPES.intersection(head) and "(" not in head:
+                scopes.append("type")
+            else:
+                scopes.append("code" if "(" in head or "code" in scopes[-1:] else "other")
         elif token.text == "}" and scopes:
             scopes.pop()
         elif token.text == "bool" and "code" in scopes[-1:] and set(head) <= {"volatile"}:
@@ -83,13 +84,6 @@ def _without_value(tokens: list[CudaToken]) -> Iterator[int]:
             head = []
         else:
             head.append(token.text)
-
-
-def _scope(head: list[str], scopes: list[str]) -> str:
-    """Return what a brace after ``head`` opens: a ``type``, ``code``, or something ``other``."""
-    if _TYPES.intersection(head) and "(" not in head:
-        return "type"
-    return "code" if "(" in head or "code" in scopes[-1:] else "other"
 
 
 def _names(tokens: list[CudaToken], first: int) -> Iterator[int]:

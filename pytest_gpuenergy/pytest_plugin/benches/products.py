@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _ITEM = re.compile(r"\[(gemm_[^-\]]+)-(\w+)-")
 _NAMES_PRODUCT = re.compile(r"[0-9_=]")
 """Matches words that differ from one product to another."""
+NETWORK = "gemm"
+RECORDS = Path("bench", "records")
 
 
 def left_out_lines(outcomes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
@@ -66,9 +68,6 @@ def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
 
 MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
 """Kernels, or why there is none, by contender, product and UUID of the GPU."""
-
-NETWORK = "gemm"
-RECORDS = Path("bench", "records")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

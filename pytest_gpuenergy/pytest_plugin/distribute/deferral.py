@@ -30,6 +30,8 @@ from pytest_gpuenergy.workloads import Workload
 
 Seen = dict[tuple[str, str], dict[int, int]]
 """A number for each value of each parameter of each test, by the value's ``id``."""
+_PROCESS_END_S = 5.0
+"""How long the processes of a worker that was lost may take to end."""
 
 
 def group_of(item: pytest.Item, seen: Seen) -> str | None:
@@ -74,10 +76,6 @@ def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
         for item in items
     ]
     return list(places), of_items
-
-
-_PROCESS_END_S = 5.0
-"""How long the processes of a worker that was lost may take to end."""
 
 
 class DeferringPlugin:

@@ -16,15 +16,20 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import (
     ASK_CAP,
     ASK_ITEM,
     ASK_RUN,
-    BOARD_CHECK,
-    CHECK,
-    MEASUREMENT,
     RUN,
     Link,
 )
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import AnchorCheck, Measurement, RunInfo, StationInfo, WorkloadInfo
-from pytest_gpuenergy.report import HOME, Report, RunFolder, is_run
+from pytest_gpuenergy.report import (
+    HOME,
+    MEASUREMENT,
+    RECORD_TYPES,
+    STATION,
+    Report,
+    RunFolder,
+    is_run,
+)
 from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, decode, encode
 
 
@@ -141,17 +146,11 @@ class SentFolder(RunFolder):
         super().__init__(path)
         self._tell = tell
 
-    def append(self, measurement: Measurement) -> None:
-        super().append(measurement)
-        self._tell(MEASUREMENT, encode(measurement))
-
-    def append_check(self, check: AnchorCheck) -> None:
-        super().append_check(check)
-        self._tell(CHECK, encode(check))
-
-    def append_board_check(self, check: Measurement) -> None:
-        super().append_board_check(check)
-        self._tell(BOARD_CHECK, encode(check))
+    def append(
+        self, record: Measurement | AnchorCheck | StationInfo, kind: str = MEASUREMENT
+    ) -> None:
+        super().append(record, kind)
+        self._tell(kind, encode(record))
 
 
 class Gathering:
@@ -182,12 +181,7 @@ class Gathering:
                 self._runs[node] = run = decode(line, RunInfo)
                 return run.station
             if self._is_apart(node, kind, line):
-                if kind == MEASUREMENT:
-                    self._folder.append(decode(line, Measurement))
-                elif kind == BOARD_CHECK:
-                    self._folder.append_board_check(decode(line, Measurement))
-                else:
-                    self._folder.append_check(decode(line, AnchorCheck))
+                self._folder.append(decode(line, RECORD_TYPES[kind]), kind)
         except (GpuEnergyError, FormError, OSError) as error:
             self.problems.append(
                 f"What {name} measured is not stored here ({error}): merge its run folder with "
@@ -206,13 +200,11 @@ class Gathering:
     def _is_apart(self, node: Any, kind: str, line: bytes) -> bool:
         apart = self._apart.get(node)
         if apart is None:
-            folder = self._folder
-            paths = {MEASUREMENT: folder.measurements_path, BOARD_CHECK: folder.board_checks_path}
             apart = True
             # Searched from the end. The file may be missing or empty.
             with (
                 contextlib.suppress(OSError, ValueError),
-                paths.get(kind, folder.checks_path).open("rb") as file,
+                self._folder.path_of(kind).open("rb") as file,
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
             ):
                 apart = text.rfind(line + b"\n") < 0
@@ -224,6 +216,6 @@ class Gathering:
     def _join(self, node: Any) -> None:
         run = self._runs[node]
         if is_run(self._folder.path):
-            self._folder.append_station(run.station)
+            self._folder.append(run.station, STATION)
         else:
             self._folder = RunFolder.create(self._root, run)

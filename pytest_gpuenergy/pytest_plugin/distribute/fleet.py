@@ -72,7 +72,7 @@ def prepare(config: pytest.Config, text: str) -> None:
             raise none_left(fleet, found.left_out)
     except GpuEnergyError as error:
         raise pytest.UsageError(str(error)) from None
-    asked = {
+    request = {
         "inside": str(here.relative_to(root)),
         "device": device,
         "capping": capping,
@@ -86,14 +86,14 @@ def prepare(config: pytest.Config, text: str) -> None:
         config.option.dist = "loadgroup"
     if config.option.maxworkerrestart is None:
         config.option.maxworkerrestart = str(_RESTARTS_PER_SLOT * len(found.slots))
-    config.pluginmanager.register(FleetPlugin(fleet, found, root, asked), FleetPlugin.NAME)
+    config.pluginmanager.register(FleetPlugin(fleet, found, root, request), FleetPlugin.NAME)
 
 
 class FleetPlugin:
     """The controller's part: sends each worker to its slot, and continues without those it loses.
 
     Args:
-        asked: the requirements that each worker checks when it begins, see `far.begin`.
+        request: the requirements that each worker checks when it begins, see `remote_worker.begin`.
 
     Attributes:
         lost: sentences about slots that were given up during the run.
@@ -102,13 +102,13 @@ class FleetPlugin:
 
     NAME = "gpuenergy-fleet"
 
-    def __init__(self, fleet: Fleet, found: FoundSlots, root: str, asked: dict[str, Any]) -> None:
+    def __init__(self, fleet: Fleet, found: FoundSlots, root: str, request: dict[str, Any]) -> None:
         self.lost: list[str] = []
         self.stations: dict[str, dict[str, str]] = {}
         self._fleet = fleet
         self._found = found
         self._root = root
-        self._asked = asked
+        self._request = request
         self._starting: set[Any] = set()
         self._running: set[Any] = set()
 
@@ -141,7 +141,7 @@ class FleetPlugin:
             "root": self._root,
             "wait_s": self._fleet.wait_s,
             "silence_s": self._fleet.settings.silence_s,
-            "asked": {**self._asked, "directory": slot.directory},
+            "request": {**self._request, "directory": slot.directory},
         }
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -24,13 +24,12 @@ import pytest
 LINE = "gpuenergy_line"
 """Key of a worker's ``workerinput``: the channel."""
 
-# Messages of workers, each with its values.
+# Messages of workers, each with its values. A kind of `report.RECORD_TYPES` is one too, with a line
+# that was appended to the worker's run folder.
 GROUPS = "groups"
 """Names of the collected items' groups, and for each item the place of its group, -1 for none."""
 RUN = "run"
 """The identity of the run on this worker, as JSON: it has claimed its GPU."""
-MEASUREMENT, CHECK, BOARD_CHECK = "measurement", "check", "board check"
-"""A line that was appended to the worker's run folder."""
 UNUSABLE = "unusable"
 """Why this worker can measure nothing, as a sentence, and the name of its host."""
 BAD_OPTION = "bad option"
@@ -61,6 +60,16 @@ INTERRUPT = "interrupt"
 
 _ANSWER_WAIT_S = 60.0
 """How long a worker waits for an answer before it goes on as if the controller knew nothing."""
+RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
+"""Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
+BOARDS = "gpuenergy_boards"
+"""Key of a worker's ``workerinput``: the number of GPUs in the run, if its controller knows it."""
+DEFERS = "gpuenergy_defers"
+"""Key of a worker's ``workerinput``: whether others run the items that it cannot measure."""
+REMOTE = "gpuenergy_remote"
+"""Key of a worker's ``workerinput``: whether it may be on another host than the controller."""
+PROBLEMS = "gpuenergy_problems"
+"""Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
 
 
 class Link:
@@ -114,18 +123,6 @@ class Link:
         if self.armed and not self.interrupted:
             self.interrupted = True
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
-"""Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
-BOARDS = "gpuenergy_boards"
-"""Key of a worker's ``workerinput``: the number of GPUs in the run, if its controller knows it."""
-DEFERS = "gpuenergy_defers"
-"""Key of a worker's ``workerinput``: whether others run the items that it cannot measure."""
-REMOTE = "gpuenergy_remote"
-"""Key of a worker's ``workerinput``: whether it may be on another host than the controller."""
-PROBLEMS = "gpuenergy_problems"
-"""Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
 
 
 class WorkerPlugin:

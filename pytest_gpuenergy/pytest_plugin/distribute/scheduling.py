@@ -13,21 +13,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-
-class WorkerNode(Protocol):
-    """The part of pytest-xdist's ``WorkerController`` that the scheduler uses."""
-
-    @property
-    def shutting_down(self) -> bool:
-        """Whether the worker gets no more items."""
-
-    def send_runtest_some(self, indices: Sequence[int]) -> None:
-        """Have the worker run items of its collection after those that it already has."""
-
-    def shutdown(self) -> None:
-        """Have the worker end after the items that it already has."""
-
-
 _MIN_ITEMS = 2
 """The least number of items to give a worker: it begins one only once it knows what comes next."""
 

@@ -19,22 +19,29 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import WorkerPlugin, is_plai
 from pytest_gpuenergy.pytest_plugin.distribute.scheduling import Crew, WorkloadScheduling
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import StationInfo
-from pytest_gpuenergy.report import durations_s, latest_run
+from pytest_gpuenergy.report import RECORD_TYPES, durations_s, latest_run
 from pytest_gpuenergy.support import GpuEnergyError, printable
+
+_DISTRIBUTIONS = ("load", "loadgroup")
+"""The distributions of pytest-xdist that `WorkloadScheduling` replaces."""
+_MAX_FUTILE = 3
+"""Limit of workers that may be lost in a row at one place before any completes an item."""
 
 
 class Losses:
-    """Workers that cannot measure, were given up, or were lost with a setting."""
+    """Workers that cannot measure, were given up, or were lost with a setting.
+
+    Attributes:
+        left_out: why the run continues without a worker, by its name.
+        given_up: why a fleet has given up a worker, which the fleet itself tells the user.
+        still_set: workers that were lost before they restored their GPUs' settings.
+    """
 
     def __init__(self) -> None:
-        self._left_out: dict[str, str] = {}
-        self._given_up: dict[str, str] = {}
-        self._set: list[XdistWorker] = []
+        self.left_out: dict[str, str] = {}
+        self.given_up: dict[str, str] = {}
+        self.still_set: list[XdistWorker] = []
         self._refused = False
-
-    def leave_out(self, name: str, sentence: str) -> None:
-        """Note why the run continues without the worker called ``name``."""
-        self._left_out[name] = sentence
 
     def misfits(self, workers: Collection[XdistWorker], *, replaceable: bool) -> list[XdistWorker]:
         """Return the workers to leave out because an option fits others, but not them.
@@ -48,7 +55,7 @@ class Losses:
                 only once.
         """
         bad = [
-            worker for worker in workers if worker.bad_option and worker.name not in self._left_out
+            worker for worker in workers if worker.bad_option and worker.name not in self.left_out
         ]
         if self._refused or not bad:
             return []
@@ -60,35 +67,17 @@ class Losses:
         self._refused = True
         raise pytest.UsageError(" ".join(dict.fromkeys(worker.unusable for worker in bad)))
 
-    def give_up(self, name: str, reason: str) -> None:
-        """Note why a fleet has given up a worker; the fleet itself tells the user."""
-        self._given_up[name] = reason
-
-    def leave_set(self, worker: XdistWorker) -> None:
-        """Note that a worker was lost before it restored its GPU's settings."""
-        self._set.append(worker)
-
     def mend(self, uuids: Collection[str]) -> None:
         """Forget the settings of GPUs that have been restored."""
-        self._set = [
+        self.still_set = [
             worker
-            for worker in self._set
+            for worker in self.still_set
             if worker.station is None or worker.station.gpu_uuid not in uuids
         ]
 
-    @property
-    def why_none(self) -> str:
-        """The reasons for which workers were left out."""
-        return "; ".join(self._left_out.values())
-
     def problem(self, left: int, *, completed: bool) -> str | None:
-        """Return a sentence about items that were not run; None if all were.
-
-        Args:
-            left: number of items that no worker has run.
-            completed: whether any worker has completed an item.
-        """
-        sentences = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
+        """Return a sentence if ``left`` items were not run, or no worker has completed any."""
+        sentences = dict.fromkeys([*self.left_out.values(), *self.given_up.values()])
         reasons = "; ".join(sentence.removesuffix(".") for sentence in sentences)
         if reasons and not completed:
             return f"Nothing was run, because no worker can measure: {reasons}"
@@ -103,13 +92,13 @@ class Losses:
 
     def summary_lines(self) -> Iterator[str]:
         """Return a line for each worker that was left out, or lost before it restored its GPU."""
-        for sentence in dict.fromkeys(self._left_out.values()):
+        for sentence in dict.fromkeys(self.left_out.values()):
             yield f"left out: {sentence}"
         here: set[str] = set()
-        if self._set:
+        if self.still_set:
             with contextlib.suppress(GpuEnergyError, OSError):  # this machine may not even measure
                 here = set(run_uuids())
-        for worker in self._set:
+        for worker in self.still_set:
             station = worker.station
             assert station is not None
             where = "here" if station.gpu_uuid in here else f"on {worker.host}"
@@ -125,20 +114,14 @@ class XdistWorker:
     """A worker of pytest-xdist as the controller knows it, running or ended.
 
     Attributes:
-        name: pytest-xdist's name, such as ``gw0``.
-        spec: how pytest-xdist starts the worker.
         number: the number of its GPU.
-        station: its GPU and host, once it has claimed the GPU.
         host: the name of its host; the user's name for it if a fleet gives one.
         setpoint: the label of its GPU's setpoint; empty if the prior settings are in force.
-        running: the item that it is running.
-        collected: whether it has collected its items.
-        items: the number of items that it has collected.
+        collected: whether it has collected its items, and ``items``: how many.
         unusable: why it cannot measure; empty if it can, as far as is known.
         bad_option: whether an option is the reason.
         deferred: items that it left to others.
         failed_here: items that failed because its host had stopped working, as it reported.
-        completed: whether it has ended an item.
         ended_by: the signal with which another process has ended it; empty if none has.
         down: whether it has ended or is lost.
     """
@@ -202,13 +185,6 @@ class XdistWorker:
             self.setpoint = ""
 
 
-_DISTRIBUTIONS = ("load", "loadgroup")
-"""The distributions of pytest-xdist that `WorkloadScheduling` replaces."""
-
-_MAX_FUTILE = 3
-"""Limit of workers that may be lost in a row at one place before any completes an item."""
-
-
 class Workers(Crew, Judge):
     """Follows the workers, stores their measurements, and redistributes what lost workers leave.
 
@@ -267,7 +243,7 @@ class Workers(Crew, Judge):
         if self._nodes is None:
             return None
         if not self._nodes.active:
-            raise pytest.UsageError(self.losses.why_none)
+            raise pytest.UsageError("; ".join(self.losses.left_out.values()))
         eager = any(not is_plain(node.gateway.spec) for node in self._nodes.active)
         self._scheduler = WorkloadScheduling(self, self._durations_s, eager=eager)
         return self._scheduler
@@ -309,10 +285,10 @@ class Workers(Crew, Judge):
             return
         worker.down, self._replacing = True, error is not None
         if reason := getattr(node, "workeroutput", {}).get(GAVE_UP):
-            self.losses.give_up(worker.name, reason)
+            self.losses.given_up[worker.name] = reason
         self._gathering.settle(node)
         if error is not None and worker.setpoint:
-            self.losses.leave_set(worker)
+            self.losses.still_set.append(worker)
         if error is not None and not worker.completed:
             self._futile[worker.place] += 1
         self._judge_options()
@@ -390,10 +366,9 @@ class Workers(Crew, Judge):
         self._replacing = False
         worker = self._worker(node)
         if self._futile[worker.place] >= _MAX_FUTILE:
-            self.losses.leave_out(
-                worker.name,
+            self.losses.left_out[worker.name] = (
                 f"{worker.title}: {_MAX_FUTILE} workers in a row were lost there before they had "
-                "completed an item",
+                "completed an item"
             )
             return False
         return not worker.unusable
@@ -444,7 +419,7 @@ class Workers(Crew, Judge):
     def _take(self, node: Any, message: tuple[Any, ...]) -> None:
         kind, *data = message
         worker = self._worker(node)
-        if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
+        if kind == link.RUN or kind in RECORD_TYPES:
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
                 worker.station, worker.host = station, worker.host or station.host
@@ -479,7 +454,7 @@ class Workers(Crew, Judge):
                 self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _leave_out(self, name: str, sentence: str) -> None:
-        self.losses.leave_out(name, sentence)
+        self.losses.left_out[name] = sentence
         self._say(f"left out: {sentence}")
 
     def _worker(self, node: Any) -> XdistWorker:

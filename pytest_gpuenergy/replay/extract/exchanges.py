@@ -66,19 +66,14 @@ class Exchanges(Struct, frozen=True):
     clocks: tuple[RankClock, ...]
     exchanges: tuple[RankExchange, ...]
 
-    def waiting_us(self, rank: int, phase: str | None = None) -> float:
-        """Return how long a rank waited for the others, in all phases or in one."""
-        return sum(exchange.waiting_us[rank] for exchange in self._in_phase(phase))
+    def waiting_us(self, rank: int) -> float:
+        """Return how long a rank waited for the others."""
+        return sum(exchange.waiting_us[rank] for exchange in self.exchanges)
 
-    def transfer_us(self, rank: int, phase: str | None = None) -> float:
+    def transfer_us(self, rank: int) -> float:
         """Return how long the exchanges of a rank took besides waiting."""
-        return sum(
-            exchange.duration_us[rank] - exchange.waiting_us[rank]
-            for exchange in self._in_phase(phase)
-        )
-
-    def _in_phase(self, phase: str | None) -> Sequence[RankExchange]:
-        return [exchange for exchange in self.exchanges if phase in (None, exchange.phase)]
+        whole_us = sum(exchange.duration_us[rank] for exchange in self.exchanges)
+        return whole_us - self.waiting_us(rank)
 
 
 def merged(ranks: Sequence[Sequence[TraceLaunch]]) -> tuple[list[TraceLaunch], Exchanges]:

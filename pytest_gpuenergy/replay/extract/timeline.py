@@ -47,44 +47,32 @@ _COLOUR = {
 
 
 def write_results(
-    extraction: KernelExtraction, folder: Path, name: str, tell: Callable[[str], None]
+    extraction: KernelExtraction,
+    folder: Path,
+    name: str,
+    tell: Callable[[str], None],
+    max_launches: int = MAX_LAUNCHES,
 ) -> None:
     """Write all files of an extraction; without the plotting library, all but the charts.
 
     Args:
-        extraction: The extraction.
+        extraction: The extraction; without launches there is no timeline.
         folder: The folder to write to, which is made if need be.
         name: The name of what was profiled, for titles.
         tell: Called with a sentence where there are no charts.
+        max_launches: The largest number of launches in the timeline.
 
     Raises:
         ReportError, OSError: A file cannot be written.
     """
     write_extraction(extraction, folder)
+    specs = chart_specs(extraction, max_launches)
     try:
-        write_charts(extraction, folder, f"Kernels of {name}")
+        check_html()
+        draw(specs["breakdown"], folder / BREAKDOWN_PNG)
     except UnavailableError as error:
         tell(f"There are no charts. {error}")
-
-
-def write_charts(
-    extraction: KernelExtraction, folder: Path, title: str, max_launches: int = MAX_LAUNCHES
-) -> None:
-    """Write the charts to ``folder``; the timeline only where there are launches.
-
-    Args:
-        extraction: The extraction.
-        folder: The folder, which exists.
-        title: The title of the page.
-        max_launches: The largest number of launches in the timeline.
-
-    Raises:
-        UnavailableError: The plotting library is not installed.
-        ReportError: A file cannot be written.
-    """
-    check_html()
-    specs = chart_specs(extraction, max_launches)
-    draw(specs["breakdown"], folder / BREAKDOWN_PNG)
+        return
     if not extraction.launches:
         return
     sentences = [f"{headline(extraction)}."]
@@ -97,7 +85,7 @@ def write_charts(
     }
     page = Template(files.joinpath("timeline.html").read_text(encoding="utf-8")).substitute(
         scripts,
-        title=escape(title),
+        title=escape(f"Kernels of {name}"),
         summary=escape(" ".join(sentences)),
         hashes=" ".join(map(script_hash, scripts.values())),
         data=embedded_json(specs),

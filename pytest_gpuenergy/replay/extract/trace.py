@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
@@ -246,18 +246,11 @@ class TraceLaunch(Struct, frozen=True):
 
 
 class _Around(NamedTuple):
-    """The operators and annotations that are open at a moment of a thread.
-
-    Attributes:
-        outermost: The outermost operator; None outside of operators.
-        innermost: The innermost operator; None outside of operators.
-        phase: The index into `PHASES`; their number if no annotation names a phase.
-        numbers: By each name in `_NUMBERS`, the number in the innermost annotation that has one.
-    """
+    """What is open at a moment of a thread: operators, a phase, and numbers by `_NUMBERS`."""
 
     outermost: Event | None = None
     innermost: Event | None = None
-    phase: int = len(PHASES)
+    phase: str | None = None
     numbers: Mapping[str, int] = MappingProxyType({})
 
     def within(self, operator: Event) -> _Around:
@@ -277,14 +270,13 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     """
     around = {_correlation(call): place for call, place in _placed(events, "call")}
     operators = {_external(event): event for event in events if event.category == "operator"}
+    around.pop(None, None)
+    operators.pop(None, None)
     found = []
     for event in events:
         if event.category not in ("kernel", "copy", "set"):
             continue
-        place = (
-            _NOWHERE if _correlation(event) is None else around.get(_correlation(event), _NOWHERE)
-        )
-        named = None if _external(event) is None else operators.get(_external(event))
+        place, named = around.get(_correlation(event), _NOWHERE), operators.get(_external(event))
         if place.innermost is None and named is not None:
             place = place.within(named)
         found.append(_launch(event, place))
@@ -335,11 +327,11 @@ class _Thread:
     """
 
     def __init__(self) -> None:
-        self._lasting: dict[int, int] = {}  # the phase of each open event, by its number
+        self._lasting: dict[int, str | None] = {}  # the phase of each open event, by its number
         self._ends: list[tuple[float, int]] = []  # a heap
         self._operators: deque[tuple[int, Event]] = deque()
         self._numbers: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._phases = [0] * (len(PHASES) + 1)  # the number of open events in each phase
+        self._phases: Counter[str | None] = Counter()  # the number of open events in each phase
         self._entered = 0
         self._around: _Around | None = _NOWHERE
 
@@ -360,14 +352,14 @@ class _Thread:
             self._around = _Around(
                 operators[0][1] if operators else None,
                 operators[-1][1] if operators else None,
-                next((at for at in range(len(PHASES)) if self._phases[at]), len(PHASES)),
+                next((phase for phase in PHASES if self._phases[phase]), None),
                 MappingProxyType(numbers),
             )
         return self._around
 
     def enter(self, event: Event) -> None:
         self._entered += 1
-        phase = len(PHASES)
+        phase = None
         if event.category == "operator":
             self._operators.append((self._entered, event))
         else:
@@ -375,7 +367,7 @@ class _Thread:
             for key, form in _NUMBERS.items():
                 if hit := form.search(name):
                     self._numbers[key].append((self._entered, int(hit[1])))
-            phase = next((at for at, phase in enumerate(PHASES) if phase in name), phase)
+            phase = next((word for word in PHASES if word in name), None)
         self._phases[phase] += 1
         self._lasting[self._entered] = phase
         heappush(self._ends, (event.end, self._entered))
@@ -389,8 +381,7 @@ class _Thread:
 
 
 def _launch(event: Event, place: _Around) -> TraceLaunch:
-    phase = PHASES[place.phase] if place.phase < len(PHASES) else None
-    numbers = place.numbers
+    phase, numbers = place.phase, place.numbers
     work: Any = event.category
     operator = None
     if (innermost := place.innermost) is not None:

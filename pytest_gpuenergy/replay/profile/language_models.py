@@ -46,9 +46,6 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """The name on the hub and the published configuration of each model that needs no file."""
 
-DTYPES = ("float16", "bfloat16", "float32")
-ATTENTION = ("auto", "sdpa", "eager")
-
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -113,8 +110,8 @@ def load_model(
         name: A name in `BUILT_IN`, a folder, or a name on the hub. A folder needs ``config.json``.
             The weights are random if a folder has none, or if no checkpoint of a built-in name is
             in the cache of transformers.
-        dtype: The type of the weights, see `DTYPES`.
-        attention: The implementation of the attention, see `ATTENTION`; ``auto`` leaves the choice
+        dtype: The type of the weights, such as ``float16``.
+        attention: The implementation of the attention, such as ``sdpa``; ``auto`` leaves the choice
             to transformers.
         seed: The seed of random weights.
         device: PyTorch's name of the device, such as ``cuda:0``.

@@ -21,10 +21,10 @@ from pytest_gpuenergy.record import (
     Measurement,
     Metric,
     SessionMean,
+    clipped,
     clock_label,
     clocks,
     limit_label,
-    limited,
     limits,
     log_ratio,
     point_ratio,
@@ -81,7 +81,7 @@ def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
     Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row without an interval is taken
     as exact.
     """
-    known = _Known.of(rows, (metric,))
+    known = _MeasuredRow.of(rows, (metric,))
     ranked = sorted(known, key=lambda one: one.row.figure(metric) or 0.0)
     if not ranked:
         return None
@@ -101,7 +101,7 @@ def near_front(rows: Sequence[Measurement]) -> list[Measurement]:
     comparison as in `tie`: a row that is truly on the front is among those returned in at least
     95 % of cases.
     """
-    known = _Known.of(rows, (Metric.TIME, Metric.ENERGY))
+    known = _MeasuredRow.of(rows, (Metric.TIME, Metric.ENERGY))
     tail = _tail(len(known))
     by_time = sorted(known, key=lambda one: one.row.time_ms or 0.0)
     return [
@@ -155,34 +155,32 @@ def cap_words(found: Tie, rows: Sequence[Measurement]) -> str:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A row with its figures as samples, None where it has no interval."""
+class _MeasuredRow:
+    """A row with the means of its figures: exact without an interval, None if not above zero."""
 
     row: Measurement
-    samples: Mapping[Metric, SessionMean | None]
+    means: Mapping[Metric, SessionMean | None]
 
     @classmethod
-    def of(cls, rows: Sequence[Measurement], metrics: Sequence[Metric]) -> list[_Known]:
-        measured = (row for row in rows if row.measured)
-        return [
-            cls(row, {metric: session_mean(row, metric) for metric in metrics}) for row in measured
-        ]
+    def of(cls, rows: Sequence[Measurement], metrics: Sequence[Metric]) -> list[_MeasuredRow]:
+        def mean(row: Measurement, metric: Metric) -> SessionMean | None:
+            figure = row.figure(metric) or 0.0
+            exact = SessionMean(figure, 0.0, math.inf) if figure > 0 else None
+            return session_mean(row, metric) or exact
 
-    def certainly_worse(self, other: _Known, metric: Metric, tail: float) -> bool:
+        measured = (row for row in rows if row.measured)
+        return [cls(row, {metric: mean(row, metric) for metric in metrics}) for row in measured]
+
+    def certainly_worse(self, other: _MeasuredRow, metric: Metric, tail: float) -> bool:
         """Return whether this row's figure is larger than that of ``other`` beyond noise."""
-        mine, theirs = self.row.figure(metric) or 0.0, other.row.figure(metric) or 0.0
-        if mine <= theirs:
+        if (self.row.figure(metric) or 0.0) <= (other.row.figure(metric) or 0.0):
             return False
-        one, two = self.samples[metric] or _exact(mine), other.samples[metric] or _exact(theirs)
-        if one is None or two is None:
+        mine, theirs = self.means[metric], other.means[metric]
+        if mine is None or theirs is None:
             return True
         same_board = self.row.gpu_uuid == other.row.gpu_uuid
         board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
-        return log_ratio(two, one, session_sd=board_sd, tail=tail).low > 0
-
-
-def _exact(figure: float) -> SessionMean | None:
-    return SessionMean(figure, 0.0, math.inf) if figure > 0 else None
+        return log_ratio(theirs, mine, session_sd=board_sd, tail=tail).low > 0
 
 
 def _tail(count: int) -> float:
@@ -249,8 +247,8 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
         same_board = without.best.gpu_uuid == locked.best.gpu_uuid
         board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
         noisy = log_ratio(base, new, session_sd=board_sd, tail=MAX_MISSED / 2)
-        low = math.expm1(limited(noisy.low - _optimism(without, base)))
-        high = math.expm1(limited(noisy.high + _optimism(locked, new)))
+        low = math.expm1(clipped(noisy.low - _optimism(without, base)))
+        high = math.expm1(clipped(noisy.high + _optimism(locked, new)))
     return ClockSaving(
         metric,
         math.expm1(change.value),

@@ -27,8 +27,8 @@ from pytest_gpuenergy.record import (
     RunInfo,
     SessionMean,
     StationInfo,
-    around,
     session_mean,
+    t_interval,
     welch,
 )
 from pytest_gpuenergy.report.store import Report
@@ -281,6 +281,8 @@ def _estimated(
         in_common = math.fsum(weights[other] ** 2 * shared[other] for other in cells)
         of_rest = math.fsum(weight**2 for weight in weights.values()) * rest / kernels
         variance = in_common + of_rest
-        log = around(means[uuid] - grand, variance, welch([(of_rest, degrees)], variance), _TAIL)
+        log = t_interval(
+            means[uuid] - grand, variance, welch([(of_rest, degrees)], variance), _TAIL
+        )
         found[uuid] = Estimate(*map(math.exp, (log.value, log.low, log.high)))
     return found, math.sqrt(max(0.0, rest - own))

@@ -98,12 +98,11 @@ def _floor(
     """
     if peaks is None:
         return None
-    flops, moved = m.workload.flops, m.workload.bytes_moved
-    tflops = peaks.tflops_of(arithmetic(m) or "")
-    if moved <= 0 or (flops > 0 and tflops is None):
+    moved = m.workload.bytes_moved
+    compute_ms = peaks.compute_ms(m.workload.flops, arithmetic(m) or "")
+    if moved <= 0 or compute_ms is None:
         return None
-    compute_ms = flops / (tflops * 1e9) if tflops else 0.0
-    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
+    memory_ms = peaks.memory_ms(moved)
     if compute_ms >= memory_ms:
         return compute_ms, "compute"
     stays = m.cache != "cold" and moved <= peaks.l2_bytes

@@ -22,9 +22,9 @@ from pytest_gpuenergy.record import (
     Measurement,
     Metric,
     SessionMean,
-    around,
     normal_quantile,
     session_mean,
+    t_interval,
     welch,
 )
 from pytest_gpuenergy.report.analysis.gpu_models import Counterparts, Models
@@ -193,7 +193,7 @@ class CommonShift:
         change = math.log(now.mean) - math.log(before.mean) - self.change.value
         # The sum is about the scatter's square, and known no better.
         degrees = min(self.degrees, welch([*own, (others, self.degrees)], variance))
-        return around(change, variance, degrees, tail)
+        return t_interval(change, variance, degrees, tail)
 
 
 Shifts = Mapping[ShiftPlace, Mapping[Metric, CommonShift]]
@@ -343,7 +343,7 @@ class _Spread:
             self.place,
             self.kernels,
             self.kernels - self.kept,
-            around(self.middle, error, degrees, _TAIL),
+            t_interval(self.middle, error, degrees, _TAIL),
             math.sqrt(self.variance),
             math.sqrt(max(0.0, self.variance - self.own)),
             session_sd,

@@ -7,9 +7,8 @@ are told apart, and no best is chosen among them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
 
 from pytest_gpuenergy.record import Measurement, Order, WorkloadInfo, setpoint_order
 
@@ -22,20 +21,29 @@ class Subjects:
     """
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
-        works: dict[str, dict[_Work, None]] = {}
+        works: dict[str, dict[_Key, dict[str, int | str]]] = {}
         for m in measurements:
-            works.setdefault(m.workload.name, {}).setdefault(_Work.of(m.workload))
-        self._names = {
-            (name, work): f"{name} ({words})"
-            for name, several in works.items()
-            if len(several) > 1
-            for work, words in _differences([*several]).items()
-        }
+            key = parameters, flops = _key(m.workload)
+            works.setdefault(m.workload.name, {})[key] = {**dict(parameters), "FLOP": flops}
+        self._names: dict[tuple[str, _Key], str] = {}
+        for name, several in works.items():
+            if len(several) == 1:
+                continue
+            # The value that tells each of them from the others, or all that differ.
+            counts = {
+                parameter: len({values.get(parameter) for values in several.values()})
+                for parameter in dict.fromkeys(one for values in several.values() for one in values)
+            }
+            chosen = [one for one, count in counts.items() if count == len(several)][:1]
+            chosen = chosen or [one for one, count in counts.items() if count > 1]
+            for key, values in several.items():
+                words = " ".join(f"{one} {values.get(one, 'none')}" for one in chosen)
+                self._names[name, key] = f"{name} ({words})"
 
     def name(self, m: Measurement) -> str:
         """Return the workload's name: ``scale``, or ``scale (x float32[4096])`` if it is shared."""
         name = m.workload.name
-        return self._names.get((name, _Work.of(m.workload)), name) if self._names else name
+        return self._names.get((name, _key(m.workload)), name) if self._names else name
 
     def of(self, m: Measurement) -> str:
         """Return the name, followed by the cache state when it is ``cold``."""
@@ -52,35 +60,15 @@ def with_cache(name: str, m: Measurement) -> str:
     return name if m.cache in ("hot", "unknown") else f"{name}, {m.cache}"
 
 
-class _Work(NamedTuple):
-    """The parameters and operations that make two workloads the same work."""
-
-    parameters: tuple[tuple[str, int | str], ...]
-    flops: int
-
-    @classmethod
-    def of(cls, workload: WorkloadInfo) -> _Work:
-        return cls(tuple(sorted(workload.parameters.items())), workload.flops)
-
-    @property
-    def values(self) -> dict[str, int | str]:
-        return {**dict(self.parameters), "FLOP": self.flops}
+_Key = tuple[tuple[tuple[str, int | str], ...], int]
+"""The sorted parameters and the operations that make two workloads the same work."""
 
 
-def _differences(works: list[_Work]) -> Mapping[_Work, str]:
-    """Return the value that tells each of ``works`` from the others, or all that differ."""
-    values = [work.values for work in works]
-    names = list(dict.fromkeys(name for one in values for name in one))
-    counts = {name: len({one.get(name) for one in values}) for name in names}
-    chosen = [name for name in names if counts[name] == len(works)][:1]
-    chosen = chosen or [name for name in names if counts[name] > 1]
-    return {
-        work: " ".join(f"{name} {one.get(name, 'none')}" for name in chosen)
-        for work, one in zip(works, values, strict=True)
-    }
+def _key(workload: WorkloadInfo) -> _Key:
+    return tuple(sorted(workload.parameters.items())), workload.flops
 
 
-_LEAST_DIGEST = 8
+_MIN_DIGEST = 8
 _OPERATORS = ("and", "or", "not")
 _WORD = re.compile(r"[\w:+.\[\]\\/-]+")
 """What pytest's ``-k`` takes for a word."""
@@ -110,7 +98,7 @@ def shown_ids(m: Measurement) -> Iterator[str]:
 
 def is_named(m: Measurement, word: str) -> bool:
     """Return whether ``word`` is one of the `shown_ids` or begins the kernel's hash."""
-    if len(word) >= _LEAST_DIGEST and m.kernel.digest.startswith(word.lower()):
+    if len(word) >= _MIN_DIGEST and m.kernel.digest.startswith(word.lower()):
         return True
     return word.casefold() in map(str.casefold, shown_ids(m))
 

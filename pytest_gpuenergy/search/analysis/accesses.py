@@ -95,7 +95,7 @@ class Accesses:
     def __init__(self, kernel: CudaKernel, *, moved: bool = False) -> None:
         self._kernel = kernel
         self._text = kernel.text
-        self._starts = dict(moved_parameters(kernel)) if moved else {}
+        self._starts = dict(_moved_parameters(kernel)) if moved else {}
 
     @cached_property
     def all(self) -> tuple[Access, ...]:
@@ -233,7 +233,8 @@ class Accesses:
             return None if target is None else self.address(target)
         if node.type != "subscript_expression":
             return None
-        base, index = field(node, "argument"), subscript_of(node)
+        base, indices = field(node, "argument"), field(node, "indices")
+        index = None if indices is None else only(indices.named_children)
         if base is None or index is None:
             return None
         base = bare(base)
@@ -294,12 +295,6 @@ class Accesses:
                 yield Access(node, use, address, place, name)
 
 
-def subscript_of(node: Node) -> Node | None:
-    """Return the index of a subscript with one index."""
-    found = field(node, "indices")
-    return None if found is None else only(found.named_children)
-
-
 def _use_of(node: Node, outer: Node) -> Use:
     """Return what an expression around an element does with it."""
     if outer.type == "update_expression":
@@ -313,7 +308,7 @@ def _use_of(node: Node, outer: Node) -> Use:
     return "store" if operator_of(outer) == "=" else "update"
 
 
-def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:
+def _moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:
     """Yield the pointer parameters that a kernel moves on once, before it uses them.
 
     Each comes as its key, the identifier that changes it, and the distance.

@@ -15,11 +15,12 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
-    depth_of,
     field,
+    is_too_deep,
     name_of,
     nodes,
     operator_of,
@@ -32,9 +33,7 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_DEEPEST = 200
-"""The limit on the nesting of CUDA text that is followed; deeper text is generated, or hostile."""
-_WIDEST_BYTES = 16
+_MAX_ACCESS_BYTES = 16
 """The size of the widest access, and so the largest alignment that a kernel can ask for."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CUDA_CASTS = ("reinterpret_cast", "static_cast", "const_cast")
@@ -83,7 +82,7 @@ def _may_be_read(language: Language, source: str, entry: str, place: int) -> boo
     """Return whether the memory may be read that the parameter at ``place`` points to."""
     try:
         functions = _CudaFunctions(source) if language == "cuda" else _TritonFunctions(source)
-        waiting = [_Passed(entry.partition("<")[0].split("::")[-1], place)]
+        waiting = [_Passed(function_name(entry), place)]
         seen: set[_Passed] = set()
         while waiting:
             passed = waiting.pop()
@@ -120,7 +119,7 @@ class _CudaFunctions:
 
     def __init__(self, source: str) -> None:
         root = parse(source.encode())
-        if root.has_error or depth_of(root) > _DEEPEST:
+        if root.has_error or is_too_deep(root):
             raise _ReadError
         if any("\\" in text_of(name) for name in nodes(root, "identifier")):
             raise _ReadError  # another spelling of a name
@@ -220,7 +219,11 @@ def _check_alignment(address: Node) -> None:
         address, outer = outer, outer.parent
     if outer is not None and outer.type == "binary_expression" and operator_of(outer) == "%":
         bytes_ = text_of(field(outer, "right"))
-        if field(outer, "left") == address and bytes_.isdecimal() and int(bytes_) <= _WIDEST_BYTES:
+        if (
+            field(outer, "left") == address
+            and bytes_.isdecimal()
+            and int(bytes_) <= _MAX_ACCESS_BYTES
+        ):
             return
     raise _ReadError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.analysis.accesses import Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import FLOATS, CountedLoop, CudaText, Variable
@@ -39,7 +40,7 @@ _BRANCHES = (
     *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
     "conditional_expression",
 )
-_DEEPEST = 20
+_MAX_DEPTH = 20
 _MEETINGS = (
     *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
     "__activemask",
@@ -105,7 +106,12 @@ class Carried:
         before = -1
         while before < len(self._keys):
             before = len(self._keys)
-            self._keys |= {v.key for v in own if self._depends(v)}
+            self._keys |= {
+                v.key
+                for v in own
+                if (v.value is not None and self._is_in(v.value))
+                or any(self._shows(write) for write in self._text.writes(v))
+            }
 
     def is_stored(self) -> bool:
         """Return whether a store, or the condition of one, depends on these variables."""
@@ -121,11 +127,6 @@ class Carried:
             if call.parent is not None and call.parent.type == "expression_statement"
             for argument in arguments_of(call)
         )
-
-    def _depends(self, variable: Variable) -> bool:
-        if variable.value is not None and self._is_in(variable.value):
-            return True
-        return any(self._shows(write) for write in self._text.writes(variable))
 
     def _shows(self, node: Node) -> bool:
         """Return whether the statement around a node depends on these variables."""
@@ -156,7 +157,7 @@ def meets_others(kernel: CudaKernel, node: Node) -> bool:
                 "field_expression",
             ):
                 name = text_of(field(function, "name") or field(function, "field"))
-                if name.partition("<")[0].split("::")[-1].startswith(_COLLECTIVES):
+                if function_name(name).startswith(_COLLECTIVES):
                     return True  # of cooperative groups
     return False
 
@@ -199,7 +200,7 @@ class Sharing:
                     return False
         return False
 
-    def _agree(self, node: Node, depth: int = _DEEPEST) -> bool:
+    def _agree(self, node: Node, depth: int = _MAX_DEPTH) -> bool:
         """Return whether all threads find the same in a part of the text, apart from sums."""
         if depth == 0:
             return False

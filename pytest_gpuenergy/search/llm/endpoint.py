@@ -361,11 +361,11 @@ def read_reply(content: bytes, protocol: Protocol) -> Reply:
         text, is_cut_off = message.content or "", finish == "length"
         declined = bool(message.refusal) or finish == "content_filter"
     else:
-        found = decode(content, _Responses, "the response")
-        messages = [item for item in found.output if item.type == "message"]
+        response = decode(content, _Responses, "the response")
+        messages = [item for item in response.output if item.type == "message"]
         parts = [part for item in messages for part in item.content or ()]
         text = "".join(part.text for part in parts if part.type == "output_text")
-        is_cut_off, usage = found.status == "incomplete", found.usage
+        is_cut_off, usage = response.status == "incomplete", response.usage
         declined = any(part.type == "refusal" for part in parts)
     stopped: Literal["", "cut_off", "declined"] = "cut_off" if is_cut_off else ""
     if declined:

@@ -105,15 +105,15 @@ class LlmMoves:
         )
         asked = {"id": state.id, "model": self.consultant.settings.model}
         try:
-            found = self._application(state, spec, context)
+            application = self._application(state, spec, context)
         except _RefusedError as error:
             self.counts[error.reason] += 1
             self.note("llm", **asked, outcome=error.reason, message=str(error))
             return
         self.counts["proposals"] += 1
-        self.note("llm", **asked, outcome="proposal", move=found.move, what=found.what)
-        self._made.add(found.state.id)
-        yield found
+        self.note("llm", **asked, outcome="proposal", move=application.move, what=application.what)
+        self._made.add(application.state.id)
+        yield application
 
     def lines(self) -> Iterator[str]:
         """Yield a summary of the questions so far, as Markdown."""
@@ -195,7 +195,7 @@ def apply_patch(diff: str, text: str) -> str:
     starts = [k for k, line in enumerate(diff_lines) if line.startswith("@@")]
     if not starts:
         raise PatchError("it is not a unified diff: it has no hunk")
-    found: list[str] = []
+    patched: list[str] = []
     done = 0
     ends = [*starts[1:], len(diff_lines)]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
@@ -211,9 +211,9 @@ def apply_patch(diff: str, text: str) -> str:
             raise PatchError(f"hunk {number} fits in {len(places)} places of the source")
         if places[0] < done:
             raise PatchError(f"hunk {number} overlaps the one before it, or precedes it")
-        found += [*lines[done : places[0]], *new]
+        patched += [*lines[done : places[0]], *new]
         done = places[0] + len(old)
-    return "\n".join([*found, *lines[done:]])
+    return "\n".join([*patched, *lines[done:]])
 
 
 def _hunk(number: int, body: Sequence[str]) -> tuple[list[str], list[str]]:

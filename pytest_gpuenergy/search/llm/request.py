@@ -76,8 +76,6 @@ class Context:
 
     Attributes:
         result: the result of its evaluation; None if there is none yet.
-        gpu: the name of the GPU.
-        baseline_time_ms: the time of the baseline.
         regions: the estimated shares of the time by region, if there are any.
         tried: the variants that were evaluated, the latest last.
     """
@@ -223,8 +221,8 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
             be used with all sizes; the message is a clause.
     """
     update = update or LaunchUpdate()
-    given = {name: getattr(update, name) for name in update.__struct_fields__}
-    fields = {name: value for name, value in given.items() if value not in (None, ())}
+    values = {name: getattr(update, name) for name in update.__struct_fields__}
+    fields = {name: value for name, value in values.items() if value not in (None, ())}
     others = {
         name for of, names in _LAUNCH_FIELDS.items() if of != state.language for name in names
     }

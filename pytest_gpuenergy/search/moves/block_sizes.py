@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.kernels import cuda_tokens
-from pytest_gpuenergy.search.analysis.accesses import Accesses, dims_of
+from pytest_gpuenergy.kernels import cuda_tokens, function_name
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
@@ -23,6 +23,7 @@ from pytest_gpuenergy.search.source.tree import (
     conjuncts,
     field,
     inside,
+    name_of,
     nodes,
     only,
     parse,
@@ -30,7 +31,6 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import (
-    Constant,
     KernelSpec,
     Language,
     LaunchPlan,
@@ -77,17 +77,17 @@ class ChangeBlockSizes:
         bound, least, most = "", 1, _MAX_THREADS
         free: Iterable[tuple[str, LaunchPlan]] = ()
         if state.language == "cuda":
-            bound = launch_bounds(state.source, spec.entry)
+            bound = _launch_bounds(state.source, spec.entry)
             if len([size for size in state.launch.block if size > 1]) == 1 and (
                 kernel := CudaKernel.of(state, spec)
             ):
                 least, most = _threads_for_numbers(kernel), _room_for_threads(kernel) or most
                 free = _free_plans(kernel)
+        number = int(bound) if bound.isdecimal() else _MAX_THREADS
         for what, launch in [*launches(state, spec), *free]:
             # An array may depend on a constant that changes.
             threads = prod(launch.block)
             fits = launch.constants != state.launch.constants or threads <= most
-            number = int(bound) if bound.isdecimal() else _MAX_THREADS
             if fits and least <= threads <= launch.constants.get(bound, number):
                 yield Application(self.name, what, replace(state, launch=launch))
 
@@ -110,11 +110,12 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
         plans = _triton_plans(state, spec, fixed)
     else:
         plans = _plans(state, tied, fixed)
+    first = {name: v for name, v in baseline.constants.items() if name not in tied}
     for what, launch in plans:
         near = all(
-            _is_near(value, baseline.constants.get(constant))
-            for constant, value in launch.constants.items()
-            if constant not in tied
+            first[name] <= value * _REACH <= first[name] * _REACH**2
+            for name, value in launch.constants.items()
+            if name in first
         )
         if near and prod(launch.block) <= _MAX_THREADS:
             yield what, launch
@@ -194,11 +195,6 @@ def _others(value: int) -> list[int]:
 
 def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
     return (*launch.block[:axis], threads, *launch.block[axis + 1 :])
-
-
-def _is_near(value: Constant, first: Constant | None) -> bool:
-    """Return whether a constant is near the one of the baseline."""
-    return first is None or first <= value * _REACH <= first * _REACH**2
 
 
 def _only_shares(kernel: CudaKernel, group: str) -> bool:
@@ -315,13 +311,20 @@ def _room_for_threads(kernel: CudaKernel) -> int:
         if dims is None:
             return 0
         for access in accesses.of(array):
-            for subscript, size in zip(access.address.subscripts, dims, strict=False):
-                index = kernel.polynomial(subscript)
-                for atom in index.atoms if index is not None else ():
-                    if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
-                        most = min(most, size)
-                    elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
-                        most = min(most, size * (atom.right.value or 1))
+            most = min(most, _threads_for(kernel, access, dims))
+    return most
+
+
+def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
+    """Return the largest block for which the threads' own elements are in a shared array."""
+    most = _MAX_THREADS
+    for subscript, size in zip(access.address.subscripts, dims, strict=False):
+        index = kernel.polynomial(subscript)
+        for atom in index.atoms if index is not None else ():
+            if atom.text == THREAD.text() and not _is_below(kernel, access.node, size):
+                most = min(most, size)
+            elif atom.operator == "/" and atom.left == THREAD and atom.right is not None:
+                most = min(most, size * (atom.right.value or 1))
     return most
 
 
@@ -409,15 +412,14 @@ def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
     return False
 
 
-def launch_bounds(source: str, entry: str) -> str:
+def _launch_bounds(source: str, entry: str) -> str:
     """Return the first argument of ``__launch_bounds__`` as text; empty if there is none.
 
     Raises:
         UnavailableError: tree-sitter is not installed.
     """
     for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
-        declared = field(next(nodes(function, "function_declarator"), None), "declarator")
-        for bounds in function.children if text_of(declared) == entry.split("::")[-1] else ():
+        for bounds in function.children if name_of(function) == function_name(entry) else ():
             if bounds.type == "launch_bounds" and bounds.named_children:
                 return text_of(bounds.named_children[0])
     return ""

@@ -44,7 +44,7 @@ _PADDINGS = (1, 4)
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _SIGNS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _MASK_PLACE = {"load": 1, "store": 2}
-_DEEPEST = 20
+_MAX_DEPTH = 20
 
 
 class PadTailAndMask(SourceMove):
@@ -165,7 +165,7 @@ def _mask_edits(kernel: TritonFunction) -> list[Edit]:
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         place = _MASK_PLACE[kernel.text.called(call)]
         mask = named.get("mask") or next(iter(call.args[place:]), None)
-        if None in named or mask is None or not _always_holds(kernel, mask, _DEEPEST):
+        if None in named or mask is None or not _always_holds(kernel, mask, _MAX_DEPTH):
             continue
         kept = [kernel.text.text(argument) for argument in call.args[:place]]
         kept += [

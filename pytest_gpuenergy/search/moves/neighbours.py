@@ -149,15 +149,8 @@ class _Finder:
         place = accesses[places.index(0)].place
         if not self._is_known_at(place, first, between):
             return None
-        row = VectorRow(
-            accesses,
-            self._kernel.fresh(f"{accesses[0].root.name}_pair", besides=self._taken),
-            text_of(place) if accesses[0].function else f"&{text_of(place)}",
-            self._width,
-            base,
-            loaded=not is_stored,
-            stored=is_stored,
-        )
+        name = self._kernel.fresh(f"{accesses[0].root.name}_pair", besides=self._taken)
+        row = VectorRow(accesses, name, text_of(place), self._width, base)
         return _Neighbours(row, places, first, last)
 
     def _is_known_at(self, place: Node, first: Node, between: list[Node]) -> bool:

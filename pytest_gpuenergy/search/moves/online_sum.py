@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _MAXIMA = ("fmaxf", "max", "fmax")
 _EXPONENTIALS = ("expf", "__expf", "exp")
-_LEAST = "-3.402823466e+38f"
-_LEAST_BEGINNINGS = ("-3.4", "-1e3", "-1e20")
+_LOWEST = "-3.402823466e+38f"
+_LOWEST_BEGINNINGS = ("-3.4", "-1e3", "-1e20")
 """How numbers begin that are taken for the least one."""
 
 
@@ -150,10 +150,10 @@ def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[E
     function = total.function
     grown = [f"{own} *= {function}({most} - {element});", f"{most} = {element};"]
     before = text_of(maximum.variable.value)
-    is_least = before in ("-INFINITY", "-FLT_MAX") or before.startswith(_LEAST_BEGINNINGS)
+    is_least = before in ("-INFINITY", "-FLT_MAX") or before.startswith(_LOWEST_BEGINNINGS)
     largest = most if is_least else f"fmaxf({maximum.variable.name}, {most})"
     lines = [
-        f"float {most} = {_LEAST};",
+        f"float {most} = {_LOWEST};",
         f"float {own} = 0.0f;",
         *block_of(
             head,

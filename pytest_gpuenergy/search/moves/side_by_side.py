@@ -263,18 +263,9 @@ class _SideBySide:
                 place = outside_of(self._kernel, self._body, access.place, names)
                 if base is None or place is None or not is_always(access.node, statement):
                     continue
-                name = f"{access.root.name}_row"
-                self.rows.append(
-                    VectorRow(
-                        (access,),
-                        self._kernel.fresh(name, besides=[row.name for row in self.rows]),
-                        place if access.function else f"&{place}",
-                        self._width,
-                        base,
-                        loaded=access.use != "store",
-                        stored=access.use == "store",
-                    )
-                )
+                taken = [row.name for row in self.rows]
+                name = self._kernel.fresh(f"{access.root.name}_row", besides=taken)
+                self.rows.append(VectorRow((access,), name, place, self._width, base))
         return self.rows[begin:]
 
     def _is_only_store(self, access: Access, statement: Node) -> bool:

@@ -56,7 +56,12 @@ class SoftmaxMathFusion(SourceMove):
             "fast functions": _fast_functions(kernel),
             "fast powers": _renamed(kernel, {"powf": "__powf"}),
             "fast sines with cosines": _renamed(kernel, {"sincosf": "__sincosf"}),
-            "exponentials to base 2": _exponentials_to_base_two(kernel),
+            "exponentials to base 2": [
+                Edit.of(call, f"exp2f(({text_of(argument)}) * {_CUDA_LOG2_E})")
+                for call in kernel.text.calls(kernel.text.body, "expf", "__expf", "exp")
+                if (argument := only(arguments_of(call))) is not None
+                and (called(call) != "exp" or _is_float(kernel, argument))
+            ],
             "reciprocal square roots": _reciprocal_roots(kernel),
             "reciprocals before loops": _reciprocals_before_loops(kernel),
             "fast divisions": [
@@ -172,15 +177,6 @@ def _renamed(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
         Edit.of(function, names[text_of(function)])
         for call in kernel.text.calls(kernel.text.body, *names)
         if (function := field(call, "function")) is not None
-    ]
-
-
-def _exponentials_to_base_two(kernel: CudaKernel) -> list[Edit]:
-    return [
-        Edit.of(call, f"exp2f(({text_of(argument)}) * {_CUDA_LOG2_E})")
-        for call in kernel.text.calls(kernel.text.body, "expf", "__expf", "exp")
-        if (argument := only(arguments_of(call))) is not None
-        and (called(call) != "exp" or _is_float(kernel, argument))
     ]
 
 

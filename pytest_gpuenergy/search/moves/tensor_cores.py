@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _NARROW = ("float16", "bfloat16")
-_SMALLEST = 16
+_MIN_LENGTH = 16
 """The fewest elements that ``tl.dot`` takes along each dimension."""
 _HEADER = "<mma.h>"
 _WIDENED = {
@@ -79,7 +79,7 @@ class SwitchToMmaOrWgmma(SourceMove):
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         ends = [call.args[-1:] for call in kernel.text.calls("arange")]
         lengths = [kernel.polynomial(end[0]) if end else None for end in ends]
-        if any(length is None or (length.value or 0) < _SMALLEST for length in lengths):
+        if any(length is None or (length.value or 0) < _MIN_LENGTH for length in lengths):
             return
         for number, call in enumerate(kernel.text.calls("sum"), start=1):
             edit = _dot(kernel, call)

@@ -45,20 +45,32 @@ class VectorRow:
     Attributes:
         accesses: the accesses that the array stands for.
         name: the name of the array.
-        address: the expression of the first element's address.
+        place: the expression for the first element, or for a pointer to it if a function accesses
+            it.
         width: the number of elements.
         base: the place of the row, without the number of the first element.
-        loaded: whether the array is filled from the tensor.
-        stored: whether the array is written to the tensor.
     """
 
     accesses: tuple[Access, ...]
     name: str
-    address: str
+    place: str
     width: int
     base: Polynomial
-    loaded: bool
-    stored: bool
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the array is filled from the tensor."""
+        return any(access.use != "store" for access in self.accesses)
+
+    @property
+    def stored(self) -> bool:
+        """Whether the array is written to the tensor."""
+        return any(access.use != "load" for access in self.accesses)
+
+    @property
+    def address(self) -> str:
+        """The expression of the first element's address."""
+        return self.place if self.accesses[0].function else f"&{self.place}"
 
     @property
     def bytes(self) -> int:
@@ -232,17 +244,8 @@ def _rows(
             place = outside_of(kernel, body, some[0].place, {variable.key: first})
             if place is None:
                 return None
-            rows.append(
-                VectorRow(
-                    tuple(some),
-                    kernel.fresh(f"{parameter.name}_part{number or ''}"),
-                    place if some[0].function else f"&{place}",
-                    width,
-                    base,
-                    loaded=any(access.use != "store" for access in some),
-                    stored=written,
-                )
-            )
+            name = kernel.fresh(f"{parameter.name}_part{number or ''}")
+            rows.append(VectorRow(tuple(some), name, place, width, base))
             number += 1
     return rows
 

@@ -86,13 +86,13 @@ class Averages:
         for product, factor in polynomial.terms:
             part = float(factor)
             for atom in product:
-                found = self._known(atom, given or {})
-                if found is None and depth:
-                    found = self._part(atom, given or {}, unknown, depth)
-                found = unknown if found is None else found
-                if found is None:
+                atom_value = self._known(atom, given or {})
+                if atom_value is None and depth:
+                    atom_value = self._part(atom, given or {}, unknown, depth)
+                atom_value = unknown if atom_value is None else atom_value
+                if atom_value is None:
                     return None
-                part *= found
+                part *= atom_value
             total += part
         return total
 
@@ -129,8 +129,8 @@ class Averages:
         return None if start is None else self.value(start, given, unknown, depth - 1)
 
     def _variable(self, loop: Node) -> Variable | None:
-        found = [variable for variable in self._kernel.text.variables if variable.scope == loop]
-        return found[0] if len(found) == 1 else None
+        counters = [variable for variable in self._kernel.text.variables if variable.scope == loop]
+        return counters[0] if len(counters) == 1 else None
 
     def times(self, node: Node) -> Rounds:
         """Return how often a thread reaches a part of the kernel.
@@ -161,11 +161,11 @@ class Averages:
         """Return the number of rounds of a loop each time that threads reach it."""
         if loop.id not in self._rounds:
             self._rounds[loop.id] = _UNKNOWN  # while a loop is counted that depends on it
-            found = self._counted(loop) if loop.type == "for_statement" else None
-            if found is None:
+            counted = self._counted(loop) if loop.type == "for_statement" else None
+            if counted is None:
                 body, head = field(loop, "body"), text_of(loop)
                 self._guessed.add(head if body is None else head.replace(text_of(body), ""))
-            self._rounds[loop.id] = found or _UNKNOWN
+            self._rounds[loop.id] = counted or _UNKNOWN
         return self._rounds[loop.id]
 
     def _counted(self, loop: Node) -> Rounds | None:
@@ -192,7 +192,7 @@ class Averages:
         known = [distance for distance in ends if distance is not None]
         if not known:
             return None
-        return Rounds(*(max(0.0, min(some)) for some in zip(*known, strict=True)))
+        return Rounds(*(max(0.0, min(ends_by_kind)) for ends_by_kind in zip(*known, strict=True)))
 
     def is_constant(self, loop: Node) -> bool:
         """Return whether the number of rounds of a loop is small and stated in the text."""
@@ -202,7 +202,7 @@ class Averages:
         if first is None or bound is None:
             return False
         ends = self._kernel.polynomial(first), self._kernel.polynomial(bound)
-        known = all(one is not None and one.value is not None for one in ends)
+        known = all(end is not None and end.value is not None for end in ends)
         return known and self.rounds(loop).most <= _MAX_UNROLLED
 
     def _distance(self, condition: Node, start: Polynomial, step: float) -> Rounds | None:
@@ -228,7 +228,7 @@ class Averages:
         at_corners = (
             self.value(bound - start, dict(zip(names, corner, strict=True))) for corner in corners
         )
-        longest = max(length if found is None else found for found in at_corners)
+        longest = max(length if at_corner is None else at_corner for at_corner in at_corners)
         return Rounds(average, self._passes(longest + closed, step, among_blocks))
 
     @staticmethod
@@ -279,14 +279,14 @@ class Averages:
         shape = self._kernel.facts.shapes[tensor.name][0]
         if index is None or len(shape) != 1:
             return None
-        found = [self.value(index)]
+        indices_read = [self.value(index)]
         for axis, blocks in zip(_AXES, self._kernel.facts.grid, strict=True):
             name = f"blockIdx.{axis}"
             if index.depends_on(name):
-                some = range(min(blocks[0], _MAX_BLOCKS))
-                found = [self.value(index, {name: block}) for block in some]
+                numbers = range(min(blocks[0], _MAX_BLOCKS))
+                indices_read = [self.value(index, {name: block}) for block in numbers]
                 break
         data = inline_data(tensor, shape)
-        places = [int(place) for place in found if place is not None]
+        places = [int(place) for place in indices_read if place is not None]
         places = [place for place in places if 0 <= place < len(data)]
         return float(data[places].mean()) if places else None

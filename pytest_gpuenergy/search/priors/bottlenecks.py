@@ -115,14 +115,14 @@ class Costs:
     def changed(self, after: Costs) -> frozenset[Region]:
         """Return the regions whose work differs by more than 1 % of the time, by the model."""
         least_s = 0.01 * self.time_s
-        found = {
+        regions = {
             region
             for region, busy_s in self.busy_s.items()
             if abs(after.busy_s[region] - busy_s) > least_s
         }
         if abs(after.wait_s - self.wait_s) > least_s:
-            found.add("overlap")
-        return frozenset(found)
+            regions.add("overlap")
+        return frozenset(regions)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class CardModel:
             "atomics": work.atomics / _UPDATES_PER_CYCLE,
             "smem": work.wavefronts,
         }
-        busy_s = {region: blocks * some / rate for region, some in cycles.items()}
+        busy_s = {region: blocks * unit_cycles / rate for region, unit_cycles in cycles.items()}
         dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
         in_turn = work.blocks * work.atomics / work.places / _UPDATES_PER_CYCLE / rate
         busy_s["gmem"] = max(busy_s["gmem"], dram_s / _DRAM_SHARE)
@@ -223,7 +223,7 @@ class CardModel:
             busy_s = {**busy_s, **{region: share * time_s for region, share in used.items()}}
         busiest_s = max(busy_s.values())
         scale = min(1.0, time_s / busiest_s) if busiest_s else 1.0
-        busy_s = {region: some * scale for region, some in busy_s.items()}
+        busy_s = {region: unit_s * scale for region, unit_s in busy_s.items()}
         wanted_w = self.power_w(math.fsum(costs.activity_s.values()) / costs.time_s)
         drawn_w = wanted_w if measured_w is None else measured_w
         limit_w = math.inf if self.limit_w is None else self.limit_w
@@ -264,7 +264,7 @@ class Situation:
         overlap.
         """
         busy_s = {region: self.costs.busy_s.get(region, 0.0) for region in REGIONS}
-        used = {region: min(1.0, some / self.time_s) for region, some in busy_s.items()}
+        used = {region: min(1.0, unit_s / self.time_s) for region, unit_s in busy_s.items()}
         used["overlap"] = 0.0
         explained = max(used.values())
         squares = math.fsum(share**2 for share in used.values())
@@ -280,8 +280,8 @@ class Situation:
         """The shares of the dynamic energy by region; waiting takes none."""
         activity_s = self.costs.activity_s
         total_s = math.fsum(activity_s.values())
-        found = {region: activity_s.get(region, 0.0) for region in REGIONS}
-        return {region: part / total_s if total_s else 0.0 for region, part in found.items()}
+        by_region = {region: activity_s.get(region, 0.0) for region in REGIONS}
+        return {region: part / total_s if total_s else 0.0 for region, part in by_region.items()}
 
     @property
     def bottleneck(self) -> Region:
@@ -300,9 +300,9 @@ class Situation:
             objective: the metric that the search minimizes.
         """
         busy_s = []
-        for region, some in self.costs.busy_s.items():
+        for region, unit_s in self.costs.busy_s.items():
             before_s, after_s = counted.busy_s[region], after.busy_s[region]
-            busy_s.append(some * after_s / before_s if before_s else some + after_s)
+            busy_s.append(unit_s * after_s / before_s if before_s else unit_s + after_s)
         waited_s = self.time_s - max(self.costs.busy_s.values())
         time_s = max(_MIN_S, max(busy_s) + waited_s * after.wait_s / counted.wait_s)
         faster = math.log(self.time_s / time_s)

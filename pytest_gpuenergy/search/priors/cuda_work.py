@@ -102,12 +102,13 @@ class _CudaCounting:
         dynamic_bytes = evaluate(
             kernel.launch.shared_bytes, {**names, **block_names(kernel.launch.block)}
         )
+        shared_arrays = [variable for variable in variables if variable.shared]
         arrays = [variable for variable in variables if variable.dims and not variable.shared]
         barriers = kernel.text.calls(self._body, *_BARRIERS)
         return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
             threads=kernel.threads,
-            shared_bytes=dynamic_bytes + sum(self._bytes(one) for one in variables if one.shared),
+            shared_bytes=dynamic_bytes + sum(map(self._bytes, shared_arrays)),
             private_words=sum(-(-self._bytes(array) // 4) for array in arrays),
             instructions=instructions * warps,
             tensor_flops=_MMA_FLOPS * products * warps,
@@ -183,10 +184,10 @@ class _CudaCounting:
         if tensor is not None:
             size = stored_as(tensor.dtype).itemsize
         width = access.address.width
-        found = _VECTOR.fullmatch(width)
-        if found is None:
+        vector = _VECTOR.fullmatch(width)
+        if vector is None:
             return size, max(1, BYTES.get(width, size) // size)
-        whole = int(found["bytes"] or _LANES.get(found["type"], size) * int(found["lanes"] or 1))
+        whole = int(vector["bytes"] or _LANES.get(vector["type"], size) * int(vector["lanes"] or 1))
         return size, max(1, whole // size)
 
     def _offset(self, access: Access) -> Polynomial | None:
@@ -198,10 +199,10 @@ class _CudaCounting:
             return None
         total = Polynomial()
         for size, index in zip(dims, access.address.subscripts, strict=True):
-            found = self._kernel.polynomial(index)
-            if found is None:
+            position = self._kernel.polynomial(index)
+            if position is None:
                 return None
-            total = total * Polynomial.constant(size) + found
+            total = total * Polynomial.constant(size) + position
         return total
 
     def _sectors(self, access: Access) -> float:
@@ -211,10 +212,10 @@ class _CudaCounting:
         consecutive otherwise.
         """
         offset, (size, wide) = self._offset(access), self._size(access)
-        found = None if offset is None else self._places.of_warp(offset, size, wide)
-        if found is not None:
-            return len(found.sectors)
-        others = (one for one in self._accesses if one.place != access.place)
+        touched = None if offset is None else self._places.of_warp(offset, size, wide)
+        if touched is not None:
+            return len(touched.sectors)
+        others = (other for other in self._accesses if other.place != access.place)
         is_scattered = any(inside(other.place, access.place) for other in others)
         threads = min(WARP, self._kernel.threads)
         sectors = threads if is_scattered else threads * size * wide / SECTOR_BYTES
@@ -223,8 +224,8 @@ class _CudaCounting:
 
     def _wavefronts(self, access: Access) -> float:
         offset, (size, wide) = self._offset(access), self._size(access)
-        found = None if offset is None else self._places.wavefronts(offset, size, wide)
-        return 1.0 if found is None else found
+        wavefronts = None if offset is None else self._places.wavefronts(offset, size, wide)
+        return 1.0 if wavefronts is None else wavefronts
 
     def _elements(self, parameter: Variable) -> float:
         shape = self._kernel.facts.shapes[self._kernel.tensors[parameter.key].name]
@@ -253,17 +254,17 @@ class _CudaCounting:
         touched, loose, rounds = _Touched(frozenset(), frozenset(), 0), 0.0, 1.0
         for access in accesses:
             offset, (size, wide) = self._offset(access), self._size(access)
-            found = None if offset is None else self._places.of_block(offset, size, wide)
-            if offset is None or found is None:
+            by_access = None if offset is None else self._places.of_block(offset, size, wide)
+            if offset is None or by_access is None:
                 loose = max(loose, self._sectors(access) * self._warps * self._times(access))
                 continue
-            touched = found | touched
+            touched = by_access | touched
             keys, variables = offset.variables, self._kernel.text.variables
             loops = (n for n in ancestors(access.node) if n.type == "for_statement")
             with_other_addresses = math.prod(
                 self._averages.rounds(loop).average
                 for loop in loops
-                if any(one.key in keys for one in variables if one.scope == loop)
+                if any(v.key in keys for v in variables if v.scope == loop)
             )
             rounds = max(rounds, with_other_addresses)
         size, _ = self._size(accesses[0])
@@ -345,7 +346,7 @@ class _Places:
                 return None
             for word in range(first // _WORD_BYTES, (first + size * wide - 1) // _WORD_BYTES + 1):
                 words[word % _BANKS].add(word)
-        return float(max(len(some) for some in words.values()))
+        return float(max(len(words_of_bank) for words_of_bank in words.values()))
 
     def _addresses(
         self, offset: Polynomial, size: int, threads: list[_Thread]
@@ -354,8 +355,8 @@ class _Places:
 
         Whether they are linear is decided by the threads in the middle and at the end.
         """
-        first, *nexts = (self._value(offset, one) for one in ((0, 0, 0), *_UNIT_STEPS))
-        steps = [0.0 if one is None or first is None else one - first for one in nexts]
+        first, *nexts = (self._value(offset, thread) for thread in ((0, 0, 0), *_UNIT_STEPS))
+        steps = [0.0 if value is None or first is None else value - first for value in nexts]
 
         def linear(thread: _Thread) -> float | None:
             return None if first is None else first + sum(map(mul, steps, thread))

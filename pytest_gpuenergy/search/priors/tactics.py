@@ -156,13 +156,13 @@ def initial_tactics(
                 "--outdir."
             ) from None
     with _held(outdir):
-        parts = [one for one in _usable(outdir, tell).parts if one.teaches(part)]
-    others = [one for one in parts if one.kernel != part.kernel]
-    found = pool_tactics(tactic for other in others for tactic in other.tactics)
+        parts = [other for other in _usable(outdir, tell).parts if other.teaches(part)]
+    others = [other for other in parts if other.kernel != part.kernel]
+    tactics = pool_tactics(tactic for other in others for tactic in other.tactics)
     with writing(kept):
-        graph = TacticGraph(parts=(replace(part, tactics=found),))
+        graph = TacticGraph(parts=(replace(part, tactics=tactics),))
         write_atomically(kept, dump(graph), durable=True)
-    return found
+    return tactics
 
 
 def write_tactics(
@@ -176,11 +176,11 @@ def write_tactics(
     path = outdir / GLOBAL_TACTICS
     with _held(outdir), writing(path):
         others = [
-            one
-            for one in _usable(outdir, tell).parts
-            if one.kernel != part.kernel or not one.teaches(part)
+            other
+            for other in _usable(outdir, tell).parts
+            if other.kernel != part.kernel or not other.teaches(part)
         ]
-        parts = sorted([*others, replace(part, tactics=tactics)], key=lambda one: one.kernel)
+        parts = sorted([*others, replace(part, tactics=tactics)], key=lambda each: each.kernel)
         write_atomically(path, dump(TacticGraph(parts=tuple(parts))), durable=True)
 
 
@@ -210,9 +210,9 @@ def _usable(outdir: Path, tell: Callable[[str], None]) -> TacticGraph:
 
 def _read(path: Path) -> TacticGraph:
     content = read_bytes(path, "list of tactics", _MAX_BYTES)
-    found = decode_versioned(content, TacticGraph, TACTICS_VERSION)
-    for tactic in (tactic for part in found.parts for tactic in part.tactics):
+    graph = decode_versioned(content, TacticGraph, TACTICS_VERSION)
+    for tactic in (tactic for part in graph.parts for tactic in part.tactics):
         possible = abs(tactic.mean) <= _MAX_GAIN and 0 <= tactic.spread <= _MAX_GAIN
         if min(tactic.count, tactic.failures) < 0 or not possible:
             raise FormError(f"no gains of {shown(tactic.move)} can be like that")
-    return found
+    return graph

@@ -95,12 +95,12 @@ class _TritonCounting:
     @cached_property
     def _around(self) -> dict[ast.AST, list[ast.For]]:
         """The loops around each node, the outermost first."""
-        found: dict[ast.AST, list[ast.For]] = {}
+        around: dict[ast.AST, list[ast.For]] = {}
         for node in ast.walk(self._text.function):
-            inner = [*found.get(node, []), *([node] if isinstance(node, ast.For) else [])]
+            inner = [*around.get(node, []), *([node] if isinstance(node, ast.For) else [])]
             for child in ast.iter_child_nodes(node):
-                found[child] = inner
-        return found
+                around[child] = inner
+        return around
 
     def _times(self, node: ast.AST) -> float:
         return math.prod(map(self._rounds, self._around.get(node, [])))
@@ -205,11 +205,11 @@ class _Shapes:
                 return self.of(operand)
             case ast.Subscript(value=value, slice=places):  # such as ``block[:, None]``
                 shape = iter(self.of(value))
-                found: list[int] = []
+                axes: list[int] = []
                 for part in places.elts if isinstance(places, ast.Tuple) else [places]:
                     is_new = isinstance(part, ast.Constant) and part.value is None
-                    found += [1] if is_new else itertools.islice(shape, 1)
-                return (*found, *shape)
+                    axes += [1] if is_new else itertools.islice(shape, 1)
+                return (*axes, *shape)
             case ast.Call():
                 return self._call(node)
         return ()
@@ -228,11 +228,11 @@ class _Shapes:
 
     def _together(self, nodes: list[ast.expr]) -> Shape:
         """Return the shape that results from broadcasting expressions together."""
-        found: Shape = ()
+        shape: Shape = ()
         for node in nodes:
-            pairs = itertools.zip_longest(reversed(found), reversed(self.of(node)), fillvalue=1)
-            found = tuple(max(pair) for pair in pairs)[::-1]
-        return found
+            pairs = itertools.zip_longest(reversed(shape), reversed(self.of(node)), fillvalue=1)
+            shape = tuple(max(pair) for pair in pairs)[::-1]
+        return shape
 
     def _call(self, node: ast.Call) -> Shape:
         name, arguments = self._kernel.text.called(node), node.args
@@ -264,18 +264,18 @@ class _Shapes:
     def _number(self, node: ast.expr) -> int:
         if isinstance(node, ast.Name) and node.id in self._module_constants:
             return self._module_constants[node.id]
-        found = self._kernel.polynomial(node)
-        return 1 if found is None or found.value is None else found.value
+        polynomial = self._kernel.polynomial(node)
+        return 1 if polynomial is None or polynomial.value is None else polynomial.value
 
     @cached_property
     def _module_constants(self) -> dict[str, int]:
         """The numbers that the module defines by ``tl.constexpr(number)``."""
-        found = {}
+        constants = {}
         for node in self._kernel.text.module.body:
             match node:
                 case ast.Assign(
                     targets=[ast.Name(id=name)],
                     value=ast.Call(args=[ast.Constant(value=int(number))]) as call,
                 ) if self._kernel.text.called(call) == "constexpr":
-                    found[name] = int(number)
-        return found
+                    constants[name] = int(number)
+        return constants

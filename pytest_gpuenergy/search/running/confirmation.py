@@ -45,8 +45,6 @@ class Confirmation:
     A comparison that an earlier run made among as many candidates is not repeated.
 
     Attributes:
-        evaluator: the evaluator of the search.
-        folder: the folder of the kernel.
         states: the states that were evaluated, by id.
         tell: called with lines of progress.
         is_stopped: asked before each comparison, and before each turn of one.
@@ -155,7 +153,8 @@ def compare(
     if is_stopped():
         return None
     with bench.device.twin() as device, disk_folder() as folder:
-        base, head = (_exhibit(bench, device, folder, one) for one in (bench.spec.baseline, state))
+        states = bench.spec.baseline, state
+        base, head = (_exhibit(bench, device, folder, side) for side in states)
         turns = take_turns(
             device,
             base,

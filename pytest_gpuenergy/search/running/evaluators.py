@@ -149,7 +149,7 @@ class TeamEvaluator:
     ) -> Future[Result]:
         """Hand a state to the team; only one process compiles each state ahead."""
         new = tuple(state for state in ahead if state.id not in self._prepared)
-        self._prepared.update(one.id for one in (state, *new))
+        self._prepared.update(prepared.id for prepared in (state, *new))
         bench = self.benches[0]
         emulated = bench.device.emulated
         task = EvaluationTask(bench.spec, bench.objective, bench.seed, state, new, limit, emulated)
@@ -165,17 +165,7 @@ class TeamEvaluator:
 
 
 class EvaluationTask(Struct, frozen=True):
-    """The evaluation of a state, as it is sent to the process of a GPU.
-
-    Attributes:
-        spec: the spec of the kernel.
-        objective: the metric that the search minimizes.
-        seed: the seed of the search.
-        state: the state to evaluate.
-        ahead: the states to compile meanwhile.
-        limit: the time beyond which the power need not be measured.
-        emulated: whether the GPUs are emulated.
-    """
+    """The evaluation of a state, as it is sent to the process of a GPU; see `Evaluator.start`."""
 
     spec: KernelSpec
     objective: Metric
@@ -246,15 +236,15 @@ class BaselineScales:
             for place, gpu in enumerate(evaluator.gpus)
             if gpu in evaluator.working and gpu not in earlier
         ]
-        found = [future.result() for future in pending]
+        results = [future.result() for future in pending]
         if first is None:
-            first, *found = found
+            first, *results = results
         if first.cost is None:
             return first
-        for result in found:
+        for result in results:
             if result.cost is not None:
                 self._folder.keep_baseline(result)
-        self._scales.compare([*earlier.values(), *found, first], first)
+        self._scales.compare([*earlier.values(), *results, first], first)
         return first
 
     def scaled(self, result: Result) -> Result:

@@ -93,8 +93,8 @@ class GraphExplorer:
     def foreseen(self, count: int) -> list[State]:
         """Return at most ``count`` states that are likely to be chosen next; choose none."""
         actions = self.actions if self._llm is None else lambda _: ()  # a model is not asked ahead
-        found = self._strategy.foreseen(actions, count)
-        return [self._next_move(proposal).application.state for proposal in found]
+        proposals = self._strategy.foreseen(actions, count)
+        return [self._next_move(proposal).application.state for proposal in proposals]
 
     def precompute(self, state: State) -> None:
         """Make the moves to a state and count the work of the new states, which takes no result.
@@ -113,7 +113,7 @@ class GraphExplorer:
         min_gain = self._parameters.min_pred_gain
         if result.time_ms and 1 - result.floor_ms / result.time_ms < min_gain:
             return []
-        found = []
+        actions = []
         for move in self._moves:
             for application in self._applications_of(move, source):
                 label = f"{application.move} {application.what}"
@@ -124,8 +124,10 @@ class GraphExplorer:
                     expected = self._llm.prior or None
                 elif self._prior is not None:
                     expected = self._prior.gain(source, result, move, application)
-                found.append(Action(label, application.state.id, expected, family=application.move))
-        return found
+                actions.append(
+                    Action(label, application.state.id, expected, family=application.move)
+                )
+        return actions
 
     def graph(self) -> GraphRecord:
         """Return what the strategy knows about the states, as it is stored."""

@@ -87,10 +87,9 @@ class SearchIdentity(Struct, frozen=True, kw_only=True):
 
 
 class SearchState(Struct, frozen=True, kw_only=True):
-    """A search of one kernel.
+    """``search_state.json``: a search of one kernel.
 
     Attributes:
-        identity: the identity of the search.
         width: the number of variants that are evaluated at the same time, which is the number of
             GPUs with which the search began. A search that continues on other GPUs keeps this
             number, because it chooses the same variants only then.
@@ -101,7 +100,6 @@ class SearchState(Struct, frozen=True, kw_only=True):
         gains: the gains of the best variants, the best by its cost first, until one is accepted.
         graph: the graph of the states, with the actions, values and visits of the strategy. A
             search that is continued builds it again from the results.
-        schema_version: the version of this file's form.
     """
 
     identity: SearchIdentity
@@ -120,15 +118,10 @@ class Control(Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec: the path of the kernel spec, relative to the folder of this file.
-        state: the state to evaluate.
-        objective: the metric that the search minimizes.
-        seed: the seed of the search.
         gpus, powercap, smclock: the settings of the GPUs, as the options take them.
         place: the place of the GPU among them, from 0.
         parent: the id of the state to which the move was made; None for the baseline.
-        move: the name of the move.
         what: the place and the parameters of the move.
-        schema_version: the version of this file's form.
     """
 
     spec: str
@@ -228,19 +221,19 @@ class KernelFolder:
 
     def earlier_result(self, state_id: str) -> Result | None:
         """Return the result of a state that was evaluated before; None if there is none."""
-        found = _read(self.place(state_id) / _RESULT, "result", Result)
-        if found is not None and found.schema_version != RESULT_VERSION:
+        result = _read(self.place(state_id) / _RESULT, "result", Result)
+        if result is not None and result.schema_version != RESULT_VERSION:
             raise InputError(
-                f"{self.place(state_id)} has a result of schema_version {found.schema_version}, "
+                f"{self.place(state_id)} has a result of schema_version {result.schema_version}, "
                 f"but this gpuenergy reads {RESULT_VERSION}: name another --outdir."
             )
-        return found
+        return result
 
     def earlier_baselines(self) -> dict[str, Result]:
         """Return the results of the baseline on all GPUs except the first one, by UUID."""
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
-        found = [_read(path, "result", Result) for path in paths]
-        return {result.gpu: result for result in found if result is not None}
+        results = [_read(path, "result", Result) for path in paths]
+        return {result.gpu: result for result in results if result is not None}
 
     def keep_baseline(self, result: Result) -> None:
         """Write the result of the baseline on a GPU that is not the first one."""
@@ -266,14 +259,8 @@ class KernelFolder:
     ) -> None:
         """Write the files of a state, and last of all its result.
 
-        Args:
-            state_id: the id of the state; `BASELINE` for the baseline.
-            control: the evaluation, so that it can be run alone.
-            run: the run in which the state was evaluated.
-            kernel: the kernel that ran; None if there could be none.
-            listings: the compiler's listings, see `Device.listings`.
-            result: the result.
-            diff: the diff to the state from which it was made.
+        The baseline has the id `BASELINE`. Without a ``kernel`` there could be none; ``listings``
+        are the compiler's, see `Device.listings`, and ``diff`` is that to the parent.
         """
         files: dict[str, str] = {"control.json": dump(control), "run.json": dump(run)}
         if kernel is not None:

@@ -96,11 +96,6 @@ class KernelSearch:
     therefore depend on the results alone, not on how long each evaluation took.
 
     Attributes:
-        evaluator: evaluates states.
-        folder: the folder of the kernel.
-        explorer: chooses the states.
-        settings: the settings of the search.
-        run_info: the identity of this run.
         tell: called with lines of progress.
         stop: set by the caller to end the search early.
         llm: the moves of a language model, which are among the explorer's; None without one.

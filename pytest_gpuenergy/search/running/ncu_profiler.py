@@ -197,17 +197,17 @@ def read_counters(printed: str) -> dict[Region, float]:
         for name in metrics()
         if texts.get(name, "").strip() not in ("", "n/a")
     }
-    found: dict[Region, float] = {}
+    used: dict[Region, float] = {}
     for region, names in _UNITS.items():
         known = [values[key] / 100 for name in names if (key := f"{name}{_OF_PEAK}") in values]
         if known:
-            found[region] = min(1.0, max(known))
+            used[region] = min(1.0, max(known))
     if values.get(_SECTORS) and _L2 in values:
         updates = sum(values.get(name, 0.0) for name in _UPDATES)
-        found["atomics"] = min(1.0, values[_L2] / 100 * updates / values[_SECTORS])
-    if not found:
+        used["atomics"] = min(1.0, values[_L2] / 100 * updates / values[_SECTORS])
+    if not used:
         raise FormError("it has none of the metrics that were asked for")
-    return found
+    return used
 
 
 def _number(name: str, text: str) -> float:

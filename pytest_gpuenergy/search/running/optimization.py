@@ -129,7 +129,11 @@ def _optimize(
     )
     evaluator = create_evaluator(gpus, spec, settings.objective, settings.seed)
     with KernelFolder(outdir, spec, identity, resume=settings.resume) as folder:
-        llm = _llm_moves(endpoint, folder, device.name, tell)
+        # A search that began without a model continues without one, and the other way round.
+        begins = folder.earlier is None or not folder.earlier.nodes
+        llm = None
+        if is_there(folder.path / FILE_NAME) or (begins and endpoint.enabled):
+            llm = LlmMoves(Consultant(endpoint, folder.path, tell), device.name, folder.event)
         tactics = initial_tactics(outdir, folder.path, part, tell)
         parameters = settings.parameters
         prior = BottleneckPrior(spec, CardModel.of(device), identity.objective, parameters, tactics)
@@ -164,17 +168,3 @@ def create_evaluator(
     for device in gpus.devices:
         device.renew()  # so that no process of this one keeps a context on the GPU
     return TeamEvaluator(gpus.team, benches)
-
-
-def _llm_moves(
-    endpoint: Endpoint, folder: KernelFolder, gpu: str, tell: Callable[[str], None]
-) -> LlmMoves | None:
-    """Return a model's moves, or None for a search without a model.
-
-    A search that began without a model continues without one, and one that began with a model keeps
-    its answers.
-    """
-    begins = folder.earlier is None or not folder.earlier.nodes
-    if not is_there(folder.path / FILE_NAME) and not (begins and endpoint.enabled):
-        return None
-    return LlmMoves(Consultant(endpoint, folder.path, tell), gpu, folder.event)

@@ -77,19 +77,19 @@ def read_searches(named: Path) -> list[SearchRecord]:
     Raises:
         InputError: no search has evaluated its baseline, or a file is damaged.
     """
-    found = []
+    searches = []
     for folder in search_folders(named):
         state = read_state(folder / STATE_JSON)
         if state.nodes:
             path, remedy = folder / BASELINE / "run.json", "name another folder"
             run = read_record(path, "record of a run", RunInfo, _MAX_BYTES, remedy=remedy)
-            found.append(SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run))
-    if not found:
+            searches.append(SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run))
+    if not searches:
         raise InputError(
             f"No search in {named} has evaluated its baseline yet: continue it with gpuenergy "
             "optimize --resume."
         )
-    return found
+    return searches
 
 
 def search_values(search: SearchRecord) -> Values:

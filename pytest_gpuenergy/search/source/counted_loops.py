@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")
-_KEPT = 32
+_MAX_TEXTS = 32
+"""The number of texts whose rewritten form is kept."""
 _MAX_LOOPS = 20
 """The limit on loops of a text that are rewritten: each one costs another parse."""
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_MAX_TEXTS)
 def with_counted_loops(source: str, entry: str) -> str:
     """Return the text with such loops in the form that moves understand.
 

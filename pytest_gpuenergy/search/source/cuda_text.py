@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -15,10 +16,10 @@ from pytest_gpuenergy.search.source.tree import (
     called,
     called_last,
     declarator_of,
-    depth_of,
     expression,
     field,
     inside,
+    is_too_deep,
     name_of,
     nodes,
     only,
@@ -57,7 +58,7 @@ VECTOR_BYTES = {
 }
 """The bytes of CUDA's vectors."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
-_KEPT = 32
+_MAX_TEXTS = 32
 """The number of texts that stay parsed, since every move and the priors look at the same one."""
 _STANDARD = {
     "int8_t": "signed char",
@@ -80,8 +81,6 @@ _UNCLEAR = {
     "preproc_function_def": "a macro that it defines",
 }
 """What hides what an entry does, in a few words, by the type of the node."""
-_DEEPEST = 200
-"""The limit on nesting: deeper text is generated, or an attack on recursive functions."""
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
 _TRANSPARENT = ("parenthesized_expression", "field_expression")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
@@ -152,13 +151,15 @@ class CudaText:
     """A CUDA text with a kernel, its entry, that is understood.
 
     Attributes:
-        file: what the text declares around its entry.
+        source: the text.
+        root: the root of the syntax tree.
         function: the entry.
         body: the block of the entry.
     """
 
-    def __init__(self, file: CudaFile, function: Node, body: Node) -> None:
-        self.file = file
+    def __init__(self, source: bytes, root: Node, function: Node, body: Node) -> None:
+        self.source = source
+        self.root = root
         self.function = function
         self.body = body
 
@@ -186,7 +187,7 @@ class CudaText:
     def hidden_by(self) -> str:
         """The thing that hides what the text does, in a few words; empty if nothing does."""
         function = self.function
-        if function.has_error or depth_of(function) > _DEEPEST:
+        if function.has_error or is_too_deep(function):
             return "something that cannot be parsed"
         if _is_conditional(function):
             return "a condition of the preprocessor"
@@ -199,23 +200,68 @@ class CudaText:
             if node.type in _UNCLEAR:
                 return _UNCLEAR[node.type]
         leaves = (text_of(node) for node in walk(function) if node.child_count == 0)
-        found = next((leaf for leaf in leaves if leaf in self.file.obscure_macros), None)
+        found = next((leaf for leaf in leaves if leaf in self._obscure_macros), None)
         return "" if found is None else f"the macro {found}"
 
-    @property
-    def source(self) -> bytes:
-        """The text."""
-        return self.file.source
+    @functools.cached_property
+    def _definitions(self) -> dict[str, str]:
+        """The texts of macros without parameters."""
+        found = nodes(self.root, "preproc_def")
+        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
 
-    @property
-    def root(self) -> Node:
-        """The root of the syntax tree."""
-        return self.file.root
-
-    @property
+    @functools.cached_property
     def constants(self) -> dict[str, str]:
         """The texts of macros and constants of the file that may be whole numbers."""
-        return self.file.constants
+        known = {name: value for name, value in self._definitions.items() if value}
+        for node in self.root.named_children:
+            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
+            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
+                for inner in nodes(node, "init_declarator"):
+                    known[text_of(field(inner, "declarator"))] = text_of(field(inner, "value"))
+        return known
+
+    @functools.cached_property
+    def _types(self) -> dict[str, str]:
+        """The types behind other names for them."""
+        found = dict(_STANDARD)
+        for node in self.root.named_children:
+            if node.type in ("type_definition", "alias_declaration"):
+                name = field(node, "declarator") or field(node, "name")
+                kind = text_of(field(node, "type"))
+                if name is not None and name.type == "type_identifier":
+                    found[text_of(name)] = found.get(kind, kind)
+        return found
+
+    @functools.cached_property
+    def _obscure_macros(self) -> frozenset[str]:
+        """The macros that may not stand for one number, or not for what they are defined as."""
+        found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
+        found |= {name for name in self._definitions if not self._is_number(name, depth=8)}
+        defined = list(nodes(self.root, "preproc_def"))
+        counts = Counter(text_of(field(macro, "name")) for macro in defined)
+        found |= {name for name, count in counts.items() if count > 1}
+        found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
+        found |= {
+            text_of(field(call, "argument")).strip()
+            for call in nodes(self.root, "preproc_call")
+            if text_of(field(call, "directive")) == "#undef"
+        }
+        return frozenset(found)
+
+    def _is_number(self, name: str, depth: int) -> bool:
+        """Return whether a macro is empty, or consists of numbers, constants and such macros."""
+        value = self.constants.get(name, "")
+        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
+        return not value or all(
+            leaf.type == "number_literal"
+            or (
+                depth > 0
+                and leaf.type == "identifier"
+                and text_of(leaf) in self.constants
+                and self._is_number(text_of(leaf), depth - 1)
+            )
+            for leaf in leaves
+        )
 
     @functools.cached_property
     def words(self) -> frozenset[str]:
@@ -225,7 +271,7 @@ class CudaText:
     @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
         """All functions but the entry."""
-        return tuple(n for n in self.file.functions if n != self.function)
+        return tuple(n for n in nodes(self.root, "function_definition") if n != self.function)
 
     @functools.cached_property
     def loops(self) -> tuple[CountedLoop, ...]:
@@ -268,7 +314,7 @@ class CudaText:
             yield Variable(
                 name=text_of(identifier),
                 node=identifier,
-                type=self.file.types.get(kind, kind),
+                type=self._types.get(kind, kind),
                 scope=scope,
                 parameter=scope == self.function,
                 pointer=any(n.type == "pointer_declarator" for n in parts),
@@ -354,7 +400,7 @@ class CudaText:
         """The functions of the text that may change their arguments."""
         return frozenset(
             name_of(n)
-            for n in nodes(self.file.root, "function_definition")
+            for n in nodes(self.root, "function_definition")
             for p in nodes(declarator_of(n) or n, "parameter_declaration")
             if any(nodes(p, "reference_declarator"))
             and not any(text_of(q) == "const" for q in p.children)
@@ -418,95 +464,17 @@ def _is_exposed(write: Node) -> bool:
     return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_MAX_TEXTS)
 def _parsed(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
-    file = CudaFile(data, parse(data))
-    for function in file.functions:
+    root = parse(data)
+    for function in nodes(root, "function_definition"):
         body = field(function, "body")
-        if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
+        if body is None or name_of(function) != function_name(entry):
             continue
         if any(child.type == "__global__" for child in function.children):
-            return CudaText(file, function, body)
+            return CudaText(data, root, function, body)
     return None
-
-
-class CudaFile:
-    """What a text declares around its entry.
-
-    Attributes:
-        source: the text.
-        root: the root of the syntax tree.
-    """
-
-    def __init__(self, source: bytes, root: Node) -> None:
-        self.source = source
-        self.root = root
-
-    @functools.cached_property
-    def definitions(self) -> dict[str, str]:
-        """The texts of macros without parameters."""
-        found = nodes(self.root, "preproc_def")
-        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
-
-    @functools.cached_property
-    def constants(self) -> dict[str, str]:
-        """The texts of macros and constants of the file that may be whole numbers."""
-        known = {name: value for name, value in self.definitions.items() if value}
-        for node in self.root.named_children:
-            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
-            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
-                for inner in nodes(node, "init_declarator"):
-                    known[text_of(field(inner, "declarator"))] = text_of(field(inner, "value"))
-        return known
-
-    @functools.cached_property
-    def types(self) -> dict[str, str]:
-        """The types behind other names for them."""
-        found = dict(_STANDARD)
-        for node in self.root.named_children:
-            if node.type in ("type_definition", "alias_declaration"):
-                name = field(node, "declarator") or field(node, "name")
-                kind = text_of(field(node, "type"))
-                if name is not None and name.type == "type_identifier":
-                    found[text_of(name)] = found.get(kind, kind)
-        return found
-
-    @functools.cached_property
-    def functions(self) -> tuple[Node, ...]:
-        """All functions that the text defines."""
-        return tuple(nodes(self.root, "function_definition"))
-
-    @functools.cached_property
-    def obscure_macros(self) -> frozenset[str]:
-        """The macros that may not stand for one number, or not for what they are defined as."""
-        found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
-        found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
-        defined = list(nodes(self.root, "preproc_def"))
-        counts = Counter(text_of(field(macro, "name")) for macro in defined)
-        found |= {name for name, count in counts.items() if count > 1}
-        found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
-        found |= {
-            text_of(field(call, "argument")).strip()
-            for call in nodes(self.root, "preproc_call")
-            if text_of(field(call, "directive")) == "#undef"
-        }
-        return frozenset(found)
-
-    def _is_number(self, name: str, depth: int) -> bool:
-        """Return whether a macro is empty, or consists of numbers, constants and such macros."""
-        value = self.constants.get(name, "")
-        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
-        return not value or all(
-            leaf.type == "number_literal"
-            or (
-                depth > 0
-                and leaf.type == "identifier"
-                and text_of(leaf) in self.constants
-                and self._is_number(text_of(leaf), depth - 1)
-            )
-            for leaf in leaves
-        )
 
 
 def _loop(text: CudaText, node: Node) -> CountedLoop | None:

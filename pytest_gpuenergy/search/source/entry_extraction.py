@@ -107,7 +107,11 @@ def _item(
     if inner.type == "template_declaration" and inner.named_children:
         return _item(node, inner.named_children[-1], namespaces, conditional)
     declared = inner.children_by_field_name("declarator")
-    names = [*map(declared_name, declared), *_types_in(inner)]
+    names = list(map(declared_name, declared))
+    for part in walk(inner):  # types that it defines, and values of enumerations
+        is_type = part.type in _TYPES and field(part, "body") is not None
+        if (is_type or part.type == "enumerator") and (name := text_of(field(part, "name"))):
+            names.append(name)
     kind: Kind | None = None
     match inner.type:
         case "function_definition" if (body := field(inner, "body")) is not None:
@@ -139,16 +143,6 @@ def _kind_of_declaration(node: Node, declared: list[Node]) -> Kind | None:
     if qualifiers & {"const", "constexpr"} and not is_filled:
         return "constant"
     return "variable" if declared else "type"
-
-
-def _types_in(node: Node) -> list[str]:
-    """Return the types that a declaration defines, and the values of enumerations."""
-    found = [
-        text_of(field(inner, "name"))
-        for inner in walk(node)
-        if inner.type == "enumerator" or (inner.type in _TYPES and field(inner, "body") is not None)
-    ]
-    return [name for name in found if name]
 
 
 @dataclass(frozen=True)
@@ -368,17 +362,17 @@ def replacements(item: FileItem, entry: str) -> dict[str, str]:
     Raises:
         FormError: the arguments do not fit.
     """
-    given = arguments_in(entry)
+    arguments = arguments_in(entry)
     listed = field(item.node, "parameters") if item.node.type == "template_declaration" else None
     parameters = [] if listed is None else _parameters(listed, entry)
-    if len(given) > len(parameters):
+    if len(arguments) > len(parameters):
         raise FormError(
-            f"its entry {entry} has {len(given)} template arguments, and the kernel "
+            f"its entry {entry} has {len(arguments)} template arguments, and the kernel "
             f"{len(parameters)} template parameters"
         )
     found: dict[str, str] = {}
     for number, (name, default) in enumerate(parameters):
-        value = given[number] if number < len(given) else found.get(default, default)
+        value = arguments[number] if number < len(arguments) else found.get(default, default)
         if not value:
             words = ", ".join(name for name, _ in parameters)
             raise FormError(

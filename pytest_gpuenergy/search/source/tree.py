@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 _ALIGNMENT = b"__align__"
 _MAX_DEPTH = 200
-"""The limit on nesting of expressions that are evaluated."""
+"""The limit on nesting: deeper text is generated, or an attack on recursive functions."""
 _OPERATORS: dict[tuple[int, str], Callable[..., int]] = {
     (1, "!"): operator.not_,
     (1, "-"): operator.neg,
@@ -91,14 +91,15 @@ def walk(node: Node) -> Iterator[Node]:
         stack.extend(reversed(node.children))
 
 
-def depth_of(node: Node) -> int:
-    """Return the depth of a tree."""
-    deepest, stack = 0, [(node, 1)]
+def is_too_deep(node: Node) -> bool:
+    """Return whether a tree has more levels than recursive functions should follow."""
+    stack = [(node, 1)]
     while stack:
         node, depth = stack.pop()
-        deepest = max(deepest, depth)
+        if depth > _MAX_DEPTH:
+            return True
         stack.extend((child, depth + 1) for child in node.children)
-    return deepest
+    return False
 
 
 def nodes(node: Node, *types: str) -> Iterator[Node]:
@@ -273,7 +274,7 @@ def whole_number(literal: str) -> int | None:
 
 def constant_value(node: Node) -> int | None:
     """Return the value of an integer expression without names; None for others."""
-    return _constant_value(node) if depth_of(node) <= _MAX_DEPTH else None
+    return None if is_too_deep(node) else _constant_value(node)
 
 
 def _constant_value(node: Node) -> int | None:

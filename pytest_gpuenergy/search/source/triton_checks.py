@@ -130,8 +130,8 @@ def _in_assembler(module: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
             continue
         called.add(id(node.func))
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "asm"]
-        text = (*node.args, *given)[0] if node.args or given else None
+        arguments = [keyword.value for keyword in node.keywords if keyword.arg == "asm"]
+        text = (*node.args, *arguments)[0] if node.args or arguments else None
         if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
             yield "assembler whose text is put together"
         elif IN_ASSEMBLER.search(text.value):

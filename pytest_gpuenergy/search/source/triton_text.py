@@ -67,14 +67,6 @@ def path_of(node: ast.expr, names: Mapping[str, str]) -> str:
     return ""
 
 
-def function_of(path: str) -> str:
-    """Return the name of a function of Triton's language by its dotted name; empty for others."""
-    module, _, name = path.rpartition(".")
-    if module == LANGUAGE or path in ("triton.cdiv", "triton.next_power_of_2"):
-        return name
-    return ""
-
-
 def chooser_of(source: str, entry: str) -> str:
     """Return the decorator of a function that chooses constants at its launch; empty if none.
 
@@ -143,9 +135,10 @@ class TritonText:
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of all parameters."""
-        given = self.function.args
+        declared = self.function.args
         return tuple(
-            argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)
+            argument.arg
+            for argument in (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)
         )
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
@@ -216,7 +209,10 @@ class TritonText:
 
     def called(self, node: ast.expr) -> str:
         """Return the function of Triton's language that a call names; empty for anything else."""
-        return function_of(path_of(node.func, self._names)) if isinstance(node, ast.Call) else ""
+        path = path_of(node.func, self._names) if isinstance(node, ast.Call) else ""
+        module, _, name = path.rpartition(".")
+        known = module == LANGUAGE or path in ("triton.cdiv", "triton.next_power_of_2")
+        return name if known else ""
 
     def axis_of(self, call: ast.Call) -> ast.expr | None:
         """Return the axis of a call such as ``tl.program_id(0)`` or ``tl.program_id(axis=0)``."""

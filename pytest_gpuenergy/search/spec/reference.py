@@ -91,12 +91,6 @@ class _Bounding(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
 
-def _value(text: str, variables: dict[str, Any]) -> Any:
-    tree = ast.fix_missing_locations(_Bounding().visit(ast.parse(text.strip(), mode="eval")))
-    names = {"range": _bounded_range, **variables, **_BOUNDED}
-    return eval(compile(tree, "<reference>", "eval"), names)  # noqa: S307 -- trusted
-
-
 @dataclass(frozen=True)
 class ReferenceExpressions:
     """Computes outputs by NumPy expressions, which are code: a spec is trusted like a script.
@@ -135,7 +129,10 @@ class ReferenceExpressions:
             if name in self._endless:
                 raise EndlessError
             with ended_by_signals(limited=True), ended_after(LONGEST_S):
-                value = _value(text, variables)
+                tree = _Bounding().visit(ast.parse(text.strip(), mode="eval"))
+                code = compile(ast.fix_missing_locations(tree), "<reference>", "eval")
+                names = {"range": _bounded_range, **variables, **_BOUNDED}
+                value = eval(code, names)  # noqa: S307 -- trusted
             if np.iscomplexobj(value):
                 raise TypeError("complex numbers")
             found = reference_values(value)

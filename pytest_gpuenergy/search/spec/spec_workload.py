@@ -23,7 +23,7 @@ from pytest_gpuenergy.workloads import (
     repeated,
 )
 
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 """Characters of a workload's name; sizes that are longer are replaced by a hash."""
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
@@ -73,8 +73,8 @@ def workload_of(
     layouts = {tensor.name: layout_of(tensor, names) for tensor in spec.tensors}
     scalars = tuple(scalar_of(scalar, names) for scalar in spec.scalars)
     if compute is None:
-        given = {scalar.name: scalar.value for scalar in scalars}
-        compute = ReferenceExpressions(spec.reference, {**names, **given}, layouts)
+        by_name = {scalar.name: scalar.value for scalar in scalars}
+        compute = ReferenceExpressions(spec.reference, {**names, **by_name}, layouts)
     length = evaluate(spec.reduction_length, names)
     low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
     return SpecWorkload(
@@ -114,7 +114,7 @@ def workload_of(
 def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
     """Return the name of the workload with these sizes, such as ``softmax-ROWS64-COLUMNS1000``."""
     parts = "-".join(f"{name}{value}" for name, value in sizes.items())
-    if len(spec.name) + len(parts) >= _LONGEST_NAME:
+    if len(spec.name) + len(parts) >= _MAX_NAME_LENGTH:
         parts = hashlib.sha256(parts.encode()).hexdigest()[:12]
     return f"{spec.name}-{parts}" if parts else spec.name
 
@@ -161,7 +161,6 @@ def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
     """
     if peaks is None:
         return 0.0
-    moved = max(0, workload.bytes_moved - peaks.l2_bytes)
-    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
+    memory_ms = peaks.memory_ms(max(0, workload.bytes_moved - peaks.l2_bytes))
     flops = 0 if workload.allows_tensor_cores else workload.flops
-    return max(memory_ms, flops / (peaks.fp32_tflops * 1e9))
+    return max(memory_ms, peaks.compute_ms(flops) or 0.0)

@@ -26,8 +26,8 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
-_LARGEST_BYTES = 1 << 28
-"""Size of a tensor whose elements a spec may contain."""
+_MAX_BYTES = 1 << 28
+"""The limit on a tensor whose elements a spec contains."""
 _CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
     "zeros": lambda _, shape: np.zeros(shape),
     "ones": lambda _, shape: np.ones(shape),
@@ -199,9 +199,9 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
 def _unpacked(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     dtype = stored_as(tensor.dtype)
     wanted = math.prod(shape) * dtype.itemsize
-    if wanted > _LARGEST_BYTES:
+    if wanted > _MAX_BYTES:
         raise FormError(
-            f"tensor {tensor.name} is larger than {_LARGEST_BYTES >> 20} MiB, too large to be "
+            f"tensor {tensor.name} is larger than {_MAX_BYTES >> 20} MiB, too large to be "
             "given as data: use init"
         )
     unpacker = zlib.decompressobj()

@@ -73,10 +73,10 @@ class Incumbent(NamedTuple):
 
 def incumbent_of(costs: Mapping[str, float | None]) -> Incumbent | None:
     """Return the best of the evaluated states, given in the order of their proposals."""
-    found = [(cost, place, state) for place, (state, cost) in enumerate(costs.items()) if cost]
-    if not found:
+    evaluated = [(cost, place, state) for place, (state, cost) in enumerate(costs.items()) if cost]
+    if not evaluated:
         return None
-    cost, _, state = min(found)
+    cost, _, state = min(evaluated)
     return Incumbent(state, cost)
 
 

@@ -248,9 +248,9 @@ class SearchGraph:
         while waiting:
             current = waiting.pop()
             node = self.nodes[current]
-            found = self._is_open(current, node)
-            if found != node.open:
-                node.open = found
+            is_open = self._is_open(current, node)
+            if is_open != node.open:
+                node.open = is_open
                 waiting += self._parents(current)
 
     def _is_open(self, state: str, node: GraphNode) -> bool:

@@ -93,7 +93,15 @@ class RecordedSpace:
         if not self.good:
             raise InputError("The recorded space has no configuration that succeeded.")
         self._neighbours = neighbours
-        self._lines = self._make_lines()
+        # The lists of states that differ in one parameter only, ordered by its value.
+        self._lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for state, configuration in self._configurations.items():
+            for name in configuration:
+                self._lines[_rest(configuration, name)].append(state)
+        for (name, _), line in self._lines.items():
+            values = {state: self._configurations[state][name] for state in line}
+            # Numbers come before words.
+            line.sort(key=lambda state: (isinstance(values[state], str), values[state]))
         self.root = self.good[0] if root is None else root
         self._check_root(self.root)
 
@@ -132,7 +140,7 @@ class RecordedSpace:
 
     def actions(self, state: str) -> list[Action]:
         """Return one action for each neighbour, parameter by parameter."""
-        found = []
+        actions = []
         configuration = self._configurations[state]
         for name in configuration:
             line = self._lines[_rest(configuration, name)]
@@ -141,8 +149,8 @@ class RecordedSpace:
             for other in near:
                 if other != state:
                     label = f"{name}={self._configurations[other][name]}"
-                    found.append(Action(label, other))
-        return found
+                    actions.append(Action(label, other))
+        return actions
 
     def _check_root(self, root: str) -> None:
         if self.costs.get(root) is None:
@@ -150,18 +158,6 @@ class RecordedSpace:
                 f"{root!r:.80} is no configuration of the recorded space that succeeded: name "
                 "another."
             )
-
-    def _make_lines(self) -> dict[tuple[str, str], list[str]]:
-        """Return the lists of states that differ in one parameter only, ordered by its value."""
-        lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        for state, configuration in self._configurations.items():
-            for name in configuration:
-                lines[_rest(configuration, name)].append(state)
-        for (name, _), line in lines.items():
-            # Numbers come before words.
-            values = {state: self._configurations[state][name] for state in line}
-            line.sort(key=lambda state: (isinstance(values[state], str), values[state]))
-        return dict(lines)
 
 
 def _rest(configuration: Configuration, name: str) -> tuple[str, str]:

@@ -65,7 +65,7 @@ def allows_other_sizes(spec: KernelSpec) -> bool:
     if not spec.other_sizes:
         return False
     values = [[sizes[name] for sizes in spec.sizes] for name in spec.sizes[0]]
-    return any(max(some) - min(some) > math.gcd(*some) for some in values)
+    return any(max(listed) - min(listed) > math.gcd(*listed) for listed in values)
 
 
 def draw_other_sizes(
@@ -81,15 +81,15 @@ def draw_other_sizes(
     if not allows_other_sizes(spec):
         return None
     for _ in range(_DRAWN):
-        found = draw_between(spec.sizes, draw)
-        if found in spec.sizes:
+        sizes = draw_between(spec.sizes, draw)
+        if sizes in spec.sizes:
             continue
         try:
-            check_with(spec, found)
+            check_with(spec, sizes)
         except (FormError, InputError):
             continue
-        if is_right(found):
-            return found
+        if is_right(sizes):
+            return sizes
     return None
 
 
@@ -103,11 +103,11 @@ def draw_between(listed: Sequence[Sizes], draw: random.Random) -> Sizes:
     """
     first = draw.random() ** 2
     others = [draw.expovariate(1.0) for _ in listed[1:]]
-    weights = [first, *((1 - first) * one / math.fsum(others) for one in others)]
-    found: dict[str, int] = {}
+    weights = [first, *((1 - first) * other / math.fsum(others) for other in others)]
+    drawn: dict[str, int] = {}
     for name in listed[0]:
         divisor = math.gcd(*(sizes[name] for sizes in listed))
         steps = [sizes[name] // divisor for sizes in listed]
         mean = math.fsum(step * weight for step, weight in zip(steps, weights, strict=True))
-        found[name] = divisor * min(max(round(mean), min(steps)), max(steps))
-    return found
+        drawn[name] = divisor * min(max(round(mean), min(steps)), max(steps))
+    return drawn

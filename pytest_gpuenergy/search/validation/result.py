@@ -80,15 +80,15 @@ class Result(Struct, frozen=True, kw_only=True):
         It is computed from the assumed power if the power was not measured.
         """
         if self.time_ms is None or self.objective == Metric.TIME:
-            found = self.time_ms
+            objective = self.time_ms
         else:
             energy_mj = self.energy_mj
             if energy_mj is None and self.assumed_power_w is not None:
                 energy_mj = self.assumed_power_w * self.time_ms
-            found = energy_mj
-            if found is not None and self.objective == Metric.EDP:
-                found *= self.time_ms
-        return None if found is None else found * self.scale
+            objective = energy_mj
+            if objective is not None and self.objective == Metric.EDP:
+                objective *= self.time_ms
+        return None if objective is None else objective * self.scale
 
 
 class SearchNode(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ def tree(folder, commit, place):
     yield HERE / NAMES[commit]
 
 
-revisions.commit_of = lambda _folder, name: hashlib.sha1(name.encode()).hexdigest()
+revisions.resolve_commit = lambda _folder, name: hashlib.sha1(name.encode()).hexdigest()
 worktrees.worktree = tree
 
 raise SystemExit(cli.main(["ab", *sys.argv[1:]]))

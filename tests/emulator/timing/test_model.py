@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from outcomes import raises
 
 from pytest_gpuenergy.devices import Work
 from pytest_gpuenergy.emulator import (
@@ -16,13 +17,11 @@ from pytest_gpuenergy.emulator import (
     DEFAULT_PROFILE as H200,
     PROFILES,
     Demand,
-    GpuProfile,
     Traffic,
     demand_of,
     resident_blocks,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 QUIET = Traffic()
@@ -56,24 +55,15 @@ def recorded(time_ms: float, power_w: float, gpu: str = H200.name, limit: float 
     return replace(kernel(), recorded=(figures,))
 
 
-def test_recorded_figures_win() -> None:
+def test_recorded_figures_of_this_gpu_under_the_highest_limit_win():
     demand = demand_of(recorded(0.0194, 419.0), WORK, None, H200)
     assert (demand.time_s, demand.power_w) == (pytest.approx(19.4e-6), 419.0)
     assert 0 < demand.memory_time < 1
-
-
-def test_of_several_recorded_figures_the_highest_limit_counts() -> None:
     low = recorded(0.03, 250.0, limit=300).recorded
     both = replace(kernel(), recorded=low + recorded(0.0194, 419.0).recorded)
     assert demand_of(both, WORK, None, H200).power_w == 419.0
-
-
-def test_figures_of_another_gpu_do_not_count() -> None:
     other = recorded(5.0, 419.0, gpu="NVIDIA A30")
     assert demand_of(other, WORK, [BUSY], H200) == demand_of(kernel(), WORK, [BUSY], H200)
-
-
-def test_without_figures_traffic_is_needed() -> None:
     with pytest.raises(ValueError, match="needs its traffic"):
         demand_of(kernel(), WORK, None, H200)
 
@@ -95,9 +85,7 @@ WORKS = st.builds(Work, st.integers(0, 10**13), st.integers(0, 10**10))
 
 
 @given(GPUS, BLOCKS, THREADS, traffics(), st.one_of(st.none(), WORKS))
-def test_the_model_stays_physical(
-    gpu: GpuProfile, blocks: int, threads: int, traffic: Traffic, work: Work | None
-) -> None:
+def test_the_model_stays_physical(gpu, blocks, threads, traffic, work):
     demand = demand_of(kernel(blocks, threads), work, [traffic], gpu)
     flops = work.flops if work else 0
     assert demand.time_s >= flops / (gpu.fp32_tflops * 1e12)
@@ -117,14 +105,8 @@ def test_the_model_stays_physical(
     st.floats(1, 10),
 )
 def test_more_of_anything_takes_no_less_time_and_energy(
-    gpu: GpuProfile,
-    blocks: int,
-    threads: int,
-    traffic: Traffic,
-    work: Work,
-    what: str,
-    times: float,
-) -> None:
+    gpu, blocks, threads, traffic, work, what, times
+):
     limit = {"static_shared_bytes": 48_000.0}.get(what, math.inf)
     more = replace(traffic, **{what: min(limit, getattr(traffic, what) * times)})
     here = kernel(blocks, threads)
@@ -134,9 +116,7 @@ def test_more_of_anything_takes_no_less_time_and_energy(
 
 
 @given(GPUS, BLOCKS, THREADS, traffics(), WORKS, st.integers(1, 100_000))
-def test_more_blocks_of_the_same_work_are_not_faster(
-    gpu: GpuProfile, blocks: int, threads: int, traffic: Traffic, work: Work, added: int
-) -> None:
+def test_more_blocks_of_the_same_work_are_not_faster(gpu, blocks, threads, traffic, work, added):
     each = work.flops // blocks
     few, many = (
         demand_of(kernel(n, threads), Work(each * n, work.bytes_moved), [traffic], gpu).time_s
@@ -145,7 +125,7 @@ def test_more_blocks_of_the_same_work_are_not_faster(
     assert many >= few * (1 - 1e-12)
 
 
-def test_one_block_more_than_a_wave_takes_longer() -> None:
+def test_one_block_more_than_a_wave_takes_longer():
     # It has a multiprocessor for itself, so it takes as long as its share of the others' wave.
     full = kernel(blocks=2 * H200.sm_count, threads=256)
     over = kernel(blocks=2 * H200.sm_count + 1, threads=256)
@@ -153,44 +133,42 @@ def test_one_block_more_than_a_wave_takes_longer() -> None:
     assert 1.3 < times[1] / times[0] < 2.0
 
 
-def test_few_resident_threads_are_slow() -> None:
-    work = Work(10**11, 0)
-    crowded = demand_of(kernel(13200, 256), work, [QUIET], H200)
-    lonely = demand_of(kernel(13200, 32, shared=200_000), work, [QUIET], H200)
-    assert lonely.time_s > 2 * crowded.time_s
-
-
-def test_a_part_of_a_warp_wastes_the_rest() -> None:
-    work = Work(10**11, 0)
-    times = [demand_of(kernel(13200, n), work, [QUIET], H200).time_s for n in (33, 64)]
-    assert times[0] > 1.5 * times[1]
+def test_few_resident_threads_and_parts_of_a_warp_are_slow():
+    kernels = kernel(13200, 256), kernel(13200, 32, shared=200_000), kernel(13200, 33)
+    times = [demand_of(k, Work(10**11, 0), [QUIET], H200).time_s for k in kernels]
+    assert times[1] > 2 * times[0]
+    assert times[2] > 1.5 * demand_of(kernel(13200, 64), Work(10**11, 0), [QUIET], H200).time_s
 
 
 @pytest.mark.parametrize(
     "field", ["global_loads", "global_stores", "global_sectors", "l2_sectors", "shared_accesses"]
 )
-def test_traffic_takes_time(field: str) -> None:
+def test_traffic_takes_time_and_power(field):
     work = Work(10**6, 10**6)
     little = demand_of(kernel(), work, [QUIET], H200)
     much = demand_of(kernel(), work, [replace(QUIET, **{field: 5e5})], H200)
     assert much.time_s > 2 * little.time_s
+    if field in ("global_loads", "l2_sectors", "shared_accesses"):
+        assert much.power_w > little.power_w + 10
 
 
-@pytest.mark.parametrize("field", ["global_loads", "l2_sectors", "shared_accesses"])
-def test_traffic_takes_power(field: str) -> None:
-    work = Work(10**6, 10**6)
-    little = demand_of(kernel(), work, [QUIET], H200)
-    much = demand_of(kernel(), work, [replace(QUIET, **{field: 5e5})], H200)
-    assert much.power_w > little.power_w + 10
+LOADS = replace(BUSY, global_loads=1600.0)
 
 
-def test_a_bank_conflict_takes_time() -> None:
-    conflicts = replace(BUSY, shared_wavefronts=32 * BUSY.shared_accesses)
-    before, after = (demand_of(kernel(), WORK, [t], H200).time_s for t in (BUSY, conflicts))
-    assert after > before * 1.2
+@pytest.mark.parametrize(
+    ("before", "after", "times"),
+    [
+        (BUSY, replace(BUSY, shared_wavefronts=32 * BUSY.shared_accesses), 1.2),  # bank conflicts
+        (LOADS, replace(LOADS, branched_loads=1600.0), 1.5),  # loads that wait for one another
+        (BUSY, replace(BUSY, barriers=1000.0, global_loads=0.0), 1.5),
+    ],
+)
+def test_what_a_warp_waits_for_takes_time(before, after, times):
+    short_s, long_s = (demand_of(kernel(), WORK, [t], H200).time_s for t in (before, after))
+    assert long_s > times * short_s
 
 
-def test_sums_that_the_registers_do_not_hold_take_time_and_power() -> None:
+def test_sums_that_the_registers_do_not_hold_take_time_and_power():
     work = Work(10**10, 10**6)
     held, spilled = (
         demand_of(kernel(), work, [replace(BUSY, private_words=words)], H200)
@@ -200,32 +178,13 @@ def test_sums_that_the_registers_do_not_hold_take_time_and_power() -> None:
     assert spilled.power_w > held.power_w
 
 
-def test_registers_limit_the_blocks_of_a_multiprocessor() -> None:
+@pytest.mark.parametrize(("registers", "blocks"), [(0, 8), (128, 2), (81, 2), (80, 3)])
+def test_registers_limit_the_blocks_of_a_multiprocessor(registers, blocks):
     launch = kernel(threads=256).launches[0]
-    assert resident_blocks(launch, 0, H200) == 8
-    assert resident_blocks(launch, 0, H200, registers=128) == 2
+    assert resident_blocks(launch, 0, H200, registers=registers) == blocks
 
 
-def test_registers_are_given_in_eights() -> None:
-    launch = kernel(threads=256).launches[0]
-    assert resident_blocks(launch, 0, H200, registers=81) == 2
-    assert resident_blocks(launch, 0, H200, registers=80) == 3
-
-
-def test_loads_in_branches_wait_for_one_another() -> None:
-    many = replace(BUSY, global_loads=1600.0)
-    branched = replace(many, branched_loads=1600.0)
-    before, after = (demand_of(kernel(), WORK, [t], H200).time_s for t in (many, branched))
-    assert after > before * 1.5
-
-
-def test_barriers_take_time() -> None:
-    waiting = replace(BUSY, barriers=1000.0, global_loads=0.0)
-    before, after = (demand_of(kernel(), WORK, [t], H200).time_s for t in (BUSY, waiting))
-    assert after > before * 1.5
-
-
-def test_a_stream_larger_than_the_l2_is_bound_by_the_memory() -> None:
+def test_a_stream_larger_than_the_l2_is_bound_by_the_memory():
     size = 4_000_000_000
     blocks = 10_000
     vectors = size / 2 / blocks / 512  # a warp moves 512 bytes at a time
@@ -240,7 +199,7 @@ def test_a_stream_larger_than_the_l2_is_bound_by_the_memory() -> None:
     assert demand.memory_power > 0.3
 
 
-def test_several_launches_take_their_sum() -> None:
+def test_several_launches_take_their_sum():
     one = demand_of(kernel(), WORK, [BUSY], H200)
     two = demand_of(
         kernel(launches=2), Work(2 * WORK.flops, 2 * WORK.bytes_moved), [BUSY, BUSY], H200
@@ -249,7 +208,7 @@ def test_several_launches_take_their_sum() -> None:
     assert two.power_w == pytest.approx(one.power_w)
 
 
-def test_workspaces_larger_than_the_l2_pass_through_the_memory() -> None:
+def test_workspaces_larger_than_the_l2_pass_through_the_memory():
     def run(size: int) -> Demand:
         parts = Tensor("parts", (size // 4,), "float32", "workspace")
         produce = Launch("f", (10_000, 1, 1), (256, 1, 1), ("x", "parts"))
@@ -266,18 +225,17 @@ def test_workspaces_larger_than_the_l2_pass_through_the_memory() -> None:
     assert run(large).time_s == pytest.approx(2 * large / 4.8e12 / 0.9, rel=0.05)
 
 
-def test_without_a_workload_reads_stand_for_its_flops() -> None:
+def test_without_a_workload_reads_stand_for_its_flops():
     demand = demand_of(kernel(), None, [replace(BUSY, shared_read_bytes=4e6)], H200)
     assert demand.time_s > demand_of(kernel(), None, [BUSY], H200).time_s
 
 
-def test_a_block_that_fits_nowhere_is_a_fault() -> None:
-    with pytest.raises(KernelFault, match=r"No block of 'f'.*fits") as fault:
+def test_a_block_that_fits_nowhere_is_a_fault():
+    with raises("constraints", r"No block of 'f'.*fits"):
         resident_blocks(kernel(shared=200_000).launches[0], 100_000, H200)
-    assert fault.value.outcome == "constraints"
 
 
-def test_the_coefficients_are_those_of_the_documentation() -> None:
+def test_the_coefficients_are_those_of_the_documentation():
     root = Path(__file__).parents[3]
     page = (root / "docs/explanation/timing-model.md").read_text(encoding="utf-8")
     values = asdict(COEFFICIENTS).items()
@@ -303,27 +261,21 @@ def traffic_of(check_races):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "updates"),
     [
-        "atomicAdd(&n[0], 1);",
-        "atomicAdd(&n[t & 1 ? 0 : 8], 1);",  # two sectors of one kilobyte
-        "atomicMax(&n[77], i);",
-        "atomicCAS(&n[5], 0, i + 1);",
-        'asm volatile("red.global.add.s32 [%0], 1;" :: "l"(n) : "memory");',
+        ("atomicAdd(&n[0], 1);", 6400),
+        ("atomicAdd(&n[t & 1 ? 0 : 8], 1);", 6400),  # two sectors of one kilobyte
+        ("atomicMax(&n[77], i);", 6400),
+        ("atomicCAS(&n[5], 0, i + 1);", 6400),
+        ('asm volatile("red.global.add.s32 [%0], 1;" :: "l"(n) : "memory");', 6400),
+        ("atomicAdd(&total, 1);", 6400),
+        ("atomicAdd(&n[t], 1);", 800),  # 8 sectors, each by 100 blocks
+        ("y[i % 16384] = x[0];", 0),
     ],
 )
-def test_updates_of_one_place_by_all_threads_follow_one_another(traffic_of, body):
-    assert traffic_of(body, grid=100).contended_updates == pytest.approx(6400)
-
-
-def test_a_device_variable_is_updated_as_a_tensor_is(traffic_of):
-    traffic = traffic_of("atomicAdd(&total, 1);", grid=100, before="__device__ int total;")
-    assert traffic.contended_updates == pytest.approx(6400)
-
-
-def test_lanes_that_update_neighbouring_words_are_served_together(traffic_of):
-    traffic = traffic_of("atomicAdd(&n[t], 1);", grid=100)  # 8 sectors, each by 100 blocks
-    assert traffic.contended_updates == pytest.approx(800)
+def test_updates_are_contended_by_sector(traffic_of, body, updates):
+    traffic = traffic_of(body, grid=100, before="__device__ int total;")
+    assert traffic.contended_updates == pytest.approx(updates)
 
 
 def test_places_of_their_own_are_not_contended(traffic_of):
@@ -333,11 +285,6 @@ def test_places_of_their_own_are_not_contended(traffic_of):
 def test_places_that_a_few_blocks_share_take_their_part(traffic_of):
     updates = traffic_of("atomicAdd(&n[b % 4 * 4096 + t], 1);", grid=1000).contended_updates
     assert 100 < updates < 8000  # 2000 in truth; 8000 if all shared one place
-
-
-def test_plain_accesses_are_not_contended(traffic_of):
-    traffic = traffic_of("y[i % 16384] = x[0];", grid=100)
-    assert traffic.contended_updates == 0
 
 
 def test_lanes_update_a_word_of_shared_memory_one_after_another(traffic_of):

@@ -35,7 +35,7 @@ def looped(statement: str, trips: int = 8) -> str:
         "float v = 0; if (n > 3) v = x[(threadIdx.x + k) / n];",
     ],
 )
-def test_a_condition_around_a_division_makes_a_branch(statement: str) -> None:
+def test_a_condition_around_a_division_makes_a_branch(statement):
     assert share(looped(statement)) == 1
 
 
@@ -50,37 +50,37 @@ def test_a_condition_around_a_division_makes_a_branch(statement: str) -> None:
         "int i = (threadIdx.x + k) / 3; float v = 0; if (n > 3) v = x[i];",
     ],
 )
-def test_an_address_that_is_there_already_makes_none(statement: str) -> None:
+def test_an_address_that_is_there_already_makes_none(statement):
     assert share(looped(statement)) == 0
 
 
-def test_a_loop_without_a_barrier_is_unrolled() -> None:
+def test_a_loop_without_a_barrier_is_unrolled():
     inner = f"for (int k = 0; k < 4; ++k) {{ if (n > 3) v = {FAR}; }}"
     assert share(f"for (int j = 0; j < 8; ++j) {{ __syncthreads(); float v; {inner} }}") == 0
 
 
-def test_without_a_loop_nothing_is_computed_before() -> None:
+def test_without_a_loop_nothing_is_computed_before():
     assert share("float v = 0; if (n > 3) v = x[threadIdx.x / 3];") == 1
 
 
-def test_stores_are_no_loads() -> None:
+def test_stores_are_no_loads():
     assert share(looped("if (n > 3) y[(threadIdx.x + k) / 3] = 1;")) == 0
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50))
-def test_loads_count_as_often_as_they_are_executed(a: int, b: int, c: int) -> None:
+def test_loads_count_as_often_as_they_are_executed(a, b, c):
     branched = looped(f"float v = 0; if (n > 3) v = {FAR};", a)
     plain = looped(f"for (int j = 0; j < {c}; ++j) {{ float w = x[j]; }}", b)
     assert share(branched + "\n" + plain) == pytest.approx(a / (a + b * c))
 
 
-def test_only_the_kernel_asked_for_counts() -> None:
+def test_only_the_kernel_asked_for_counts():
     both = kernel("float v = x[0];", "a") + kernel(looped(f"float v = n ? {FAR} : 0;"), "b")
     assert (branched_share(both, "a"), branched_share(both, "b")) == (0, 1)
 
 
 @given(st.text(alphabet="x[](){};?:/%=<>*+-, \nifor03k", max_size=200))
-def test_any_text_has_a_share(body: str) -> None:
+def test_any_text_has_a_share(body):
     assert 0 <= share(body) <= 1
 
 
@@ -112,11 +112,11 @@ def of(body: str, entry: str = "k") -> int:
         ("float a[8];\n*reinterpret_cast<float4*>(a) = v;", 8),
     ],
 )
-def test_declarations_are_counted_in_words(body: str, words: int) -> None:
+def test_declarations_are_counted_in_words(body, words):
     assert of(body) == words
 
 
-def test_only_the_entry_counts() -> None:
+def test_only_the_entry_counts():
     source = """
     __global__ void first(float* x);
     __global__ void first(float* x) {
@@ -128,16 +128,16 @@ def test_only_the_entry_counts() -> None:
     assert [private_words(source, entry) for entry in ("first", "second")] == [2, 30]
 
 
-def test_a_template_is_found_by_its_name() -> None:
+def test_a_template_is_found_by_its_name():
     source = "template <int n> __global__ void k(float* x) {\nfloat a[7];\n}"
     assert private_words(source, "k<4>") == 7
 
 
 @given(st.text(alphabet="float a[0123];{}()k/*\"'\n", max_size=200))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_is_read(text):
     assert private_words(text, "k") >= 0
 
 
-def test_those_of_a_kernel_in_a_namespace_are_its_own() -> None:
+def test_those_of_a_kernel_in_a_namespace_are_its_own():
     text = "namespace a { __device__ void f() { int i[9]; } __global__ void k() { int i[4]; } }"
     assert private_words(text, "a::k") == 4

@@ -16,11 +16,7 @@ from pytest_gpuenergy.emulator.translation.ptx.instructions import (
 from pytest_gpuenergy.emulator.translation.ptx.matrices import matrix_code
 from pytest_gpuenergy.emulator.translation.ptx.memory_access import memory_code
 from pytest_gpuenergy.emulator.translation.ptx.operands import BITS, HOST, Names
-from pytest_gpuenergy.emulator.translation.ptx.statements import (
-    Operand,
-    Statement,
-    UnsupportedError,
-)
+from pytest_gpuenergy.emulator.translation.ptx.statements import Statement, UnsupportedError
 
 _HINT = ".L2::cache_hint"
 
@@ -40,25 +36,20 @@ def statement_code(statement: Statement) -> str:
         raise UnsupportedError("asm with a brace that nothing closes")
     if not body and not operands:
         return "((void)0)"
-    before = [
-        names.labels,
-        *(_operand_declaration(k, operand) for k, operand in enumerate(operands)),
-    ]
+    before = [names.labels]
+    for number, operand in enumerate(operands):  # a variable for the register of each
+        variable, expression = f"cuhost_r{number}", operand.expression.strip()
+        if operand.constraint == "n":
+            before.append(f"constexpr auto {variable} = (long long)({expression});")
+            continue
+        register = f"{HOST}b<{BITS[operand.constraint]}>"
+        taken = f"{HOST}operand<{register}>"
+        if not operand.access:
+            before.append(f"const {register} {variable} = {taken}({expression});")
+            continue
+        value = f" = {taken}(cuhost_o{number})" if operand.access == "+" else ""
+        before.append(f"auto& cuhost_o{number} = ({expression}); {register} {variable}{value};")
     return f"__extension__ ({{ {' '.join([*before, *body, names.write_back()])} (void)0; }})"
-
-
-def _operand_declaration(number: int, operand: Operand) -> str:
-    """Return the declaration of the variable that stands for an operand's register."""
-    variable, expression = f"cuhost_r{number}", operand.expression.strip()
-    if operand.constraint == "n":
-        return f"constexpr auto {variable} = (long long)({expression});"
-    register = f"{HOST}b<{BITS[operand.constraint]}>"
-    taken = f"{HOST}operand<{register}>"
-    if not operand.access:
-        return f"const {register} {variable} = {taken}({expression});"
-    place = f"auto& cuhost_o{number} = ({expression});"
-    value = f" = {taken}(cuhost_o{number})" if operand.access == "+" else ""
-    return f"{place} {register} {variable}{value};"
 
 
 def _part(part: Part, names: Names) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_gpuenergy.emulator.translation.ptx.statements import UnsupportedError
+from pytest_gpuenergy.kernels import without_comments
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _OPERAND = re.compile(r"%(?:(?P<number>\d+)|(?P<percent>%))")
 _REGISTER = re.compile(
     r"\.reg\s+\.(?P<type>pred|[bus]\d+|f(?:16|16x2|32|64))\s+(?P<names>.*)", re.DOTALL
@@ -84,7 +84,7 @@ def parsed(template: str) -> Iterator[Part]:
     """
     text = _OPERAND.sub(
         lambda found: "%" if found["percent"] else f"?{found['number']}",
-        _COMMENT.sub(" ", template),
+        without_comments(template),
     )
     position = 0
     while position < len(text):

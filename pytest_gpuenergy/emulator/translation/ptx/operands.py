@@ -182,12 +182,15 @@ class Names:
         if exact := _EXACT.fullmatch(text):
             return f"0x{exact[1] or exact[2]}ull"
         if kind[0] == "f" and _REAL.fullmatch(text):
-            return _real(float(text), kind)
+            word, number = ("<I", "<f") if kind == "f32" else ("<Q", "<d")
+            return f"{struct.unpack(word, struct.pack(number, float(text)))[0]:#x}ull"
         if whole := _INTEGER.fullmatch(text):
             value = int(whole[2], 0) if not whole[2].isdecimal() else int(whole[2])
             return f"{(-value if whole[1] else value) & 0xFFFFFFFFFFFFFFFF:#x}ull"
         variable, bits = self.register(text)
-        if bits < (_bits_of(kind) if kind != _ANY else 2):
+        digits = re.search(r"\d+", kind)
+        needed = (int(digits[0]) if digits else 1) * (2 if kind.endswith("x2") else 1)
+        if bits < (needed if kind != _ANY else 2):
             what = "predicate" if bits == 1 else f"register of {bits} bits"
             raise UnsupportedError(f"asm with {text.replace('?', '%')}, a {what}, as {kind}")
         return variable
@@ -227,20 +230,8 @@ class Names:
         return found
 
 
-def _bits_of(kind: str) -> int:
-    """Return the bits of a type such as ``f32`` or ``f16x2``."""
-    digits = re.search(r"\d+", kind)
-    return (int(digits[0]) if digits else 1) * (2 if kind.endswith("x2") else 1)
-
-
 def elements(text: str) -> list[str]:
     """Return the elements of a vector in braces; a single operand is its only element."""
     if not text.startswith("{"):
         return [text]
     return [part.strip() for part in text.strip("{} ").split(",")]
-
-
-def _real(value: float, kind: str) -> str:
-    if kind == "f32":
-        return f"{struct.unpack('<I', struct.pack('<f', value))[0]:#x}ull"
-    return f"{struct.unpack('<Q', struct.pack('<d', value))[0]:#x}ull"

@@ -204,7 +204,12 @@ class MacroStrings:
         """Return a macro in a text for which several strings are defined, with these strings."""
         for token in cuda_tokens(text):
             macros = self._definitions.get(token.text, ())
-            strings = [macro.body for macro in macros if _is_string(macro)]
+            strings = [
+                macro.body
+                for macro in macros
+                if macro.parameters is None
+                and {inner.kind for inner in cuda_tokens(macro.body)} == {"literal"}
+            ]
             if len(strings) > 1:
                 return token.text, sorted(strings)
         return None
@@ -265,9 +270,3 @@ class MacroStrings:
                 return None
             shown = token.text == "#"
         return None if None in pieces else "".join(filter(None, pieces))
-
-
-def _is_string(macro: _StringMacro) -> bool:
-    tokens = list(cuda_tokens(macro.body))
-    literal = all(token.kind == "literal" for token in tokens)
-    return bool(tokens) and literal and macro.parameters is None

@@ -1,6 +1,6 @@
 """Are energies those of a settled card, on a card that has rested and on a warm one?
 
-    python bench/validation/settled.py --json settled.json [--seconds 60] [--rest 60]
+    python studies/settled.py --json settled.json [--seconds 60] [--rest 60]
 
 Needs TVM; takes about seventeen minutes on a real GPU. The card rests; then all kernels are
 measured in random order, as the items of a bench are; then they take turns until the card has
@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "bench" / "validation"))
 
 import kernels
 

@@ -1,4 +1,4 @@
-"""``bench/validation/settled.py`` on the emulated GPU."""
+"""``studies/settled.py`` on the emulated GPU."""
 
 from __future__ import annotations
 

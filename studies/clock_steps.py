@@ -1,6 +1,6 @@
 """The effective SM clock of a kernel, second by second, with time and power.
 
-    python bench/validation/clock_steps.py --json clock-steps.json [--kernel case5-fastest]
+    python studies/clock_steps.py --json clock-steps.json [--kernel case5-fastest]
 
 On the emulated GPU, ``GPUENERGY_EMULATED_FAULTS='{"clock_states": true}'`` makes the clock step.
 """
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "bench" / "validation"))
 
 import kernels
 import numpy as np

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from pytest_gpuenergy.report import Boards
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from board_reports import simulated
 
 GAIN = 1.04

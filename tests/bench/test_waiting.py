@@ -1,0 +1,56 @@
+"""Timing what users wait for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import waiting
+from waiting import Row, Waiting
+
+
+def test_a_command_is_timed_up_to_its_first_result_and_its_end(tmp_path: Path) -> None:
+    text = "import time; sum(range(3_000_000)); print('x PASSED'); time.sleep(0.05)"
+    found = waiting.timed([sys.executable, "-c", text], tmp_path, tmp_path)
+    assert found.first_s is not None
+    assert found.first_s + 0.05 <= found.wall_s
+    assert found.cpu_s > 0
+
+
+def test_a_command_that_fails_ends_the_run_with_its_output(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"(?s)failed:.*no such thing"):
+        waiting.timed([sys.executable, "-c", "raise OSError('no such thing')"], tmp_path, tmp_path)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((3.0, 1.0, 2.0))
+    quick = Row("quick", "a quick one", "1 s", lambda _: Waiting(next(seconds), 0.5, 0.25))
+    slow = Row("slow", "a slow one", "", lambda _: Waiting(1e4, 1e4), is_long=True)
+    monkeypatch.setattr(waiting, "ROWS", (quick, slow))
+
+
+@pytest.mark.usefixtures("rows")
+def test_rows_that_take_minutes_are_left_out_unless_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "waiting.json"
+    assert waiting.main(["--runs", "3", "--json", str(path)]) == 0
+    assert capsys.readouterr().out.endswith("| a quick one | 2.00 | 0.50 | 0.25 | 1 s |\n")
+    assert [run["wall_s"] for run in json.loads(path.read_text())["rows"]["quick"]] == [3, 1, 2]
+    assert waiting.main(["--rows", "slow"]) == 0
+    assert capsys.readouterr().out.endswith("| a slow one | 10000.00 | 10000.00 |  |  |\n")
+
+
+@pytest.mark.usefixtures("rows")
+def test_an_unknown_row_is_refused() -> None:
+    with pytest.raises(SystemExit, match="--rows quik: give some of quick, slow"):
+        waiting.main(["--rows", "quik"])
+
+
+@pytest.mark.parametrize("name", ["scale.cu", "test_scale.py", "pyproject.toml"])
+def test_the_tutorial_has_the_files_of_its_project(name: str) -> None:
+    titles = dict(waiting._TITLED.findall(waiting.TUTORIAL.read_text(encoding="utf-8")))
+    assert name in titles
