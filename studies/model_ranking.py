@@ -45,7 +45,7 @@ from pytest_gpuenergy.emulator import (
 from pytest_gpuenergy.engine import arenas_for
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
-from pytest_gpuenergy.tuners import KernelStore, files_of_tuner, search_ms
+from pytest_gpuenergy.tuners import KernelStore, search_ms, tuner_files
 from pytest_gpuenergy.tuning import TVM, Record, RecordFile
 from pytest_gpuenergy.workloads import Workload
 
@@ -207,7 +207,7 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
             emulated.
         KernelFault: a kernel cannot be lowered, compiled or run.
     """
-    files = [(folder, file) for folder in folders for file in files_of_tuner(folder, TVM).values()]
+    files = [(folder, file) for folder in folders for file in tuner_files(folder, TVM).values()]
     names = list(dict.fromkeys(file.workload.name for _, file in files))
     if not files or set(cases or ()) - set(names):
         raise InputError(

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch
 from pytest_gpuenergy.support import FormError, InputError, KernelFault, parse
 from pytest_gpuenergy.tuners.tvm.emitted import check_emitted, cuda_headers
-from pytest_gpuenergy.tuners.tvm.operators import operator_of
+from pytest_gpuenergy.tuners.tvm.operators import tvm_operator
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
@@ -75,7 +75,7 @@ def _buffer(buffer: Any) -> Buffer:
     return Buffer(str(buffer.name), tuple(int(size) for size in buffer.shape), str(buffer.dtype))
 
 
-def parameters_of(function: Any) -> list[Buffer]:
+def function_buffers(function: Any) -> list[Buffer]:
     """Return the parameters of a function of TVM, in their order."""
     return [_buffer(parameter) for parameter in function.params]
 
@@ -85,7 +85,7 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
     from tvm import tirx
     from tvm.tirx.build import codegen_build, split_host_device_mods
 
-    parameters = [p.name for p in parameters_of(module["main"])]
+    parameters = [p.name for p in function_buffers(module["main"])]
     if len(set(parameters)) != len(parameters):
         raise KernelFault("compile", f"Buffers share a name: {', '.join(parameters)}.")
     if target.kind.name != "cuda":
@@ -213,25 +213,6 @@ def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
     return schedule.mod
 
 
-def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
-    """Return the kernel of a MetaSchedule record of a workload.
-
-    Args:
-        module: the workload's module.
-        record: the record, as JSON text.
-        workload: the workload.
-
-    Raises:
-        KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
-    """
-    content = _checked(record)
-    # TVM would silently apply tile sizes for other extents.
-    wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
-    if content[3] != wanted:
-        raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
-    return _lower(module, content, [tensor.name for tensor in workload.tensors])
-
-
 class Lowerer:
     """Takes records and returns kernels, in the child process.
 
@@ -254,26 +235,23 @@ class Lowerer:
         """Return the kernel of a MetaSchedule record (JSON text) of ``workload``.
 
         Raises:
-            KernelFault: the record does not apply, or cannot be lowered.
+            KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
         """
         if workload != self._workload:
-            self._module = operator_of(workload).module(workload)
+            self._module = tvm_operator(workload).module(workload)
             self._workload = workload
-        return lower_record(self._module, record, workload)
-
-
-def _checked(record: str) -> list[Any]:
-    with refusing("The record"):
-        return check_record(parse(record))
-
-
-def _lower(module: Any, content: Sequence[Any], names: Sequence[str] | None) -> Kernel:
-    trace, _, target, _ = content
-    try:
-        target = _with_host(import_tvm().target.Target(target))
-    except Exception as error:
-        raise KernelFault("compile", f"TVM has no such target: {first_line(error)}") from None
-    return to_kernel(apply_trace(module, trace), target, names)
+        with refusing("The record"):
+            trace, _, target, arguments = check_record(parse(record))
+        # TVM would silently apply tile sizes for other extents.
+        wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
+        if arguments != wanted:
+            raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
+        try:
+            target = _with_host(import_tvm().target.Target(target))
+        except Exception as error:
+            raise KernelFault("compile", f"TVM has no such target: {first_line(error)}") from None
+        names = [tensor.name for tensor in workload.tensors]
+        return to_kernel(apply_trace(self._module, trace), target, names)
 
 
 def _with_host(target: Any) -> Any:
