@@ -42,7 +42,7 @@ from pytest_gpuenergy.emulator import (
     demand_of,
     quantities,
 )
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
 from pytest_gpuenergy.tuners import KernelStore, search_ms, tuner_files
@@ -262,7 +262,7 @@ class Counter:
 
     def traffic(self, kernel: Kernel, workload: Workload) -> tuple[Traffic, ...]:
         def count() -> tuple[Traffic, ...]:
-            with arenas_for(workload, 0) as arenas:
+            with seeded_arenas(workload, 0) as arenas:
                 checked = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
             return tuple(launch.traffic for launch in checked)
 

@@ -98,6 +98,7 @@ from .tvm.search_settings import (
     SearchSettings as SearchSettings,
     Space as Space,
 )
+from .tvm.tvm_graph import check_stored_workload as check_stored_workload
 from .tvm.tvm_requirements import (
     check_tvm as check_tvm,
     import_tvm as import_tvm,

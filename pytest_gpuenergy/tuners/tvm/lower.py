@@ -6,6 +6,7 @@ through `Lowerer`, except for records from this process's own search.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pytest_gpuenergy.support import FormError, InputError, KernelFault, parse
 from pytest_gpuenergy.tuners.tvm.emitted import check_emitted, cuda_headers
 from pytest_gpuenergy.tuners.tvm.operators import tvm_operator
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
+from pytest_gpuenergy.tuners.tvm.tvm_graph import check_stored_workload
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
 
@@ -240,18 +242,61 @@ class Lowerer:
         if workload != self._workload:
             self._module = tvm_operator(workload).module(workload)
             self._workload = workload
-        with refusing("The record"):
-            trace, _, target, arguments = check_record(parse(record))
+        content = _checked(record)
         # TVM would silently apply tile sizes for other extents.
         wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
-        if arguments != wanted:
+        if content[3] != wanted:
             raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
+        return _lower(self._module, content, [tensor.name for tensor in workload.tensors])
+
+    def lower_stored(
+        self, stored: str, record: str, tensors: Sequence[Tensor] | None = None
+    ) -> Kernel:
+        """Return the kernel of a record whose module is ``stored`` in its database.
+
+        Args:
+            stored: the entry of ``database_workload.json``, as JSON text.
+            record: the MetaSchedule record, as JSON text.
+            tensors: tensors that name the parameters, by position; None keeps the module's names.
+
+        Raises:
+            KernelFault: the module has other parameters, or the record cannot be lowered.
+        """
+        content = _checked(record)
+        with refusing("The stored workload"):
+            check_stored_workload(parse(stored))
+        import_tvm()
+        from tvm.s_tir.meta_schedule.database import Workload as StoredWorkload
+
         try:
-            target = _with_host(import_tvm().target.Target(target))
+            module = StoredWorkload.from_json(json.loads(stored)).mod
+            parameters = function_buffers(module["main"])
         except Exception as error:
-            raise KernelFault("compile", f"TVM has no such target: {first_line(error)}") from None
-        names = [tensor.name for tensor in workload.tensors]
-        return to_kernel(apply_trace(self._module, trace), target, names)
+            raise KernelFault(
+                "compile", f"TVM cannot read the stored workload: {first_line(error)}"
+            ) from None
+        if tensors is None:
+            return _lower(module, content, None)
+        wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        if [(p.shape, p.dtype) for p in parameters] != wanted:
+            raise KernelFault(
+                "compile", "The stored workload has tensors of other shapes or types."
+            )
+        return _lower(module, content, [tensor.name for tensor in tensors])
+
+
+def _checked(record: str) -> list[Any]:
+    with refusing("The record"):
+        return check_record(parse(record))
+
+
+def _lower(module: Any, content: Sequence[Any], names: Sequence[str] | None) -> Kernel:
+    trace, _, target, _ = content
+    try:
+        target = _with_host(import_tvm().target.Target(target))
+    except Exception as error:
+        raise KernelFault("compile", f"TVM has no such target: {first_line(error)}") from None
+    return to_kernel(apply_trace(module, trace), target, names)
 
 
 def _with_host(target: Any) -> Any:

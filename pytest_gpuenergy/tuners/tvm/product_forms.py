@@ -172,7 +172,7 @@ def apply_form(
 def index_map(ndim: int, to_indices: Callable[..., Sequence[Any]]) -> Any:
     """Return a map of indices for traces, which TVM names after the parameters of ``to_indices``.
 
-    Only the names of ``*axes`` are accepted in records (`record_form.is_index_map`).
+    Only the names of ``*axes`` are accepted in records (`tvm_graph.is_index_map`).
     """
     import tvm
 

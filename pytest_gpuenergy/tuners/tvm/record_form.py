@@ -7,14 +7,14 @@ CUDA and `product_forms` write; TVM never sees others.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.support import FormError, member, parse, positive, shown, typed
+from pytest_gpuenergy.support import FormError, positive, shown, typed
+from pytest_gpuenergy.tuners.tvm.tvm_graph import is_index_map
 
 FAILED_S = 1e9
 """A run time from which on a trial counts as failed (MetaSchedule writes 1e10)."""
@@ -197,78 +197,6 @@ def _either(what: str, *forms: _Form) -> _Form:
 
 def _list_of(what: str, form: _Form, most: int = _MAX_ITEMS) -> _Form:
     return _Form(what, lambda v: type(v) is list and len(v) <= most and all(map(form.fits, v)))
-
-
-_LONGEST_MAP = 1 << 17
-"""The most characters of a map; searches write maps of 3,500."""
-_LARGEST_MAP = 1 << 12
-"""The most nodes of a map, each counted every time it is used."""
-_MAP_SCALARS: dict[str, Callable[[Any], bool]] = {
-    "None": lambda value: value is None,
-    "bool": lambda value: type(value) is bool,
-    "ffi.String": _text("an axis", r"axes_\d{1,2}").fits,
-    "int": lambda value: type(value) is int and -_LARGEST <= value <= _LARGEST,
-}
-_MAP_FIELDS = {
-    "ir.IntImm": "span ty value",
-    "ir.PrimType": "span dtype",
-    "ir.Var": "span ty name",
-    "tirx.IndexMap": "initial_indices final_indices inverse_index_map",
-    **{f"prim.{name}": "span ty a b" for name in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod")},
-}
-_DTYPE = _text("a type", r"(?:u?int|float)(?:8|16|32|64)|bfloat16|bool")
-_VERSION = _text("a version", r"[\w.+-]{1,64}")
-
-
-def _references(node: Any) -> list[Any] | None:
-    """Return the nodes to which one of an index map refers; None for any other node."""
-    if type(node) is not dict or not {"type"} <= set(node) <= {"type", "data"}:
-        return None
-    kind, data = node["type"], node.get("data")
-    if not isinstance(kind, str):
-        return None
-    if kind in _MAP_SCALARS:
-        return [] if _MAP_SCALARS[kind](data) else None
-    if kind in ("ffi.Array", "ffi.Map"):
-        return data if type(data) is list else None
-    fields = _MAP_FIELDS.get(kind, "").split()
-    if not fields or type(data) is not dict or set(data) != set(fields):
-        return None
-    if kind == "ir.PrimType" and not _DTYPE.fits(data["dtype"]):
-        return None
-    return [value for name, value in data.items() if name != "dtype"]
-
-
-@functools.lru_cache(maxsize=64)  # the traces of a search share theirs
-def is_index_map(text: str) -> bool:
-    """Return whether ``text`` is an index map as TVM writes it, with TVM's generic axis names.
-
-    TVM 0.27 writes an object as a list of nodes, each with a type, which refer to earlier nodes by
-    number. Reading them can create objects of any type that TVM has, under any name, and TVM copies
-    names into the CUDA text. Therefore only the types of index maps are accepted.
-    """
-    if len(text) > _LONGEST_MAP:
-        return False
-    try:
-        top = typed(parse(text), dict, "it")
-        nodes, metadata = member(top, "nodes", list), member(top, "metadata", dict)
-    except FormError:
-        return False
-    if set(top) != {"root_index", "nodes", "metadata"} or set(metadata) != {"tvm_version"}:
-        return False
-    if not _VERSION.fits(metadata["tvm_version"]):
-        return False
-    if type(top["root_index"]) is not int or top["root_index"] != len(nodes) - 1:
-        return False
-    sizes: list[int] = []  # of each node as a tree, in which shared nodes are repeated
-    for node in nodes:
-        references = _references(node)
-        if references is None:
-            return False
-        if any(type(n) is not int or not 0 <= n < len(sizes) for n in references):
-            return False
-        sizes.append(1 + sum(sizes[n] for n in references))
-    return bool(sizes) and sizes[-1] <= _LARGEST_MAP
 
 
 _BLOCK = _text("a block", r"b\d{1,6}")

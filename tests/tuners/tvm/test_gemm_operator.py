@@ -236,7 +236,9 @@ def test_a_search_is_kept_listed_and_read_back(
     capsys.readouterr()
     assert main(["kernels", "list", "--records", str(tmp_path), "--json"]) == 0
     assert [one["rank"] for one in json.loads(capsys.readouterr().out)] == [1, 2]
-    assert load_database(tmp_path / gemm.name / "raw").valid
+    database = load_database(tmp_path / gemm.name / "raw")
     with KernelStore() as store:
         kernel = store.kernel(load_records(path), 1)
+        stored = store.database_kernel(database, database.valid[0])
     assert verify_on_device(device, kernel, gemm).max_relative_error < 1e-2
+    assert verify_on_device(device, stored, gemm).max_relative_error < 1e-2
