@@ -70,7 +70,7 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = write(tmp_path)
-    monkeypatch.setattr(kernel_search, "_AHEAD", 0)
+    monkeypatch.setattr(kernel_search, "_COMPILED_AHEAD", 0)
     assert optimize(spec, tmp_path / "one", "--budget-builds", "3") == 0
     monkeypatch.undo()
 
