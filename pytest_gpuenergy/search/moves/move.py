@@ -1,4 +1,4 @@
-"""What a move is, a way to rewrite a kernel, and what all moves on source text share."""
+"""Moves, which are ways to rewrite a kernel, and the base class of those that edit its text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
-Region = Literal["compute", "gmem", "sfu", "atomics", "smem", "overlap"]
-"""Where a kernel spends its time: arithmetic, global memory, special functions, atomics, shared
-memory, and waiting that other work could hide."""
+Region = Literal[
+    "compute",  # arithmetic
+    "gmem",  # global memory
+    "sfu",  # special functions
+    "atomics",
+    "smem",  # shared memory
+    "overlap",  # waiting that other work could hide
+]
+"""What a kernel spends its time on."""
 REGIONS: tuple[Region, ...] = get_args(Region)
 
 
@@ -36,10 +42,10 @@ class Application(Struct, frozen=True):
 
 
 class Move(Protocol):
-    """A kind of rewriting of kernels.
+    """A way to rewrite kernels.
 
-    It need not be right in every case, since every result is verified; it should be right in most,
-    and never leave the text unchanged.
+    The rewritten kernels need not all be correct, because each is verified, but most should be.
+    None may be the same as the original.
 
     Attributes:
         name: the name of the move, as in the documentation.
@@ -52,7 +58,7 @@ class Move(Protocol):
     relieves: frozenset[Region]
 
     def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
-        """Return all ways to apply it, in an order that depends on the state alone."""
+        """Return all applications to a state, in an order that depends on the state alone."""
         ...
 
 
@@ -78,12 +84,12 @@ class TextChange:
         edits: Iterable[Edit],
         launch: LaunchPlan | None = None,
     ) -> TextChange:
-        """Return the change by edits of a kernel's text, and perhaps to another launch plan."""
+        """Return the change by edits of a kernel's text and, if given, to another launch plan."""
         return cls(what, edited(kernel.text.source, edits), launch or kernel.launch)
 
 
 class SourceMove:
-    """A `Move` that understands a kernel's text before it changes it.
+    """A `Move` that parses a kernel's text and edits it.
 
     A subclass overrides `on_cuda`, `on_triton` or both.
     """
@@ -93,7 +99,7 @@ class SourceMove:
     relieves: frozenset[Region]
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """Yield the rewrites whose result is understood again; none if the text is not.
+        """Yield the applications whose results `understood` accepts; none if it refuses the state.
 
         Raises:
             UnavailableError: tree-sitter is needed and not installed.

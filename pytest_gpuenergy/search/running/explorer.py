@@ -1,4 +1,4 @@
-"""Chooses the next state of a search: the moves, what is expected of them, and the strategy."""
+"""Chooses the next state of a search, by a strategy and the predicted gains of moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from pytest_gpuenergy.search.validation.result import Result
 
 
 class NextMove(Struct, frozen=True):
-    """A move that the search makes next, and the state to which it is made."""
+    """The move that a search makes next.
+
+    Attributes:
+        parent: the state to which the move is applied.
+        application: the application of the move, with the state that results.
+    """
 
     parent: State
     application: Application
@@ -28,14 +33,14 @@ class NextMove(Struct, frozen=True):
 class GraphExplorer:
     """Chooses the states of a search, by Monte Carlo Graph Search (see `GraphStrategy`).
 
-    The strategy sees it as the space of the states that moves reach from the baseline. It chooses
-    the same states if it learns the same results in the same order, because a search is resumed by
-    letting it choose again.
+    To the strategy, it is the `ActionSpace` of the states that moves reach from the baseline. It
+    chooses the same states if it learns the same results in the same order, because a search is
+    resumed by letting it choose again.
 
     Args:
         spec: the spec of the kernel.
-        moves: the moves that can be made. Those of a language model state their gains themselves,
-            and ask where the time of a state goes.
+        moves: the moves that can be made. `LlmMoves` predict their gains themselves, and are given
+            a function that returns how the time of a state is shared among regions.
         seed: the seed of the random choices.
         parameters: the parameters of the strategy. States that could improve by less than
             ``min_pred_gain``, by the least time of the card's peaks, are not expanded.
@@ -59,14 +64,16 @@ class GraphExplorer:
         self._moves = [move for move in moves if spec.language in move.languages]
         self._llm = next((move for move in moves if isinstance(move, LlmMoves)), None)
         if self._llm is not None:
-            self._llm.regions_of = self._regions
+            self._llm.regions_of = self._time_shares
         self._parameters = parameters or SearchParameters()
         self._prior = prior
         self._profile = profile
         self._states = {self.root: spec.baseline}
         self._results: dict[str, Result] = {}
-        self._applications: dict[tuple[str, str], Application] = {}  # by state and label
-        self._by_rules: dict[tuple[str, str], tuple[Application, ...]] = {}  # by move and state
+        self._applications: dict[tuple[str, str], Application] = {}
+        """All applications by state and label."""
+        self._rule_applications: dict[tuple[str, str], tuple[Application, ...]] = {}
+        """The applications of rules, all moves but a language model's, by move and state."""
         self._strategy = GraphStrategy(self, self._parameters, seed=seed)
         self._proposed: dict[str, Proposal] = {}
         self._propose()  # the baseline
@@ -85,21 +92,21 @@ class GraphExplorer:
         """
         self._states[state.id] = state
         self._results[state.id] = result
-        used = {} if result.cost is None else self._profile(state.id)
-        if self._prior is not None and used:
-            self._prior.profiled(state, used)
+        busy_shares = {} if result.cost is None else self._profile(state.id)
+        if self._prior is not None and busy_shares:
+            self._prior.profiled(state, busy_shares)
         self._strategy.learn(self._proposed.pop(state.id), result.cost)
 
     def foreseen(self, count: int) -> list[State]:
-        """Return at most ``count`` states that are likely to be chosen next; choose none."""
+        """Return at most ``count`` states that are likely to be chosen next; none is chosen."""
         actions = self.actions if self._llm is None else lambda _: ()  # a model is not asked ahead
         proposals = self._strategy.foreseen(actions, count)
         return [self._next_move(proposal).application.state for proposal in proposals]
 
     def precompute(self, state: State) -> None:
-        """Make the moves to a state and count the work of the new states, which takes no result.
+        """Apply the moves to a state and estimate the costs of the resulting states, in advance.
 
-        This may run in another thread: no choice depends on it, and both are cached.
+        Needs no results. May run in another thread: both are cached, and no choice depends on it.
         """
         for move in self._moves:
             if move is not self._llm:
@@ -109,51 +116,55 @@ class GraphExplorer:
 
     def actions(self, state: str) -> list[Action]:
         """Return all applications of all moves; none if the state leaves too little to gain."""
-        source, result = self._states[state], self._results[state]
+        parent, result = self._states[state], self._results[state]
         min_gain = self._parameters.min_pred_gain
         if result.time_ms and 1 - result.floor_ms / result.time_ms < min_gain:
             return []
         actions = []
         for move in self._moves:
-            for application in self._applications_of(move, source):
+            for application in self._applications_of(move, parent):
                 label = f"{application.move} {application.what}"
                 self._applications[state, label] = application
                 self._states.setdefault(application.state.id, application.state)
-                expected = None
+                predicted_gain = None
                 if self._llm is not None and self._llm.has_proposed(application):
-                    expected = self._llm.prior or None
+                    predicted_gain = self._llm.prior or None
                 elif self._prior is not None:
-                    expected = self._prior.gain(source, result, move, application)
+                    predicted_gain = self._prior.gain(parent, result, move, application)
                 actions.append(
-                    Action(label, application.state.id, expected, family=application.move)
+                    Action(label, application.state.id, predicted_gain, family=application.move)
                 )
         return actions
 
     def graph(self) -> GraphRecord:
-        """Return what the strategy knows about the states, as it is stored."""
+        """Return the graph of the search, as it is stored."""
         return self._strategy.graph.record()
 
     def observations(self) -> Iterator[Observation]:
-        """Yield what moves to states with a known bottleneck have gained, made or not."""
+        """Yield the gain of each known edge that begins at a state with a known bottleneck.
+
+        An edge counts whether or not the search went along it.
+        """
         graph = self._strategy.graph
         for state in graph.nodes:
             for tail, edge, head in graph.known_edges_from(state):
-                source, result = self._states[state], self._results[state]
-                situation = None if self._prior is None else self._prior.situation(source, result)
+                parent, result = self._states[state], self._results[state]
+                situation = None if self._prior is None else self._prior.situation(parent, result)
                 if situation is not None:
                     move = self._applications[state, edge.label].move
                     gain = None if head.cost is None else head.own - tail.own
                     yield move, situation.bottleneck, gain
 
     def _applications_of(self, move: Move, state: State) -> Sequence[Application]:
-        """Return the applications of a move; those of rules depend on the state and spec alone."""
+        """Return the applications of a move to a state; only those of rules are cached."""
         if move is self._llm:
             return tuple(move.applications(state, self._spec))
-        if (move.name, state.id) not in self._by_rules:
-            self._by_rules[move.name, state.id] = tuple(move.applications(state, self._spec))
-        return self._by_rules[move.name, state.id]
+        key = move.name, state.id
+        if key not in self._rule_applications:
+            self._rule_applications[key] = tuple(move.applications(state, self._spec))
+        return self._rule_applications[key]
 
-    def _regions(self, result: Result) -> Mapping[Region, float]:
+    def _time_shares(self, result: Result) -> Mapping[Region, float]:
         """Return the shares of a state's time by region; empty if they are unknown."""
         state = self._states.get(result.id)
         if state is None or self._prior is None:
@@ -162,6 +173,7 @@ class GraphExplorer:
         return {} if situation is None else situation.time_shares
 
     def _propose(self) -> Proposal | None:
+        """Return the strategy's next proposal, which is kept until its result is learned."""
         proposal = self._strategy.propose()
         if proposal is not None:
             self._proposed[proposal.state] = proposal
