@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 from entries import Entry, read_corpus
 
 from pytest_gpuenergy.devices import Binary, CudaRunner
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
@@ -59,7 +59,7 @@ def main() -> None:
     family = arguments.name.partition("/")[0]
     entry = next(one for one in read_corpus([family]) if one.name == arguments.name)
     workload = workload_of(entry)
-    with arenas_for(workload, seed=0) as arenas:
+    with seeded_arenas(workload, seed=0) as arenas:
         binary = Binary(arguments.binary, arguments.symbols)
         print(f"{MARK}{entry.name}", flush=True)
         CudaRunner().run_once(Job.of(kernel_of(entry), workload), binary, arenas)

@@ -19,7 +19,7 @@ from entries import Entry
 
 from pytest_gpuenergy.devices import Arena, Binary, Device, NvrtcCompilers
 from pytest_gpuenergy.emulator import HostRunner
-from pytest_gpuenergy.engine import arenas_of, verify_on_device
+from pytest_gpuenergy.engine import file_arenas, verify_on_device
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault, cache_dir
 from pytest_gpuenergy.workloads import numbers, stored_as
@@ -126,7 +126,7 @@ class Judges:
         blank = {one.name: np.zeros(one.shape, stored_as(one.dtype)) for one in entry.outputs}
         drawings = [workload.make_inputs(seed) for seed in range(DRAWINGS)]
         with (
-            arenas_of(job.io, {**drawings[0], **blank}) as arenas,
+            file_arenas(job.io, {**drawings[0], **blank}) as arenas,
             self._plainly_loaded(job, arenas) as loaded,
         ):
             for inputs in drawings:

@@ -12,7 +12,7 @@ from mutation_operators import Mutant
 from mutation_subjects import Subject
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Drawing, arenas_for, case_of, verify_on_device
+from pytest_gpuenergy.engine import Drawing, case_of, seeded_arenas, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Array
@@ -100,12 +100,12 @@ class Judge:
         workload, outputs = subject.workload, []
         job = Job.of(kernel, workload, seed=TURNS[0][0].seed, timeout_s=self._timeout_s)
         with (
-            arenas_for(workload, job.seed) as arenas,
+            seeded_arenas(workload, job.seed) as arenas,
             self._device.load(job, arenas) as loaded,
         ):
             for drawing, order in TURNS:
                 inputs = case_of(workload, drawing).inputs
-                with arenas_for(workload, drawing.seed, turn=order) as poisoned:
+                with seeded_arenas(workload, drawing.seed, second=bool(order)) as poisoned:
                     for name, arena in arenas.items():
                         arena.fill(inputs.get(name, poisoned[name].value()))
                 loaded.run(order_seed=order)

@@ -28,7 +28,7 @@ from pytest_gpuenergy.energy import (
     mean_clock_mhz,
     read_conditions,
 )
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import ClockState, Conditions
 from pytest_gpuenergy.report import markdown_table
@@ -111,7 +111,7 @@ def study(device: Device, name: str, seconds: int) -> Found:
     with ExitStack() as stack:
         store = stack.enter_context(KernelStore())
         kernel, workload = kernels.named(name, kernels.RECORDS, store)
-        arenas = stack.enter_context(arenas_for(workload, seed=0))
+        arenas = stack.enter_context(seeded_arenas(workload, seed=0))
         repeater = stack.enter_context(kernels.loaded(device, kernel, workload, arenas))
         return watch(device, repeater, seconds)
 

@@ -42,10 +42,10 @@ from pytest_gpuenergy.emulator import (
     demand_of,
     quantities,
 )
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
-from pytest_gpuenergy.tuners import KernelStore, files_of_tuner, search_ms
+from pytest_gpuenergy.tuners import KernelStore, search_ms, tuner_files
 from pytest_gpuenergy.tuning import TVM, Record, RecordFile
 from pytest_gpuenergy.workloads import Workload
 
@@ -207,7 +207,7 @@ def load_samples(folders: Sequence[Path], cases: Sequence[str] | None, jobs: int
             emulated.
         KernelFault: a kernel cannot be lowered, compiled or run.
     """
-    files = [(folder, file) for folder in folders for file in files_of_tuner(folder, TVM).values()]
+    files = [(folder, file) for folder in folders for file in tuner_files(folder, TVM).values()]
     names = list(dict.fromkeys(file.workload.name for _, file in files))
     if not files or set(cases or ()) - set(names):
         raise InputError(
@@ -262,7 +262,7 @@ class Counter:
 
     def traffic(self, kernel: Kernel, workload: Workload) -> tuple[Traffic, ...]:
         def count() -> tuple[Traffic, ...]:
-            with arenas_for(workload, 0) as arenas:
+            with seeded_arenas(workload, 0) as arenas:
                 checked = self.runner.check_races(kernel, arenas, {}, timeout_s=CHECK_TIMEOUT_S)
             return tuple(launch.traffic for launch in checked)
 

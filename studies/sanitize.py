@@ -40,7 +40,7 @@ from pytest_gpuenergy.devices import Binary, NvrtcCompilers
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir, termination_as_interrupt
-from pytest_gpuenergy.tuners import KernelStore, files_of_tuner, load_records
+from pytest_gpuenergy.tuners import KernelStore, load_records, tuner_files
 from pytest_gpuenergy.tuning import TVM
 
 RECORDS = Path(__file__).parents[1] / "bench" / "records" / "nvidia-h200"
@@ -66,7 +66,7 @@ class Subject:
         """An estimate proportional to a check's time, from a launch's; infinite if unknown."""
         if not self.kernel.recorded:
             return float("inf")
-        return self.kernel.recorded[0].time_ms * min(1.0, blocks / blocks_of(self.kernel))
+        return self.kernel.recorded[0].time_ms * min(1.0, blocks / block_count(self.kernel))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Prepared:
     subjects: tuple[Subject, ...]
 
 
-def blocks_of(kernel: Kernel) -> int:
+def block_count(kernel: Kernel) -> int:
     """Number of thread blocks in all launches."""
     return sum(launch.blocks for launch in kernel.launches)
 
@@ -103,7 +103,7 @@ def record_files(folder: Path, cases: Sequence[str]) -> dict[str, Path]:
     Raises:
         InputError: a case has none.
     """
-    found = files_of_tuner(folder, TVM)
+    found = tuner_files(folder, TVM)
     files = {file.workload.name: path for path, file in found.items()}
     if unknown := set(cases) - set(files):
         raise InputError(f"{folder} has no records of {', '.join(sorted(unknown))}.")
@@ -170,8 +170,8 @@ def check(job: Job, gpu: str, limit_s: float, stop: threading.Event) -> Check | 
     outcome = judge(printed, code)
     return Check(
         outcome,
-        blocks_of(first_blocks(subject.kernel, job.blocks)),
-        blocks_of(subject.kernel),
+        block_count(first_blocks(subject.kernel, job.blocks)),
+        block_count(subject.kernel),
         gpu,
         round(time.monotonic() - begun_s, 1),
         "" if outcome == "clean" else printed[-_PRINTED:],
@@ -240,7 +240,7 @@ def run(arguments: argparse.Namespace, prepare: Prepare) -> int:
     former = results if arguments.resume else Results()
 
     def open_tools(kernel: Kernel, gpu: str) -> list[Tool]:
-        planned = {tool: blocks_of(first_blocks(kernel, blocks[tool])) for tool in tools}
+        planned = {tool: block_count(first_blocks(kernel, blocks[tool])) for tool in tools}
         known = {tool: former.check(kernel.digest, tool) for tool in tools}
         return [t for t, one in known.items() if not (one and one.covers(planned[t], gpu))]
 

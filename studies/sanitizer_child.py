@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy.devices import Binary, CudaRunner
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Dim3, Job, Kernel
 from pytest_gpuenergy.tuners import KernelStore, load_records
 
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--symbols", type=json.loads, required=True)
     arguments = parser.parse_args(words)
     file = load_records(arguments.records)
-    with KernelStore() as store, arenas_for(file.workload, seed=0) as arenas:
+    with KernelStore() as store, seeded_arenas(file.workload, seed=0) as arenas:
         kernel = first_blocks(store.kernel(file, arguments.rank), arguments.blocks)
         binary = Binary(arguments.binary, arguments.symbols)
         print(f"{MARK}{file.workload.name}-k{arguments.rank:02d}", flush=True)

@@ -26,7 +26,7 @@ import kernels
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings
-from pytest_gpuenergy.engine import Harness, Station, Subject, arenas_for
+from pytest_gpuenergy.engine import Harness, Station, Subject, seeded_arenas
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
@@ -117,7 +117,7 @@ def reference_of(device: Device, kernel: Kernel, workload: Workload, seconds: fl
         preheat_s=0.0,
     )
     with (
-        arenas_for(workload, 0, device.arrays) as arenas,
+        seeded_arenas(workload, 0, device.arrays) as arenas,
         kernels.loaded(device, kernel, workload, arenas) as repeater,
     ):
         reading = EnergyMeter(device, settings).measure(repeater)

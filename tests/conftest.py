@@ -21,7 +21,7 @@ from small_project import QUICK
 
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.emulator import Toolchain, find_compiler
-from pytest_gpuenergy.tuners import METASCHEDULE, Database, installed_tvm, load_database
+from pytest_gpuenergy.tuners import FORMS, Database, installed_tvm, load_database
 from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
 
@@ -167,7 +167,7 @@ def record_file(database: Database) -> RecordFile:
     ranked = sorted(database.valid, key=lambda record: record.time_ms)[: len(BANDS)]
     return RecordFile(
         workload=CASES["case7"],
-        tuner=METASCHEDULE.tuner,
+        tuner=FORMS["tvm"].tuner,
         gpu="Test GPU",
         driver="580.0",
         toolchain={"tvm": "0.27.0.post1", "target": json.loads(ranked[0].text)[2]},

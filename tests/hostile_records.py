@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,3 +47,14 @@ def changed(value: Any, place: Place, change: Callable[[Any], Any]) -> Any:
     copy = value.copy()
     copy[step] = changed(value[step], tuple(rest), change)
     return copy
+
+
+def module_of(stored: str) -> Any:
+    """The objects of a line of ``database_workload.json``."""
+    return json.loads(base64.b64decode(json.loads(stored)[1])[8:])
+
+
+def stored_with(module: Any) -> list[str]:
+    """Such a line with other objects."""
+    text = json.dumps(module).encode()
+    return ["1", base64.b64encode(len(text).to_bytes(8, "little") + text).decode()]

@@ -19,7 +19,7 @@ from kernels import TIMEOUT_S, loaded
 from protocols import PARTS, Protocols, ours, reference_of, steady
 from record import Attempt, Validated
 
-from pytest_gpuenergy.engine import Harness, Subject as Named, arenas_for
+from pytest_gpuenergy.engine import Harness, Subject as Named, seeded_arenas
 from pytest_gpuenergy.pytest_plugin import kernel_label
 from pytest_gpuenergy.record import METRICS
 
@@ -46,7 +46,7 @@ def test_a_launch_against_steady_running(
     label = kernel_label(subject.kernel)  # not by the item's id, which a report may lack
     measurement = energy_benchmark(subject.kernel, workload=subject.workload, label=label)
     attempts = [ours(measurement, gpu.clock.now_s() - began_s)]
-    with arenas_for(subject.workload, seed=0) as arenas:
+    with seeded_arenas(subject.workload, seed=0) as arenas:
         again = Again(gpu, subject, request.node.nodeid)
         parts: list[Reading] = []
         for number in range(PARTS):

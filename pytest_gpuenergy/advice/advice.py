@@ -11,9 +11,9 @@ from pytest_gpuenergy.advice.plans import (
     ChosenPlan,
     Plan,
     PlanOption,
-    cost_of,
-    figure_of,
+    cost_figure,
     log_change,
+    plan_cost,
     rivals,
 )
 from pytest_gpuenergy.advice.solve import (
@@ -52,9 +52,9 @@ class Goal:
 
     def at_baseline(self, layers: Sequence[Sequence[Cost]]) -> Solution:
         """Return the best kernels at the baseline; the fastest where a slowdown is limited."""
-        found = fastest(layers) if self.slower_by is not None else self.solve(layers, None)
-        assert found is not None
-        return found
+        solution = fastest(layers) if self.slower_by is not None else self.solve(layers, None)
+        assert solution is not None
+        return solution
 
     def prices(self, cost: Cost) -> Sequence[Cost]:
         """Return what a kernel is judged by against the one chosen, at the sums of the plan."""
@@ -88,7 +88,7 @@ class Setting:
     @property
     def cost(self) -> Cost:
         """The sums of time in ms and energy in mJ."""
-        return cost_of(self.plan)
+        return plan_cost(self.plan)
 
 
 @dataclass(frozen=True)
@@ -146,16 +146,22 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
     if label is None:
         return None
     base = _setting(field, label, goal, goal.at_baseline(_costs(field.layers(label))))
-    found: list[Setting] = []
+    settings: list[Setting] = []
     too_slow: list[str] = []
     for name in field.complete:
         solution = goal.solve(_costs(field.layers(name)), base.cost)
         if solution is None:
             too_slow.append(name)
         else:
-            found.append(_setting(field, name, goal, solution))
-    best = min(found, key=lambda one: figure_of(one.cost, goal.metric))
-    tied = _tied(best, found, goal.metric)
+            settings.append(_setting(field, name, goal, solution))
+    best = min(settings, key=lambda one: cost_figure(one.cost, goal.metric))
+    tied = _tied(best, settings, goal.metric)
+    rows, best_rows = ([field.row(name) for name in names] for names in (field.complete, tied))
+    edges = tuple(
+        f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
+        for labels, noun in ((limits, "power limit"), (clocks, "clock"))
+        if len(measured := labels(rows)) > 1 and labels(best_rows) == measured[:1]
+    )
     chosen = ChosenPlan(best.plan, best.candidate.rivals, len(tied))
     return Advice(
         tuple(field.workloads),
@@ -164,9 +170,9 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
         base,
         tied,
         changes(base.candidate, chosen),
-        tuple(found),
+        tuple(settings),
         tuple(too_slow),
-        _edges(field, tied),
+        edges,
     )
 
 
@@ -187,10 +193,10 @@ def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Pla
 
 def changes(base: ChosenPlan, new: ChosenPlan) -> dict[Metric, PlanChange]:
     """Return the change of each metric from one plan to another."""
-    costs = cost_of(base.plan), cost_of(new.plan)
+    costs = plan_cost(base.plan), plan_cost(new.plan)
     return {
         metric: PlanChange(
-            log(figure_of(costs[1], metric) / figure_of(costs[0], metric)),
+            log(cost_figure(costs[1], metric) / cost_figure(costs[0], metric)),
             log_change(base, new, metric),
         )
         for metric in METRICS
@@ -225,20 +231,10 @@ def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[s
             return True
         change = log_change(best.candidate, one.candidate, metric, tail)
         if change is None:
-            return figure_of(one.cost, metric) <= figure_of(best.cost, metric)
+            return cost_figure(one.cost, metric) <= cost_figure(best.cost, metric)
         return change.low <= 0
 
     return tuple(one.setpoint for one in settings if may_be_as_good(one))
-
-
-def _edges(field: Field, tied: Sequence[str]) -> tuple[str, ...]:
-    """Return what is said where a lower limit or clock than any measured might be better still."""
-    rows, best = ([field.row(name) for name in names] for names in (field.complete, tied))
-    return tuple(
-        f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
-        for labels, noun in ((limits, "power limit"), (clocks, "clock"))
-        if len(measured := labels(rows)) > 1 and labels(best) == measured[:1]
-    )
 
 
 def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
@@ -248,31 +244,31 @@ def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
         field: the measurements to choose from.
         expected: names of the workloads that were asked for.
     """
-    found = []
+    lines = []
     if field.left_out:
         counts = ", ".join(f"{count} {words}" for words, count in sorted(field.left_out.items()))
-        found.append(f"left out: {counts}")
+        lines.append(f"left out: {counts}")
     if field.shared:
-        found.append(
+        lines.append(
             f"{listed(field.shared)} stands for several workloads, which count as such: give each "
             "a name of its own"
         )
     if len(setpoints := list(field.options)) == 1:
-        found.append(
+        lines.append(
             f"{setpoints[0]} is the only setpoint with clean figures: measure others, too, to have "
             "a choice (--powercap, --smclock)"
         )
     if absent := [name for name in expected if name not in field.workloads]:
-        found.append(f"without a clean measurement, and not in the sums: {listed(absent)}")
+        lines.append(f"without a clean measurement, and not in the sums: {listed(absent)}")
     gaps = [(name, field.missing(name)) for name in field.options]
     if parts := [f"{name} ({listed(lacking)})" for name, lacking in gaps if lacking]:
-        found.append(f"setpoints that lack workloads, and are no choice for all: {listed(parts)}")
+        lines.append(f"setpoints that lack workloads, and are no choice for all: {listed(parts)}")
     if (count := len(field.boards)) > 1:
-        found.append(
+        lines.append(
             f"measured on {count} boards of one model: what boards differ in is part of the "
             "intervals"
         )
-    return found
+    return lines
 
 
 @dataclass(frozen=True)
@@ -336,9 +332,9 @@ def advise_on(
         own = field.only(name)
         wanted = common or baseline
         known = wanted is not None and wanted in own.options
-        found = advise(own, goal, wanted if known else None)
-        assert found is not None  # it was measured somewhere
-        each.append(found)
+        advice = advise(own, goal, wanted if known else None)
+        assert advice is not None  # it was measured somewhere
+        each.append(advice)
     apart = None
     if whole is not None and len(field.workloads) > 1:
         apart = advise_apart(field, goal, whole.baseline)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_gpuenergy.advice.advice import Advice, Outcome, PlanChange, Setting
 from pytest_gpuenergy.advice.field import listed
-from pytest_gpuenergy.advice.plans import PlanOption, sum_of
+from pytest_gpuenergy.advice.plans import PlanOption, plan_sum
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
 from pytest_gpuenergy.report import (
     energy,
@@ -133,7 +133,7 @@ def _change_lines(advice: Advice) -> Iterator[str]:
 def _sums(setting: Setting) -> str:
     cost = setting.cost
     values = (time(cost.time), energy(cost.energy), f"{figures(cost.product)} mJ·ms")
-    spreads = (spread(sum_of(setting.candidate, metric)) for metric in METRICS)
+    spreads = (spread(plan_sum(setting.candidate, metric)) for metric in METRICS)
     return ", ".join(f"{value}{ends}" for value, ends in zip(values, spreads, strict=True))
 
 
@@ -230,14 +230,16 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "time_ms": cost.time,
         "energy_mj": cost.energy,
         "edp_mj_ms": cost.product,
-        **{f"{metric.field}_ci95": _ends(sum_of(setting.candidate, metric)) for metric in METRICS},
+        **{
+            f"{metric.field}_ci95": _ends(plan_sum(setting.candidate, metric)) for metric in METRICS
+        },
         "exact": setting.solution.exact,
         "bound": setting.solution.bound,
     }
 
 
-def _ends(found: Estimate | None) -> list[float] | None:
-    return None if found is None else [found.low, found.high]
+def _ends(estimate: Estimate | None) -> list[float] | None:
+    return None if estimate is None else [estimate.low, estimate.high]
 
 
 def _changes(changes: Mapping[Metric, PlanChange]) -> dict[str, Any]:

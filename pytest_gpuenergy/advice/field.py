@@ -75,9 +75,9 @@ class Field:
     def only(self, workload: str) -> Field:
         """Return the field of one workload alone, which runs once."""
         options = {
-            setpoint: {workload: [PlanOption(one.row) for one in found[workload]]}
-            for setpoint, found in self.options.items()
-            if workload in found
+            setpoint: {workload: [PlanOption(one.row) for one in by_workload[workload]]}
+            for setpoint, by_workload in self.options.items()
+            if workload in by_workload
         }
         return Field(options, {workload: 1.0}, {}, self.gpu_name, self.emulated)
 
@@ -110,12 +110,12 @@ class Field:
         known = self.complete
         if asked is not None and known:
             by_label = {name.casefold(): name for name in known}
-            if (found := by_label.get(asked.strip().casefold())) is None:
+            if (label := by_label.get(asked.strip().casefold())) is None:
                 raise InputError(
                     f"--baseline {asked[:40]!r} is no setpoint at which all workloads were "
                     f"measured: choose one of {', '.join(known)}."
                 )
-            return found
+            return label
 
         def standing(name: str) -> tuple[object, ...]:
             m = self.row(name)
@@ -158,13 +158,13 @@ def select_model(reports: Sequence[Report], name: str) -> list[Report]:
     exact = [
         model for model in parts if wanted in (model.title.casefold(), model.gpu_name.casefold())
     ]
-    found = exact or [model for model in parts if wanted in model.title.casefold()]
-    if not wanted or len(found) != 1:
+    matches = exact or [model for model in parts if wanted in model.title.casefold()]
+    if not wanted or len(matches) != 1:
         raise InputError(
-            f"--gpu {name[:40]!r} names {len(found)} of the GPU models that were measured: choose "
-            f"one of {', '.join(model.title for model in parts)}."
+            f"--gpu {name[:40]!r} names {len(matches)} of the GPU models that were measured: "
+            f"choose one of {', '.join(model.title for model in parts)}."
         )
-    return parts[found[0]]
+    return parts[matches[0]]
 
 
 def single_model(*reports: Report) -> Model:
@@ -185,10 +185,10 @@ def single_model(*reports: Report) -> Model:
 
 def _parts(reports: Sequence[Report]) -> dict[Model, list[Report]]:
     """Return the GPU models of reports, each with what they have of it."""
-    found: dict[Model, list[Report]] = {}
+    by_gpu: dict[Model, list[Report]] = {}
     for part in (part for report in reports for part in by_model(report) or [report]):
-        found.setdefault(Model(part.run.gpu_name, part.run.emulated), []).append(part)
-    return found
+        by_gpu.setdefault(Model(part.run.gpu_name, part.run.emulated), []).append(part)
+    return by_gpu
 
 
 def listed(names: Sequence[str]) -> str:

@@ -55,13 +55,13 @@ Plan = Sequence[PlanOption]
 """An option for each workload."""
 
 
-def cost_of(plan: Plan) -> Cost:
+def plan_cost(plan: Plan) -> Cost:
     """Return the sums over a plan."""
     costs = [option.cost for option in plan]
     return Cost(sum(one.time for one in costs), sum(one.energy for one in costs))
 
 
-def figure_of(cost: Cost, metric: Metric) -> float:
+def cost_figure(cost: Cost, metric: Metric) -> float:
     """Return the metric of a sum, in ms, mJ or mJ ms."""
     if metric is Metric.EDP:
         return cost.product
@@ -104,9 +104,9 @@ class Errors:
         """From the intervals of a measurement; None unless all three metrics have usable ones."""
         known: list[SessionMean] = []
         for metric in (Metric.TIME, Metric.ENERGY, Metric.EDP):
-            if (found := session_mean(row, metric)) is None:
+            if (mean := session_mean(row, metric)) is None:
                 return None
-            known.append(found)
+            known.append(mean)
         own = Moments.of(*(one.relative_error**2 for one in known))
         shared = Moments.of(*(one.session_variance(0.0) for one in known))
         return cls(own, min(one.degrees for one in known), shared)
@@ -122,7 +122,7 @@ Weights = Callable[[PlanOption], Cost]
 
 def gradient(plan: Plan, metric: Metric) -> Weights:
     """Return a function that gives each option's shares of time and energy in a plan's sums."""
-    whole = cost_of(plan)
+    whole = plan_cost(plan)
 
     def weights(option: PlanOption) -> Cost:
         time, energy = option.cost
@@ -156,22 +156,22 @@ class ChosenPlan:
         not chosen. Layers add up, because each is chosen for being low.
         """
         weights = gradient(self.plan, metric)
-        found = [
+        deviations = [
             0.0 if option.errors is None else math.sqrt(option.errors.variance(weights(option)))
             for option in self.plan
         ]
         by_kernels = sum(
-            largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, found, strict=True)
+            largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, deviations, strict=True)
         )
-        return by_kernels + largest_of(self.chosen_from) * math.hypot(*found)
+        return by_kernels + largest_of(self.chosen_from) * math.hypot(*deviations)
 
 
-def sum_of(candidate: ChosenPlan, metric: Metric) -> Estimate | None:
+def plan_sum(candidate: ChosenPlan, metric: Metric) -> Estimate | None:
     """Return a sum with its 95 % interval; None where a figure has no usable interval.
 
     The errors are those of `log_change`; the upper end allows for the choice (`optimism`).
     """
-    value = figure_of(cost_of(candidate.plan), metric)
+    value = cost_figure(plan_cost(candidate.plan), metric)
     weights = gradient(candidate.plan, metric)
     inner = _around(0.0, [(option, weights(option)) for option in candidate.plan], TAIL)
     if inner is None:
@@ -190,7 +190,9 @@ def log_change(
     differ. The interval is wider by the `optimism` of either side, since both were chosen by their
     figures.
     """
-    value = math.log(figure_of(cost_of(new.plan), metric) / figure_of(cost_of(base.plan), metric))
+    value = math.log(
+        cost_figure(plan_cost(new.plan), metric) / cost_figure(plan_cost(base.plan), metric)
+    )
     if {option.row.node_id for option in base.plan} == {option.row.node_id for option in new.plan}:
         return Estimate(value, value, value)
     net: dict[int, tuple[PlanOption, Cost]] = {}

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-MOST_STATES = 4000
+MAX_STATES = 4000
 """Partial choices that the search for the least energy within a time keeps after each layer."""
 
 _ROUNDING = 1e-9
@@ -97,7 +97,7 @@ def least_energy(layers: Sequence[Layer], most_time: float = inf) -> Solution | 
 
     The choices of `sweep` before and after the limit give the best solution of the relaxed problem,
     in which a layer may be divided between two options: its energy is a lower bound. A branch and
-    bound search between the two is exact, unless it has to keep more than `MOST_STATES` partial
+    bound search between the two is exact, unless it has to keep more than `MAX_STATES` partial
     choices.
     """
     most_time *= 1 + _ROUNDING  # the same sum in another order is as fast
@@ -129,17 +129,20 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
     most_priced = total(layers, best).energy + rate * most_time
     states = [_PartialChoice(Cost(0.0, 0.0), ())]
     for number, layer in enumerate(layers):
-        found = []
+        extended = []
         for cost, choice in states:
             for place in _front(layer):
                 time, energy = cost.time + layer[place].time, cost.energy + layer[place].energy
                 price = energy + rate * time + rest_priced[number]
                 if time + rest_time[number] <= most_time and price < most_priced:
-                    found.append(_PartialChoice(Cost(time, energy), (*choice, place)))
-        states = _undominated(found)
-        if len(states) > MOST_STATES:
+                    extended.append(_PartialChoice(Cost(time, energy), (*choice, place)))
+        states = []
+        for state in sorted(extended):
+            if not states or state.cost.energy < states[-1].cost.energy:
+                states.append(state)
+        if len(states) > MAX_STATES:
             states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
-            del states[MOST_STATES:]
+            del states[MAX_STATES:]
             exact = False
     best = min([best, *(state.choice for state in states)], key=lambda one: total(layers, one)[1])
     return Solution(best, exact, total(layers, best).energy if exact else bound)
@@ -167,33 +170,25 @@ def _rests(values: Sequence[float]) -> list[float]:
     return [sum(values[place + 1 :]) for place in range(len(values))]
 
 
-def _undominated(states: list[_PartialChoice]) -> list[_PartialChoice]:
-    kept: list[_PartialChoice] = []
-    for state in sorted(states):
-        if not kept or state.cost.energy < kept[-1].cost.energy:
-            kept.append(state)
-    return kept
-
-
 def _front(layer: Layer) -> list[int]:
     """Return the places of the Pareto front's options, from fast to frugal."""
-    found: list[int] = []
+    front: list[int] = []
     for place in sorted(range(len(layer)), key=layer.__getitem__):
-        if not found or layer[place].energy < layer[found[-1]].energy:
-            found.append(place)
-    return found
+        if not front or layer[place].energy < layer[front[-1]].energy:
+            front.append(place)
+    return front
 
 
 def _hull(layer: Layer) -> list[int]:
     """Return the places of the lower left convex hull's vertices, from fast to frugal."""
-    found: list[int] = []
+    hull: list[int] = []
     for place in _front(layer):
-        while len(found) > 1 and _slope(layer[found[-2]], layer[found[-1]]) >= _slope(
-            layer[found[-2]], layer[place]
+        while len(hull) > 1 and _slope(layer[hull[-2]], layer[hull[-1]]) >= _slope(
+            layer[hull[-2]], layer[place]
         ):
-            found.pop()
-        found.append(place)
-    return found
+            hull.pop()
+        hull.append(place)
+    return hull
 
 
 def _slope(one: Cost, other: Cost) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.advice import Goal
     from pytest_gpuenergy.report import Report
 
-_MOST_TIMES = 1e9
+_MAX_TIMES = 1e9
 """The largest weight, to refuse typing errors."""
 
 
@@ -120,8 +120,8 @@ def _chosen(arguments: Namespace) -> Report:
     except ReportInputError:
         single_model(*reports)  # its error says what to do
         raise
-    found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
-    return replace(report, measurements=found)
+    chosen = select(report.measurements, arguments.case, arguments.network, Path.cwd())
+    return replace(report, measurements=chosen)
 
 
 def _goal(arguments: Namespace) -> Goal:
@@ -141,7 +141,7 @@ def _goal(arguments: Namespace) -> Goal:
 def _weights(texts: Sequence[str]) -> dict[str, float]:
     from pytest_gpuenergy.workloads import split_words
 
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     if texts and not split_words(texts):
         raise InputError("--weights is empty: give names with numbers, or leave it out.")
     for word in split_words(texts):
@@ -150,12 +150,12 @@ def _weights(texts: Sequence[str]) -> dict[str, float]:
             value = float(times)
         except ValueError:
             value = math.nan
-        if not name or not 0 < value <= _MOST_TIMES:
+        if not name or not 0 < value <= _MAX_TIMES:
             raise InputError(
                 f"--weights {word[:60]!r} is not understood: give a workload and how often it "
                 "runs, such as resnet03=3."
             )
-        if name in found:
+        if name in counts:
             raise InputError(f"--weights names {name!r} twice: give each workload once.")
-        found[name] = value
-    return found
+        counts[name] = value
+    return counts

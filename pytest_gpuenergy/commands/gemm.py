@@ -206,7 +206,7 @@ def _perf(arguments: Namespace) -> int:
         "--gpuenergy-allow": arguments.allow,
         "-k": " or ".join(f"-{name}-" for name in contenders),
     }
-    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    words = [f"{name}={value}" for name, value in options.items() if value is not None]
     benches = Path(pytest_plugin.__file__).with_name("benches")
     item = f"{benches / 'bench_items.py'}::test_gemm"
     # Use neither settings nor conftest files of the folder in which this package is installed.
@@ -215,7 +215,7 @@ def _perf(arguments: Namespace) -> int:
     before, written = latest_run(here), list[Path]()
     try:
         with interrupt_once():
-            code = run_child([*pytest, *alone, *given, item], here, shown=True).returncode
+            code = run_child([*pytest, *alone, *words, item], here, shown=True).returncode
     finally:  # an interrupted run has results too
         run = latest_run(here)
         if run is not None and (before is None or run.path != before.path):

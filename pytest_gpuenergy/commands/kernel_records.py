@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
 
-_MOST_NAMES = 12
-
-
-def add_case(parser: ArgumentParser) -> None:
-    """Add ``--case`` and ``--network``, which name workloads."""
-    add_choice(parser, "Workloads")
+_MAX_NAMES = 12
 
 
 def add_choice(parser: ArgumentParser, what: str) -> None:
@@ -64,37 +59,27 @@ def add_records(parser: ArgumentParser) -> None:
     )
 
 
-def load_record_files(records: Path | None) -> list[RecordFile]:
-    """Return the record files that ``--records`` names, or those of the current project.
+def chosen_files(arguments: Namespace) -> list[RecordFile]:
+    """Return the record files that ``--records``, ``--tuner`` and the cases name.
 
     Raises:
         InputError: there are none, or a file is damaged.
     """
-    from pytest_gpuenergy.tuners import load_records
+    from pytest_gpuenergy.tuners import FORMS, load_records
     from pytest_gpuenergy.tuning import record_paths
 
+    records = arguments.records or nearest(Path.cwd(), RECORDS)
     if records is None:
-        records = nearest(Path.cwd(), RECORDS)
-        if records is None:
-            raise InputError(
-                f"There is no folder {RECORDS} here or above: name record files with --records."
-            )
-    if not is_folder(records):
-        return [load_records(records)]
-    paths = record_paths(records)
+        raise InputError(
+            f"There is no folder {RECORDS} here or above: name record files with --records."
+        )
+    paths = record_paths(records) if is_folder(records) else [records]
     if not paths:
         raise InputError(
             f"There are no record files in {records}: make them with gpuenergy tune, "
             "or name others with --records."
         )
-    return [load_records(path) for path in paths]
-
-
-def chosen_files(arguments: Namespace) -> list[RecordFile]:
-    """Return the record files that ``--records``, ``--tuner`` and the cases name."""
-    from pytest_gpuenergy.tuners import FORMS
-
-    files = load_record_files(arguments.records)
+    files = [load_records(path) for path in paths]
     if arguments.tuner is not None:
         files = [file for file in files if file.tuner == FORMS[arguments.tuner].tuner]
     return choose_cases(files, arguments.case, arguments.network)
@@ -112,57 +97,60 @@ def choose_cases(
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, split_words
+    from pytest_gpuenergy.workloads import ALL, check_named, network, split_words
 
     if not cases and not networks:
         return list(files)
     check_named(cases, networks)
-    chosen: list[RecordFile] = []
-    for word in dict.fromkeys(split_words(cases)):
-        chosen += _of_group(files, word, [*CASES]) if word == ALL else _of_word(files, word)
-    for word in dict.fromkeys(split_words(networks)):
-        names = [workload.name for workload in network(word, Path.cwd())]
-        chosen += _of_group(files, word, names)
-    return _united(chosen)
-
-
-def _united(chosen: Iterable[RecordFile]) -> list[RecordFile]:
-    """Return each file once, with all its chosen records."""
-    found: dict[RecordFile, set[Record]] = {}
-    for file in chosen:
-        found.setdefault(replace(file, records=()), set()).update(file.records)
+    chosen: dict[RecordFile, set[Record]] = {}
+    for option, words in (("case", split_words(cases)), ("network", split_words(networks))):
+        for word in dict.fromkeys(words):
+            if option == "case" and word != ALL:
+                named = _of_word(files, word)
+            else:
+                group = network("cases" if option == "case" else word, Path.cwd())
+                named = [file for one in group for file in _of_workload(files, one.name)]
+            if not named:
+                raise _none(files, word)
+            for file in named:
+                chosen.setdefault(replace(file, records=()), set()).update(file.records)
     return [
         replace(file, records=tuple(sorted(records, key=lambda record: record.rank)))
-        for file, records in found.items()
+        for file, records in chosen.items()
     ]
 
 
-def _of_group(files: Sequence[RecordFile], word: str, names: Sequence[str]) -> list[RecordFile]:
-    found = [file for name in names for file in _of_workload(files, name)]
-    if not found:
-        raise _none(files, word)
-    return found
-
-
 def _of_word(files: Sequence[RecordFile], word: str) -> list[RecordFile]:
+    """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
     from pytest_gpuenergy.workloads import numbered_case
 
-    if found := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
-        return found
+    if matches := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
+        return matches
     name, rank = parse_kernel_id(word, {file.workload.name for file in files})
-    if rank is None or not (found := _of_workload(files, name)):
-        raise _none(files, word)
-    return [replace(file, records=(file.record(rank),)) for file in found]
+    if rank is None:
+        return []
+    return [replace(file, records=(file.record(rank),)) for file in _of_workload(files, name)]
 
 
 def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
-    return [file for file in files if file.workload.name == name] or _of_its_shape(files, name)
+    """Return the files of a workload, otherwise one of its shape for each GPU and tuner."""
+    from pytest_gpuenergy.workloads import all_networks
+
+    if own := [file for file in files if file.workload.name == name]:
+        return own
+    known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
+    workload = known.get(name)
+    by_gpu: dict[tuple[str, str], RecordFile] = {}
+    for file in files:
+        if workload is not None and file.workload.signature == workload.signature:
+            by_gpu.setdefault((file.gpu, file.tuner), replace(file, workload=workload))
+    return list(by_gpu.values())
 
 
 def _none(files: Sequence[RecordFile], word: str) -> InputError:
     names = [*dict.fromkeys(file.workload.name for file in files)]
-    if len(names) > _MOST_NAMES:
-        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+    if len(names) > _MAX_NAMES:
+        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
     only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
     return InputError(f"There are no records for {word[:80]!r}, only for {only}.{hint}")
 
@@ -188,19 +176,6 @@ def parse_rank(text: str) -> int | None:
     """Return the rank that ``1``, ``k01`` or ``kernel01`` names; None for other words."""
     match = re.fullmatch(r"(?:kernel|k)?([0-9]{1,9})", text, re.ASCII)
     return None if match is None else int(match[1])
-
-
-def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
-    """Return records for the shape of the workload ``name``, a file for each GPU and tuner."""
-    from pytest_gpuenergy.workloads import all_networks
-
-    known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
-    workload = known.get(name)
-    by_gpu: dict[tuple[str, str], RecordFile] = {}
-    for file in files:
-        if workload is not None and file.workload.signature == workload.signature:
-            by_gpu.setdefault((file.gpu, file.tuner), replace(file, workload=workload))
-    return list(by_gpu.values())
 
 
 def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from pytest_gpuenergy.commands.command_line import (
     tell,
 )
 from pytest_gpuenergy.commands.kernel_records import (
-    add_case,
+    add_choice,
     add_product_options,
     add_records,
     chosen_files,
@@ -29,7 +28,6 @@ from pytest_gpuenergy.support import InputError
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.tuners import LoggedSearch, Sampled
-    from pytest_gpuenergy.tuning import Record, RecordFile
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -63,7 +61,7 @@ def _add_list(actions: Subparsers) -> ArgumentParser:
         summary="List kernels with their figures on the GPU that they were tuned for",
         example="gpuenergy kernels list --case case1,case5 --json",
     )
-    add_case(parser)
+    add_choice(parser, "Workloads")
     return parser
 
 
@@ -92,52 +90,41 @@ def _rank(text: str) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    files = chosen_files(arguments)
-    if arguments.json:
-        print_json([_entry(file, record) for file in files for record in file.records])
-        return 0
-    rows = [
-        (
-            file.workload.name,
-            str(record.rank),
-            record.band,
-            file.tuner,
-            file.gpu,
-            *_figures(file, record),
-        )
-        for file in files
-        for record in file.records
-    ]
-    figures = ("time", "power", "energy", "search time")
-    print_table(("workload", "rank", "band", "tuner", "tuned for", *figures), rows)
-    return 0
-
-
-def _entry(file: RecordFile, record: Record) -> dict[str, Any]:
-    from pytest_gpuenergy.tuners import search_ms
-
-    return {
-        "workload": file.workload.name,
-        "parameters": dict(file.workload.parameters),
-        "rank": record.rank,
-        "band": record.band,
-        "tuner": file.tuner,
-        "tuned_for": file.gpu,
-        "measured": None if record.measured is None else asdict(record.measured),
-        "search_time_ms": search_ms(file, record.rank),
-    }
-
-
-def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
     from pytest_gpuenergy.report import energy, time
     from pytest_gpuenergy.tuners import search_ms
 
-    search = time(search_ms(file, record.rank))
-    if record.measured is None:
-        return ("-", "-", "-", search)
-    measured = record.measured
-    power = f"{measured.power_w:.0f} W"
-    return (time(measured.time_ms), power, energy(measured.energy_mj), search)
+    entries: list[dict[str, Any]] = []
+    rows = []
+    for file in chosen_files(arguments):
+        for record in file.records:
+            name, measured = file.workload.name, record.measured
+            searched_ms = search_ms(file, record.rank)
+            entries.append(
+                {
+                    "workload": name,
+                    "parameters": dict(file.workload.parameters),
+                    "rank": record.rank,
+                    "band": record.band,
+                    "tuner": file.tuner,
+                    "tuned_for": file.gpu,
+                    "measured": None if measured is None else asdict(measured),
+                    "search_time_ms": searched_ms,
+                }
+            )
+            figures = ("-", "-", "-")
+            if measured is not None:
+                power = f"{measured.power_w:.0f} W"
+                figures = (time(measured.time_ms), power, energy(measured.energy_mj))
+            row = (name, str(record.rank), record.band, file.tuner, file.gpu)
+            rows.append((*row, *figures, time(searched_ms)))
+    if arguments.json:
+        print_json(entries)
+    else:
+        figures = ("time", "power", "energy")
+        print_table(
+            ("workload", "rank", "band", "tuner", "tuned for", *figures, "search time"), rows
+        )
+    return 0
 
 
 def _show(arguments: Namespace) -> int:
@@ -191,7 +178,7 @@ cmake -S exported -B exported/build && cmake --build exported/build
 ctest --test-dir exported/build --verbose
 """,
     )
-    add_case(parser)
+    add_choice(parser, "Workloads")
     parser.add_argument(
         "--kernels",
         metavar="LIST",
@@ -320,67 +307,55 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
     parser.add_argument("--json", action="store_true", help="Print JSON")
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    """The trials that were chosen from a log."""
-
-    log: Path
-    search: LoggedSearch
-    chosen: list[Sampled]
-
-
 def _sample(arguments: Namespace) -> int:
     """Choose trials, write and print them; 1 if some of several logs cannot be used."""
     from pytest_gpuenergy.support import is_folder
-    from pytest_gpuenergy.tuners import is_database, logs_in
+    from pytest_gpuenergy.tuners import is_database, logs_in, plain_name
 
     log: Path = arguments.log
-    if not is_folder(log) or is_database(log):
-        outcome = _sample_log(log, arguments, arguments.performance)
-        if arguments.json:
-            print_json(_sampled_json(outcome.search, outcome.chosen, arguments.keep))
-        else:
-            _print_sampled(outcome.search, outcome.chosen, arguments.keep)
-        return 0
-    if arguments.shape is not None:
+    several = is_folder(log) and not is_database(log)
+    if several and arguments.shape is not None:
         raise InputError(f"--shape is for one log, and {log} is a folder: name a log in it.")
-    return _sample_all(logs_in(log), arguments)
-
-
-def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
-    """Sample each log that can be used."""
-    from pytest_gpuenergy.tuners import plain_name
-
-    outcomes: list[_Sampling] = []
-    for log in logs:
-        folder = arguments.performance
+    logs = logs_in(log) if several else [log]
+    outcomes: list[dict[str, object]] = []
+    for path in logs:
+        performance = arguments.performance
+        if several and performance is not None:
+            performance = performance / f"{Path(plain_name(path)).stem}.json"
         try:
-            performance = None if folder is None else folder / f"{Path(plain_name(log)).stem}.json"
-            outcome = _sample_log(log, arguments, performance)
+            search, chosen = _sample_log(path, arguments, performance)
         except InputError as error:
-            tell(f"{log.name}: not sampled: {error}")
+            if not several:
+                raise
+            tell(f"{path.name}: not sampled: {error}")
             continue
-        outcomes.append(outcome)
+        outcomes.append(
+            {
+                "log": str(search.path),
+                "tuner": search.tuner,
+                "flops": search.flops,
+                "trials": {"total": search.total, "failed": search.total - len(search.trials)},
+                "asked": arguments.keep,
+                "representatives": [asdict(pick) for pick in chosen],
+            }
+        )
         if not arguments.json:
-            print(f"{log.name}:")
-            _print_sampled(outcome.search, outcome.chosen, arguments.keep)
+            if several:
+                print(f"{path.name}:")
+            _print_sampled(search, chosen, arguments.keep)
     if not outcomes:
         raise InputError(
-            f"None of the {len(logs)} logs in {arguments.log} can be used, for the reasons above."
+            f"None of the {len(logs)} logs in {log} can be used, for the reasons above."
         )
     if arguments.json:
-        print_json(
-            [_sampled_json(sampled.search, sampled.chosen, arguments.keep) for sampled in outcomes]
-        )
+        print_json(outcomes if several else outcomes[0])
     return 0 if len(outcomes) == len(logs) else 1
 
 
-def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _Sampling:
-    """Choose trials from one log, and write the files that the options name.
-
-    Raises:
-        InputError: the log cannot be used, or a file cannot be written.
-    """
+def _sample_log(
+    log: Path, arguments: Namespace, performance: Path | None
+) -> tuple[LoggedSearch, list[Sampled]]:
+    """Choose trials from one log, and write the files that the options name."""
     from pytest_gpuenergy.tuners import load_search, sample, write_filtered
     from pytest_gpuenergy.tuning import write_performance
     from pytest_gpuenergy.workloads import parse_shape
@@ -398,41 +373,28 @@ def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _S
                 "are no GFLOP/s: give them with --shape."
             )
         write_performance(performance, figures)
-    return _Sampling(log, search, chosen)
+    return search, chosen
 
 
 def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
     from pytest_gpuenergy.report import time
 
-    print_table(
-        ("line", "band", "time", "GFLOP/s"),
-        [
-            (
-                str(pick.line),
-                pick.band,
-                time(pick.time_ms),
-                "-" if pick.gflops is None else f"{pick.gflops:.0f}",
-            )
-            for pick in chosen
-        ],
-    )
+    rows = [
+        (
+            str(pick.line),
+            pick.band,
+            time(pick.time_ms),
+            "-" if pick.gflops is None else f"{pick.gflops:.0f}",
+        )
+        for pick in chosen
+    ]
+    print_table(("line", "band", "time", "GFLOP/s"), rows)
     ran = len(search.trials)
     print(f"{len(chosen)} of {ran} trials that ran; {search.total - ran} of {search.total} failed")
     if len(chosen) < keep:
         print(f"fewer than the {keep} requested: no other schedules ran")
     if search.flops is None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
-
-
-def _sampled_json(search: LoggedSearch, chosen: list[Sampled], keep: int) -> dict[str, object]:
-    return {
-        "log": str(search.path),
-        "tuner": search.tuner,
-        "flops": search.flops,
-        "trials": {"total": search.total, "failed": search.total - len(search.trials)},
-        "asked": keep,
-        "representatives": [asdict(pick) for pick in chosen],
-    }
 
 
 def _positive(word: str) -> int:

@@ -4,6 +4,10 @@ from .arena_check import (
     check_again as check_again,
     falsified as falsified,
 )
+from .arenas import (
+    file_arenas as file_arenas,
+    seeded_arenas as seeded_arenas,
+)
 from .boards import BoardWatch as BoardWatch, board_kernels as board_kernels
 from .callables import (
     CallableCheck as CallableCheck,
@@ -90,8 +94,6 @@ from .team import (
     lost_twice as lost_twice,
 )
 from .verification import (
-    arenas_for as arenas_for,
-    arenas_of as arenas_of,
-    check_of as check_of,
+    seeded_check as seeded_check,
     verify_on_device as verify_on_device,
 )

@@ -20,8 +20,9 @@ from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.devices import Arena, Device, Timeline
 from pytest_gpuenergy.energy import CounterError, EnergyMeter, MeterSettings
 from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.arenas import seeded_arenas
 from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify_on_device
+from pytest_gpuenergy.engine.verification import seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import AboveZero, Measurement, Metric, NotNegative
 from pytest_gpuenergy.support import KernelFault, Outcome
@@ -295,8 +296,8 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
         KernelFault: the kernel is wrong at first or later, or fails.
     """
     verify_on_device(device, kernel, workload)
-    with arenas_for(workload, 0, device.arrays) as arenas:
-        check = check_of(device, workload, arenas, seed=0)
+    with seeded_arenas(workload, 0, device.arrays) as arenas:
+        check = seeded_check(device, workload, arenas, seed=0)
         with device.repeat(quick_job(kernel, workload), arenas) as repeater:
             repeater.start()
             device.clock.sleep_s(DURATION_S)

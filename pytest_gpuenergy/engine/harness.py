@@ -24,7 +24,8 @@ from pytest_gpuenergy.energy import (
     Reading,
 )
 from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify_on_device
+from pytest_gpuenergy.engine.arenas import seeded_arenas
+from pytest_gpuenergy.engine.verification import seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job
 from pytest_gpuenergy.record import Correctness, Identity, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault
@@ -148,8 +149,8 @@ class Harness:
     ) -> Measurement:
         job = Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
         try:
-            with arenas_for(workload, job.seed, self._device.arrays) as arenas:
-                check = check_of(self._device, workload, arenas, job.seed)
+            with seeded_arenas(workload, job.seed, self._device.arrays) as arenas:
+                check = seeded_check(self._device, workload, arenas, job.seed)
                 repeat = self._device.repeat(job, arenas)
                 return self._measured(
                     draft, repeat, phases, lambda repeater: check_again(repeater, check)

@@ -24,9 +24,9 @@ from msgspec import Meta, Struct
 
 from pytest_gpuenergy.devices import Arena, DeviceArrays
 from pytest_gpuenergy.engine.arena_check import ArenaCheck
+from pytest_gpuenergy.engine.arenas import memory_or_file_arenas
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.references import cached_reference
-from pytest_gpuenergy.engine.verification import arenas_in
 from pytest_gpuenergy.kernels import CacheState, Job, read_kernel, write_kernel
 from pytest_gpuenergy.support import (
     FormError,
@@ -113,7 +113,7 @@ class StoredJob:
             InputError: the inputs cannot be read.
         """
         contract = self.job.io
-        with arenas_in(contract, self.inputs(), arrays) as arenas:
+        with memory_or_file_arenas(contract, self.inputs(), arrays) as arenas:
             in_place = all(arena.memory.in_place for arena in arenas.values())
             reference = functools.cache(lambda: self.reference(arrays if in_place else None))
             yield arenas, ArenaCheck(arenas, reference, contract.bounds, self.job.seed)

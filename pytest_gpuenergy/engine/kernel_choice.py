@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine.arenas import seeded_arenas
 from pytest_gpuenergy.engine.candidates import (
     KEEP_ONE_OF,
     Rig,
@@ -21,7 +22,6 @@ from pytest_gpuenergy.engine.candidates import (
     verify_timed,
 )
 from pytest_gpuenergy.engine.identity import software
-from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import (
@@ -106,7 +106,7 @@ def _by_time(
     faults: dict[int, KernelFault] = {}
     first_ms: dict[int, float] = {}
     final_ms: dict[int, float] = {}
-    with arenas_for(workload, 0, device.arrays) as arenas:
+    with seeded_arenas(workload, 0, device.arrays) as arenas:
         for place, evaluation in Rig(device, arenas, Metric.TIME).evaluate(jobs, [], lambda: False):
             if evaluation.outcome == "timed":
                 first_ms[place] = evaluation.time_ms or math.inf

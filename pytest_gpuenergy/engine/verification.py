@@ -12,43 +12,34 @@ from pathlib import Path
 import numpy as np
 
 from pytest_gpuenergy.devices import (
-    GUARD_BYTES,
     Arena,
     Device,
-    DeviceArrays,
     Loaded,
-    Memory,
-    arena_bytes,
 )
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
+from pytest_gpuenergy.engine.arenas import second_poison, seeded_arenas
 from pytest_gpuenergy.engine.comparison import Reference, places
 from pytest_gpuenergy.engine.references import (
     Case,
     Drawing,
     KeptCases,
     case_of,
-    is_large,
-    ordinary_inputs,
 )
 from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import (
-    DeviceError,
     FormError,
     KernelFault,
     cache_dir,
     decode,
     encode,
-    enough_memory,
     keep_for_later,
-    scratch_folder,
     watched,
 )
 from pytest_gpuenergy.workloads import (
     Array,
     ErrorBound,
-    IoContract,
     Tensor,
     Workload,
     is_floating,
@@ -59,8 +50,8 @@ from pytest_gpuenergy.workloads import (
 _FORMAT = 8
 """The version of cached results, to be increased when verification changes."""
 
-_STALE_TURN = 1
-"""The run whose outputs are not poisoned: they still hold the results of the run before."""
+_UNPOISONED_RUN = 1
+"""The index of the run whose outputs still hold the results of the run before."""
 
 
 def verify_on_device(
@@ -79,7 +70,7 @@ def verify_on_device(
 
     All runs are made in one process, on the same buffers. The inputs are ordinary for the first
     seed, and have edges for the others, see `drawings_of`. Outputs are poisoned before the first
-    run, see `arenas_for`, but not before the second one: they still hold the results of other
+    run, see `seeded_arenas`, but not before the second one: they still hold the results of other
     inputs, which catches kernels that skip work where the outputs look right. The inputs, and the
     guard bands around every buffer, must be unchanged afterwards. The workload's twins are
     verified on the ordinary inputs of the first seed. Tensor cores are refused where the workload
@@ -95,7 +86,7 @@ def verify_on_device(
         timeout_s: the time limit of each run.
         kept: the inputs and references of earlier verifications; new ones are added to it.
         measured: whether the kernel will be measured on this workload. If not, an emulated device
-            launches it four times instead of the many times that stand for a measurement.
+            launches it four times instead of as many times as a measurement would.
         near_literals: whether inputs are also drawn near the numbers in the kernel's text, for
             which this kernel needs references of its own.
 
@@ -105,16 +96,18 @@ def verify_on_device(
     """
     check_precision(device, kernel, workload)
     is_cached = measured and device.emulated and workload.digest is not None
-    requested = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
-    path = _cache_path(device, kernel, workload, requested) if is_cached else None
+    # A random seed is left out of the key, or no earlier success would ever be found.
+    key_seeds = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
+    path = _cache_path(device, kernel, workload, key_seeds) if is_cached else None
     if path is not None:
         with contextlib.suppress(OSError, FormError):
             return decode(path.read_bytes(), Correctness)
-    used = requested if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
+    is_drawn_here = seeds is None and drawn is None
+    all_seeds = [*key_seeds, drawn_seed(workload)] if is_drawn_here else key_seeds
     errors = []
     for subject in (workload, *workload.twins):
-        seeds = used if subject is workload else used[:1]
-        drawings = drawings_of(seeds, subject, kernel if near_literals else None)
+        subject_seeds = all_seeds if subject is workload else all_seeds[:1]
+        drawings = drawings_of(subject_seeds, subject, kernel if near_literals else None)
         subject_errors = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
         errors += subject_errors if subject is workload else []
     bound = workload.error_bound
@@ -123,7 +116,7 @@ def verify_on_device(
         max(error.normwise for error in errors),
         bound.max_relative,
         bound.normwise,
-        tuple(used),
+        tuple(all_seeds),
     )
     if path is not None:
         keep_for_later(path, encode(result))
@@ -143,18 +136,18 @@ def _errors(
     errors = []
     with (
         _cases(device, workload, drawings, kept) as cases,
-        arenas_for(workload, job.seed, device.arrays) as arenas,
+        seeded_arenas(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
-        for turn, (drawing, case) in enumerate(zip(drawings, cases, strict=True)):
-            if turn:
-                _refill(arenas, case.result().inputs, poisoned=turn != _STALE_TURN)
+        for run, (drawing, case) in enumerate(zip(drawings, cases, strict=True)):
+            if run:
+                _refill(arenas, case.result().inputs, poisoned=run != _UNPOISONED_RUN)
             check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, drawing.seed)
-            loaded.run(order_seed=turn)
+            loaded.run(order_seed=run)
             try:
                 errors.append(check())
             except KernelFault as fault:
-                explained = None if turn else _reads_what_it_writes(loaded, arenas, case.result())
+                explained = None if run else _reads_what_it_writes(loaded, arenas, case.result())
                 raise fault if explained is None else explained from None
         check_again(loaded, check, once=not measured)
     return errors
@@ -182,20 +175,23 @@ def _reads_what_it_writes(
         loaded.run()
         return {name: (before[name], arena.bits()) for name, arena in outputs.items()}
 
-    now = {name: arena.bits() for name, arena in outputs.items()}
+    first = {name: arena.bits() for name, arena in outputs.items()}
     try:
-        others = results({name: _ones(arena.tensor) for name, arena in outputs.items()})
+        on_ones = results({name: _ones(arena.tensor) for name, arena in outputs.items()})
         if all(
-            (now[n] == after).all() or (ones == after).all() for n, (ones, after) in others.items()
+            (first[name] == after).all() or (ones == after).all()
+            for name, (ones, after) in on_ones.items()
         ):
             return None  # no output depends on its contents
-        again = results({})
+        on_poison = results({})
     except KernelFault:
         return None
-    for name, (poison, repeated) in again.items():
-        ones, other = others[name]
+    # An element is computed from the old contents if the same contents give the same value, others
+    # give another, and it is not merely left as it was.
+    for name, (poison, repeated) in on_poison.items():
+        ones, other = on_ones[name]
         unwritten = (repeated == poison) & (other == ones)
-        mask = (now[name] == repeated) & (other != repeated) & ~unwritten
+        mask = (first[name] == repeated) & (other != repeated) & ~unwritten
         if mask.any():
             return KernelFault(
                 "correctness",
@@ -221,7 +217,7 @@ def _refill(arenas: Mapping[str, Arena], inputs: Mapping[str, Array], *, poisone
         if name in inputs:
             arena.fill(inputs[name])
         elif poisoned:
-            arena.fill(_extremes(arena.tensor))
+            arena.fill(second_poison(arena.tensor))
 
 
 def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
@@ -246,7 +242,7 @@ def _cases(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def check_of(
+def seeded_check(
     device: Device,
     workload: Workload,
     arenas: Mapping[str, Arena],
@@ -260,82 +256,6 @@ def check_of(
         return make_case(workload, Drawing(seed), device.arrays).reference
 
     return ArenaCheck(arenas, reference, workload.io.bounds, seed)
-
-
-@contextlib.contextmanager
-def arenas_for(
-    workload: Workload, seed: int, arrays: DeviceArrays | None = None, *, turn: int = 0
-) -> Iterator[dict[str, Arena]]:
-    """Make temporary arenas, by tensor name: seeded inputs, and outputs full of poison.
-
-    The arenas of a large workload are in the memory of ``arrays`` if possible, otherwise in files.
-
-    Poison is NaN in turn 0 (in integers -1 or, if unsigned, the largest value); in all other turns
-    the largest and smallest values of the type alternate, infinities included. An element that is
-    never written is therefore wrong in at least one turn, whatever the kernel combines it with.
-    """
-    contents = dict(ordinary_inputs(workload, seed))
-    if turn:
-        contents |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
-    with arenas_in(workload.io, contents, arrays) as arenas:
-        yield arenas
-
-
-@contextlib.contextmanager
-def arenas_in(
-    io: IoContract, values: Mapping[str, Array], arrays: DeviceArrays | None
-) -> Iterator[dict[str, Arena]]:
-    """Make arenas in the memory of ``arrays`` if they are large and fit; else see `arenas_of`."""
-    memories: dict[str, Memory] | None = None
-    if arrays is not None and is_large(io):
-        with contextlib.suppress(DeviceError):
-            memories = {tensor.name: arrays.memory(arena_bytes(tensor)) for tensor in io.tensors}
-    if memories is not None:
-        yield {
-            tensor.name: Arena.within(memories[tensor.name], tensor, values.get(tensor.name))
-            for tensor in io.tensors
-        }
-        return
-    with arenas_of(io, values) as arenas:
-        yield arenas
-
-
-@contextlib.contextmanager
-def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str, Arena]]:
-    """Make arenas in a temporary folder, by tensor name, with ``values``, see `Arena.fill`.
-
-    Raises:
-        DeviceError: there is no room for the files.
-        InputError: there is not enough memory.
-    """
-    size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in io.tensors)
-    largest = max(tensor.nbytes for tensor in io.tensors)
-    with contextlib.ExitStack() as stack:
-        try:
-            folder = stack.enter_context(scratch_folder(size))
-            with enough_memory(f"A buffer of {io.name}", largest):
-                arenas = {
-                    tensor.name: Arena.create(folder / str(index), tensor, values.get(tensor.name))
-                    for index, tensor in enumerate(io.tensors)
-                }
-        except OSError as error:
-            raise DeviceError(
-                f"The buffers of {io.name}, {size} bytes, cannot be written "
-                f"({error.strerror}): make room in /dev/shm or $TMPDIR."
-            ) from None
-        yield arenas
-
-
-def _extremes(tensor: Tensor) -> Array:
-    """Return the beginning of a tensor of largest and smallest values in turn."""
-    dtype = stored_as(tensor.dtype)
-    if is_floating(tensor.dtype):
-        pair = rounded_to(np.array([np.inf, -np.inf]), tensor.dtype)
-    elif dtype.kind == "i":
-        pair = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
-    else:  # turn 0 has the largest value
-        pair = np.zeros(2, dtype)
-    return pair if tensor.size > len(pair) else np.resize(pair, tensor.shape)
 
 
 def _cache_path(

@@ -75,12 +75,8 @@ class Launch:
         object.__setattr__(self, "arguments", tuple(self.arguments))
         object.__setattr__(self, "shared_bytes", whole(self.shared_bytes))
         for what in ("grid", "block"):
-            dims = whole_sizes(getattr(self, what))
+            dims = checked_dims(f"The {what} of {self.entry!r}", getattr(self, what))
             object.__setattr__(self, what, dims)
-            if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
-                raise InputError(
-                    f"The {what} of {self.entry!r} must be three positive integers, not {dims!r}."
-                )
         if type(self.shared_bytes) is not int or self.shared_bytes < 0:
             raise InputError(
                 f"The dynamic shared memory of {self.entry!r} must be a number of bytes, "
@@ -96,6 +92,19 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def checked_dims(what: str, sizes: object) -> Dim3:
+    """Return three sizes as integers of Python.
+
+    Raises:
+        InputError: they are not three positive integers; the message begins with ``what``.
+    """
+    dims = whole_sizes(sizes)
+    if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
+        raise InputError(f"{what} must be three positive integers, not {dims!r}.")
+    x, y, z = dims
+    return x, y, z
 
 
 def function_name(entry: str) -> str:
@@ -314,9 +323,9 @@ def _static_shared_bytes(source: str) -> int | None:
     """
     text = without_comments(source)
     total = 0
-    found = 0
+    declarations = 0
     for declaration in _SHARED.finditer(text):
-        found += 1
+        declarations += 1
         if declaration["extern"]:
             continue
         words = declaration["type"].split()
@@ -329,4 +338,4 @@ def _static_shared_bytes(source: str) -> int | None:
             if not all(words.isascii() and words.isdecimal() for words in dimensions):
                 return None
             total += size * math.prod(map(int, dimensions))
-    return total if found == len(re.findall(r"\b__shared__\b", text)) else None
+    return total if declarations == len(re.findall(r"\b__shared__\b", text)) else None

@@ -290,7 +290,7 @@ void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) 
 SIGN = "gpuenergy-export.json"
 """The file that lists what an export has written."""
 
-_LARGEST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 class _Sign(Struct, frozen=True):
@@ -325,7 +325,7 @@ class ExportedFolder:
         if not _is_regular(sign):
             return None
         try:
-            listed = decode(read_bytes(sign, "list of exported files", _LARGEST_BYTES), _Sign)
+            listed = decode(read_bytes(sign, "list of exported files", _MAX_BYTES), _Sign)
         except FormError as error:
             raise InputError(f"{sign} cannot be used: {error}. Remove it by hand.") from None
         own: list[Path] = []

@@ -42,12 +42,12 @@ from pytest_gpuenergy.workloads import FLOATS, Tensor, whole_sizes
 PLAN_VERSION = 1
 """``schema_version`` of the launch plans written and read here."""
 
-_LARGEST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 _MACRO = re.compile(r"[A-Za-z_]\w*(?:\([\w, .]*\))?")
-_MOST_FILES = 100
+_MAX_FILES = 100
 """The most files that a kernel's file may include, directly or indirectly."""
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
@@ -95,14 +95,14 @@ def load_kernel(
     Raises:
         InputError: the file, the text or the launch cannot be used.
     """
-    given = {"entry": entry, "grid": grid, "block": block, "arguments": arguments}
+    launch_options = {"entry": entry, "grid": grid, "block": block, "arguments": arguments}
     text = fspath(path_or_source)
     if isinstance(path_or_source, str) and _TEXT_SIGN.search(text):
         source, origin = text, Origin("source")
     else:
         path = Path(text) if folder is None else folder / text
         if path.suffix == ".json":
-            if clash := [name for name, value in given.items() if value is not None]:
+            if clash := [name for name, value in launch_options.items() if value is not None]:
                 raise InputError(
                     f"The launch plan {path} already gives {clash[0]!r}: leave that out, "
                     "or name the source file instead of the plan."
@@ -117,7 +117,7 @@ def load_kernel(
         origin = Origin("file", details={"path": str(path)})
     source = _definitions(define or {}) + source.replace("\r\n", "\n")
     if entry is None or grid is None or block is None or arguments is None:
-        missing = next(name for name, value in given.items() if value is None)
+        missing = next(name for name, value in launch_options.items() if value is None)
         raise InputError(f"load_kernel needs {missing!r} unless it gets a launch plan (.json).")
     _check_entry(source, entry)
     if isinstance(arguments, str):
@@ -195,7 +195,7 @@ def read_plan(path: Path) -> Kernel:
 
 def _read_text(path: Path, what: str) -> str:
     try:
-        content = read_bytes(path, what, _LARGEST_BYTES)
+        content = read_bytes(path, what, _MAX_BYTES)
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:  # comments in another encoding do not matter
         text = content.decode("latin-1")
@@ -214,12 +214,14 @@ def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
     """
     read.add(path.resolve())
 
-    def included(found: re.Match[str]) -> str:
-        wanted = [] if HOST_HEADER.fullmatch(found[1] or found[2]) else folders
-        places = [path.parent, *wanted] if found[1] else wanted
-        there = next((one for at in places if is_file(one := at / (found[1] or found[2]))), None)
-        if there is None or len(read) > _MOST_FILES:
-            return found[0]
+    def included(directive: re.Match[str]) -> str:
+        header = directive[1] or directive[2]
+        places = [path.parent] if directive[1] else []
+        if not HOST_HEADER.fullmatch(header):
+            places += folders
+        there = next((folder / header for folder in places if is_file(folder / header)), None)
+        if there is None or len(read) > _MAX_FILES:
+            return directive[0]
         if there.resolve() in read:
             return ""
         text = _with_includes(there, folders, read)
@@ -228,10 +230,10 @@ def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
     return _INCLUDED.sub(included, _read_text(path, "kernel source").replace("\r\n", "\n"))
 
 
-def _definitions(given: Mapping[str, object]) -> str:
+def _definitions(macros: Mapping[str, object]) -> str:
     """Directives that define macros."""
     lines = []
-    for name, value in given.items():
+    for name, value in macros.items():
         if not _MACRO.fullmatch(name):
             raise InputError(f"'define' has {name!r}, which is not the name of a macro.")
         if value is False or value is None or "\n" in str(value):
@@ -316,7 +318,7 @@ def read_kernel(folder: Path) -> AnyKernel:
         InputError: it is missing or damaged.
     """
     path = folder / _PLAN
-    content = read_bytes(path, "kernel", _LARGEST_BYTES)
+    content = read_bytes(path, "kernel", _MAX_BYTES)
     try:
         stored = decode(content, _StoredKind)
         if stored.kind == "cuda":

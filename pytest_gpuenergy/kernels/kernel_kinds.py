@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, check_source
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, check_source, checked_dims
 from pytest_gpuenergy.record import LaunchInfo
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import whole, whole_sizes
@@ -16,7 +16,7 @@ from pytest_gpuenergy.workloads import whole, whole_sizes
 KernelConstant = bool | int | float | str
 """The value of a constant of a Triton kernel, or of an option of a library call."""
 _WARP = 32
-_MOST_WARPS = 32
+_MAX_WARPS = 32
 """The most warps of a block: 1024 threads."""
 
 
@@ -53,18 +53,15 @@ class TritonKernel(AnyKernel):
         check_source(self.source)
         if not self.function.isidentifier():
             raise InputError(f"A Triton kernel cannot have the function name {self.function!r}.")
-        object.__setattr__(self, "grid", whole_sizes(self.grid))
+        grid = checked_dims(f"The grid of {self.function!r}", self.grid)
+        object.__setattr__(self, "grid", grid)
         for name in ("num_warps", "num_stages"):
             object.__setattr__(self, name, whole(getattr(self, name)))
         constants = {name: whole(value) for name, value in self.constants.items()}
         object.__setattr__(self, "constants", constants)
-        if len(self.grid) != 3 or any(type(d) is not int or d < 1 for d in self.grid):
+        if self.num_warps not in [1 << k for k in range(_MAX_WARPS.bit_length())]:
             raise InputError(
-                f"The grid of {self.function!r} must be three positive integers, not {self.grid!r}."
-            )
-        if self.num_warps not in [1 << k for k in range(_MOST_WARPS.bit_length())]:
-            raise InputError(
-                f"num_warps of {self.function!r} must be a power of two up to {_MOST_WARPS}, not "
+                f"num_warps of {self.function!r} must be a power of two up to {_MAX_WARPS}, not "
                 f"{self.num_warps!r}."
             )
         if type(self.num_stages) is not int or self.num_stages < 1:

@@ -12,7 +12,7 @@ from pytest_gpuenergy.workloads import stored_as, whole_sizes
 Swizzle = Literal[0, 32, 64, 128]
 MapType = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]
 
-_MOST_DIMENSIONS = 5
+_MAX_DIMENSIONS = 5
 _LARGEST_DIMENSION, _LARGEST_BOX = 1 << 32, 256
 _STRIDE_BYTES, _LARGEST_STRIDE = 16, 1 << 40
 
@@ -71,8 +71,8 @@ class TensorMap:
         rank = len(self.dims)
         if self.dtype not in get_args(MapType):
             return f"its type is {self.dtype!r}, not one of {', '.join(get_args(MapType))}"
-        if not 1 <= rank <= _MOST_DIMENSIONS:
-            return f"it has {rank} dimensions instead of 1 to {_MOST_DIMENSIONS}"
+        if not 1 <= rank <= _MAX_DIMENSIONS:
+            return f"it has {rank} dimensions instead of 1 to {_MAX_DIMENSIONS}"
         if (len(self.strides_bytes), len(self.box)) != (rank - 1, rank):
             return "it needs a size of the box for each dimension, and a stride for all but one"
         if any(type(n) is not int for n in (*self.dims, *self.strides_bytes, *self.box)):

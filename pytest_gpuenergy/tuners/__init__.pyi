@@ -41,11 +41,11 @@ from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters
 from .registry import (
     FORMS as FORMS,
     Spaces as Spaces,
-    files_of_tuner as files_of_tuner,
     kernels_of as kernels_of,
     load_records as load_records,
     records_of as records_of,
     search_ms as search_ms,
+    tuner_files as tuner_files,
 )
 from .template_spaces import (
     TEMPLATE_FORM as TEMPLATE_FORM,
@@ -54,7 +54,6 @@ from .template_spaces import (
     template_space as template_space,
 )
 from .tvm.database import (
-    METASCHEDULE as METASCHEDULE,
     RECORD_FILE as RECORD_FILE,
     WORKLOAD_FILE as WORKLOAD_FILE,
     Database as Database,
@@ -67,21 +66,19 @@ from .tvm.lower import (
     Lowerer as Lowerer,
     apply_trace as apply_trace,
     cuda_target as cuda_target,
-    parameters_of as parameters_of,
+    function_buffers as function_buffers,
     to_kernel as to_kernel,
 )
 from .tvm.operators import (
-    Conv2dOperator as Conv2dOperator,
-    GemmOperator as GemmOperator,
     apply_gemm_form as apply_gemm_form,
-    operator_of as operator_of,
-    sizes_of as sizes_of,
+    product_sizes as product_sizes,
+    tvm_operator as tvm_operator,
 )
 from .tvm.product_forms import (
     GemmForm as GemmForm,
     as_gemm as as_gemm,
-    forms_of as forms_of,
     gemm_forms as gemm_forms,
+    useful_forms as useful_forms,
 )
 from .tvm.record_form import check_record as check_record
 from .tvm.search_logs import (
@@ -91,7 +88,6 @@ from .tvm.search_logs import (
     load_search as load_search,
     logs_in as logs_in,
     plain_name as plain_name,
-    refuse_ansor as refuse_ansor,
     sample as sample,
     write_filtered as write_filtered,
 )
@@ -102,6 +98,7 @@ from .tvm.search_settings import (
     SearchSettings as SearchSettings,
     Space as Space,
 )
+from .tvm.tvm_graph import check_stored_workload as check_stored_workload
 from .tvm.tvm_requirements import (
     check_tvm as check_tvm,
     import_tvm as import_tvm,

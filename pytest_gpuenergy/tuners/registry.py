@@ -114,7 +114,7 @@ def records_of(
     return replace(file, workload=workload)
 
 
-def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
+def tuner_files(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
     """Return the record files in ``folder`` that a tuner wrote, by their paths.
 
     Raises:

@@ -35,7 +35,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
 TEMPLATE_FORM: TemplateForm[Any] = TemplateForm(TEMPLATES)
 """The form of all templates' recipes."""
 
-_MOST_OF_CONVOLUTION = 5000
+_MAX_CONVOLUTION_KERNELS = 5000
 """The most parameters in the search of a convolution: more would only make it slower."""
 
 
@@ -54,7 +54,7 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
         )
     able = [kind for kind in kinds if kind.suits(card)]
     if not able:
-        least = min(kind.least_capability for kind in kinds)
+        least = min(kind.min_capability for kind in kinds)
         mode = f" in mode {workload.mode}" if isinstance(workload, Gemm) else ""
         raise UnavailableError(
             f"{workload.name}{mode} takes a GPU of sm_{least} or later, and this one is of "
@@ -71,17 +71,17 @@ def rank_kernels(workload: Workload, card: CardResources) -> list[TemplateParame
         UnavailableError: no template for the workload suits the card.
     """
     kinds = able_templates(workload, card)
-    found = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
-    if not found and isinstance(workload, Conv2d):
+    ranked = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
+    if not ranked and isinstance(workload, Conv2d):
         raise InputError(
             f"{workload.name} has a window of {workload.shape.KH} x {workload.shape.KW}, which "
             "does not fit the registers in which the templates keep it: search TVM's schedules "
             "with --tuner tvm."
         )
-    if not found:
+    if not ranked:
         raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")
-    found.sort(key=lambda parameters: parameters.cycles(workload, card))
-    return found[:_MOST_OF_CONVOLUTION] if isinstance(workload, Conv2d) else found
+    ranked.sort(key=lambda parameters: parameters.cycles(workload, card))
+    return ranked[:_MAX_CONVOLUTION_KERNELS] if isinstance(workload, Conv2d) else ranked
 
 
 _CONVOLUTIONS_AT_ONCE = 16
@@ -92,7 +92,7 @@ _EFFECT_SD_OF_CONVOLUTION = 0.1
 _EFFECT_SD_OF_PRODUCT = 0.05
 """See `TemplateProposer`; with it, 16 trials find most of what long searches on an H100 found
 (``docs/notes/products.md``)."""
-_MOST_ADVISED = 4
+_MAX_ADVISED = 4
 """The number of trials that the heuristics may choose: a quarter of 16."""
 
 
@@ -120,7 +120,7 @@ def template_space(workload: Workload, device: Device) -> ParameterSpace[Any]:
     for parameters in offered:
         assert isinstance(parameters, Tiling)
         best.setdefault((parameters.tile_m, parameters.tile_n), parameters)
-    first = [best[tile] for tile in tiles if tile in best][:_MOST_ADVISED]
+    first = [best[tile] for tile in tiles if tile in best][:_MAX_ADVISED]
     remarks = [f"first {len(first)} with the tiles of {PACKAGE}"] if first else []
     return ParameterSpace(
         workload,

@@ -101,7 +101,7 @@ def _options_of(workload: Workload, variant: str) -> str:
     kind = KINDS.get(workload.kind)
     if kind is None or any(workload in group for group in kind.networks.values()):
         return f"--case {workload.name}{tuner}"
-    text = kind.text_of(workload)
+    text = kind.format_sizes(workload)
     made = kind.parse(text)
     name = "" if made is not None and made.name == workload.name else f"{workload.name}="
     return f'--shape "{name}{workload.kind}:{text}"{tuner}'

@@ -49,8 +49,8 @@ class CardResources:
         shared_bytes_of_block: the most shared memory that a block may use.
         reserved_shared_bytes: the shared memory that the system takes for each block.
         registers: the registers of a multiprocessor.
-        most_registers: the most registers of a thread.
-        most_blocks: the most blocks that a multiprocessor holds.
+        max_registers: the most registers of a thread.
+        max_blocks: the most blocks that a multiprocessor holds.
     """
 
     capability: int
@@ -61,8 +61,8 @@ class CardResources:
     shared_bytes_of_block: int
     reserved_shared_bytes: int = _KIB
     registers: int = 64 * _KIB
-    most_registers: int = 255
-    most_blocks: int = 32
+    max_registers: int = 255
+    max_blocks: int = 32
 
 
 def card_resources(device: Device) -> CardResources:
@@ -110,8 +110,8 @@ class TemplateParameters(ABC, Generic[W]):
     """The parameters that recipes of earlier versions lack, with the values of those kernels."""
     least: ClassVar[Mapping[str, int]] = {}
     """The smallest values of parameters, if not 0."""
-    least_capability: ClassVar[int] = 0
-    most_capability: ClassVar[int] = 1 << 20
+    min_capability: ClassVar[int] = 0
+    max_capability: ClassVar[int] = 1 << 20
 
     def __post_init__(self) -> None:
         smallest = self.least
@@ -156,7 +156,7 @@ class TemplateParameters(ABC, Generic[W]):
     @classmethod
     def suits(cls, card: CardResources) -> bool:
         """Return whether the template's instructions exist on a card."""
-        return cls.least_capability <= card.capability <= cls.most_capability
+        return cls.min_capability <= card.capability <= cls.max_capability
 
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the instructions of this kernel exist on a card."""
@@ -183,14 +183,14 @@ class TemplateParameters(ABC, Generic[W]):
     def resident(self, workload: W, card: CardResources) -> int:
         """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
         registers, shared_bytes = self.registers(workload), self.shared_bytes(workload)
-        if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
+        if shared_bytes > card.shared_bytes_of_block or registers > card.max_registers:
             return 0
         threads = -(-self.threads // WARP_LANES) * WARP_LANES
         return min(
             card.threads // threads,
             card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
             card.registers // (registers * threads),
-            card.most_blocks,
+            card.max_blocks,
         )
 
     @abstractmethod

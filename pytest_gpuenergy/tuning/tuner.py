@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TextIO
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Rig, arenas_for, quick_job, save_arrays
+from pytest_gpuenergy.engine import Rig, quick_job, save_arrays, seeded_arenas
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import (
     FormError,
@@ -170,7 +170,7 @@ class Tuner:
         gpus = self.gpus
         several = len(gpus.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
         if gpus.team is None or not (several or gpus.remote):
-            with arenas_for(workload, 0, self.device.arrays) as arenas:
+            with seeded_arenas(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return
         for device in gpus.devices:

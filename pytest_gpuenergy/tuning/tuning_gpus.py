@@ -23,8 +23,8 @@ from pytest_gpuenergy.engine import (
     HostLostError,
     Station,
     Team,
-    arenas_of,
     confirm,
+    file_arenas,
     load_arrays,
     lost_twice,
     measure_sustained,
@@ -163,7 +163,7 @@ class TimingTask:
         tensors = [tensor for tensor in io.tensors if tensor.is_read]
         arenas = gpu.keep(
             self.inputs,
-            lambda stack: stack.enter_context(arenas_of(io, load_arrays(self.inputs, tensors))),
+            lambda stack: stack.enter_context(file_arenas(io, load_arrays(self.inputs, tensors))),
         )
         try:
             with gpu.device.twin() as device:

@@ -94,9 +94,9 @@ class ErrorBound:
         Args:
             length: number of products.
             dtype: the type of the output.
-            accumulator: type in which the sum is computed; see `accumulator_of` for the default.
+            accumulator: type in which the sum is computed; by default `default_accumulator`.
         """
-        unit = unit_roundoff(accumulator or accumulator_of(dtype))
+        unit = unit_roundoff(accumulator or default_accumulator(dtype))
         own = unit_roundoff(dtype)
         rounding = own if own > unit else 0.0
         growth = math.sqrt(max(length, 1))
@@ -118,7 +118,7 @@ class ErrorBound:
         )
 
 
-def accumulator_of(dtype: str) -> str:
+def default_accumulator(dtype: str) -> str:
     """Return the default type in which an output of type ``dtype`` is computed.
 
     float64 for float64, otherwise float32: tensor cores add products of half precision in float32

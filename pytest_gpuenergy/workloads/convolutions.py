@@ -14,10 +14,15 @@ import numpy.typing as npt
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, whole
-from pytest_gpuenergy.workloads.workload import Tensor, Workload, check_parameter_names
+from pytest_gpuenergy.workloads.workload import (
+    Tensor,
+    Workload,
+    WorkloadKind,
+    check_parameter_names,
+)
 
 _SCRATCH_BYTES = 1 << 26
-_MOST_ELEMENTS = (1 << 31) - 1
+_MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor, because kernels use 32-bit indices."""
 
 
@@ -63,7 +68,7 @@ class Conv2dShape:
                 f"of {self.H + 2 * self.padding}x{self.W + 2 * self.padding}."
             )
         largest = max(map(prod, (self.data, self.weight, self.output)))
-        if largest > _MOST_ELEMENTS:
+        if largest > _MAX_ELEMENTS:
             raise InputError(
                 "conv2d has a tensor with more elements than 32-bit indices can address: "
                 "choose smaller sizes."
@@ -238,13 +243,13 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
 """Convolutions of ResNet at 224x224 and YOLO at 544x544, and the seven cases taken from both."""
 
 
-_LEAST_NUMBERS = 9  # dilation and groups may be left out
+_MIN_NUMBERS = 9  # dilation and groups may be left out
 _SIZES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){8,10}", re.ASCII)
 _FIXED = {"layout": "NCHW", "dtype": "float32"}
 
 
-class Conv2dKind:
-    """The kind ``conv2d``; see `registry.WorkloadKind`."""
+class Conv2dKind(WorkloadKind):
+    """The kind ``conv2d``."""
 
     name = Conv2d.kind
     grammar = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
@@ -256,10 +261,10 @@ class Conv2dKind:
             return None
         return self.from_sizes("", [int(number) for number in text.split(",")])
 
-    def text_of(self, workload: Workload) -> str:
+    def format_sizes(self, workload: Workload) -> str:
         assert isinstance(workload, Conv2d)
         numbers = [getattr(workload.shape, field.name) for field in fields(Conv2dShape)]
-        while numbers[_LEAST_NUMBERS:] and numbers[-1] == 1:
+        while numbers[_MIN_NUMBERS:] and numbers[-1] == 1:
             numbers.pop()
         return ",".join(map(str, numbers))
 
@@ -274,10 +279,9 @@ class Conv2dKind:
         return workload.called(name)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
-        """From `Conv2d.parameters`; layout and dtype, which are always the same, may be missing."""
-        given = dict(parameters)
+        sizes = dict(parameters)
         for key, only in _FIXED.items():
-            if (value := given.pop(key, only)) != only:
+            if (value := sizes.pop(key, only)) != only:
                 raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
-        check_parameter_names(self.name, fields(Conv2dShape), given)
-        return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
+        check_parameter_names(self.name, fields(Conv2dShape), sizes)
+        return Conv2d(name, Conv2dShape(**sizes))  # type: ignore[arg-type]  # it checks them all

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,14 @@ def draw_edges(
             _plant(generator, values, _near(dtype, own, edges))
         _put_slices(generator, values, palette, edges, starts)
         rounded = rounded_to(values.astype(np.float64), dtype)
-        return rounded if own is None else _below(rounded, dtype, own[1])
+        if own is None:
+            return rounded
+        # Rounding may bring values to the end of their range, which is excluded.
+        beyond = numbers(rounded, dtype).astype(np.float64) >= own[1]
+        if not beyond.any():
+            return rounded
+        last = own[1] - max(abs(own[1]), 2.0 ** _TINY[0]) * 4 * unit_roundoff(dtype)
+        return np.where(beyond, rounded_to(np.array(last), dtype), rounded)
     kind = np.dtype(dtype)
     low, high = _whole_range(kind, own, edges)
     palette = _whole_palette(generator, kind, low, high)
@@ -296,15 +304,6 @@ def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None
     values[places] = drawn
 
 
-def _below(values: Array, dtype: str, end: float) -> Array:
-    """Return values that rounding has brought to the end of their range: that is excluded."""
-    found = numbers(values, dtype).astype(np.float64)
-    if not (found >= end).any():
-        return values
-    least = end - max(abs(end), 2.0 ** _TINY[0]) * 4 * unit_roundoff(dtype)
-    return np.where(found >= end, rounded_to(np.array(least), dtype), values)
-
-
 @dataclass(frozen=True)
 class _Palette:
     """What slices consist of.
@@ -411,10 +410,10 @@ def _whole_palette(
     def far(shape: tuple[int, int]) -> tuple[Array, Array]:
         up = generator.integers(0, 2, shape[0])
         values = generator.integers(0, (high - low) // 16, shape, dtype=np.uint64, endpoint=True)
-        found = np.where(
+        shifted = np.where(
             up[:, None], np.uint64(high & _BITS) - values, np.uint64(low & _BITS) + values
         )
-        return found.astype(kind), np.where(up, *ends(shape[0]))
+        return shifted.astype(kind), np.where(up, *ends(shape[0]))
 
     equals = [middle, low, high, middle, *few] if kind.kind != "b" else [low, high]
     nearest = None if kind.kind == "b" else (middle, few[0] or few[1])
@@ -438,7 +437,8 @@ def _put_slices(
         turns = generator.permutation(slices) + visit * slices
         kinds = _LONE if slices == 1 else _MANY if edges.equal else _UNEQUAL
         if slices == 1 and visit >= len(_LONE) and visit % _PLACES >= _AT_ENDS:
-            kinds = (_BOTH,)  # each has been tried, so that all others show what decides an extreme
+            # Each kind has been tried, so that all others show what decides an extreme.
+            kinds = (_Slice.BOTH,)
         _write(generator, views[number], np.arange(slices), kinds, turns, palette, starts)
         return
     *others, rows = views
@@ -453,7 +453,7 @@ def _put_slices(
     if others and edges.sign < 0:  # this leaves the largest values of rows as they are
         slices = math.prod(others[0].shape[:-1])
         chosen = generator.permutation(slices)[: slices // (2 * _OF_SLICES)]
-        _write(generator, others[0], chosen, (_FAR,), chosen, palette, starts)
+        _write(generator, others[0], chosen, (_Slice.FAR,), chosen, palette, starts)
 
 
 def _views(values: Array) -> Iterator[Array]:
@@ -465,23 +465,32 @@ def _views(values: Array) -> Iterator[Array]:
     yield values if values.ndim else values.reshape(1)
 
 
-_BOTH, _HIGH, _LOW, _EQUAL_HIGH, _EQUAL_LOW, _TIE, _LITTLE, _UP, _DOWN, _CANCEL = range(10)
-_FAR, _FAR_ONE, _EQUAL, _SMALL, _NEAREST = range(10, 15)
-"""What a slice has: the highest value, the lowest or both among quiet ones, one among equal values,
-the highest twice, one that is larger than the others, ascending or descending order, alternating
-signs, values close to one end, these and one at the other end, equal values only, small values
-only, one that is closest to zero."""
-_MANY = (
-    *(_BOTH, _HIGH, _EQUAL_HIGH, _FAR_ONE, _FAR, _BOTH, _TIE, _HIGH, _LOW, _EQUAL),
-    *(_FAR, _SMALL, _LITTLE, _EQUAL_LOW, _UP, _DOWN, _CANCEL, _FAR_ONE, _NEAREST),
+class _Slice(IntEnum):
+    """What a slice has; the first group has it among quiet values."""
+
+    BOTH, HIGH, LOW = 0, 1, 2  # the highest value, the lowest, or both
+    TIE, LITTLE = 3, 4  # the highest twice; one that is larger than the others
+    UP, DOWN, CANCEL, NEAREST = 5, 6, 7, 8  # an order, alternating signs, one closest to zero
+    EQUAL_HIGH, EQUAL_LOW = 9, 10  # the highest or the lowest among equal values
+    FAR, FAR_ONE = 11, 12  # values close to one end; these and one at the other end
+    EQUAL, SMALL = 13, 14  # equal values only; small values only
+
+
+def _cycle(names: str) -> tuple[_Slice, ...]:
+    return tuple(_Slice[name] for name in names.split())
+
+
+_MANY = _cycle(
+    "BOTH HIGH EQUAL_HIGH FAR_ONE FAR BOTH TIE HIGH LOW EQUAL "
+    "FAR SMALL LITTLE EQUAL_LOW UP DOWN CANCEL FAR_ONE NEAREST"
 )
 """Kinds of slices, in the order in which they are taken."""
-_UNEQUAL = tuple(kind for kind in _MANY if kind != _EQUAL)
+_UNEQUAL = tuple(kind for kind in _MANY if kind != _Slice.EQUAL)
 """The kinds that mixtures may contain. A slice of equal values has no differences between them, so
 that rounding alone would decide how the other slices of a mixture are judged."""
-_LONE = (
-    *(_BOTH, _EQUAL_LOW, _BOTH, _BOTH, _NEAREST, _BOTH, _BOTH, _EQUAL_HIGH, _EQUAL_HIGH),
-    *(_BOTH, _BOTH, _NEAREST, _EQUAL, _LITTLE, _EQUAL_LOW, _TIE, _BOTH),
+_LONE = _cycle(
+    "BOTH EQUAL_LOW BOTH BOTH NEAREST BOTH BOTH EQUAL_HIGH EQUAL_HIGH "
+    "BOTH BOTH NEAREST EQUAL LITTLE EQUAL_LOW TIE BOTH"
 )
 """Kinds of a slice that is the whole tensor, in successive drawings: those of equal values fall on
 its ends, see `_places`."""
@@ -491,7 +500,7 @@ def _write(
     generator: np.random.Generator,
     view: Array,
     chosen: npt.NDArray[np.int64],
-    cycle: tuple[int, ...],
+    cycle: tuple[_Slice, ...],
     turns: npt.NDArray[np.int64],
     palette: _Palette,
     starts: _Floats,
@@ -512,39 +521,39 @@ def _write(
         return
     kinds = np.array(cycle)[turns % len(cycle)]
     block = palette.quiet((count, length))
-    equal = np.isin(kinds, (_EQUAL_HIGH, _EQUAL_LOW, _EQUAL))
+    equal = np.isin(kinds, (_Slice.EQUAL_HIGH, _Slice.EQUAL_LOW, _Slice.EQUAL))
     same = palette.equals[generator.integers(len(palette.equals), size=count)]
     if (palette.equals == 0).any():
-        same[(kinds == _EQUAL) & (turns // len(cycle) % 2 == 0)] = 0
+        same[(kinds == _Slice.EQUAL) & (turns // len(cycle) % 2 == 0)] = 0
     low, high = palette.ends(count)
-    for kind, end, other in ((_EQUAL_HIGH, high, low), (_EQUAL_LOW, low, high)):
+    for kind, end, other in ((_Slice.EQUAL_HIGH, high, low), (_Slice.EQUAL_LOW, low, high)):
         same = np.where((kinds == kind) & (same == end), other, same)
     block[equal] = same[equal, None]
     if palette.shrinks:
-        block[(kinds == _LITTLE) | (kinds == _SMALL)] *= 2.0**-10
-    for kind, step in ((_UP, 1), (_DOWN, -1)):
+        block[(kinds == _Slice.LITTLE) | (kinds == _Slice.SMALL)] *= 2.0**-10
+    for kind, step in ((_Slice.UP, 1), (_Slice.DOWN, -1)):
         block[kinds == kind] = np.sort(block[kinds == kind], axis=-1)[:, ::step]
     if palette.cancels:
         alternating = 1.0 - np.arange(length) % 2 * 2
-        block[kinds == _CANCEL] = np.multiply.outer(same[kinds == _CANCEL], alternating)
+        block[kinds == _Slice.CANCEL] = np.multiply.outer(same[kinds == _Slice.CANCEL], alternating)
     places, others = _places(generator, turns, length, starts)
-    near = kinds == _NEAREST
+    near = kinds == _Slice.NEAREST
     if palette.nearest is not None:
         closest, other = palette.nearest
         block[near] = np.where(np.abs(block[near]) < 0.5, other, block[near])
         block[near, places[near]] = closest
-    far = np.isin(kinds, (_FAR, _FAR_ONE))
+    far = np.isin(kinds, (_Slice.FAR, _Slice.FAR_ONE))
     opposite = np.zeros(count, block.dtype)
     block[far], opposite[far] = palette.far((int(far.sum()), length))
     ordinary = palette.quiet((count,))
     rows = np.arange(count)
     for value, where, which in (
-        (low, others, (_BOTH,)),
-        (low, places, (_LOW, _EQUAL_LOW)),
-        (high, places, (_BOTH, _HIGH, _EQUAL_HIGH, _TIE)),
-        (high, others, (_TIE,)),
-        (ordinary, places, (_LITTLE, _CANCEL)),
-        (opposite, places, (_FAR_ONE,)),
+        (low, others, (_Slice.BOTH,)),
+        (low, places, (_Slice.LOW, _Slice.EQUAL_LOW)),
+        (high, places, (_Slice.BOTH, _Slice.HIGH, _Slice.EQUAL_HIGH, _Slice.TIE)),
+        (high, others, (_Slice.TIE,)),
+        (ordinary, places, (_Slice.LITTLE, _Slice.CANCEL)),
+        (opposite, places, (_Slice.FAR_ONE,)),
     ):
         mine = np.isin(kinds, which)
         block[rows[mine], where[mine]] = value[mine]

@@ -75,7 +75,7 @@ def _share(text: str) -> float | None:
 
 DRAWN_ELEMENTS = 1 << 20
 """The most elements that are drawn; larger tensors repeat them."""
-_LEAST_ROWS = 100
+_MIN_ROWS = 100
 _TELLING = 64
 """The number of leading elements that decide where repetitions begin."""
 
@@ -94,7 +94,7 @@ def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) 
     if math.prod(shape) <= DRAWN_ELEMENTS:
         return np.asarray(draw(shape))  # without dimensions, some of NumPy's draws are no arrays
     rows = (shape[axis:] for axis in range(1, len(shape) + 1))
-    row = next(row for row in rows if math.prod(row) <= DRAWN_ELEMENTS // _LEAST_ROWS)
+    row = next(row for row in rows if math.prod(row) <= DRAWN_ELEMENTS // _MIN_ROWS)
     prime = next(
         number
         for number in itertools.count(DRAWN_ELEMENTS // math.prod(row), -1)

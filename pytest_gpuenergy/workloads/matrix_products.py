@@ -23,7 +23,12 @@ from pytest_gpuenergy.workloads.inputs import (
     check_distribution,
 )
 from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff, whole
-from pytest_gpuenergy.workloads.workload import Tensor, Workload, check_parameter_names
+from pytest_gpuenergy.workloads.workload import (
+    Tensor,
+    Workload,
+    WorkloadKind,
+    check_parameter_names,
+)
 
 Layout = Literal["nn", "nt"]
 Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
@@ -33,7 +38,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 _TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
 """The element type in modes that name one; it is float32 in all others."""
-_MOST_ELEMENTS = (1 << 31) - 1
+_MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one matrix, because kernels use 32-bit indices."""
 _LARGEST_EXACT = 1 << 24
 _TF32_TRUNCATION = 2.0**-10
@@ -99,7 +104,7 @@ class Gemm(Workload):
             if not value:
                 object.__setattr__(self, size, least)
         largest = max(self.tensors, key=lambda one: math.prod(one.shape))
-        if math.prod(largest.shape) > _MOST_ELEMENTS:
+        if math.prod(largest.shape) > _MAX_ELEMENTS:
             count, row = largest.shape
             raise InputError(
                 f"gemm of M={self.M} N={self.N} K={self.K} has a matrix {largest.name} of {count} "
@@ -149,8 +154,8 @@ class Gemm(Workload):
     @property
     def signature(self) -> str:
         """``gemm_M_512_N_256_K_640_layout_nn_mode_float32``; how inputs are drawn is no part."""
-        given = {name: value for name, value in self.parameters.items() if name != "distribution"}
-        return "_".join(f"{name}_{value}" for name, value in given.items()).removeprefix("kind_")
+        known = {name: value for name, value in self.parameters.items() if name != "distribution"}
+        return "_".join(f"{name}_{value}" for name, value in known.items()).removeprefix("kind_")
 
     @property
     def flops(self) -> int:
@@ -280,23 +285,9 @@ def search_options_notice(text: str) -> str | None:
     return "t and O of the sizes have no effect here: they are for gpuenergy gemm tune."
 
 
-def parse_gemm(text: str) -> Gemm | None:
-    """Return the one matrix product that a text describes; None if it has another form.
-
-    Raises:
-        InputError: a size is missing, given twice or out of range.
-    """
-    if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
-        return None
-    request = _request(text)
-    if (request.trials, request.tuner) != (None, None):
-        raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
-    return request.workload
-
-
 def products_in(text: str) -> list[Gemm]:
     """Return the matrix products whose names are in a text such as the id of an item."""
-    found: dict[str, Gemm] = {}
+    products: dict[str, Gemm] = {}
     for match in _NAME.finditer(text):
         m, n, k, layout, rest = match.groups()
         words = [f"M={m} N={n} K={k} layout={layout}"]
@@ -308,8 +299,8 @@ def products_in(text: str) -> list[Gemm]:
             else:
                 words.append(f"distribution={part.replace('sparse', 'sparse:')}")
         with suppress(InputError):  # no product has that name
-            found.update((one.name, one) for one in measured_products(" ".join(words)))
-    return [one for name, one in found.items() if name in text]
+            products.update((one.name, one) for one in measured_products(" ".join(words)))
+    return [one for name, one in products.items() if name in text]
 
 
 def product_name(gemm: Gemm) -> str:
@@ -325,7 +316,7 @@ def product_name(gemm: Gemm) -> str:
 
 
 def _request(text: str) -> GemmRequest:
-    given: dict[str, str] = {}
+    words: dict[str, str] = {}
     for word in text.split():
         match = _WORD.fullmatch(word)
         if match is None:
@@ -334,19 +325,19 @@ def _request(text: str) -> GemmRequest:
                 f"{GRAMMAR!r}, separated by spaces."
             )
         name, value = match.groups()
-        if name in given:
+        if name in words:
             raise _twice(text, name)
-        given[name] = value
-    options = {name: _whole(name, given.pop(name)) for name in _OPTIONS if name in given}
+        words[name] = value
+    options = {name: _whole(name, words.pop(name)) for name in _OPTIONS if name in words}
     sizes: dict[str, int] = {}
-    for names in [name for name in given if set(name) <= set(_SIZES)]:
-        size = _whole(names, given.pop(names))
+    for names in [name for name in words if set(name) <= set(_SIZES)]:
+        size = _whole(names, words.pop(names))
         for name in names:
             if name in sizes:
                 raise _twice(text, name)
             sizes[name] = size
-    leading = {name: _whole(name, given.pop(name)) for name in _LEADING if name in given}
-    if unknown := [name for name in given if name not in _NAMED]:
+    leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
+    if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
             f"and if need be {', '.join((*_LEADING, *_NAMED, *_OPTIONS))}."
@@ -358,9 +349,9 @@ def _request(text: str) -> GemmRequest:
         )
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
-    layouts = [given["layout"]] if "layout" in given else LAYOUTS
+    layouts = [words["layout"]] if "layout" in words else LAYOUTS
     bare = [
-        Gemm("", **sizes, **leading, **{**given, "layout": layout})  # type: ignore[arg-type]
+        Gemm("", **sizes, **leading, **{**words, "layout": layout})  # type: ignore[arg-type]
         for layout in layouts  # it checks them all
     ]
     named = tuple(workload.called(product_name(workload)) for workload in bare)
@@ -402,13 +393,13 @@ _BUNDLED_SIZES = (
 )
 
 
-class GemmKind:
-    """The kind ``gemm``; see `registry.WorkloadKind`."""
+class GemmKind(WorkloadKind):
+    """The kind ``gemm``."""
 
     name = Gemm.kind
     grammar = f"{GRAMMAR} [layout=nt] [mode=tf32]"
     example = "M=512 N=256 K=640 layout=nt"
-    networks: Mapping[str, tuple[Gemm, ...]] = {
+    networks: ClassVar = {
         "gemm": tuple(
             bare.called(product_name(bare))
             for sizes in _BUNDLED_SIZES
@@ -418,14 +409,18 @@ class GemmKind:
     }
 
     def parse(self, text: str) -> Gemm | None:
-        return parse_gemm(text)
+        if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
+            return None
+        request = _request(text)
+        if (request.trials, request.tuner) != (None, None):
+            raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
+        return request.workload
 
-    def text_of(self, workload: Workload) -> str:
-        """``M=512 N=256 K=640 layout=nt``, with whatever else is not as usual."""
-        given = {name: value for name, value in workload.parameters.items() if name != "kind"}
-        if given["mode"] == MODES[0]:
-            del given["mode"]
-        return " ".join(f"{name}={value}" for name, value in given.items())
+    def format_sizes(self, workload: Workload) -> str:
+        words = {name: value for name, value in workload.parameters.items() if name != "kind"}
+        if words["mode"] == MODES[0]:
+            del words["mode"]
+        return " ".join(f"{name}={value}" for name, value in words.items())
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
         if len(sizes) != 3:
@@ -435,7 +430,6 @@ class GemmKind:
         return workload if name else workload.called(product_name(workload))
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
-        """From `Gemm.parameters`; all but the sizes may be missing."""
         known = [field for field in fields(Gemm) if field.name != "name"]
         check_parameter_names(self.name, known, parameters)
         return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all

@@ -18,7 +18,7 @@ Array = npt.NDArray[np.generic]
 BFLOAT16 = "bfloat16"
 _BFLOAT16_DIGITS = 8  # binary ones, of which the first is implicit
 _TYPE = re.compile(r"[<=|]?\w+", re.ASCII)
-_LONGEST_NAME, _LARGEST_BYTES = 20, 8
+_LONGEST_NAME, _MAX_BYTES = 20, 8
 _UNTOUCHED_BITS = 0x7FF8_4C45_4156_4521
 UNTOUCHED = float(np.array(_UNTOUCHED_BITS, np.int64).view(np.float64))
 """NaN in a reference where a kernel must leave an output as it is; no computed NaN has its bits."""
@@ -63,7 +63,7 @@ def is_known(dtype: object) -> bool:
         found = np.dtype(dtype)
     except Exception:  # NumPy's parser raises TypeError, ValueError, SyntaxError, OverflowError ...
         return False
-    return found.kind in "fiub" and found.isnative and found.itemsize <= _LARGEST_BYTES
+    return found.kind in "fiub" and found.isnative and found.itemsize <= _MAX_BYTES
 
 
 def stored_as(dtype: str) -> np.dtype[Any]:

@@ -109,13 +109,13 @@ def estimate_conditions(
         reactions = _reactions(compute, inputs, {name: right[name] for name in names}, group)
         for name in names:
             own[name] += reactions[name]
-    found = {name: Condition(_largest_finite(own[name])) for name in names}
+    conditions = {name: Condition(_largest_finite(own[name])) for name in names}
     for name in wide:
-        found[name] = replace(found[name], own=own[name])
+        conditions[name] = replace(conditions[name], own=own[name])
     for name in uneven:
         slices = _largest_of_slices(np.abs(right[name]) + own[name])
-        found[name] = replace(found[name], own=slices)
-    return found
+        conditions[name] = replace(conditions[name], own=slices)
+    return conditions
 
 
 def estimate_scales(
@@ -131,8 +131,8 @@ def estimate_scales(
         right: what ``compute`` returns for them.
     """
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
-    found = _reactions(compute, inputs, right, floating, draws=2, of_norm=False)
-    return {name: Condition(_largest_finite(found[name])) for name in right}
+    reactions = _reactions(compute, inputs, right, floating, draws=2, of_norm=False)
+    return {name: Condition(_largest_finite(reactions[name])) for name in right}
 
 
 def estimate_terms(
@@ -230,17 +230,17 @@ def _largest_of_slices(sizes: Values) -> Values:
 
     Slices are perpendicular to an axis, such as rows and columns; those of a vector are pieces.
     """
-    found = np.full_like(sizes, float(sizes.max()))
+    largest = np.full_like(sizes, float(sizes.max()))
     if sizes.ndim == 1:
         length = max(_SLICE, sizes.size // _PIECES)
         pieces = sizes[: sizes.size // length * length].reshape(-1, length)
-        found[: pieces.size] = np.repeat(pieces.max(axis=1), length)
-        return found
+        largest[: pieces.size] = np.repeat(pieces.max(axis=1), length)
+        return largest
     for axis, count in enumerate(sizes.shape):
         if sizes.size // count >= _SLICE:
             others = tuple(other for other in range(sizes.ndim) if other != axis)
-            found = np.minimum(found, sizes.max(axis=others, keepdims=True))
-    return found
+            largest = np.minimum(largest, sizes.max(axis=others, keepdims=True))
+    return largest
 
 
 def _largest_finite(values: Values) -> float:
@@ -257,7 +257,7 @@ def _reactions(
     of_norm: bool = True,
 ) -> dict[str, Values]:
     """Return the largest relative reaction of each element to several changes of inputs."""
-    found: dict[str, Values] = {}
+    reactions: dict[str, Values] = {}
     changes = _changes({name: inputs[name] for name in group}, of_norm=of_norm)
     for changed in itertools.islice(changes, draws):
         try:
@@ -268,10 +268,10 @@ def _reactions(
             now = {name: np.full_like(value, np.inf) for name, value in right.items()}
         # Of tensors without dimensions, NumPy's arithmetic makes numbers that are no arrays.
         now = {name: np.where(np.isfinite(one), one, np.inf) for name, one in now.items()}
-        if found and all(np.allclose(now[name], found[name], rtol=0.01) for name in right):
+        if reactions and all(np.allclose(now[name], reactions[name], rtol=0.01) for name in right):
             break  # no element depends on more than one of the signs
-        found = {name: np.maximum(now[name], found.get(name, 0.0)) for name in right}
-    return found
+        reactions = {name: np.maximum(now[name], reactions.get(name, 0.0)) for name in right}
+    return reactions
 
 
 def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str, Array]]:
@@ -282,19 +282,16 @@ def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str
         for name, value in wide.items()
     }
     draw = np.random.default_rng(0)
+
+    def signs(value: Values) -> Values:
+        """Draw -1 or 1 for each element, as bits, because there are many."""
+        drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
+        bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
+        return bits.reshape(value.shape).astype(np.float64) * 2 - 1
+
     while True:
         # A zero that stays one keeps its sign: -0.0 + 0.0 is 0.0.
         yield {
-            name: np.where(steps[name] > 0, value + steps[name] * _signs(draw, value), value)
+            name: np.where(steps[name] > 0, value + steps[name] * signs(value), value)
             for name, value in wide.items()
         }
-
-
-def _signs(draw: np.random.Generator, value: Values) -> Values:
-    """Return -1 or 1 for each element, in an array like ``value``.
-
-    They are drawn as bits, because there are many.
-    """
-    drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
-    bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
-    return bits.reshape(value.shape).astype(np.float64) * 2 - 1

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
@@ -31,7 +31,7 @@ from pytest_gpuenergy.workloads.number_types import (
     whole_sizes,
 )
 
-_MOST_FLOPS = 1 << 63
+_MAX_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -357,6 +357,50 @@ def _draw(
     return rounded_to(generator.uniform(*own, shape), dtype)
 
 
+class WorkloadKind(ABC):
+    """A kind of workload.
+
+    Attributes:
+        name: the name of the kind, as in `Workload.kind`.
+        grammar: human-readable form of the text that `parse` accepts.
+        example: a text that `parse` accepts.
+        networks: bundled workloads, by the name of their network, which is unique across kinds.
+    """
+
+    name: ClassVar[str]
+    grammar: ClassVar[str]
+    example: ClassVar[str]
+    networks: ClassVar[Mapping[str, tuple[Workload, ...]]]
+
+    @abstractmethod
+    def parse(self, text: str) -> Workload | None:
+        """Return the workload with the sizes in ``text``, named after them; None for another form.
+
+        Raises:
+            InputError: a size is out of range.
+        """
+
+    @abstractmethod
+    def format_sizes(self, workload: Workload) -> str:
+        """Return the text from which `parse` makes such a workload, but for its name."""
+
+    @abstractmethod
+    def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
+        """Return the workload with a list of sizes, as in pyproject.toml; named, or after them.
+
+        Raises:
+            InputError: there are too few or too many, or one is out of range.
+        """
+
+    @abstractmethod
+    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Workload:
+        """Return the workload with `Workload.parameters` (without ``kind``), as read from a file.
+
+        Raises:
+            InputError: a parameter is missing, unknown or out of range.
+        """
+
+
 def whole_flops(flops: object, whose: str) -> int:
     """Return a number of operations as an int; NumPy's numbers and ``2e6`` are accepted.
 
@@ -364,7 +408,7 @@ def whole_flops(flops: object, whose: str) -> int:
         InputError: it is not a whole number, or negative or absurdly large.
     """
     number: Any = flops if isinstance(flops, Real) and not isinstance(flops, bool) else math.nan
-    if 0 <= number < _MOST_FLOPS and number == int(number):
+    if 0 <= number < _MAX_FLOPS and number == int(number):
         return int(number)
     shown = f"{number:.3g}" if isinstance(flops, float) else type(flops).__name__
     raise InputError(
@@ -372,15 +416,17 @@ def whole_flops(flops: object, whose: str) -> int:
     )
 
 
-def check_parameter_names(kind: str, known: Collection[Field[Any]], given: Collection[str]) -> None:
-    """Check that all parameters without a default are given, and no others than the known ones.
+def check_parameter_names(
+    kind: str, known: Collection[Field[Any]], parameters: Collection[str]
+) -> None:
+    """Check that all parameters without a default are given, and no unknown ones.
 
     Raises:
         InputError: one is missing or unknown.
     """
     names = [field.name for field in known]
-    missing = [f.name for f in known if f.default is MISSING and f.name not in given]
-    unknown = [name for name in given if name not in names]
+    missing = [f.name for f in known if f.default is MISSING and f.name not in parameters]
+    unknown = [name for name in parameters if name not in names]
     if missing or unknown:
         wrong = f"{missing[0]} is missing" if missing else f"it does not take {unknown[0]!r:.40}"
         raise InputError(f"{kind} takes {', '.join(names)}; {wrong}.")

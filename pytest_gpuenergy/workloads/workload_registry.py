@@ -9,57 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_gpuenergy.support import InputError, project_table
 from pytest_gpuenergy.workloads.convolutions import Conv2dKind
 from pytest_gpuenergy.workloads.matrix_products import GemmKind
-from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
-
-
-class WorkloadKind(Protocol):
-    """A kind of workload.
-
-    Attributes:
-        name: the name of the kind, as in `Workload.kind`.
-        grammar: human-readable form of the text that `parse` accepts.
-        example: a text that `parse` accepts.
-        networks: bundled workloads, by the name of their network, which is unique across kinds.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def grammar(self) -> str: ...
-    @property
-    def example(self) -> str: ...
-    @property
-    def networks(self) -> Mapping[str, tuple[Workload, ...]]: ...
-
-    def parse(self, text: str) -> Workload | None:
-        """Return the workload with the sizes in ``text``, named after them; None for another form.
-
-        Raises:
-            InputError: a size is out of range.
-        """
-
-    def text_of(self, workload: Workload) -> str:
-        """Return the text from which `parse` makes such a workload, but for its name."""
-
-    def from_sizes(self, name: str, sizes: Sequence[int]) -> Workload:
-        """Return the workload with a list of sizes, as in pyproject.toml.
-
-        Raises:
-            InputError: there are too few or too many, or one is out of range.
-        """
-
-    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Workload:
-        """Return the workload with `Workload.parameters` (without ``kind``), as read from a file.
-
-        Raises:
-            InputError: a parameter is missing, unknown or out of range.
-        """
-
+from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, is_plain_name
 
 CONV2D: WorkloadKind = Conv2dKind()
 """The default kind, also of files written before there were others."""
@@ -125,7 +80,7 @@ PROJECT = "project"
 """The network of a project's own workloads."""
 
 _SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
-_MOST_NAMES = 7
+_MAX_NAMES = 7
 _TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
@@ -149,7 +104,7 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
         choices = []
         for group in filter(None, known.values()):
             names = [workload.name for workload in group]
-            several = len(names) > _MOST_NAMES
+            several = len(names) > _MAX_NAMES
             choices.append(f"{names[0]} ... {names[-1]}" if several else ", ".join(names))
         raise InputError(f"There is no workload {name!r}: choose one of {', '.join(choices)}.")
     return found
@@ -220,8 +175,8 @@ def choose_workloads(
     by_name = _by_name(all_networks(root))
     chosen: dict[str, Workload] = {}
     for word in split_words(cases):
-        found = tuple(CASES.values()) if word == ALL else (find_workload(word, root),)
-        chosen.update((workload.name, workload) for workload in found)
+        group = tuple(CASES.values()) if word == ALL else (find_workload(word, root),)
+        chosen.update((workload.name, workload) for workload in group)
     for word in split_words(networks):
         chosen.update((workload.name, workload) for workload in network(word, root))
     for text in shapes:
@@ -338,8 +293,8 @@ def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
     Raises:
         InputError: one is given, for example as an unset variable, and neither names anything.
     """
-    given = (*cases, *networks)
-    if given and not split_words(given):
+    words = (*cases, *networks)
+    if words and not split_words(words):
         raise InputError("--case and --network name nothing: give names, or leave them out.")
 
 

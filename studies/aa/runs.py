@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.workloads import Contract, Tensor, find_workload, parse_gemm
+from pytest_gpuenergy.workloads import Contract, Tensor, find_workload, parse_shape
 
 N = 1 << 24
 SCALE = """
@@ -44,7 +44,7 @@ def test_conv2d(name, powercap, load_kernel, energy_benchmark):
     "size", ["MNK=2048 layout=nn", "MNK=4096 layout=nn mode=tf32"], ids=["f2048", "t4096"]
 )
 def test_gemm(size, powercap, load_kernel, energy_benchmark):
-    workload = parse_gemm(size)
+    workload = parse_shape(f"gemm:{size}")
     kernel = load_kernel(f"kernels/{workload.name}/kernel01.json")
     energy_benchmark(kernel, workload=workload)
 

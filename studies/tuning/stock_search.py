@@ -20,7 +20,7 @@ from typing import Any
 from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, encode
-from pytest_gpuenergy.tuners import cuda_target, import_tvm, operator_of
+from pytest_gpuenergy.tuners import cuda_target, import_tvm, tvm_operator
 from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
 from pytest_gpuenergy.workloads import find_workload
 
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with gpu_lock(device, wait_s=LOCK_WAIT_S):
                 arguments.out.mkdir(parents=True, exist_ok=True)
                 search(
-                    operator_of(workload).module(workload),
+                    tvm_operator(workload).module(workload),
                     cuda_target(device.architecture),
                     arguments.trials,
                     arguments.threads,

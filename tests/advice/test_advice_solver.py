@@ -90,7 +90,7 @@ def test_a_search_that_is_cut_short_says_how_far_off_it_may_be(
     layers = [[Cost(rng.uniform(1, 1.5), rng.uniform(1, 2)) for _ in range(12)] for _ in range(12)]
     most_time = 1.05 * total(layers, fastest(layers).choice).time
     exact = least_energy(layers, most_time)
-    monkeypatch.setattr(solve, "MOST_STATES", 1)
+    monkeypatch.setattr(solve, "MAX_STATES", 1)
     short = least_energy(layers, most_time)
     assert exact is not None
     assert short is not None

@@ -16,7 +16,7 @@ import pytest
 from bench_folder import INI, ROOT
 
 # Imported here they stay imported: pytester forgets what a run in this process imports.
-from pytest_gpuenergy.tuners import METASCHEDULE, load_database
+from pytest_gpuenergy.tuners import FORMS, load_database
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
@@ -89,7 +89,7 @@ def case7(good: int, bad: int) -> RecordFile:
 def _file(workload: Conv2d, texts: list[str], target: dict[str, Any]) -> RecordFile:
     return RecordFile(
         workload=workload,
-        tuner=METASCHEDULE.tuner,
+        tuner=FORMS["tvm"].tuner,
         gpu="Test GPU",
         driver="580.0",
         toolchain={"tvm": "0.27.0.post1", "target": target},

@@ -14,7 +14,7 @@ from bench_folder import ROOT, bench_folder, ids as ids_of
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, ContenderSetup, KernelStore
+from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, FORMS, ContenderSetup, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 
@@ -214,7 +214,7 @@ def give_record(folder: Path, gpu: str) -> Path:
     records = (Record(1, "fastest", json.dumps([[trace, []], [1e-5], target, arguments])),)
     toolchain = {"tvm": "0.27", "target": target}
     file = RecordFile(
-        SMALL, METASCHEDULE.tuner, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records
+        SMALL, FORMS["tvm"].tuner, gpu, "580.0", toolchain, "2026-11-23", 1, 1, records
     )
     dump_records(file, path := folder / file_name(SMALL))
     return path

@@ -247,7 +247,7 @@ def test_workloads_that_share_a_name_are_told_apart(write: Make, sweep: list[Mea
 def test_what_is_not_exact_or_not_sure_is_said(
     write: Make, at_clock: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.advice.solve.MOST_STATES", 1)
+    monkeypatch.setattr("pytest_gpuenergy.advice.solve.MAX_STATES", 1)
     rng = random.Random(2)
     rows = [
         at_clock(

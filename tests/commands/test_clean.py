@@ -17,7 +17,7 @@ from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.engine import arenas_for, verify_on_device
+from pytest_gpuenergy.engine import seeded_arenas, verify_on_device
 from pytest_gpuenergy.fleet import own_copy
 from pytest_gpuenergy.kernels import SIGN, Job, Kernel, Launch, write_export
 from pytest_gpuenergy.opening import open_device
@@ -359,7 +359,7 @@ def test_all_that_a_measurement_caches_is_removed(
     monkeypatch.setenv("GPUENERGY_CACHE", str(shared_cache))
     with open_device("emulated") as device:
         verify_on_device(device, kernel, ones)
-        with arenas_for(ones, 1) as arenas, device.repeat(Job.of(kernel, ones), arenas):
+        with seeded_arenas(ones, 1) as arenas, device.repeat(Job.of(kernel, ones), arenas):
             pass
     # What other tests are building at this moment comes and goes.
     shutil.copytree(shared_cache, tmp_path / "copy", ignore=shutil.ignore_patterns(".*"))

@@ -20,6 +20,7 @@ from pytest_gpuenergy.tuning import BANDS
 ROOT = Path(__file__).parent.parent.parent
 RAW = ROOT / "tests/data/case7_raw"
 SIZES = (1, 272, 272, 64, 32, 3, 3, 1, 1)
+SHAPE = ",".join(map(str, SIZES))
 FLOPS = 2 * 64 * 272 * 272 * 32 * 3 * 3
 NAME = (
     "cuda_resnet_testCase_3_conv2d_N_1_H_272_W_272_CO_64_CI_32_KH_3_KW_3_strides_1_padding_1.json"
@@ -32,10 +33,6 @@ each_example = settings(
 
 def sample(*words: object) -> Outcome:
     return outcome_of("kernels", "sample", *words)
-
-
-def refused(*words: object) -> str:
-    return ended(2, "kernels", "sample", *words).err
 
 
 def trial(
@@ -186,14 +183,8 @@ def test_sizes_that_are_not_told_are_not_guessed(tmp_path: Path, name: str, key:
     log = write(tmp_path / name, [trial(1e-3, key=key)])
     assert sample(log, "--json").document["flops"] is None
     assert "give them with --shape" in sample(log).out
-    given_shape = sample(log, "--json", "--shape", ",".join(map(str, SIZES))).document
+    given_shape = sample(log, "--json", "--shape", SHAPE).document
     assert given_shape["flops"] == FLOPS
-
-
-def test_sizes_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    log = write(tmp_path / NAME, [trial(1e-3, key=["conv2d", *SIZES[:8], 0])])
-    assert "give different sizes" in refused(log)
-    assert sample(log, "--shape", ",".join(map(str, SIZES))).code == 0
 
 
 def test_performance_is_one_integer_a_line_in_the_order_of_the_sample(tmp_path: Path) -> None:
@@ -204,17 +195,6 @@ def test_performance_is_one_integer_a_line_in_the_order_of_the_sample(tmp_path: 
     assert len(lines) == 25
     assert [int(line) for line in lines] == [round(pick["gflops"]) for pick in picks]
     assert [path.name for path in target.parent.iterdir()] == [NAME]  # no drafts are left
-
-
-def test_performance_needs_the_sizes(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.json", [trial(1e-3, key=["hash"])])
-    assert "give them with --shape" in refused(log, "--performance", tmp_path / "p.json")
-    assert not (tmp_path / "p.json").exists()
-
-
-def test_performance_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    log = write(tmp_path / NAME, [trial(1e-3)])
-    assert "cannot be written" in refused(log, "--performance", tmp_path)
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
@@ -247,25 +227,64 @@ def test_the_sample_that_the_documentation_shows_is_what_is_printed(
     assert printed.endswith(f"\n{end}")
 
 
-def test_a_shape_other_than_that_of_a_database_is_refused() -> None:
-    assert "Omit --shape" in refused(RAW, "--shape", ",".join(map(str, SIZES)))
+OTHER = trial(1e-3, key=["conv2d", *SIZES[:8], 0])
+REFUSED: dict[str, tuple[list[str], list[str], str]] = {
+    "sizes that contradict the name": ([OTHER], [], "give different sizes"),
+    "no sizes for a performance": (
+        [trial(1e-3, key=["hash"])],
+        ["--performance", "{folder}/p.json"],
+        "give them with --shape",
+    ),
+    "a folder as performance": ([trial(1e-3)], ["--performance", "{folder}"], "cannot be written"),
+    "several workloads": ([trial(1e-3), trial(1e-3, key=["other"])], [], "trials of 2 workloads"),
+    "no line": ([], [], "None of the 0 trials"),
+    "a comment": (["# nothing"], [], "Line 1 of the database"),
+    "failures": ([failures(0), failures(1)], [], "None of the 2 trials"),
+    "too short a time": ([trial(5e-324)], [], "too short a time"),
+    "the log itself": (
+        hundred(),
+        ["--filtered", "{folder}"],
+        "is the log itself: choose another folder for --filtered",
+    ),
+    "a file as folder": (hundred(), ["--filtered", "{folder}/file"], "cannot be written"),
+    "few sizes": (hundred(), ["--shape", "1,2,3"], "is not understood"),
+    "a size of another form": (hundred(), ["--shape", "1,2,3,4,5,6,7,8,x"], "is not understood"),
+    "no ASCII digit": (hundred(), ["--shape", "²,1,1,1,1,1,1,1,1"], "is not understood"),
+    "none to keep": (hundred(), ["--keep", "0"], "'0' is not a positive integer"),
+    "fewer than none": (hundred(), ["--keep", "-1"], "'-1' is not a positive integer"),
+}
 
 
-def test_trials_of_several_workloads_are_refused(tmp_path: Path) -> None:
-    assert "trials of 2 workloads" in refused(
-        write(tmp_path / NAME, [trial(1e-3), trial(1e-3, key=["other"])])
-    )
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_sampled_is_refused(tmp_path: Path, case: str) -> None:
+    lines, words, message = REFUSED[case]
+    name = NAME if "no sizes" not in case else "log.json"
+    log = write(tmp_path / name, lines)
+    (tmp_path / "file").write_text("mine")
+    before = log.read_text()
+    outcome = sample(log, *(word.replace("{folder}", str(tmp_path)) for word in words))
+    assert (outcome.code, outcome.out) == (2, "")
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("gpuenergy")
+    assert message in last
+    assert log.read_text() == before
+    assert not (tmp_path / "p.json").exists()
 
 
-@pytest.mark.parametrize("lines", [[], ["# nothing"], [failures(0), failures(1)]])
-def test_a_log_in_which_nothing_ran_is_refused(tmp_path: Path, lines: list[str]) -> None:
-    outcome = sample(write(tmp_path / NAME, lines))
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no/such/log.json"], "cannot be read"),
+        ([RAW.parent.parent], "no logs in"),
+        ([], "required: LOG"),
+        ([RAW, "--shape", SHAPE], "Omit --shape"),
+        ([RAW.parent, "--shape", SHAPE], "--shape is for one log"),
+    ],
+)
+def test_what_is_no_log_is_refused(words: list[object], message: str) -> None:
+    outcome = sample(*words)
     assert outcome.code == 2
-    assert outcome.out == ""
-
-
-def test_times_too_short_for_gflops_are_refused(tmp_path: Path) -> None:
-    assert "too short a time" in refused(write(tmp_path / NAME, [trial(5e-324)]))
+    assert message in outcome.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -291,25 +310,6 @@ def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> Non
     assert outcome.code == 2
     assert outcome.err.startswith("gpuenergy: error: Line 2 of the log ")
     assert message in outcome.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["no/such/log.json"],
-        [str(RAW), "--shape", "1,2,3"],
-        [str(RAW), "--shape", "1,2,3,4,5,6,7,8,x"],
-        [str(RAW), "--shape", "²,1,1,1,1,1,1,1,1"],
-        [str(RAW), "--keep", "0"],
-        [str(RAW), "--keep", "-1"],
-        [str(RAW.parent.parent)],
-        [],
-    ],
-)
-def test_what_cannot_be_is_refused(words: list[str]) -> None:
-    outcome = sample(*words)
-    assert outcome.code == 2
-    assert outcome.err.splitlines()[-1].startswith("gpuenergy")
 
 
 @pytest.mark.parametrize(
@@ -425,23 +425,18 @@ def test_each_log_in_a_folder_is_sampled(logs: Path, tmp_path: Path) -> None:
     assert rates[f"zipped_{NAME}"] == [f"{FLOPS / 2e6:.0f}"]
 
 
-def test_a_table_for_each_log_begins_with_its_name(logs: Path) -> None:
-    shown = sample(logs).out.splitlines()
-    assert [line for line in shown if line.endswith(":")] == [
-        f"{NAME}:",
-        "raw:",
-        f"zipped_{NAME}.gz:",
-    ]
-
-
 def test_a_log_that_cannot_be_used_harms_no_other(logs: Path) -> None:
     (logs / "broken.json").write_text("{")
     (logs / "notes.md").write_text("mine")
     outcome = sample(logs)
+    assert [line for line in outcome.out.splitlines() if line.endswith(":")] == [
+        f"{NAME}:",
+        "raw:",
+        f"zipped_{NAME}.gz:",
+    ]
     assert outcome.code == 1
     assert outcome.err.startswith("broken.json: not sampled: Line 1 of the log ")
     assert outcome.err.count("\n") == 1
-    assert f"{NAME}:" in outcome.out
 
 
 @pytest.mark.parametrize("content", [{}, {"notes.md": "mine"}, {"a.json": "{", "b.log": ""}])
@@ -451,10 +446,6 @@ def test_a_folder_without_usable_logs_is_refused(tmp_path: Path, content: dict[s
     outcome = sample(tmp_path)
     assert (outcome.code, outcome.out) == (2, "")
     assert "logs in" in outcome.err.splitlines()[-1]
-
-
-def test_the_sizes_of_one_workload_are_not_those_of_a_folder(logs: Path) -> None:
-    assert "--shape is for one log" in refused(logs, "--shape", ",".join(map(str, SIZES)))
 
 
 def test_a_filtered_log_has_the_chosen_lines_the_fastest_first(tmp_path: Path) -> None:
@@ -478,19 +469,3 @@ def test_filtered_logs_of_a_folder_keep_their_names(logs: Path, tmp_path: Path) 
     outcome = sample(tmp_path / "few", "--json")
     assert outcome.code == 0, outcome.err
     assert [one["trials"]["total"] for one in outcome.document] == [3, 3, 1]
-
-
-def test_a_log_is_not_replaced_by_its_own_sample(tmp_path: Path) -> None:
-    log = write(tmp_path / NAME, hundred())
-    assert "is the log itself: choose another folder for --filtered" in refused(
-        log, "--filtered", tmp_path
-    )
-    assert len(log.read_text().splitlines()) == 101
-
-
-def test_a_place_for_filtered_logs_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    log = write(tmp_path / NAME, hundred())
-    (tmp_path / "file").write_text("mine")
-    outcome = sample(log, "--filtered", tmp_path / "file")
-    assert outcome.code == 2
-    assert outcome.err.count("\n") == 1

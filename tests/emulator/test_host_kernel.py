@@ -19,7 +19,13 @@ from pytest_gpuenergy.emulator import (
     HostRunner,
 )
 from pytest_gpuenergy.energy import EnergyMeter
-from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify_on_device
+from pytest_gpuenergy.engine import (
+    SEEDS,
+    measure_time_ms,
+    quick_job,
+    seeded_arenas,
+    verify_on_device,
+)
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -173,7 +179,7 @@ def test_one_kernel_takes_longer_where_a_scalar_gives_it_more_to_do(gpu):
             values=(Scalar("n", "int32", count),),
         )
         looping = Kernel(LOOP, (Launch("copy", (1, 1, 1), (32, 1, 1), ("x", "y", "n")),))
-        with arenas_for(workload, 0) as arenas:
+        with seeded_arenas(workload, 0) as arenas:
             times_ms.append(measure_time_ms(gpu, quick_job(looping, workload), arenas))
     assert times_ms[1] > 2 * times_ms[0]
 

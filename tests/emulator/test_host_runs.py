@@ -11,7 +11,7 @@ import pytest
 from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import arenas_for, verify_on_device
+from pytest_gpuenergy.engine import seeded_arenas, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -469,7 +469,7 @@ def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu):
     times = []
     for role in ("output", "inout"):
         job = Job.of(kernel("y[i] = x[i];"), workload(role))
-        with arenas_for(workload(role), 0) as arenas, gpu.repeat(job, arenas) as repeater:
+        with seeded_arenas(workload(role), 0) as arenas, gpu.repeat(job, arenas) as repeater:
             repeater.start()
             gpu.clock.sleep_s(0.2)
             timeline = repeater.stop()

@@ -12,7 +12,13 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pytest_gpuenergy.devices import GUARD_BYTES, Arena
-from pytest_gpuenergy.engine import ArenaCheck, arenas_for, cached_reference, check_again, falsified
+from pytest_gpuenergy.engine import (
+    ArenaCheck,
+    cached_reference,
+    check_again,
+    falsified,
+    seeded_arenas,
+)
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -72,7 +78,7 @@ class Launches:
 
 def again(launch: Launch, sets: int = 3) -> Launches:
     """Check a kernel again, and return its launches."""
-    with arenas_for(DOUBLE, seed=0) as arenas:
+    with seeded_arenas(DOUBLE, seed=0) as arenas:
         reference = cached_reference(DOUBLE, 0)
         draw = np.random.default_rng(0)
         check = ArenaCheck(arenas, lambda: reference, DOUBLE.io.bounds, seed=0, draw=draw)

@@ -21,7 +21,6 @@ from pytest_gpuenergy.engine import (
     Evaluation,
     Rig,
     Typical,
-    arenas_for,
     confirm,
     cost_ms,
     measure_sustained,
@@ -29,6 +28,7 @@ from pytest_gpuenergy.engine import (
     median_time_ms,
     promising,
     quick_job,
+    seeded_arenas,
     verify_timed,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
@@ -47,7 +47,7 @@ Evaluate = Callable[..., Found]
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluate]:
     """found("x xx", objective, power_w=..., known=..., stop_after=...)"""
-    with arenas_for(WORKLOAD, seed=0) as arenas:
+    with seeded_arenas(WORKLOAD, seed=0) as arenas:
 
         def go(
             words: str,
@@ -283,14 +283,14 @@ def timeline(launches: list[float], busy_s: list[float]) -> Timeline:
 
 def test_it_is_the_gpu_time_of_a_launch() -> None:
     device = FakeDevice(lambda _: 0.25)
-    with arenas_for(WORKLOAD, seed=0) as arenas:
+    with seeded_arenas(WORKLOAD, seed=0) as arenas:
         assert measure_time_ms(device, JOB, arenas) == pytest.approx(0.25)
 
 
 def test_it_runs_for_as_long_as_told_by_the_devices_clock() -> None:
     device = FakeDevice(lambda _: 0.25)
     began_s = device.clock.now_s()
-    with arenas_for(WORKLOAD, seed=0) as arenas:
+    with seeded_arenas(WORKLOAD, seed=0) as arenas:
         measure_time_ms(device, JOB, arenas, duration_s=0.04)
     assert device.clock.now_s() - began_s == pytest.approx(0.04)
 
@@ -336,7 +336,7 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
     def hang(kernel: Kernel) -> float:
         raise KernelFault("timeout", f"{kernel.short_digest} hangs.")
 
-    with arenas_for(WORKLOAD, seed=0) as arenas, pytest.raises(KernelFault) as fault:
+    with seeded_arenas(WORKLOAD, seed=0) as arenas, pytest.raises(KernelFault) as fault:
         measure_time_ms(FakeDevice(hang), JOB, arenas)
     assert fault.value.outcome == "timeout"
 

@@ -13,10 +13,10 @@ from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.devices import GUARD_BYTES, Arena
 from pytest_gpuenergy.engine import (
-    arenas_for,
-    check_of,
     read_job,
     references,
+    seeded_arenas,
+    seeded_check,
     verify_on_device,
     write_job,
 )
@@ -63,7 +63,7 @@ def test_only_the_beginning_of_the_inputs_travels() -> None:
         return put(array)
 
     arrays.put = noted  # type: ignore[method-assign]
-    with arenas_for(doubled(), 0, arrays) as arenas:
+    with seeded_arenas(doubled(), 0, arrays) as arenas:
         assert max(size for size in sizes if size < GUARD_BYTES) <= 500
         with arrays.used():
             found = arrays.get(arenas["x"].elements())
@@ -117,8 +117,8 @@ def test_a_wrong_kernel_is_found_there_as_on_the_host(
 def test_a_write_beside_a_tensor_is_found(at: int, words: str) -> None:
     arrays = StrictArrays(shared=True)
     device = PythonDevice(twice("float32"), arrays=arrays)
-    with arenas_for(doubled(), 0, arrays) as arenas:
-        check = check_of(device, doubled(), arenas, 0)
+    with seeded_arenas(doubled(), 0, arrays) as arenas:
+        check = seeded_check(device, doubled(), arenas, 0)
         run(device, arenas)
         check()
         with arrays.used():
@@ -131,8 +131,8 @@ def test_a_write_beside_a_tensor_is_found(at: int, words: str) -> None:
 def test_outputs_made_wrong_on_purpose_are_wrong(dtype: str) -> None:
     arrays = StrictArrays(shared=True)
     device = PythonDevice(twice(dtype), arrays=arrays)
-    with arenas_for(doubled(dtype), 0, arrays) as arenas:
-        check = check_of(device, doubled(dtype), arenas, 0)
+    with seeded_arenas(doubled(dtype), 0, arrays) as arenas:
+        check = seeded_check(device, doubled(dtype), arenas, 0)
         run(device, arenas)
         check.falsify()
         with pytest.raises(KernelFault, match=r"of 2000 elements of y .* wrong"):
@@ -156,13 +156,13 @@ def test_a_reference_that_needs_the_hosts_arrays_is_compared_there() -> None:
 
 def test_without_shared_memory_arenas_are_files() -> None:
     arrays = StrictArrays(shared=False)
-    with arenas_for(doubled(), 0, arrays) as arenas:
+    with seeded_arenas(doubled(), 0, arrays) as arenas:
         assert not any(arena.memory.in_place for arena in arenas.values())
 
 
 def test_small_workloads_stay_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 2 * SIZE + 1)
-    with arenas_for(doubled(), 0, StrictArrays(shared=True)) as arenas:
+    with seeded_arenas(doubled(), 0, StrictArrays(shared=True)) as arenas:
         assert not any(arena.memory.in_place for arena in arenas.values())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.engine import Drawing, arenas_for, case_of
+from pytest_gpuenergy.engine import Drawing, case_of, seeded_arenas
 from pytest_gpuenergy.support import InputError, memory
 from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
 
@@ -24,7 +24,7 @@ def test_buffers_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(memory, "available_bytes", lambda: 3 << 30)
     with (
         pytest.raises(InputError, match=r"buffer of large needs at least 3\.9 GiB"),
-        arenas_for(LARGE, 1),
+        seeded_arenas(LARGE, 1),
     ):
         pass
 

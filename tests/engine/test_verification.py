@@ -22,12 +22,12 @@ from pytest_gpuenergy.engine import (
     SEEDS,
     Case,
     Drawing,
-    arenas_for,
     cached_reference,
     case_of,
     compare,
     drawings_of,
     references,
+    seeded_arenas,
     verify_on_device,
 )
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
@@ -478,7 +478,7 @@ def test_arenas_are_gone_afterwards(
         monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     if space == "missing":
         monkeypatch.setattr("os.access", lambda *_: False)
-    with arenas_for(SMALL, seed=0) as arenas:
+    with seeded_arenas(SMALL, seed=0) as arenas:
         memories: list[Any] = [arena.memory for arena in arenas.values()]
         paths = [memory.path for memory in memories]
         assert all(path.exists() for path in paths)

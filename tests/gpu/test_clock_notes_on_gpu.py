@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.devices import CudaDevice, GraphRepeater, Timeline
 from pytest_gpuenergy.energy import SW_POWER_CAP, read_conditions
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Contract, Tensor
@@ -56,7 +56,7 @@ def test_the_clock_is_near_that_of_nvml_where_no_cap_binds(device: CudaDevice) -
     work = Contract("spin", (Tensor("y", (N,), "float32", "output"),), lambda _: {}, flops=N)
     kernel = Kernel(SOURCE, (Launch("spin", (N // 256, 1, 1), (256, 1, 1), ("y",)),))
     with (
-        arenas_for(work, seed=0) as arenas,
+        seeded_arenas(work, seed=0) as arenas,
         device.repeat(Job.of(kernel, work), arenas) as repeater,
     ):
         repeater.start()

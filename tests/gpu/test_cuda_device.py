@@ -19,7 +19,7 @@ from pytest_gpuenergy.energy import (
     instant_power_mw,
     read_conditions,
 )
-from pytest_gpuenergy.engine import Harness, Subject, arenas_for, verify_on_device
+from pytest_gpuenergy.engine import Harness, Subject, seeded_arenas, verify_on_device
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState, Job, Kernel, Launch
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
@@ -196,7 +196,7 @@ def test_measured_time_and_energy_are_plausible(device: Device) -> None:
 
 def test_launches_are_back_to_back(device: Device) -> None:
     with (
-        arenas_for(workload(), seed=0) as arenas,
+        seeded_arenas(workload(), seed=0) as arenas,
         device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         reading = EnergyMeter(device).measure(repeater)
@@ -206,7 +206,7 @@ def test_launches_are_back_to_back(device: Device) -> None:
 
 def test_launches_from_the_host_come_one_after_another(device: Device) -> None:
     with (
-        arenas_for(workload(), seed=0) as arenas,
+        seeded_arenas(workload(), seed=0) as arenas,
         device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         many, one = repeater.launch(10_000), repeater.launch(1)
@@ -230,7 +230,7 @@ def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
 
 
 def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
-    with arenas_for(workload(), seed=0) as arenas:
+    with seeded_arenas(workload(), seed=0) as arenas:
         for apart, sets in ((False, 1), (True, MAX_PLACEMENTS)):
             job = Job.of(kernel(), workload(), apart=apart)
             with device.repeat(job, arenas) as repeater:
@@ -262,7 +262,7 @@ def test_integrated_power_agrees_with_the_counter(device: Device, read: PowerRea
     # In turn they would see another power: a card that warms up draws more.
     meter = EnergyMeter(device, source=PowerSamples(device, "power", read_with_counter))
     with (
-        arenas_for(workload(), seed=0) as arenas,
+        seeded_arenas(workload(), seed=0) as arenas,
         device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         trials = meter.measure(repeater).trials
@@ -288,7 +288,7 @@ def test_writing_a_power_limit_is_denied(device: Device) -> None:
 
 def test_numpy_inputs_reach_the_gpu_unchanged(device: Device) -> None:
     copy = kernel("y[i] = x[i];")
-    with arenas_for(workload(), seed=3) as arenas:
+    with seeded_arenas(workload(), seed=3) as arenas:
         device.run_once(Job.of(copy, workload()), arenas)
         assert np.array_equal(arenas["x"].value(), arenas["y"].value())
 

@@ -27,7 +27,7 @@ SAXPY = """extern "C" __global__ void saxpy(float* y, const float* x, float a) {
   y[blockIdx.x * blockDim.x + threadIdx.x] += a * x[blockIdx.x * blockDim.x + threadIdx.x];
 }
 """
-ARGUMENTS = ["y", "x", "a"]
+LAUNCH: dict[str, Any] = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ["y", "x", "a"]}
 
 
 def write_plan(folder: Path, kernel: Kernel, **changes: object) -> Path:
@@ -52,25 +52,12 @@ def kernel() -> Kernel:
 def test_a_source_file_becomes_a_kernel(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"saxpy{suffix}"
     path.write_text(SAXPY)
-    kernel = load_kernel(path, entry="saxpy", grid=(4, 2), block=64, arguments=ARGUMENTS)
+    launch: dict[str, Any] = {**LAUNCH, "grid": (4, 2), "block": 64, "shared_bytes": 512}
+    kernel = load_kernel(path, **launch)
     assert kernel.source == SAXPY
-    assert kernel.launches == (Launch("saxpy", (4, 2, 1), (64, 1, 1), ("y", "x", "a")),)
+    assert kernel.launches == (Launch("saxpy", (4, 2, 1), (64, 1, 1), ("y", "x", "a"), 512),)
     assert kernel.origin.details["path"] == str(path)
-
-
-def test_text_and_file_of_the_same_source_are_equal(tmp_path: Path) -> None:
-    (tmp_path / "saxpy.cu").write_text(SAXPY)
-    path = str(tmp_path / "saxpy.cu")
-    from_file = load_kernel(path, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
-    from_text = load_kernel(SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
-    assert from_file == from_text
-
-
-def test_shared_memory_reaches_the_launch() -> None:
-    kernel = load_kernel(
-        SAXPY, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS, shared_bytes=512
-    )
-    assert kernel.launches[0].shared_bytes == 512
+    assert kernel == load_kernel(SAXPY, **launch) == load_kernel(str(path), **launch)
 
 
 def test_a_plan_gives_back_the_kernel_it_was_written_from(tmp_path: Path, kernel: Kernel) -> None:
@@ -102,22 +89,53 @@ def test_the_fields_of_a_plan_cannot_be_given_twice(tmp_path: Path, kernel: Kern
         load_kernel(write_plan(tmp_path, kernel), grid=3)
 
 
+BOUNDED = 'extern "C" __global__ void __launch_bounds__(256) conv(float* a) { a[0] = 1; }'
+REFUSED: list[tuple[str, dict[str, object], str]] = [
+    *((SAXPY, {missing: None}, f"needs '{missing}'") for missing in LAUNCH),
+    (SAXPY, {"entry": "axpy"}, "no function 'axpy': it has saxpy"),
+    (BOUNDED, {"entry": "other"}, "it has conv"),
+    (SAXPY, {"grid": (1, 2, 3, 4)}, "one to three sizes"),
+    (SAXPY, {"grid": 0}, "three positive integers"),
+    (SAXPY, {"block": (1.5, 1, 1)}, "three positive integers"),
+    (SAXPY, {"arguments": "y"}, "must be a list of names"),
+    (SAXPY, {"shared_bytes": -1}, "number of bytes"),
+    *(
+        (SAXPY, {"define": macros}, "'define' ")
+        for macros in ({"1N": 4}, {"N=4": True}, {"N": None}, {"N": "1\n2"})
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "changes", "message"), REFUSED)
+def test_a_kernel_that_cannot_be_launched_is_refused(
+    source: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_kernel(source, **{**LAUNCH, **changes})
+
+
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "No such file"),
+        (Path(), "is not a file"),
         (b"", "empty"),
         (b"\x7fELF\x00\x01", "binary"),
         (b"\xff\xfe\xfd", "binary"),
         (b" " * ((16 << 20) + 1), "larger than 16 MiB"),
     ],
+    ids=["missing", "folder", "empty", "ELF", "UTF-16", "large"],
 )
-def test_a_bad_source_file_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_bad_source_file_is_refused(
+    tmp_path: Path, content: bytes | Path | None, message: str
+) -> None:
     path = tmp_path / "kernel.cu"
-    if content is not None:
+    if isinstance(content, bytes):
         path.write_bytes(content)
-    with pytest.raises(InputError, match=said):
-        load_kernel(path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
+    elif content is not None:
+        path.mkdir()
+    with pytest.raises(InputError, match=message):
+        load_kernel(path, **LAUNCH)
 
 
 def test_headers_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
@@ -128,32 +146,25 @@ def test_headers_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
     (tmp_path / "common" / "helper_cuda.h").write_text("#define HOST 1\n")
     path = tmp_path / "own" / "f.cu"
     path.write_text(f'#include "a.h"\n#include <a.h>\n#include <helper_cuda.h>\n{SAXPY}')
-    launch: dict[str, Any] = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS}
-    source = load_kernel(path, include=["common"], folder=tmp_path, **launch).source
+    source = load_kernel(path, include=["common"], folder=tmp_path, **LAUNCH).source
     for kept in ("#define OWN 1", "#define A 2", "#define B 3", "#include <helper_cuda.h>"):
         assert source.count(kept) == 1
     assert '"a.h"' not in source
     assert "<a.h>" not in source
     with pytest.raises(InputError, match="gone of 'include' is not there"):
-        load_kernel(path, include=[tmp_path / "gone"], **launch)
+        load_kernel(path, include=[tmp_path / "gone"], **LAUNCH)
 
 
 def test_macros_are_defined_before_the_text() -> None:
     given = {"N": 4, "FAST": True, "MUL(a, b)": "((a) * (b))"}
-    kernel = load_kernel(SAXPY, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS, define=given)
+    kernel = load_kernel(SAXPY, define=given, **LAUNCH)
     assert kernel.source == (f"#define N 4\n#define FAST\n#define MUL(a, b) ((a) * (b))\n{SAXPY}")
-
-
-@pytest.mark.parametrize("given", [{"1N": 4}, {"N=4": True}, {"N": None}, {"N": "1\n2"}])
-def test_what_is_no_macro_is_refused(given: dict[str, object]) -> None:
-    with pytest.raises(InputError, match="'define' "):
-        load_kernel(SAXPY, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS, define=given)
 
 
 def test_ends_of_lines_and_comments_may_be_those_of_windows(tmp_path: Path) -> None:
     path = tmp_path / "f.cu"
     path.write_bytes(b"// \xa9 and \xb5s\r\n" + SAXPY.replace("\n", "\r\n").encode())
-    kernel = load_kernel(path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
+    kernel = load_kernel(path, **LAUNCH)
     assert kernel.source == f"// \N{COPYRIGHT SIGN} and \N{MICRO SIGN}s\n{SAXPY}"
 
 
@@ -170,42 +181,6 @@ def test_ends_of_lines_and_comments_may_be_those_of_windows(tmp_path: Path) -> N
 def test_a_barrier_of_the_grid_is_seen(text: str, needs: bool) -> None:
     kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
     assert kernel.has_grid_barrier == needs
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a file"):
-        load_kernel(tmp_path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
-
-
-@pytest.mark.parametrize("missing", ["entry", "grid", "block", "arguments"])
-def test_what_a_source_cannot_tell_must_be_given(missing: str) -> None:
-    launch = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS}
-    del launch[missing]
-    with pytest.raises(InputError, match=f"needs '{missing}'"):
-        load_kernel(SAXPY, **launch)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"entry": "axpy"}, "no function 'axpy': it has saxpy"),
-        ({"grid": (1, 2, 3, 4)}, "one to three sizes"),
-        ({"grid": 0}, "three positive integers"),
-        ({"block": (1.5, 1, 1)}, "three positive integers"),
-        ({"arguments": "y"}, "must be a list of names"),
-        ({"shared_bytes": -1}, "number of bytes"),
-    ],
-)
-def test_a_launch_that_cannot_be_is_refused(changes: dict[str, object], said: str) -> None:
-    launch = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS, **changes}
-    with pytest.raises(InputError, match=said):
-        load_kernel(SAXPY, **launch)  # type: ignore[arg-type]
-
-
-def test_the_hint_names_functions_behind_launch_bounds() -> None:
-    source = 'extern "C" __global__ void __launch_bounds__(256) conv(float* a) { a[0] = 1; }'
-    with pytest.raises(InputError, match="it has conv"):
-        load_kernel(source, entry="other", grid=1, block=1, arguments=["a"])
 
 
 def test_an_entry_may_be_an_instance_of_a_template_in_a_namespace() -> None:
@@ -329,7 +304,7 @@ def test_no_plan_file_whatever_is_met_with_a_traceback(
 
 def test_half_a_character_in_the_text_is_refused() -> None:
     with pytest.raises(InputError, match="half of a surrogate pair at position 3"):
-        load_kernel("// \ud800\n" + SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
+        load_kernel("// \ud800\n" + SAXPY, **{**LAUNCH, "grid": 4, "block": 64})
 
 
 @pytest.mark.parametrize(
@@ -337,7 +312,7 @@ def test_half_a_character_in_the_text_is_refused() -> None:
 )
 def test_a_size_that_is_no_positive_integer_is_refused(size: object) -> None:
     with pytest.raises(InputError):
-        load_kernel(SAXPY, entry="saxpy", grid=size, block=64, arguments=ARGUMENTS)  # type: ignore[arg-type]
+        load_kernel(SAXPY, **{**LAUNCH, "grid": size})
 
 
 @pytest.mark.parametrize(
@@ -349,7 +324,7 @@ def test_a_size_that_is_no_positive_integer_is_refused(size: object) -> None:
     ],
 )
 def test_sizes_of_a_launch_are_ints_whatever_they_were_given_as(grid: Any, block: Any) -> None:
-    kernel = load_kernel(SAXPY, entry="saxpy", grid=grid, block=block, arguments=ARGUMENTS)
-    plain = load_kernel(SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
+    kernel = load_kernel(SAXPY, **{**LAUNCH, "grid": grid, "block": block})
+    plain = load_kernel(SAXPY, **{**LAUNCH, "grid": 4, "block": 64})
     assert kernel == plain
     assert kernel.digest == plain.digest

@@ -249,11 +249,6 @@ def test_a_block_whose_size_the_grid_knows_is_changed(tmp_path: Path) -> None:
     ]
 
 
-def test_every_application_leads_to_another_state(tmp_path: Path) -> None:
-    found = applications(tmp_path)
-    assert len({one.state.id for one in found}) == len({one.what for one in found}) == len(found)
-
-
 def test_a_block_that_nothing_depends_on_is_left_alone(tmp_path: Path) -> None:
     assert described(tmp_path, launch=launch_with(grid=[125], constants={})) == []
 

@@ -120,7 +120,7 @@ class TestProposal:
         found = suggested(asked, spec)
         changed = replace(spec.baseline, source=BETTER)
         assert found == Application("cache_policy_cg", "load past the L1 by m", changed)
-        assert asked.moves.has_made(found)
+        assert asked.moves.has_proposed(found)
         assert asked.noted == [
             {
                 "id": spec.baseline.id,
@@ -297,7 +297,7 @@ class TestRefusal:
                 sends(b'{"output":[{"type":"message","content":[{"type":"refusal"}]}]}'),
                 *("declined", "no complete answer"),
             ),
-            (answers(move="unroll", diff=diff()), "move", "'unroll' is no move"),
+            (answers(move="unroll", diff=diff()), "move", "'unroll' is not a move"),
             (answers(diff=""), "unchanged", "changes nothing"),
             (answers(diff="@@\n }\n"), "unchanged", "changes nothing"),
             (answers(launch={"block": [32]}), "unchanged", "changes nothing"),

@@ -104,17 +104,9 @@ class TestACheckout:
         path = spec_in(tmp_path, checkout={**CHECKOUT, "sha256": ""})
         assert "x[i] * by * 1;" in read_spec(path, sources).source
 
-    @pytest.mark.parametrize("file", ["../suite/src/main.cu", "/etc/passwd", "src/\0.cu"])
-    def test_a_file_outside_of_it_is_refused(
-        self, file: str, tmp_path: Path, sources: Path
-    ) -> None:
+    def test_a_file_outside_of_it_is_refused(self, tmp_path: Path, sources: Path) -> None:
         with pytest.raises(InputError, match="is not in its checkout: put it there"):
-            read_spec(spec_in(tmp_path, file=file), sources)
-
-    def test_a_link_in_it_is_refused(self, tmp_path: Path, sources: Path) -> None:
-        (sources / "src/link.cu").symlink_to("main.cu")
-        with pytest.raises(InputError, match="is a symbolic link"):
-            read_spec(spec_in(tmp_path, file="src/link.cu"), sources)
+            read_spec(spec_in(tmp_path, file="../suite/src/main.cu"), sources)
 
     def test_an_include_that_is_no_text_counts_as_missing(
         self, tmp_path: Path, sources: Path

@@ -71,7 +71,7 @@ def write_records(raw: Path, folder: Path, objective: str) -> None:
     """The record of the fastest kernel, for the objective time; of another one for the others."""
     # Here, as the other trials need none of it and begin at once.
     from pytest_gpuenergy.record import Metric
-    from pytest_gpuenergy.tuners import METASCHEDULE, load_database
+    from pytest_gpuenergy.tuners import FORMS, load_database
     from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
     from pytest_gpuenergy.workloads import CASES
 
@@ -80,7 +80,7 @@ def write_records(raw: Path, folder: Path, objective: str) -> None:
     dump_records(
         RecordFile(
             workload=CASES["case7"],
-            tuner=METASCHEDULE.tuner,
+            tuner=FORMS["tvm"].tuner,
             gpu="Test GPU",
             driver="580.0",
             toolchain={"tvm": "0.27.0.post1", "target": json.loads(best.text)[2]},

@@ -75,7 +75,7 @@ def test_it_searches_on_the_gpu_that_was_named(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(stock_search, "NEEDED", ())
-    monkeypatch.setattr(stock_search, "operator_of", lambda _: Mock(**{"module.return_value": 7}))
+    monkeypatch.setattr(stock_search, "tvm_operator", lambda _: Mock(**{"module.return_value": 7}))
     monkeypatch.setattr(stock_search, "cuda_target", lambda architecture: architecture)
     monkeypatch.setattr(stock_search, "search", lambda *arguments: seen.extend(arguments))
     assert search(tmp_path / "out") == 0

@@ -14,16 +14,16 @@ from tuning_fakes import FakeDevice, WordSpace, time_by_digest, word_kernel
 
 from pytest_gpuenergy.kernels import RankedKernel, export_kernels
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import operator_of
+from pytest_gpuenergy.tuners import tvm_operator
 from pytest_gpuenergy.tuning import Tuner, TuneSettings, TuningGpus, find_records, read_records
 from pytest_gpuenergy.workloads import (
     KINDS,
     ErrorBound,
     Tensor,
     Workload,
+    all_networks,
     from_parameters,
     parse_shape,
-    project_workloads,
     to_parameters,
 )
 
@@ -67,7 +67,7 @@ class BlendKind:
     def parse(self, text: str) -> Blend | None:
         return Blend(f"blend_{text}", int(text)) if text.isdecimal() else None
 
-    def text_of(self, workload: Workload) -> str:
+    def format_sizes(self, workload: Workload) -> str:
         return str(workload.parameters["size"])
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Blend:
@@ -90,7 +90,7 @@ def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path: Path) -> Non
         parse_shape("blend:many")
     text = '[tool.gpuenergy.workloads]\nmine = {kind = "blend", size = 64}\n'
     (tmp_path / "pyproject.toml").write_text(text)
-    assert project_workloads(tmp_path) == (Blend("mine", 64),)
+    assert all_networks(tmp_path)["project"] == (Blend("mine", 64),)
 
 
 def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_it_is_made_again_from_its_parameters() -> None:
 
 def test_what_cannot_be_done_for_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="of the kind blend, which cannot be tuned with TVM"):
-        operator_of(Blend("mine", 64))
+        tvm_operator(Blend("mine", 64))
     item = RankedKernel(Blend("mine", 64), 1, word_kernel("x"))
     with pytest.raises(InputError, match="exported driver has no reference"):
         export_kernels([item], tmp_path)

@@ -22,7 +22,7 @@ from tuning_fakes import (
     word_kernel,
 )
 
-from pytest_gpuenergy.engine import Rig, arenas_for
+from pytest_gpuenergy.engine import Rig, seeded_arenas
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -73,7 +73,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
             device = FakeDevice(timed)
             log = stack.enter_context(RawLog(tmp_path / "raw", WORKLOAD, device, WORDS))
-            arenas = stack.enter_context(arenas_for(WORKLOAD, seed=0))
+            arenas = stack.enter_context(seeded_arenas(WORKLOAD, seed=0))
             module = sys.modules[Rig.__module__]
             monkeypatch.setattr(module, "measure_sustained", sustained_at(time_ms, power_w))
             proposer = WordProposer([batch.split() for batch in batches], word_kernel)

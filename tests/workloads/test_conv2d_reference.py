@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +15,10 @@ from hypothesis import assume, given, settings, strategies as st
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
     CASES,
-    NETWORKS,
     Conv2d,
     Conv2dShape,
     ErrorBound,
+    all_networks,
     distinct_shapes,
 )
 
@@ -82,10 +84,6 @@ def test_output_shape_holds_every_placement_of_the_window(workload: Conv2d) -> N
     assert workload.outputs[0].shape == (s.N, s.CO, s.OH, s.OW)
 
 
-def test_flops_count_a_multiplication_and_an_addition_per_tap() -> None:
-    assert Conv2d.of("x", 2, 5, 4, 3, 6, 2, 1, 1, 0).flops == 2 * (2 * 3 * 4 * 4) * (6 * 2 * 1)
-
-
 def test_a_group_sees_its_own_channels_only() -> None:
     workload = Conv2d.of("x", 1, 8, 8, 8, 4, 3, 3, 1, 1, 1, 4)
     assert workload.inputs[1].shape == (8, 1, 3, 3)
@@ -100,63 +98,45 @@ def test_dilation_changes_the_output_alone() -> None:
     assert dilated.error_bound == plain.error_bound
 
 
-def test_flops_of_case1() -> None:
+def test_work_is_counted_by_tap_and_by_tensor() -> None:
+    assert Conv2d.of("x", 2, 5, 4, 3, 6, 2, 1, 1, 0).flops == 2 * (2 * 3 * 4 * 4) * (6 * 2 * 1)
     assert CASES["case1"].flops == 2_727_346_176
+    assert Conv2d.of("x", *SIZES).bytes_moved == 4 * (3 * 64 + 4 * 3 * 9 + 4 * 64)
 
 
-def test_bytes_moved_are_all_tensors_once() -> None:
-    workload = Conv2d.of("x", *SIZES)
-    assert workload.bytes_moved == 4 * (3 * 64 + 4 * 3 * 9 + 4 * 64)
-
-
-@pytest.mark.parametrize("place", range(11), ids=NAMES)
-@pytest.mark.parametrize("value", [-1, 2.0, "3", None, True], ids=repr)
-def test_a_size_that_is_no_count_is_refused(place: int, value: object) -> None:
+def with_size(place: int, value: object) -> list[object]:
     sizes: list[object] = [*SIZES, 1, 1]
     sizes[place] = value
-    with pytest.raises(InputError, match=rf"conv2d needs {NAMES[place]} to be an integer of at"):
-        Conv2d.of("x", *sizes)  # type: ignore[arg-type]
+    return sizes
 
 
-@pytest.mark.parametrize("place", [*range(8), 9, 10], ids=[*NAMES[:8], *NAMES[9:]])
-def test_only_padding_may_be_zero(place: int) -> None:
-    sizes = [*SIZES, 1, 1]
-    sizes[place] = 0
-    with pytest.raises(InputError, match=rf"{NAMES[place]} .* of at least 1, not 0"):
+REFUSED: list[tuple[Sequence[object], str]] = [
+    *(
+        (with_size(place, value), rf"conv2d needs {name} to be an integer of at")
+        for place, name in enumerate(NAMES)
+        for value in (-1, 2.0, "3", None, True)
+    ),
+    *(
+        (with_size(place, 0), rf"{name} .* of at least 1, not 0")
+        for place, name in enumerate(NAMES)
+        if name != "padding"
+    ),
+    ((1, 2, 2, 1, 1, 5, 3, 1, 1), r"a 5x3 window does not fit .* 4x4"),
+    ((1, 2, 2, 1, 1, 3, 5, 1, 1), r"a 3x5 window does not fit .* 4x4"),
+    ((1, 2, 2, 1, 1, 3, 3, 1, 1, 2), r"a 3x3 window dilated by 2 does not fit .* 4x4"),
+    *(
+        ((1, 8, 8, co, ci, 3, 3, 1, 1, 1, 2), f"groups .* 2 does not divide {co} and {ci}")
+        for co, ci in ((4, 3), (3, 4), (1, 1))
+    ),
+    ((2, 32768, 32768, 1, 1, 1, 1, 1, 0), "more elements than 32-bit indices can address"),
+    *(((1,) * count, rf"nine numbers .* not {count}") for count in (0, 8, 12)),
+]
+
+
+@pytest.mark.parametrize(("sizes", "message"), REFUSED)
+def test_a_convolution_that_cannot_be_is_refused(sizes: Sequence[Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         Conv2d.of("x", *sizes)
-
-
-@pytest.mark.parametrize(("kh", "kw"), [(5, 3), (3, 5)])
-def test_a_window_larger_than_the_padded_input_is_refused(kh: int, kw: int) -> None:
-    with pytest.raises(InputError, match=rf"a {kh}x{kw} window does not fit .* 4x4"):
-        Conv2d.of("x", 1, 2, 2, 1, 1, kh, kw, 1, 1)
-
-
-def test_a_dilated_window_larger_than_the_padded_input_is_refused() -> None:
-    with pytest.raises(InputError, match=r"a 3x3 window dilated by 2 does not fit .* 4x4"):
-        Conv2d.of("x", 1, 2, 2, 1, 1, 3, 3, 1, 1, 2)
-
-
-@pytest.mark.parametrize(("co", "ci"), [(4, 3), (3, 4), (1, 1)])
-def test_groups_that_do_not_divide_the_channels_are_refused(co: int, ci: int) -> None:
-    with pytest.raises(InputError, match=f"groups .* 2 does not divide {co} and {ci}"):
-        Conv2d.of("x", 1, 8, 8, co, ci, 3, 3, 1, 1, 1, 2)
-
-
-def test_a_tensor_too_large_for_32_bit_indices_is_refused() -> None:
-    with pytest.raises(InputError, match="more elements than 32-bit indices can address"):
-        Conv2d.of("x", 2, 32768, 32768, 1, 1, 1, 1, 1, 0)
-
-
-@pytest.mark.parametrize("count", [0, 8, 12])
-def test_nine_to_eleven_numbers_are_needed(count: int) -> None:
-    with pytest.raises(InputError, match=rf"nine numbers .* not {count}"):
-        Conv2d.of("x", *(1,) * count)
-
-
-def test_label_names_every_size() -> None:
-    label = Conv2d.of("x", *SIZES).shape.label
-    assert label == "N_1_H_8_W_8_CO_4_CI_3_KH_3_KW_3_strides_1_padding_1"
 
 
 @pytest.mark.parametrize(
@@ -180,15 +160,10 @@ def test_dilation_and_groups_are_told_where_there_are_any(
 
 
 def test_inputs_follow_from_the_seed() -> None:
-    first, again = (Conv2d.of("x", *SIZES).make_inputs(7) for _ in range(2))
+    first, again, other = (Conv2d.of("x", *SIZES).make_inputs(seed) for seed in (7, 7, 8))
     for name, value in first.items():
         assert value.tobytes() == again[name].tobytes()
-
-
-def test_inputs_of_another_seed_differ_everywhere() -> None:
-    workload = Conv2d.of("x", *SIZES)
-    for name, value in workload.make_inputs(0).items():
-        assert (value != workload.make_inputs(1)[name]).all()
+        assert (value != other[name]).all()
 
 
 def test_inputs_are_not_zero_and_look_normal() -> None:
@@ -244,7 +219,7 @@ def test_parameters_hold_the_sizes() -> None:
 @pytest.mark.parametrize("name", ["cases", "resnet", "yolo"])
 def test_references_of_a_network_take_seconds(name: str) -> None:
     begin_s = time.process_time()
-    for workload in distinct_shapes(NETWORKS[name]):
+    for workload in distinct_shapes(all_networks()[name]):
         output = workload.reference(workload.make_inputs(0))["output"]
         assert output.shape == workload.outputs[0].shape
         # Sums of CI KH KW products of standard normal values.

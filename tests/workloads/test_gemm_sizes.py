@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
+    KINDS,
     GemmRequest,
-    kind_named,
     measured_products,
     parse_requests,
     product_name,
@@ -21,14 +21,14 @@ from pytest_gpuenergy.workloads import (
 SIZE = st.integers(1, 9999)
 
 
-def sizes_of(text: str) -> list[tuple[int, int, int]]:
+def product_sizes(text: str) -> list[tuple[int, int, int]]:
     return [(one.workload.M, one.workload.N, one.workload.K) for one in parse_requests(text)]
 
 
 @given(SIZE, SIZE, SIZE, st.permutations("MNK"))
 def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> None:
     values = {"M": m, "N": n, "K": k}
-    assert sizes_of(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
+    assert product_sizes(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> No
     ],
 )
 def test_equal_sizes_may_share_a_number(text: str, sizes: list[tuple[int, int, int]]) -> None:
-    assert sizes_of(text) == sizes
+    assert product_sizes(text) == sizes
 
 
 def test_trials_and_tuner_are_told_apart_from_sizes() -> None:
@@ -126,13 +126,13 @@ def test_a_product_is_found_by_its_name_however_its_inputs_are_drawn(share: str)
 
 def test_a_workload_has_neither_trials_nor_tuner() -> None:
     with pytest.raises(InputError, match="t and O are no part of a workload"):
-        kind_named("gemm").parse("MNK=64 t=5")
+        KINDS["gemm"].parse("MNK=64 t=5")
 
 
 @pytest.mark.parametrize("sizes", [[], [1, 2], [1, 2, 3, 4]])
 def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
     with pytest.raises(InputError, match="gemm takes the three numbers M,N,K"):
-        kind_named("gemm").from_sizes("mine", sizes)
+        KINDS["gemm"].from_sizes("mine", sizes)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
 )
 def test_parameters_must_be_known(parameters: dict[str, object], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        kind_named("gemm").from_parameters("mine", parameters)
+        KINDS["gemm"].from_parameters("mine", parameters)

@@ -29,6 +29,6 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
 
 @given(st.one_of(products(), convolutions()))
 def test_a_workload_is_read_from_what_its_kind_writes(workload: Workload) -> None:
-    text = KINDS[workload.kind].text_of(workload)
+    text = KINDS[workload.kind].format_sizes(workload)
     found = parse_shape(f"{workload.name}={workload.kind}:{text}")
     assert found == workload

@@ -17,10 +17,9 @@ from pytest_gpuenergy.workloads import (
     Contract,
     Conv2d,
     Tensor,
+    all_networks,
     from_parameters,
-    kind_named,
     parse_shape,
-    project_workloads,
     to_parameters,
 )
 
@@ -51,7 +50,7 @@ def test_a_kind_understands_its_own_example(kind: Any) -> None:
     workload = kind.parse(kind.example)
     assert workload == parse_shape(f"{kind.name}:{kind.example}")
     assert workload.kind == kind.name
-    assert kind_named(kind.name) is kind
+    assert KINDS[kind.name] is kind
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
@@ -74,7 +73,7 @@ def test_an_entry_of_a_project_may_name_its_kind(tmp_path: Path) -> None:
     sizes = ", ".join(f"{name} = {size}" for name, size in PLAIN.items())
     text = f'[tool.gpuenergy.workloads]\nmine = {{kind = "conv2d", {sizes}, groups = 4}}\n'
     (tmp_path / "pyproject.toml").write_text(text)
-    assert project_workloads(tmp_path) == (Conv2d.of("mine", *PLAIN.values(), 1, 4),)
+    assert all_networks(tmp_path)["project"] == (Conv2d.of("mine", *PLAIN.values(), 1, 4),)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_an_entry_of_a_project_may_name_its_kind(tmp_path: Path) -> None:
 def test_an_entry_of_an_unknown_kind_is_told(tmp_path: Path, entry: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[tool.gpuenergy.workloads]\nmine = {entry}\n")
     with pytest.raises(InputError, match=r"pyproject\.toml: the workload 'mine' cannot be used: "):
-        project_workloads(tmp_path)
+        all_networks(tmp_path)["project"]
 
 
 def test_a_shape_of_an_unknown_kind_is_told() -> None:

@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
     CASES,
-    NETWORKS,
     Conv2d,
+    all_networks,
     choose_workloads,
     distinct_shapes,
     find_workload,
     network,
     parse_shape,
-    project_workloads,
 )
 
 OWN_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -61,7 +60,7 @@ def test_an_unknown_network_lists_the_choices(tmp_path: Path) -> None:
 
 
 def test_a_bundled_workload_is_found_by_name() -> None:
-    assert find_workload("resnet09") in NETWORKS["resnet"]
+    assert find_workload("resnet09") in all_networks()["resnet"]
     assert find_workload("case3") is CASES["case3"]
 
 
@@ -73,7 +72,7 @@ def test_an_unknown_workload_lists_the_choices(tmp_path: Path) -> None:
 
 
 def test_a_project_has_workloads_of_its_own(tmp_path: Path) -> None:
-    assert project_workloads(project(tmp_path)) == network("project", tmp_path)
+    assert all_networks(project(tmp_path))["project"] == network("project", tmp_path)
     assert find_workload("stem", tmp_path) == Conv2d.of("stem", 1, 224, 224, 32, 3, 3, 3, 2, 1)
     assert find_workload("atrous", tmp_path).shape.dilation == 2
     assert find_workload("depthwise", tmp_path).shape.groups == 64
@@ -83,12 +82,12 @@ def test_a_project_has_workloads_of_its_own(tmp_path: Path) -> None:
 def test_a_project_is_found_from_inside(tmp_path: Path) -> None:
     inside = project(tmp_path) / "bench" / "conv"
     inside.mkdir(parents=True)
-    assert project_workloads(inside) == project_workloads(tmp_path)
+    assert all_networks(inside)["project"] == all_networks(tmp_path)["project"]
 
 
 @pytest.mark.parametrize("text", ["", "[tool.gpuenergy.powercaps]\nL4 = [40]\n"])
 def test_a_project_may_have_none(tmp_path: Path, text: str) -> None:
-    assert project_workloads(project(tmp_path, text)) == ()
+    assert all_networks(project(tmp_path, text))["project"] == ()
     with pytest.raises(InputError, match=r"no workloads of its own: add them to \[tool"):
         network("project", tmp_path)
 
@@ -122,7 +121,7 @@ def test_an_entry_that_cannot_be_is_told_in_one_sentence(
 ) -> None:
     project(tmp_path, f"[tool.gpuenergy.workloads]\n{entry}\n")
     with pytest.raises(InputError) as error:
-        project_workloads(tmp_path)
+        all_networks(tmp_path)["project"]
     assert message in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "pyproject.toml"))
     assert "\n" not in str(error.value)
@@ -130,7 +129,7 @@ def test_an_entry_that_cannot_be_is_told_in_one_sentence(
 
 def test_a_name_may_begin_like_another(tmp_path: Path) -> None:
     text = f"[tool.gpuenergy.workloads]\ncase = [{NINE}]\ncase10 = [{NINE}]\n"
-    assert names(project_workloads(project(tmp_path, text))) == ["case", "case10"]
+    assert names(all_networks(project(tmp_path, text))["project"]) == ["case", "case10"]
 
 
 @OWN_FOLDER
@@ -145,7 +144,7 @@ def test_any_table_is_read_whole_or_refused(tmp_path: Path, table: dict[str, obj
     entries = "\n".join(f'"{name}" = {value}' for name, value in table.items())
     project(tmp_path, f"[tool.gpuenergy.workloads]\n{entries}\n")
     try:
-        workloads = project_workloads(tmp_path)
+        workloads = all_networks(tmp_path)["project"]
     except InputError as error:
         assert "pyproject.toml: " in str(error)  # noqa: PT017 -- either is right
         return
@@ -266,7 +265,7 @@ def test_equal_shapes_are_one() -> None:
     shared = {
         first.name: names(others)
         for first, others in distinct_shapes(
-            workload for group in NETWORKS.values() for workload in group
+            workload for group in all_networks().values() for workload in group
         ).items()
         if others
     }

@@ -1,10 +1,9 @@
-"""A language model as a source of moves: asks for a change of a state, applies and checks it."""
+"""Moves by a language model, which is asked for a change of a state; it is applied and checked."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search.analysis.text_checks import additions, assembler_statements
 from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
+from pytest_gpuenergy.search.llm.patch import PatchError, apply_patch
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
     Context,
@@ -29,16 +29,20 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import FormError
 
-Reason = (
-    Literal["away", "budget", "garbled", "cut_off", "declined"]
-    | Literal["move", "patch", "launch", "unchanged", "syntax", "unsafe"]
-)
-"""Why there is no proposal: the endpoint does not answer; the budget is spent; the reply does not
-follow the protocol or the schema; it is incomplete; the model declines; the move is not in the
-vocabulary; the diff does not apply and no whole source follows; the launch plan cannot be used;
-nothing changes; the text cannot be parsed; it contains something that no proposal may add."""
-
-_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+Reason = Literal[
+    "away",  # the endpoint does not answer
+    "budget",  # the budget is spent
+    "garbled",  # the reply does not follow the protocol or the schema
+    "cut_off",  # the reply is incomplete
+    "declined",  # the model declines
+    "move",  # the move is not in the vocabulary
+    "patch",  # the diff does not apply, and no whole source follows
+    "launch",  # the launch plan cannot be used
+    "unchanged",  # nothing changes
+    "syntax",  # the text cannot be parsed
+    "unsafe",  # the text contains something that no proposal may add
+]
+"""Why there is no proposal, as it is written into the folder of a search."""
 
 
 class _RefusedError(Exception):
@@ -73,16 +77,17 @@ class LlmMoves:
     def __post_init__(self) -> None:
         self._results: dict[str, Result] = {}
         self._nodes: list[SearchNode] = []
-        self._made: set[str] = set()
+        self._proposed: set[str] = set()
+        """The ids of the states that the model has proposed."""
 
     @property
     def prior(self) -> float:
         """The gain to expect of a proposal, as the natural logarithm of a speedup."""
         return self.consultant.settings.prior
 
-    def has_made(self, application: Application) -> bool:
-        """Return whether an application is a proposal of this model."""
-        return application.state.id in self._made
+    def has_proposed(self, application: Application) -> bool:
+        """Return whether the model has proposed an application."""
+        return application.state.id in self._proposed
 
     def learn(self, node: SearchNode, result: Result) -> None:
         """Take a result into account, which later questions mention; the baseline comes first."""
@@ -103,16 +108,16 @@ class LlmMoves:
             {} if result is None else self.regions_of(result),
             self._nodes[1:],
         )
-        asked = {"id": state.id, "model": self.consultant.settings.model}
+        event = {"id": state.id, "model": self.consultant.settings.model}
         try:
             application = self._application(state, spec, context)
         except _RefusedError as error:
             self.counts[error.reason] += 1
-            self.note("llm", **asked, outcome=error.reason, message=str(error))
+            self.note("llm", **event, outcome=error.reason, message=str(error))
             return
         self.counts["proposals"] += 1
-        self.note("llm", **asked, outcome="proposal", move=application.move, what=application.what)
-        self._made.add(application.state.id)
+        self.note("llm", **event, outcome="proposal", move=application.move, what=application.what)
+        self._proposed.add(application.state.id)
         yield application
 
     def lines(self) -> Iterator[str]:
@@ -120,13 +125,15 @@ class LlmMoves:
         if not self.counts:
             return
         parts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
-        asked, answered = self.consultant.tokens
+        input_tokens, output_tokens = self.consultant.tokens
         settings = self.consultant.settings
-        price = "" if settings.prices is None else f", ${settings.prices.of(asked, answered):.4f}"
+        price = ""
+        if settings.prices is not None:
+            price = f", ${settings.prices.of(input_tokens, output_tokens):.4f}"
         yield ""
         yield (
-            f"Proposals of {settings.model}: {parts}; {asked} tokens in, {answered} tokens "
-            f"out{price}."
+            f"Proposals of {settings.model}: {parts}; {input_tokens} tokens in, {output_tokens} "
+            f"tokens out{price}."
         )
 
     def _application(self, state: State, spec: KernelSpec, context: Context) -> Application:
@@ -136,8 +143,8 @@ class LlmMoves:
             source = apply_patch(answer.diff, state.source) if answer.diff else state.source
         except PatchError as error:
             self.counts["second_questions"] += 1
-            again = second_question(question, exchange.reply.text, str(error))
-            _, answer = self._ask(state, 1, again)
+            retry = second_question(question, exchange.reply.text, str(error))
+            _, answer = self._ask(state, 1, retry)
             source = answer.source
             if not source.strip():
                 raise _RefusedError("patch", f"{error}, and no source follows") from None
@@ -169,67 +176,5 @@ class LlmMoves:
         except FormError as error:
             raise _RefusedError("garbled", str(error)) from None
         if answer.move not in VOCABULARY:
-            raise _RefusedError("move", f"{answer.move[:40]!r} is no move of the vocabulary")
+            raise _RefusedError("move", f"{answer.move[:40]!r} is not a move of the vocabulary")
         return exchange, answer
-
-
-class PatchError(ValueError):
-    """The diff does not apply; the message is a clause without a period."""
-
-
-def apply_patch(diff: str, text: str) -> str:
-    """Return the text after applying a diff.
-
-    A hunk is applied where its header says, if its lines are found there, and otherwise at the only
-    place where they are. The names of files and notes about the last newline are ignored.
-
-    Args:
-        diff: a unified diff of one file.
-        text: the content of the file.
-
-    Raises:
-        PatchError: the text is no unified diff, or the lines of a hunk are not found, or are found
-            in several places.
-    """
-    lines, diff_lines = text.split("\n"), diff.rstrip("\n").split("\n")
-    starts = [k for k, line in enumerate(diff_lines) if line.startswith("@@")]
-    if not starts:
-        raise PatchError("it is not a unified diff: it has no hunk")
-    patched: list[str] = []
-    done = 0
-    ends = [*starts[1:], len(diff_lines)]
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
-        old, new = _hunk(number, diff_lines[start + 1 : end])
-        places = [k for k in range(len(lines) - len(old) + 1) if lines[k : k + len(old)] == old]
-        header = _HEADER.match(diff_lines[start])
-        if header and (int(header[2] or 1), int(header[3] or 1)) == (len(old), len(new)):
-            stated = int(header[1]) - 1  # believed only if the header's counts are right
-            places = [stated] if stated in places else places
-        if not places:
-            raise PatchError(f"the lines of hunk {number} are not in the source")
-        if len(places) > 1:
-            raise PatchError(f"hunk {number} fits in {len(places)} places of the source")
-        if places[0] < done:
-            raise PatchError(f"hunk {number} overlaps the one before it, or precedes it")
-        patched += [*lines[done : places[0]], *new]
-        done = places[0] + len(old)
-    return "\n".join([*patched, *lines[done:]])
-
-
-def _hunk(number: int, body: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the lines that a hunk finds, and those that replace them."""
-    old: list[str] = []
-    new: list[str] = []
-    for line in body:
-        kind, rest = line[:1] or " ", line[1:]  # editors drop the blank of an empty line
-        if kind == "\\":
-            continue
-        if kind not in " -+":
-            raise PatchError(f"hunk {number} has a line that begins with neither ' ', '-' nor '+'")
-        if kind in " -":
-            old.append(rest)
-        if kind in " +":
-            new.append(rest)
-    if not old:
-        raise PatchError(f"hunk {number} has no line of the source, so its place is unknown")
-    return old, new

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.kernels import cuda_tokens, function_name
 from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
-from pytest_gpuenergy.search.analysis.sharing import Sharing, meets_others
+from pytest_gpuenergy.search.analysis.sharing import Sharing, synchronizes_or_exchanges
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import Application, Region
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
@@ -207,7 +207,7 @@ def _only_shares(kernel: CudaKernel, group: str) -> bool:
     text, names = kernel.text, _NAMES[group]
     _, y, z = kernel.block
     loops = [loop for loop in text.loops if _is_shared(kernel, loop, group)]
-    if y * z != 1 or not loops or meets_others(kernel, text.body):
+    if y * z != 1 or not loops or synchronizes_or_exchanges(kernel, text.body):
         return False
     if any(variable.shared for variable in text.variables) or any(_threads(names, *text.functions)):
         return False

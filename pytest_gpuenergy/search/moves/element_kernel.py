@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, CudaKernel
-from pytest_gpuenergy.search.analysis.sharing import asks_for_thread
+from pytest_gpuenergy.search.analysis.sharing import may_depend_on_thread_index
 from pytest_gpuenergy.search.source.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import (
@@ -160,7 +160,7 @@ class ElementKernel:
         before = statements(text.body)[:-1]
         if any(statement.type != "declaration" for statement in before):
             return False
-        if asks_for_thread(text, text.body) or not text.is_fixed(self.bound, self.body):
+        if may_depend_on_thread_index(text, text.body) or not text.is_fixed(self.bound, self.body):
             return False
         return not any(
             text_of(member) in _ALONG_X and not inside(member, self.index)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.analysis.sharing import meets_others
+from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.moves.vector_parts import (
     VectorRow,
@@ -144,7 +144,9 @@ class _Finder:
             ]
         if any(any(nodes(statement, *_STOPS)) for statement in between):
             return None
-        if is_stored and any(meets_others(self._kernel, statement) for statement in between):
+        if is_stored and any(
+            synchronizes_or_exchanges(self._kernel, statement) for statement in between
+        ):
             return None
         place = accesses[places.index(0)].place
         if not self._is_known_at(place, first, between):

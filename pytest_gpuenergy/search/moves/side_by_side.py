@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.analysis.accesses import Access, Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.analysis.sharing import meets_others
+from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.moves.vector_parts import (
     VectorRow,
     VectorWork,
@@ -67,7 +67,7 @@ def work_side_by_side(
     Returns:
         The work; None if elements are not apart, or no vector is loaded.
     """
-    if any(nodes(body, *_STOPS)) or _is_left(body) or meets_others(kernel, body):
+    if any(nodes(body, *_STOPS)) or _is_left(body) or synchronizes_or_exchanges(kernel, body):
         return None
     if not any(nodes(body, "for_statement")):
         return None

@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.analysis.accesses import (
     Accesses,
 )
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.analysis.sharing import meets_others
+from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, inner_lines, text_with
 from pytest_gpuenergy.search.source.polynomials import Polynomial
@@ -177,7 +177,7 @@ def work_by_parts(
         bound: the expression of the number of elements.
         width: the number of elements in a vector.
     """
-    if any(nodes(body, *_STOPS)) or meets_others(kernel, body):
+    if any(nodes(body, *_STOPS)) or synchronizes_or_exchanges(kernel, body):
         return None
     name, kind = variable.name, variable.type
     first, lane = kernel.fresh(f"{name}_first"), kernel.fresh(f"{name}_lane")

@@ -120,7 +120,7 @@ class GraphExplorer:
                 self._applications[state, label] = application
                 self._states.setdefault(application.state.id, application.state)
                 expected = None
-                if self._llm is not None and self._llm.has_made(application):
+                if self._llm is not None and self._llm.has_proposed(application):
                     expected = self._llm.prior or None
                 elif self._prior is not None:
                     expected = self._prior.gain(source, result, move, application)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.search.moves.move import Region
@@ -230,7 +230,7 @@ def main(words: Sequence[str]) -> int:
     with open_device(gpu) as device:
         job = Job.of(kernel, workload, seed=control.seed)
         with (
-            arenas_for(workload, job.seed, device.arrays) as arenas,
+            seeded_arenas(workload, job.seed, device.arrays) as arenas,
             device.load(job, arenas) as loaded,
         ):
             for _ in range(LAUNCHES):

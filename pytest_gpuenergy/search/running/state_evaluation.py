@@ -21,11 +21,11 @@ from pytest_gpuenergy.engine import (
     QUICK,
     TIMEOUT_S,
     Drawing,
-    arenas_for,
     check_again,
-    check_of,
     drawings_of,
     median_time_ms,
+    seeded_arenas,
+    seeded_check,
     verify_on_device,
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
@@ -121,7 +121,7 @@ class SearchBench:
         with self.device.twin() as device:
             workload = self.workload(sizes, device)
             job = Job.of(kernel_of(self.spec, state, sizes), workload, seed=seed)
-            with arenas_for(workload, seed) as arenas:
+            with seeded_arenas(workload, seed) as arenas:
                 difference = device.beyond_model(job, arenas)
         if difference is None:
             return ""
@@ -348,8 +348,8 @@ class _StateEvaluation:
         job = Job.of(case.kernel, case.workload, seed=seed, timeout_s=TIMEOUT_S)
         with ExitStack() as stack:
             with self._timed("load"):
-                arenas = stack.enter_context(arenas_for(case.workload, seed, device.arrays))
-                check = check_of(device, case.workload, arenas, seed, cases)
+                arenas = stack.enter_context(seeded_arenas(case.workload, seed, device.arrays))
+                check = seeded_check(device, case.workload, arenas, seed, cases)
                 repeater = stack.enter_context(device.repeat(job, arenas))
             with self._timed("time"):  # in the first moments, when no limit slows the card yet
                 repeater.start()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import arenas_of
+from pytest_gpuenergy.engine import file_arenas
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.search.spec.tensors import Layout
 from pytest_gpuenergy.support import (
@@ -196,7 +196,7 @@ class BaselineOutputs:
                 narrow = stored(np.asarray(inputs[tensor.name]), tensor.dtype)
                 bits = tensor.dtype == "bfloat16"
                 values[tensor.name] = narrow if bits else narrow.astype(tensor.dtype)
-        with arenas_of(self._io, values) as arenas:
+        with file_arenas(self._io, values) as arenas:
             self._device.run_once(Job(self._kernel, self._io), arenas)
             return {
                 tensor.name: numbers(arenas[tensor.name].elements(), tensor.dtype).astype(

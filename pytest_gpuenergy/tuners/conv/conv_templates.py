@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuners.conv.tile import (
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
-_MOST_DEPTHWISE_NUMBERS = 160
+_MAX_DEPTHWISE_NUMBERS = 160
 """The most numbers in registers of a thread worth trying: with more, a block has few warps."""
 _WAIT_CYCLES = 150
 """The approximate wait for loads after the first product, while other warps work."""
@@ -36,9 +36,6 @@ class DepthwiseParameters(Tile):
     Attributes:
         read_first: whether a thread reads everything before its first product. It then waits for
             memory only once, but needs more registers.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "depthwise"
@@ -52,12 +49,11 @@ class DepthwiseParameters(Tile):
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[DepthwiseParameters]:
-        """Yield the parameters worth trying for a convolution that fit the card's resources."""
         for numbers in tiles_tried(conv, _planes(conv)):
             for read_first in (True, False):
                 one = cls(**numbers, read_first=read_first)
                 single = one.rows * one.columns == 1  # whose loads ptxas does not delay
-                small = single or one.kept(conv) <= _MOST_DEPTHWISE_NUMBERS
+                small = single or one.kept(conv) <= _MAX_DEPTHWISE_NUMBERS
                 if small and not (single and read_first) and one.resident(conv, card) > 0:
                     yield one
 
@@ -71,7 +67,6 @@ class DepthwiseParameters(Tile):
         return self.window_registers(conv) + taps + self.rows * self.columns
 
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
-        """Return the clock cycles that the convolution is expected to take."""
         taps = conv.shape.KH * conv.shape.KW
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
@@ -87,11 +82,6 @@ class DepthwiseParameters(Tile):
         )
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        """Return the kernel for a convolution.
-
-        Raises:
-            InputError: it is not depthwise, or the tiles do not suit it.
-        """
         if not self.computes(conv):
             raise InputError(
                 f"The template {self.template} needs one input channel in each group, and "
@@ -114,9 +104,9 @@ _STATIC_BYTES = 48 << 10
 """The shared memory that a kernel can have without asking for more."""
 _CHANNELS = (1, 2, 4, 8, 16)
 _DEPTHS = (4, 8, 16)
-_MOST_SUMS = 64
-_MOST_NUMBERS = 176
-_MOST_PRODUCTS = 2048
+_MAX_SUMS = 64
+_MAX_NUMBERS = 176
+_MAX_PRODUCTS = 2048
 """The most multiplications of a thread with one plane of the input worth trying: they are
 unrolled."""
 _PLANE_INSTRUCTIONS = 12
@@ -134,9 +124,6 @@ class GroupedParameters(Tile):
     Attributes:
         channels: the output channels that a thread computes.
         depth: the input channels whose weights are in shared memory at a time.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "grouped"
@@ -152,7 +139,6 @@ class GroupedParameters(Tile):
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:
-        """Yield the parameters worth trying for a convolution that fit the card's resources."""
         of_input, of_output = _group(conv)
         if of_input == of_output == 1:  # the depthwise template does these with less work
             return
@@ -165,9 +151,9 @@ class GroupedParameters(Tile):
                 one = cls(**numbers, channels=channels, depth=depth)
                 few = channels * one.rows * one.columns == 1
                 small = (
-                    channels * one.rows * one.columns <= _MOST_SUMS
-                    and one.kept(conv) <= _MOST_NUMBERS
-                    and channels * one.products(conv) <= _MOST_PRODUCTS
+                    channels * one.rows * one.columns <= _MAX_SUMS
+                    and one.kept(conv) <= _MAX_NUMBERS
+                    and channels * one.products(conv) <= _MAX_PRODUCTS
                 )
                 if (few or small) and one.resident(conv, card) > 0:
                     yield one
@@ -188,11 +174,9 @@ class GroupedParameters(Tile):
         return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
 
     def resident(self, conv: Conv2d, card: CardResources) -> int:
-        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
         return super().resident(conv, card) if self.shared_bytes(conv) <= _STATIC_BYTES else 0
 
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
-        """Return the clock cycles that the convolution is expected to take."""
         planes, _ = _group(conv)
         taps = conv.shape.KH * conv.shape.KW
         reads, read_waves = window_work(conv, self)
@@ -215,11 +199,6 @@ class GroupedParameters(Tile):
         return conv_cycles(conv, self, card, work) + steps * _BARRIER_CYCLES
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        """Return the kernel for a convolution.
-
-        Raises:
-            InputError: the tiles do not suit it.
-        """
         if self.shared_bytes(conv) > _STATIC_BYTES:
             raise InputError(
                 f"The weights of {self.depth} channels for {self.threads_z * self.channels} others "

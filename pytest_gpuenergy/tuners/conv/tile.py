@@ -28,12 +28,12 @@ from pytest_gpuenergy.workloads import Conv2d
 
 WIDEST_LOAD = 4
 """The elements of the widest load, 16 bytes."""
-_MOST_THREADS = 1024
-_MOST_THREADS_Z = 64
-_MOST_BLOCKS_Y = 65_535
+_MAX_THREADS = 1024
+_MAX_THREADS_Z = 64
+_MAX_BLOCKS_Y = 65_535
 """The most blocks along Y, and along Z; along X there can be 2^31 - 1 (CUDA C++ Programming
 Guide)."""
-_MOST_PRODUCTS = 1 << 13
+_MAX_PRODUCTS = 1 << 13
 """The most multiplications of a thread with one plane of the input: they are unrolled."""
 _OTHER_REGISTERS = 24
 """The approximate registers of a thread for addresses and conditions."""
@@ -43,7 +43,7 @@ _THREADS_X = (4, 8, 16, 32, 64)
 _THREADS_Y = (1, 2, 4, 8, 16, 32)
 _THREADS_Z = (1, 2, 4, 8, 16, 32, 64)
 _THREADS = range(64, 513)
-_MOST_TRIED_PRODUCTS = 1024
+_MAX_TRIED_PRODUCTS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,6 @@ class Tile(TemplateParameters[Conv2d]):
         threads_x: the threads of a block that have neighbouring columns.
         threads_y: the threads of a block that have neighbouring rows.
         threads_z: the threads of a block that have different channels.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     least: ClassVar[Mapping[str, int]] = {
@@ -77,10 +74,10 @@ class Tile(TemplateParameters[Conv2d]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threads > _MOST_THREADS or self.threads_z > _MOST_THREADS_Z:
+        if self.threads > _MAX_THREADS or self.threads_z > _MAX_THREADS_Z:
             raise InputError(
                 f"A block of {self.threads_x} x {self.threads_y} x {self.threads_z} threads is too "
-                f"large: it can have {_MOST_THREADS} threads, and {_MOST_THREADS_Z} along Z."
+                f"large: it can have {_MAX_THREADS} threads, and {_MAX_THREADS_Z} along Z."
             )
 
     @property
@@ -155,7 +152,6 @@ class Tile(TemplateParameters[Conv2d]):
         return 0
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
-        """Return the choices that made the parameters; each may have an effect on the cost."""
         return {
             **self.numbers,
             "tile": (self.rows, self.columns),
@@ -174,9 +170,9 @@ class Tile(TemplateParameters[Conv2d]):
             InputError: these parameters have no kernel.
         """
         s, grid = conv.shape, self.grid(conv)
-        if max(grid[1:]) > _MOST_BLOCKS_Y:
+        if max(grid[1:]) > _MAX_BLOCKS_Y:
             raise InputError(f"{conv.name} has too many tiles in a plane: choose larger ones.")
-        if self.products(conv) > _MOST_PRODUCTS or self.window_registers(conv) > _MOST_PRODUCTS:
+        if self.products(conv) > _MAX_PRODUCTS or self.window_registers(conv) > _MAX_PRODUCTS:
             raise InputError(
                 f"A tile of {self.rows} x {self.columns} is too large for {conv.name}: choose a "
                 "smaller one."
@@ -219,7 +215,7 @@ def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
     columns_tried = sorted({columns for columns in _TILE_COLUMNS if columns <= s.OW})
     for rows in (rows for rows in _TILE_ROWS if rows <= s.OH):
         for columns in columns_tried:
-            if rows * columns * s.KH * s.KW > max(_MOST_TRIED_PRODUCTS, s.KH * s.KW):
+            if rows * columns * s.KH * s.KW > max(_MAX_TRIED_PRODUCTS, s.KH * s.KW):
                 continue
             tile = {"rows": rows, "columns": columns}
             yield from (
@@ -236,16 +232,16 @@ def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, in
     all_x = {min(along_x, threads) for threads in (*_THREADS_X, math.ceil(along_x / 2))}
     all_y = {min(along_y, threads) for threads in (*_THREADS_Y, math.ceil(along_y / 2))}
     all_z = {min(most_z, threads) for threads in _THREADS_Z}
-    found = [
+    blocks = [
         {"threads_x": x, "threads_y": y, "threads_z": z}
         for x, y, z in itertools.product(*map(sorted, (all_x, all_y, all_z)))
         if x * y * z in _THREADS
     ]
-    if not found:  # a layer with few outputs
+    if not blocks:  # a layer with few outputs
         x, y = min(along_x, max(_THREADS_X)), min(along_y, 8)
         z = min(most_z, max(_THREADS) // (x * y))
-        found.append({"threads_x": x, "threads_y": y, "threads_z": z})
-    return tuple(found)
+        blocks.append({"threads_x": x, "threads_y": y, "threads_z": z})
+    return tuple(blocks)
 
 
 _SCHEDULERS = 4

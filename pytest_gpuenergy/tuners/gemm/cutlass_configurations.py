@@ -19,7 +19,7 @@ from pytest_gpuenergy.workloads import Gemm, Mode
 Schedule = Literal["", "_pingpong", "_cooperative"]
 
 _VECTOR_BYTES = 16
-_LEAST_COPY_BYTES = 4
+_MIN_COPY_BYTES = 4
 """The narrowest asynchronous copy."""
 _SYNCHRONOUS_STAGES = 2
 _TYPES: Mapping[str, str] = {
@@ -148,7 +148,7 @@ class Cutlass2:
     def _stages(self, gemm: Gemm, capability: int) -> int:
         alignment = self._alignments(gemm)
         least = min(alignment.a, alignment.b) * gemm.element_bytes
-        asynchronous = capability >= FIRST_ASYNCHRONOUS and least >= _LEAST_COPY_BYTES
+        asynchronous = capability >= FIRST_ASYNCHRONOUS and least >= _MIN_COPY_BYTES
         return self.stages if asynchronous else _SYNCHRONOUS_STAGES
 
     def _alignments(self, gemm: Gemm) -> Alignments:
@@ -271,14 +271,14 @@ def configuration_named(name: str, gemm: Gemm) -> Configuration:
     Raises:
         UnavailableError: the name stands for no configuration that can be built here.
     """
-    found = _classic(name, gemm) or _modern(name, gemm)
-    if found is None:
+    configuration = _classic(name, gemm) or _modern(name, gemm)
+    if configuration is None:
         raise UnavailableError(
             f"{printable(name):.200} cannot be built here for {gemm.name}: it is not the name of a "
             f"kernel of CUTLASS 2.x, or 3.x for sm_90, in mode {gemm.mode} and layout "
             f"{gemm.layout}."
         )
-    return found
+    return configuration
 
 
 def _classic(name: str, gemm: Gemm) -> Cutlass2 | None:

@@ -24,7 +24,7 @@ from pytest_gpuenergy.workloads import Gemm, Mode
 _PARTS = ("cutlass", "cute")
 _VERSION_FILE = Path("cutlass", "version.h")
 _VERSION = re.compile(r"#define CUTLASS_(MAJOR|MINOR|PATCH)\s+(\d+)")
-_LEAST_MAJOR = 3
+_MIN_MAJOR = 3
 # The folders of the headers in Python packages. TVM's package lacks the files of the builders.
 _PACKAGES = {
     "cutlass_library": Path("source", "include"),
@@ -32,28 +32,28 @@ _PACKAGES = {
 }
 
 
-def find_headers(given: Path | None) -> Headers:
+def find_headers(path: Path | None) -> Headers:
     """Find the headers of CUTLASS.
 
     Args:
-        given: a checkout of CUTLASS, or its folder ``include``. None stands for the package
+        path: a checkout of CUTLASS, or its folder ``include``. None stands for the package
             nvidia-cutlass, or else TVM's package; neither is imported.
 
     Raises:
-        InputError: there are none in the given folder, or they are too old.
+        InputError: there are none in the folder, or they are too old.
         UnavailableError: no package has them.
     """
-    folders = [] if given is None else [given, given / "include"]
-    for package, inside in _PACKAGES.items() if given is None else ():
+    folders = [] if path is None else [path, path / "include"]
+    for package, inside in _PACKAGES.items() if path is None else ():
         spec = find_spec(package)
         locations = (spec and spec.submodule_search_locations) or ()
         folders += [Path(location) / inside for location in locations]
     for folder in folders:
         if is_file(folder / _VERSION_FILE):
             return _headers(folder.resolve())
-    if given is not None:
+    if path is not None:
         raise InputError(
-            f"{given} has no headers of CUTLASS (include/{_VERSION_FILE}): give --cutlass a "
+            f"{path} has no headers of CUTLASS (include/{_VERSION_FILE}): give --cutlass a "
             "checkout of CUTLASS, or its folder include."
         )
     raise UnavailableError(
@@ -73,9 +73,9 @@ def _headers(folder: Path) -> Headers:
     text = (folder / _VERSION_FILE).read_text(errors="replace")
     numbers = dict(_VERSION.findall(text))
     version = ".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
-    if int(numbers.get("MAJOR", 0)) < _LEAST_MAJOR:
+    if int(numbers.get("MAJOR", 0)) < _MIN_MAJOR:
         raise InputError(
-            f"{folder} has CUTLASS {version}, but {_LEAST_MAJOR}.0 or later is needed: give "
+            f"{folder} has CUTLASS {version}, but {_MIN_MAJOR}.0 or later is needed: give "
             "--cutlass a newer checkout."
         )
     digest = hashlib.sha256()

@@ -120,9 +120,9 @@ class MatmulHeuristics:
             problem = library.makeNvMatmulHeuristicsProblem(
                 *sizes, package.NvMatmulHeuristicsMatmulLayout[layout]
             )
-            found: list[dict[str, Any]] = library.get(problem, _ASKED, precision=precision)
-            found.sort(key=lambda answer: float(answer["runtime"]))
-            kernels = [answer["kernel"] for answer in found]
+            answers: list[dict[str, Any]] = library.get(problem, _ASKED, precision=precision)
+            answers.sort(key=lambda answer: float(answer["runtime"]))
+            kernels = [answer["kernel"] for answer in answers]
             return [(kernel.cta_tile_m, kernel.cta_tile_n) for kernel in kernels]
         except Exception as error:
             # Another version of the package may do anything; the search does not need its advice.

@@ -53,7 +53,7 @@ ALIGNMENT_BYTES = 1024
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
-_MOST_BLOCKS_OF_CLUSTER = 8
+_MAX_BLOCKS_OF_CLUSTER = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
 Clusters")."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
@@ -82,9 +82,6 @@ class HopperTiling(Tiling):
         cluster_m: the blocks of a cluster along M; they copy parts of the same columns of B for
             one another.
         cluster_n: the blocks of a cluster along N; they share rows of A in the same way.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
@@ -92,8 +89,8 @@ class HopperTiling(Tiling):
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
     added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
-    least_capability: ClassVar[int] = 90
-    most_capability: ClassVar[int] = 90
+    min_capability: ClassVar[int] = 90
+    max_capability: ClassVar[int] = 90
 
     tile_m: int = 128
     tile_n: int = 128
@@ -114,14 +111,14 @@ class HopperTiling(Tiling):
         self._check_tile()
         line = LINE_BYTES // self.element_bytes
         if (
-            not 1 <= self.cluster_blocks <= _MOST_BLOCKS_OF_CLUSTER
+            not 1 <= self.cluster_blocks <= _MAX_BLOCKS_OF_CLUSTER
             or self.tile_m % (line * self.cluster_n)
             or self.tile_n % (line * self.cluster_m)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
                 f"{self.tile_m} x {self.tile_n} in pieces of {line}, or has more than "
-                f"{_MOST_BLOCKS_OF_CLUSTER} blocks."
+                f"{_MAX_BLOCKS_OF_CLUSTER} blocks."
             )
         if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
             raise InputError(
@@ -193,47 +190,41 @@ class HopperTiling(Tiling):
         are better: they copy the next tile while they store one.
         """
         at_once = self.at_once(gemm, card)
+        # The height of a group, in tiles, that makes it roughly square minimizes traffic for A, B.
+        rows, columns = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
+        most = math.ceil(gemm.M / rows)
+        square = max(1, min(most, round(math.sqrt(at_once * columns / rows))))
         for tiling in super().divided(gemm, card):
             if tiling.blocks == 0 and self.tiles(gemm) > at_once:
-                for group in sorted({self.group, self._square_group(gemm, at_once)}):
+                for group in sorted({self.group, square}):
                     yield replace(tiling, blocks=at_once, whole_tiles=True, group=group)
             else:
                 yield tiling
-
-    def _square_group(self, gemm: Gemm, tiles: int) -> int:
-        """Return the group height, in tiles, that makes a group of ``tiles`` roughly square.
-
-        A square group minimizes the traffic for A and B.
-        """
-        along_m, along_n = self.cluster
-        ratio = along_n * self.tile_n / (along_m * self.tile_m)
-        rows = math.ceil(gemm.M / (along_m * self.tile_m))
-        return max(1, min(rows, round(math.sqrt(tiles * ratio))))
 
     @property
     def cluster(self) -> tuple[int, int]:
         return self.cluster_m, self.cluster_n
 
-    def most_steps(self, gemm: Gemm) -> int:
+    def max_steps(self, gemm: Gemm) -> int:
         """Return the steps of the block that has the most."""
         if not self.whole_tiles:
-            return super().most_steps(gemm)
-        return math.ceil(self.tiles(gemm) / self.blocks_of(gemm)) * self.steps(gemm)
+            return super().max_steps(gemm)
+        return math.ceil(self.tiles(gemm) / self.block_count(gemm)) * self.steps(gemm)
 
-    def whole_tiles_of(self, gemm: Gemm) -> int:
+    def whole_tile_count(self, gemm: Gemm) -> int:
         """Return how many tiles blocks compute whole; the steps of the other tiles are divided.
 
         One or two tiles per block are left to be divided, so each block shares two at most.
         """
-        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        tiles, blocks = self.tiles(gemm), self.block_count(gemm)
         return tiles if self.whole_tiles else max(0, tiles // blocks - 1) * blocks
 
     def shares_tiles(self, gemm: Gemm) -> bool:
         return not self.whole_tiles and super().shares_tiles(gemm)
 
-    def blocks_of(self, gemm: Gemm) -> int:
+    def block_count(self, gemm: Gemm) -> int:
         """Return the number of blocks; each has at least one step, or one whole tile."""
-        blocks = super().blocks_of(gemm)
+        blocks = super().block_count(gemm)
         return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
 
     @property

@@ -42,7 +42,7 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
     )
 
 
-_LEAST_CAPABILITY = 80
+_MIN_CAPABILITY = 80
 """The first compute capability that Triton supports."""
 _GROUP = 8
 """The rows of tiles that are computed together."""
@@ -117,9 +117,9 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     Raises:
         UnavailableError: Triton does not support the card.
     """
-    if card.capability < _LEAST_CAPABILITY:
+    if card.capability < _MIN_CAPABILITY:
         raise UnavailableError(
-            f"Triton takes a GPU of sm_{_LEAST_CAPABILITY} or later, and this one is of "
+            f"Triton takes a GPU of sm_{_MIN_CAPABILITY} or later, and this one is of "
             f"sm_{card.capability}."
         )
     # Not a .py file: in an editable installation, pytest would take that for the whole plugin.

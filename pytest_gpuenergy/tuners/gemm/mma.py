@@ -34,14 +34,11 @@ class MmaParameters(Tiling):
     Attributes:
         warp_m: the rows of a tile that a warp computes.
         warp_n: the columns of a tile that a warp computes.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "mma"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32", "float16", "bfloat16")
-    least_capability: ClassVar[int] = 80
+    min_capability: ClassVar[int] = 80
 
     tile_k: int = 32
     warp_m: int = 32

@@ -33,7 +33,7 @@ _TILES = (32, 64, 96, 128, 192, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
 _ALONG = (8, 16, 32)
 """The elements of a row of A that neighbouring threads copy if they transpose it."""
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 """The most rows of a thread that reads A by rows: it holds four elements of each."""
 _SLICES = (1, 2, 4, 8)
 _DEPTHS = (8, 16, 32, 64, 128)
@@ -43,7 +43,7 @@ _PRODUCTS = range(256, 2049)
 not fit the instruction cache, and with fewer the rest of a step weighs too much."""
 _LONGEST_SIDE = 4
 """The longer side of a tile, as a multiple of the other."""
-_MOST_REGISTERS = 255
+_MAX_REGISTERS = 255
 """The most registers of a thread (from sm_70 on)."""
 _ENOUGH_WARPS = 12
 _READ_CYCLES = 2
@@ -92,14 +92,11 @@ class SimtParameters(Tiling):
         transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
             A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
-    least_capability: ClassVar[int] = 70
+    min_capability: ClassVar[int] = 70
     added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0}
 
     thread_m: int = 8
@@ -161,7 +158,7 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            if gemm.layout == "nt" or thread[0] <= _MOST_ROWS:
+            if gemm.layout == "nt" or thread[0] <= _MAX_ROWS:
                 yield from base.divided(gemm, card)
             if gemm.layout == "nn":
                 for along in base.worth_copying:
@@ -184,8 +181,8 @@ class SimtParameters(Tiling):
         larger ones, and 4 to 10 % slower where a thread has 12 columns.
         """
         least, *more = _ALONG
-        found = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
-        return (least, *found[-1:])
+        longer = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
+        return (least, *longer[-1:])
 
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has the instructions; asynchronous copies came with sm_80."""
@@ -205,7 +202,7 @@ class SimtParameters(Tiling):
         sums = self.thread_m * self.thread_n
         if gemm.layout == "nt" or self.transpose_a:
             return sums + 2 * (self.thread_m + self.thread_n) + 32
-        return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MOST_REGISTERS)
+        return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MAX_REGISTERS)
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Return the shared memory of a block: its stages, and later the sums of its slices."""

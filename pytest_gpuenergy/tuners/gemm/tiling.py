@@ -27,7 +27,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
 _THREADS = range(64, 513)
 """The numbers of threads of a block that are worth trying."""
-MOST_STEPS = 1 << 31
+MAX_STEPS = 1 << 31
 """The limit of the steps in all tiles together: kernels count them in 32 bits."""
 
 
@@ -43,9 +43,6 @@ class Tiling(TemplateParameters[Gemm]):
         blocks: the number of blocks, or of clusters of them, among which all steps are divided
             evenly; 0 stands for one per tile.
         group: the rows of tiles that are computed together.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
@@ -97,7 +94,7 @@ class Tiling(TemplateParameters[Gemm]):
         rows, columns = gemm.M / (along_m * self.tile_m), gemm.N / (along_n * self.tile_n)
         return math.ceil(rows) * math.ceil(columns)
 
-    def whole_tiles_of(self, gemm: Gemm) -> int:
+    def whole_tile_count(self, gemm: Gemm) -> int:
         """Return how many tiles blocks compute whole; the steps of the other tiles are divided."""
         del gemm
         return 0
@@ -106,14 +103,14 @@ class Tiling(TemplateParameters[Gemm]):
         """Return the number of steps of one tile."""
         return math.ceil(gemm.K / self.tile_k)
 
-    def blocks_of(self, gemm: Gemm) -> int:
+    def block_count(self, gemm: Gemm) -> int:
         """Return the number of blocks or clusters; each has at least one step."""
         tiles = self.tiles(gemm)
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
 
-    def most_steps(self, gemm: Gemm) -> int:
+    def max_steps(self, gemm: Gemm) -> int:
         """Return the steps of the block or cluster that has the most."""
-        return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.blocks_of(gemm))
+        return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.block_count(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
         """Return whether a tile is computed by several blocks or clusters.
@@ -121,7 +118,7 @@ class Tiling(TemplateParameters[Gemm]):
         Block b begins at tile ``tiles * b / blocks``, rounded down to a step. If any of these
         places is one step or more into a tile, the one that is furthest in is.
         """
-        tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
+        tiles, blocks = self.tiles(gemm), self.block_count(gemm)
         return (blocks - math.gcd(tiles, blocks)) * self.steps(gemm) >= blocks
 
     def at_once(self, gemm: Gemm, card: CardResources) -> int:
@@ -133,7 +130,7 @@ class Tiling(TemplateParameters[Gemm]):
         at_once = self.at_once(gemm, card)
         tiles = self.tiles(gemm)
         every = tiles * self.steps(gemm)
-        if at_once and self.threads in _THREADS and every < MOST_STEPS:
+        if at_once and self.threads in _THREADS and every < MAX_STEPS:
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
@@ -141,7 +138,7 @@ class Tiling(TemplateParameters[Gemm]):
                     yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:
-        shared = round(self.blocks_of(gemm) / self.tiles(gemm), 2)
+        shared = round(self.block_count(gemm) / self.tiles(gemm), 2)
         tile = (self.tile_m, self.tile_n)
         return {**self.numbers, "blocks": self.blocks and shared, "tile": tile}
 
@@ -158,8 +155,8 @@ class Tiling(TemplateParameters[Gemm]):
             "STAGES": self.stages,
             "CLUSTER_M": self.cluster[0],
             "CLUSTER_N": self.cluster[1],
-            "BLOCKS": self.blocks_of(gemm),
-            "WHOLE_TILES": self.whole_tiles_of(gemm),
+            "BLOCKS": self.block_count(gemm),
+            "WHOLE_TILES": self.whole_tile_count(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
         }
@@ -236,8 +233,8 @@ def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockS
         step: the work of a block in one step.
     """
     resident = tiling.resident(gemm, card)
-    blocks = tiling.blocks_of(gemm) * tiling.cluster_blocks
-    steps = tiling.most_steps(gemm)
+    blocks = tiling.block_count(gemm) * tiling.cluster_blocks
+    steps = tiling.max_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)
     together = [(resident, waves), (math.ceil(rest / card.multiprocessors), 1 if rest else 0)]
     total = 0.0
@@ -301,13 +298,13 @@ def tiled_kernel(
     Raises:
         InputError: the tiles are too small for the product.
     """
-    if parameters.tiles(gemm) * parameters.steps(gemm) >= MOST_STEPS:
+    if parameters.tiles(gemm) * parameters.steps(gemm) >= MAX_STEPS:
         raise InputError(
             f"{gemm.name} has too many tiles of {parameters.tile_m} x {parameters.tile_n}: choose "
             "larger tiles."
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
-    blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
+    blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
     maps = {tensor_map.tensor: tensor_map.name for tensor_map in tensor_maps}
     names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
@@ -318,7 +315,7 @@ def tiled_kernel(
         size = parameters.tile_m * parameters.tile_n
         workspaces.append(Tensor("parts", (2 * grid[0] * size,), "float32", "workspace"))
         slices = math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD))
-        tiles = parameters.tiles(gemm) - parameters.whole_tiles_of(gemm)
+        tiles = parameters.tiles(gemm) - parameters.whole_tile_count(gemm)
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(

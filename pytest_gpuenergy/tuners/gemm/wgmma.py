@@ -44,9 +44,6 @@ class WgmmaParameters(HopperTiling):
     """The parameters of a kernel of the template.
 
     Each consumer computes an equal part of the tile's rows.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "wgmma"

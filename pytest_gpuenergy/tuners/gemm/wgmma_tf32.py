@@ -23,7 +23,7 @@ _LINE = 32
 _WIDEST = 256
 """The most rows of a tile."""
 _TILES_M = (64, 96, 128, 160)
-_LEAST_SPLIT_K = _LINE
+_MIN_SPLIT_K = _LINE
 """The fewest products in a sum of split elements. The lower bits of the elements are cut off.
 Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
 each smaller part lose 3 * 2^-23: more than the error bounds of up to ten products allow. Over a
@@ -47,9 +47,6 @@ class WgmmaTf32Parameters(HopperTiling):
     Attributes:
         in_turn: whether consumers begin to multiply one after another, so that one adds its sums
             while another multiplies.
-
-    Raises:
-        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
@@ -79,8 +76,8 @@ class WgmmaTf32Parameters(HopperTiling):
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what a product lacks; short sums in 3xtf32 are left to mma.cu, which rounds."""
-        if gemm.mode == "3xtf32" and gemm.K < _LEAST_SPLIT_K:
-            return f"needs K to be at least {_LEAST_SPLIT_K} in mode 3xtf32, not {gemm.K}"
+        if gemm.mode == "3xtf32" and gemm.K < _MIN_SPLIT_K:
+            return f"needs K to be at least {_MIN_SPLIT_K} in mode 3xtf32, not {gemm.K}"
         return super().refusal(gemm)
 
     @classmethod

@@ -32,7 +32,7 @@ from pytest_gpuenergy.tuners.tvm.record_form import (
     check_target,
     compact,
     is_failed,
-    tensor_of,
+    tensor_argument,
 )
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, read_trials
 from pytest_gpuenergy.workloads import Workload
@@ -40,7 +40,7 @@ from pytest_gpuenergy.workloads import Workload
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 
-_LARGEST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _LONGEST_LINE_BYTES = 4 << 20
 """The longest line that is read; the lines of a convolution's search have 52,000 bytes at most."""
 _SUFFIXES = ("", ".gz", ".xz")
@@ -116,12 +116,12 @@ def load_database(path: Path) -> Database:
         InputError: a file is missing, damaged, or something else.
     """
     if is_folder(path):
-        found = beside(path / RECORD_FILE)
-        if found is None:
+        records_path = beside(path / RECORD_FILE)
+        if records_path is None:
             raise InputError(
                 f"There is no {RECORD_FILE} in {path}: name a folder that a search has written."
             )
-        path = found
+        path = records_path
     named = workload_path(path)
     stored = None if named is None else beside(named)
     workloads: tuple[str, ...] = ()
@@ -129,18 +129,22 @@ def load_database(path: Path) -> Database:
         workloads = tuple(
             _lines(stored, lambda _, text: compact(decode(text, tuple[str, str], "the line")))
         )
-    refuted = _refuted(path)
-    records = _lines(path, lambda line, text: _record(line, text, len(workloads)))
-    known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
-    return Database(path, workloads, tuple(known))
-
-
-def _refuted(path: Path) -> set[int]:
-    """Return the indices of the failed trials of a search of ours; of no other search."""
+    refuted: set[int] = set()
     trials_path = beside(path.with_name(TRIALS_FILE))
-    if trials_path is None or beside(path.with_name(IDENTITY_FILE)) is None:
-        return set()
-    return {trial.index for trial in read_trials(trials_path) if not trial.good}
+    if trials_path is not None and beside(path.with_name(IDENTITY_FILE)) is not None:
+        refuted = {trial.index for trial in read_trials(trials_path) if not trial.good}
+
+    def read_record(line: int, text: bytes) -> DatabaseRecord:
+        index, record = decode(text, tuple[_Index, list[Any]], "the line")
+        if workloads and index >= len(workloads):
+            raise FormError(f"it is of workload {shown(index)}, and there are {len(workloads)}")
+        content = check_form(record)
+        return DatabaseRecord(line, index, compact(content), tuple(map(float, content[1])))
+
+    records = (
+        replace(record, refuted=i in refuted) for i, record in enumerate(_lines(path, read_record))
+    )
+    return Database(path, workloads, tuple(records))
 
 
 def workload_path(path: Path) -> Path | None:
@@ -159,7 +163,7 @@ def beside(path: Path) -> Path | None:
 
 def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
     """Yield the results of ``read`` for each line's number and text."""
-    content = read_unpacked(path, "database", _LARGEST_BYTES)
+    content = read_unpacked(path, "database", _MAX_BYTES)
     for line, text in enumerate(io.BytesIO(content), start=1):
         if not text.strip():
             continue
@@ -173,14 +177,6 @@ def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
                 "line if a search was interrupted there, otherwise name a database written by "
                 "MetaSchedule."
             ) from None
-
-
-def _record(line: int, text: bytes, workloads: int) -> DatabaseRecord:
-    index, record = decode(text, tuple[_Index, list[Any]], "the line")
-    if workloads and index >= workloads:
-        raise FormError(f"it is of workload {shown(index)}, and there are {workloads}")
-    content = check_form(record)
-    return DatabaseRecord(line, index, compact(content), tuple(map(float, content[1])))
 
 
 _WRITTEN_FAILED_S = 1e10
@@ -229,7 +225,7 @@ class MetaScheduleForm:
         content = check_record(value)
         if is_failed(content[1]):
             raise FormError("the record is of a failed trial")
-        shapes = [tensor_of(argument) for argument in content[3]]
+        shapes = [tensor_argument(argument) for argument in content[3]]
         if shapes != [(tensor.dtype, tensor.shape) for tensor in workload.tensors]:
             raise FormError(f"the record is of tensors other than those of {workload.name}")
         return compact(content)

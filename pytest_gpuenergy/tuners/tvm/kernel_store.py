@@ -9,11 +9,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.support import (
     WITHOUT_GPU,
     FormError,
@@ -28,6 +29,7 @@ from pytest_gpuenergy.support import (
     encode,
     keep_for_later,
 )
+from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, Database, DatabaseRecord
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import RecordFile
 from pytest_gpuenergy.workloads import Tensor, Workload
@@ -95,7 +97,7 @@ class TvmCrashError(InputError):
 
 
 class KernelStore:
-    """Makes the kernels of record files and of searches; a context manager.
+    """Makes the kernels of record files and databases; a context manager.
 
     A kernel that was lowered before is read from disk and needs neither TVM nor a process. The
     store may be used from several threads.
@@ -147,6 +149,42 @@ class KernelStore:
                 raise KernelFault("compile", str(error)) from None
 
         return self._threads.submit(lower)
+
+    def database_kernel(
+        self, database: Database, record: DatabaseRecord, workload: Workload | None = None
+    ) -> Kernel:
+        """Return the kernel of a raw database's record, lowered from the workload stored beside it.
+
+        Args:
+            database: the database that contains the record.
+            record: a record that did not fail.
+            workload: a workload after whose tensors the arguments are named, by position. None
+                keeps the names of the stored workload's buffers.
+
+        Raises:
+            InputError: the trial failed; the database has no workloads; TVM is missing or crashes.
+            KernelFault: the stored workload has other tensors, or the record cannot be lowered.
+        """
+        name = f"line {record.line} of {database.path}"
+        if record.failed:
+            raise InputError(f"The trial in {name} failed and has no kernel: choose another one.")
+        if record.workload_index >= len(database.workloads):
+            raise InputError(
+                f"The workload of {name} is missing: put database_workload.json beside it."
+            )
+        stored = database.workloads[record.workload_index]
+        tensors = None if workload is None else workload.tensors
+        signature = [(t.name, t.shape, t.dtype) for t in tensors or ()]
+        parts = ("stored", stored, record.text, json.dumps(signature))
+        kernel = self._cache.get(*parts)
+        if kernel is None:
+            kernel = self._lower(name, "lower_stored", stored, record.text, tensors)
+            self._cache.put(kernel, *parts)
+        details: dict[str, str | int | float] = {
+            "database": str(database.path),
+            "line": record.line,
+        }
+        return replace(kernel, origin=Origin(METASCHEDULE.tuner, None, details))
 
     def close(self) -> None:
         """End the child processes. Idempotent."""

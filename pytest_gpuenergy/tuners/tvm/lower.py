@@ -6,6 +6,7 @@ through `Lowerer`, except for records from this process's own search.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch
 from pytest_gpuenergy.support import FormError, InputError, KernelFault, parse
 from pytest_gpuenergy.tuners.tvm.emitted import check_emitted, cuda_headers
-from pytest_gpuenergy.tuners.tvm.operators import operator_of
+from pytest_gpuenergy.tuners.tvm.operators import tvm_operator
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
+from pytest_gpuenergy.tuners.tvm.tvm_graph import check_stored_workload
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
 
@@ -75,7 +77,7 @@ def _buffer(buffer: Any) -> Buffer:
     return Buffer(str(buffer.name), tuple(int(size) for size in buffer.shape), str(buffer.dtype))
 
 
-def parameters_of(function: Any) -> list[Buffer]:
+def function_buffers(function: Any) -> list[Buffer]:
     """Return the parameters of a function of TVM, in their order."""
     return [_buffer(parameter) for parameter in function.params]
 
@@ -85,7 +87,7 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
     from tvm import tirx
     from tvm.tirx.build import codegen_build, split_host_device_mods
 
-    parameters = [p.name for p in parameters_of(module["main"])]
+    parameters = [p.name for p in function_buffers(module["main"])]
     if len(set(parameters)) != len(parameters):
         raise KernelFault("compile", f"Buffers share a name: {', '.join(parameters)}.")
     if target.kind.name != "cuda":
@@ -213,25 +215,6 @@ def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
     return schedule.mod
 
 
-def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
-    """Return the kernel of a MetaSchedule record of a workload.
-
-    Args:
-        module: the workload's module.
-        record: the record, as JSON text.
-        workload: the workload.
-
-    Raises:
-        KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
-    """
-    content = _checked(record)
-    # TVM would silently apply tile sizes for other extents.
-    wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
-    if content[3] != wanted:
-        raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
-    return _lower(module, content, [tensor.name for tensor in workload.tensors])
-
-
 class Lowerer:
     """Takes records and returns kernels, in the child process.
 
@@ -254,12 +237,52 @@ class Lowerer:
         """Return the kernel of a MetaSchedule record (JSON text) of ``workload``.
 
         Raises:
-            KernelFault: the record does not apply, or cannot be lowered.
+            KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
         """
         if workload != self._workload:
-            self._module = operator_of(workload).module(workload)
+            self._module = tvm_operator(workload).module(workload)
             self._workload = workload
-        return lower_record(self._module, record, workload)
+        content = _checked(record)
+        # TVM would silently apply tile sizes for other extents.
+        wanted = [["TENSOR", tensor.dtype, list(tensor.shape)] for tensor in workload.tensors]
+        if content[3] != wanted:
+            raise KernelFault("compile", f"The record is for other tensors than {workload.name}'s.")
+        return _lower(self._module, content, [tensor.name for tensor in workload.tensors])
+
+    def lower_stored(
+        self, stored: str, record: str, tensors: Sequence[Tensor] | None = None
+    ) -> Kernel:
+        """Return the kernel of a record whose module is ``stored`` in its database.
+
+        Args:
+            stored: the entry of ``database_workload.json``, as JSON text.
+            record: the MetaSchedule record, as JSON text.
+            tensors: tensors that name the parameters, by position; None keeps the module's names.
+
+        Raises:
+            KernelFault: the module has other parameters, or the record cannot be lowered.
+        """
+        content = _checked(record)
+        with refusing("The stored workload"):
+            check_stored_workload(parse(stored))
+        import_tvm()
+        from tvm.s_tir.meta_schedule.database import Workload as StoredWorkload
+
+        try:
+            module = StoredWorkload.from_json(json.loads(stored)).mod
+            parameters = function_buffers(module["main"])
+        except Exception as error:
+            raise KernelFault(
+                "compile", f"TVM cannot read the stored workload: {first_line(error)}"
+            ) from None
+        if tensors is None:
+            return _lower(module, content, None)
+        wanted = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        if [(p.shape, p.dtype) for p in parameters] != wanted:
+            raise KernelFault(
+                "compile", "The stored workload has tensors of other shapes or types."
+            )
+        return _lower(module, content, [tensor.name for tensor in tensors])
 
 
 def _checked(record: str) -> list[Any]:

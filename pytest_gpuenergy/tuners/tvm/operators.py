@@ -19,9 +19,9 @@ from pytest_gpuenergy.tuners.tvm.product_forms import (
     ProductSizes,
     apply_form,
     as_gemm,
-    forms_of,
     gemm_forms,
     index_map,
+    useful_forms,
 )
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Conv2d, Gemm, Workload
@@ -64,7 +64,7 @@ class TvmOperator(ABC):
         """Return the workload in a workload key, a function's name and its arguments, if any."""
 
     @abstractmethod
-    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+    def flops_for_shapes(self, shapes: Sequence[Sequence[int]]) -> int | None:
         """Return the FLOPs for tensors of these shapes; None for shapes of another kind."""
 
 
@@ -122,7 +122,7 @@ class Conv2dOperator(TvmOperator):
             return None
         return _conv2d([part if type(part) is list else [part] for part in arguments])
 
-    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+    def flops_for_shapes(self, shapes: Sequence[Sequence[int]]) -> int | None:
         if [len(shape) for shape in shapes] != [4, 4, 4]:
             return None
         (n, ci, _, _), (co, group_ci, kh, kw), (out_n, out_co, oh, ow) = shapes
@@ -195,8 +195,8 @@ class GemmOperator(TvmOperator):
     def forms(self, workload: Workload) -> Sequence[Callable[[Any], None]]:
         """Return the forms of the product in padded tiles; see `product_forms`."""
         gemm = _checked(workload)
-        sizes = sizes_of(gemm)
-        return [partial(apply_gemm_form, gemm=gemm, form=form) for form in forms_of(sizes)]
+        sizes = product_sizes(gemm)
+        return [partial(apply_gemm_form, gemm=gemm, form=form) for form in useful_forms(sizes)]
 
     def from_log_name(self, name: str) -> Gemm | None:
         match = _GEMM_LABEL.search(name)
@@ -214,7 +214,7 @@ class GemmOperator(TvmOperator):
             return None
         return _gemm([arguments[position] for position in _GEMM_FUNCTIONS[function]])
 
-    def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
+    def flops_for_shapes(self, shapes: Sequence[Sequence[int]]) -> int | None:
         """Return the FLOPs for the shapes of A, B and C; rows of A and B may have padding."""
         if [len(shape) for shape in shapes] != [2, 2, 2]:
             return None
@@ -225,7 +225,7 @@ class GemmOperator(TvmOperator):
         return 2 * m * n * k
 
 
-def sizes_of(gemm: Gemm) -> ProductSizes:
+def product_sizes(gemm: Gemm) -> ProductSizes:
     """The sizes of a product; long sums without a useful divisor are padded."""
     divisors = [d for d in range(1, _LONGEST_WHOLE + 1) if gemm.K % d == 0]
     step = 1 if gemm.K <= _LONGEST_WHOLE or divisors[-1] >= _STEP else _STEP
@@ -248,7 +248,7 @@ def apply_gemm_form(schedule: Any, gemm: Gemm, form: GemmForm) -> None:
             turn = index_map(2, lambda *axes: axes[::-1])
             schedule.transform_layout(block, (kind, number), turn)
             schedule.transform_block_layout(copy, turn)
-    apply_form(schedule, block, sizes_of(gemm), form, deep=[_A] if gemm.layout == "nn" else [])
+    apply_form(schedule, block, product_sizes(gemm), form, deep=[_A] if gemm.layout == "nn" else [])
 
 
 def _main(gemm: Gemm) -> str:
@@ -277,7 +277,7 @@ OPERATORS: Mapping[str, TvmOperator] = {"conv2d": Conv2dOperator(), "gemm": Gemm
 """The operators by `Workload.kind`."""
 
 
-def operator_of(workload: Workload) -> TvmOperator:
+def tvm_operator(workload: Workload) -> TvmOperator:
     """Return the operator of a workload.
 
     Raises:

@@ -19,10 +19,10 @@ from pytest_gpuenergy.workloads import Conv2dShape
 
 _GRIDS = ((2, 32), (4, 16), (8, 8), (4, 32), (8, 16), (8, 32), (16, 16))
 _OUTPUTS = ((4, 2), (8, 2), (4, 4), (8, 4), (8, 8))
-_MOST_ADDED = 0.35
+_MAX_ADDED = 0.35
 _THREADS = (512 * 132, 1024 * 132)  # total numbers of threads that a split aims for
-_MOST_PARTS = 32
-_LEAST_PART = 64  # products of a sum in a part
+_MAX_PARTS = 32
+_MIN_PART = 64  # products of a sum in a part
 _SUM_THREADS, _SUM_COLUMNS = 256, 32  # of a block that adds up parts
 _LARGEST_INNER = 8
 _LARGEST_DEPTH = 64  # products of a sum whose operands are in shared memory at a time
@@ -58,7 +58,7 @@ class GemmForm:
         return rows, columns
 
     @property
-    def most_depth(self) -> int:
+    def max_depth(self) -> int:
         """The most products of a sum whose float32 operands fit into shared memory at a time."""
         floats = _SHARED_FLOATS // (2 if self.pipelined else 1)
         gaps = self.tile[0] * (_PITCH_FACTOR - 1)
@@ -92,7 +92,7 @@ class ProductSizes:
         return -(-self.depth // self.step) * self.step
 
 
-def forms_of(sizes: ProductSizes) -> tuple[GemmForm, ...]:
+def useful_forms(sizes: ProductSizes) -> tuple[GemmForm, ...]:
     """Return the forms of a product that may be useful.
 
     Only tiles whose padding adds at most 35 % of outputs are used or, if there are none, those that
@@ -111,7 +111,7 @@ def forms_of(sizes: ProductSizes) -> tuple[GemmForm, ...]:
         key: blocks * math.prod((*key[0], *key[1])) / math.prod(outputs)
         for key, blocks in tiles.items()
     }
-    most = max(1 + _MOST_ADDED, min(added.values()))
+    most = max(1 + _MAX_ADDED, min(added.values()))
     return tuple(
         GemmForm(grid, each, parts, pipelined)
         for (grid, each), blocks in tiles.items()
@@ -125,8 +125,8 @@ def _parts(threads: int, depth: int) -> list[int]:
     """Return the divisors of ``depth`` that give about the wanted numbers of threads."""
     divisors = [
         parts
-        for parts in range(1, _MOST_PARTS + 1)
-        if depth % parts == 0 and (parts == 1 or depth // parts >= _LEAST_PART)
+        for parts in range(1, _MAX_PARTS + 1)
+        if depth % parts == 0 and (parts == 1 or depth // parts >= _MIN_PART)
     ]
 
     def nearest(wanted: float) -> int:
@@ -152,7 +152,10 @@ def apply_form(
     tiles = (*form.tile, sizes.step)
     if any(size % tile for size, tile in zip((*sizes.outputs, sizes.depth), tiles, strict=True)):
         schedule.pad_einsum(block, list(tiles))
-    output = _only_consumer(schedule, block)
+    (output,) = schedule.get_consumers(block)
+    while list(schedule.get_consumers(output)):  # blocks between, such as crops, are inlined
+        schedule.compute_inline(output)
+        (output,) = schedule.get_consumers(block)
     if form.parts == 1:
         schedule.set_scope(block, 0, "local")
         _tile(schedule, block, output, form, deep)
@@ -169,20 +172,11 @@ def apply_form(
 def index_map(ndim: int, to_indices: Callable[..., Sequence[Any]]) -> Any:
     """Return a map of indices for traces, which TVM names after the parameters of ``to_indices``.
 
-    Only the names of ``*axes`` are accepted in records (`record_form.is_index_map`).
+    Only the names of ``*axes`` are accepted in records (`tvm_graph.is_index_map`).
     """
     import tvm
 
     return tvm.tirx.IndexMap.from_func(to_indices, ndim=ndim, index_dtype="int32")
-
-
-def _only_consumer(schedule: Any, block: Any) -> Any:
-    """Return the last block after ``block``; blocks between, such as crops, are inlined."""
-    (consumer,) = schedule.get_consumers(block)
-    while list(schedule.get_consumers(consumer)):
-        schedule.compute_inline(consumer)
-        (consumer,) = schedule.get_consumers(block)
-    return consumer
 
 
 def _add_up_at_output(schedule: Any, total: Any, output: Any, columns: int) -> None:
@@ -213,7 +207,7 @@ def _tile(schedule: Any, block: Any, output: Any, form: GemmForm, deep: Sequence
         _cut(schedule, loop, threads, outputs)
         for loop, threads, outputs in zip((rows, columns), form.threads, form.outputs, strict=True)
     )
-    outer, inner = schedule.split(depth, schedule.sample_perfect_tile(depth, 2, form.most_depth))
+    outer, inner = schedule.split(depth, schedule.sample_perfect_tile(depth, 2, form.max_depth))
     schedule.reorder(
         *part, row_block, column_block, row_v, column_v, row_thread, column_thread,
         outer, inner, row, column,
@@ -284,7 +278,7 @@ def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
     matrix-vector product: TVM drops its axis M, which can then be neither padded nor tiled.
     """
     sizes = _sizes(shape)
-    return () if shape.groups != 1 or sizes.columns == 1 else forms_of(sizes)
+    return () if shape.groups != 1 or sizes.columns == 1 else useful_forms(sizes)
 
 
 def as_gemm(schedule: Any, shape: Conv2dShape, form: GemmForm) -> None:

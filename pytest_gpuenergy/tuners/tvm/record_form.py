@@ -7,14 +7,14 @@ CUDA and `product_forms` write; TVM never sees others.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.support import FormError, member, parse, positive, shown, typed
+from pytest_gpuenergy.support import FormError, positive, shown, typed
+from pytest_gpuenergy.tuners.tvm.tvm_graph import is_index_map
 
 FAILED_S = 1e9
 """A run time from which on a trial counts as failed (MetaSchedule writes 1e10)."""
@@ -58,7 +58,7 @@ def check_form(content: object) -> list[Any]:
     if type(target) not in (dict, str):
         raise FormError(f"the target is {shown(target)}")
     for argument in typed(args_info, list, "args_info"):
-        tensor_of(argument)
+        tensor_argument(argument)
     return parts
 
 
@@ -67,7 +67,7 @@ def is_failed(run_secs: Sequence[float]) -> bool:
     return max(run_secs) >= FAILED_S
 
 
-def tensor_of(argument: object) -> tuple[str, tuple[int, ...]]:
+def tensor_argument(argument: object) -> tuple[str, tuple[int, ...]]:
     """Return the type and shape of an entry of ``args_info``.
 
     Raises:
@@ -87,7 +87,7 @@ def compact(value: object) -> str:
 
 
 _LARGEST = (1 << 31) - 1
-_MOST_KEYS = 16
+_MAX_KEYS = 16
 
 THREAD_AXES = (
     *(f"{name}.{axis}" for name in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"),
@@ -95,10 +95,10 @@ THREAD_AXES = (
 )
 SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
 
-_MOST_INSTRUCTIONS = 4096
+_MAX_INSTRUCTIONS = 4096
 """The most instructions of a trace; searches of convolutions write about a hundred."""
-_MOST_ITEMS = 64
-_MOST_UNROLLED = 4096
+_MAX_ITEMS = 64
+_MAX_UNROLLED = 4096
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ def check_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> None:
     Raises:
         FormError: names what is wrong, and the instruction (from 0).
     """
-    if len(instructions) > _MOST_INSTRUCTIONS:
+    if len(instructions) > _MAX_INSTRUCTIONS:
         raise FormError(
-            f"the trace has {len(instructions)} instructions; at most {_MOST_INSTRUCTIONS} are "
+            f"the trace has {len(instructions)} instructions; at most {_MAX_INSTRUCTIONS} are "
             "accepted"
         )
     for number, instruction in enumerate(instructions):
@@ -166,7 +166,7 @@ def _check_instruction(name: object, inputs: object, attributes: object, outputs
         ("attribute", attributes, kind.attributes, None),
         ("output", outputs, (), _VARIABLE),
     ):
-        if type(values) is not list or len(values) > _MOST_ITEMS:
+        if type(values) is not list or len(values) > _MAX_ITEMS:
             raise FormError(f"({name}) has {shown(values)} as its {what}s")
         if rest is not None:
             forms += (rest,) * (len(values) - len(forms))
@@ -195,80 +195,8 @@ def _either(what: str, *forms: _Form) -> _Form:
     return _Form(what, lambda v: any(form.fits(v) for form in forms))
 
 
-def _list_of(what: str, form: _Form, most: int = _MOST_ITEMS) -> _Form:
+def _list_of(what: str, form: _Form, most: int = _MAX_ITEMS) -> _Form:
     return _Form(what, lambda v: type(v) is list and len(v) <= most and all(map(form.fits, v)))
-
-
-_LONGEST_MAP = 1 << 17
-"""The most characters of a map; searches write maps of 3,500."""
-_LARGEST_MAP = 1 << 12
-"""The most nodes of a map, each counted every time it is used."""
-_MAP_SCALARS: dict[str, Callable[[Any], bool]] = {
-    "None": lambda value: value is None,
-    "bool": lambda value: type(value) is bool,
-    "ffi.String": _text("an axis", r"axes_\d{1,2}").fits,
-    "int": lambda value: type(value) is int and -_LARGEST <= value <= _LARGEST,
-}
-_MAP_FIELDS = {
-    "ir.IntImm": "span ty value",
-    "ir.PrimType": "span dtype",
-    "ir.Var": "span ty name",
-    "tirx.IndexMap": "initial_indices final_indices inverse_index_map",
-    **{f"prim.{name}": "span ty a b" for name in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod")},
-}
-_DTYPE = _text("a type", r"(?:u?int|float)(?:8|16|32|64)|bfloat16|bool")
-_VERSION = _text("a version", r"[\w.+-]{1,64}")
-
-
-def _references(node: Any) -> list[Any] | None:
-    """Return the nodes to which one of an index map refers; None for any other node."""
-    if type(node) is not dict or not {"type"} <= set(node) <= {"type", "data"}:
-        return None
-    kind, data = node["type"], node.get("data")
-    if not isinstance(kind, str):
-        return None
-    if kind in _MAP_SCALARS:
-        return [] if _MAP_SCALARS[kind](data) else None
-    if kind in ("ffi.Array", "ffi.Map"):
-        return data if type(data) is list else None
-    fields = _MAP_FIELDS.get(kind, "").split()
-    if not fields or type(data) is not dict or set(data) != set(fields):
-        return None
-    if kind == "ir.PrimType" and not _DTYPE.fits(data["dtype"]):
-        return None
-    return [value for name, value in data.items() if name != "dtype"]
-
-
-@functools.lru_cache(maxsize=64)  # the traces of a search share theirs
-def is_index_map(text: str) -> bool:
-    """Return whether ``text`` is an index map as TVM writes it, with TVM's generic axis names.
-
-    TVM 0.27 writes an object as a list of nodes, each with a type, which refer to earlier nodes by
-    number. Reading them can create objects of any type that TVM has, under any name, and TVM copies
-    names into the CUDA text. Therefore only the types of index maps are accepted.
-    """
-    if len(text) > _LONGEST_MAP:
-        return False
-    try:
-        top = typed(parse(text), dict, "it")
-        nodes, metadata = member(top, "nodes", list), member(top, "metadata", dict)
-    except FormError:
-        return False
-    if set(top) != {"root_index", "nodes", "metadata"} or set(metadata) != {"tvm_version"}:
-        return False
-    if not _VERSION.fits(metadata["tvm_version"]):
-        return False
-    if type(top["root_index"]) is not int or top["root_index"] != len(nodes) - 1:
-        return False
-    sizes: list[int] = []  # of each node as a tree, in which shared nodes are repeated
-    for node in nodes:
-        references = _references(node)
-        if references is None:
-            return False
-        if any(type(n) is not int or not 0 <= n < len(sizes) for n in references):
-            return False
-        sizes.append(1 + sum(sizes[n] for n in references))
-    return bool(sizes) and sizes[-1] <= _LARGEST_MAP
 
 
 _BLOCK = _text("a block", r"b\d{1,6}")
@@ -277,8 +205,8 @@ _PLACE = _text("a block or a loop", r"[bl]\d{1,6}")
 _SAMPLED = _text("a sampled number", r"v\d{1,6}")
 _VARIABLE = _text("a variable", r"[blv]\d{1,6}")
 _NAME = _text("a name", r"[A-Za-z_][\w.]{0,127}")
-_INDEX = _integer("an index", 0, _MOST_ITEMS)
-_POSITION = _integer("a position", -_MOST_ITEMS, _MOST_ITEMS)
+_INDEX = _integer("an index", 0, _MAX_ITEMS)
+_POSITION = _integer("a position", -_MAX_ITEMS, _MAX_ITEMS)
 _SIZE = _integer("a size", 0)
 _FLAG = _Form("a flag", lambda v: type(v) is bool or (type(v) is int and v in (0, 1)))
 _PROBABILITY = _Form("a probability", lambda v: type(v) in (int, float) and 0 <= v <= 1)
@@ -289,7 +217,7 @@ _SCOPE = _one_of("a storage scope", SCOPES)
 _FACTOR = _either("a factor", _SAMPLED, _SIZE, _text("None", "None"))
 _SIZES = _list_of("a list of sizes", _SIZE)
 _NUMBER = _either("a number", _SAMPLED, _SIZE)
-_STAGES = _list_of("a list of stages", _integer("a stage", 0, _MOST_ITEMS))
+_STAGES = _list_of("a list of stages", _integer("a stage", 0, _MAX_ITEMS))
 
 _ANNOTATIONS = {
     "meta_schedule.cooperative_fetch": _NUMBER,
@@ -298,7 +226,7 @@ _ANNOTATIONS = {
     "meta_schedule.tiling_structure": _text("the letters of tiles", r'"[SR]{1,16}"'),
     "meta_schedule.unroll_explicit": _NUMBER,
     "meta_schedule.unroll_implicit": _NUMBER,
-    "pragma_auto_unroll_max_step": _integer("a number of steps", 0, _MOST_UNROLLED),
+    "pragma_auto_unroll_max_step": _integer("a number of steps", 0, _MAX_UNROLLED),
     "pragma_unroll_explicit": _FLAG,
     "software_pipeline_async_stages": _STAGES,
     "software_pipeline_order": _STAGES,
@@ -377,7 +305,7 @@ def check_target(target: object) -> None:
 
 _TAG = _text("a tag", r"cuda|nvidia/[a-z0-9-]{1,64}")
 _WORD = _text("a word", r"[\w.+-]{0,64}")
-_WORDS = _list_of("a list of words", _WORD, _MOST_KEYS)
+_WORDS = _list_of("a list of words", _WORD, _MAX_KEYS)
 _COUNT = _integer("a number", 1)
 _HOST = {
     "kind": _text("a kind", "llvm|c"),

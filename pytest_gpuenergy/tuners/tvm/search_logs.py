@@ -40,12 +40,12 @@ from pytest_gpuenergy.tuners.tvm.database import (
     workload_path,
 )
 from pytest_gpuenergy.tuners.tvm.operators import OPERATORS
-from pytest_gpuenergy.tuners.tvm.record_form import compact, is_failed, tensor_of
+from pytest_gpuenergy.tuners.tvm.record_form import compact, is_failed, tensor_argument
 from pytest_gpuenergy.tuning import Band, Contender, representatives
 from pytest_gpuenergy.workloads import Workload
 
-_LARGEST_BYTES = 1 << 30
-_LARGEST_ANSOR_BYTES = 256 << 20
+_MAX_BYTES = 1 << 30
+_MAX_ANSOR_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def load_search(path: Path, shape: Workload | None = None) -> LoggedSearch:
     """
     is_ansor = False
     if not is_folder(path):  # a trial of Ansor is an object, one of MetaSchedule a list
-        content = read_unpacked(path, "log", _LARGEST_BYTES)
+        content = read_unpacked(path, "log", _MAX_BYTES)
         is_ansor = next(_data_lines(content), (0, b""))[1].startswith(b"{")
     search = _ansor_search(path, shape) if is_ansor else _database_search(path, shape)
     if not search.trials:
@@ -121,7 +121,7 @@ def sample(search: LoggedSearch, keep: int) -> list[Sampled]:
 def _ansor_search(path: Path, shape: Workload | None) -> LoggedSearch:
     """Read a log of the auto-scheduler, which ranks trials by the mean of their times."""
     total, keys, lines, trials = 0, set(), [], []
-    for line, text in _data_lines(read_unpacked(path, "log", _LARGEST_ANSOR_BYTES)):
+    for line, text in _data_lines(read_unpacked(path, "log", _MAX_ANSOR_BYTES)):
         try:
             entry = decode(text, _AnsorLine, "the line")
             (task, state), (costs_s, error_number, *_) = entry.i, entry.r
@@ -153,18 +153,18 @@ def _logged_workload(path: Path, keys: Iterable[str]) -> Workload | None:
     for key in keys:
         with suppress(FormError):  # some keys are hashes
             parts.append(decode(key, list[Any]))
-    found: dict[str, Workload] = {}
+    workloads: dict[str, Workload] = {}
     for operator in OPERATORS.values():
         names = [operator.from_log_name(path.name)]
         for workload in [*names, *(operator.from_log_key(some) for some in parts if some)]:
             if workload is not None:
-                found[workload.signature] = workload
-    if len(found) > 1:
+                workloads[workload.signature] = workload
+    if len(workloads) > 1:
         raise InputError(
             f"The name of {path} and its workload key give different sizes "
-            f"({' and '.join(sorted(found))}): give the right ones with --shape."
+            f"({' and '.join(sorted(workloads))}): give the right ones with --shape."
         )
-    return next(iter(found.values()), None)
+    return next(iter(workloads.values()), None)
 
 
 def _database_search(path: Path, shape: Workload | None) -> LoggedSearch:
@@ -173,8 +173,8 @@ def _database_search(path: Path, shape: Workload | None) -> LoggedSearch:
     _require_one(database.path, len({record.workload_index for record in database.records}))
     ran, flops = database.valid, None
     if ran:
-        shapes = [tensor_of(argument)[1] for argument in json.loads(ran[0].text)[3]]
-        known = (operator.flops_of(shapes) for operator in OPERATORS.values())
+        shapes = [tensor_argument(argument)[1] for argument in json.loads(ran[0].text)[3]]
+        known = (operator.flops_for_shapes(shapes) for operator in OPERATORS.values())
         flops = next((number for number in known if number is not None), None)
     if shape is not None:
         if flops not in (None, shape.flops):
@@ -244,7 +244,7 @@ def refuse_ansor(path: Path) -> None:
         InputError: ``path`` is one; its kernels cannot be rebuilt.
     """
     try:
-        content = read_bytes(path, "log", _LARGEST_ANSOR_BYTES)
+        content = read_bytes(path, "log", _MAX_ANSOR_BYTES)
         decode(next(_data_lines(content), (0, b""))[1], _AnyAnsorLine)
     except (InputError, FormError):
         return
@@ -274,18 +274,18 @@ def logs_in(folder: Path) -> list[Path]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}.") from None
-    found = [
+    paths = [
         path
         for path in entries
         if (is_folder(path) and is_database(path))
         or (is_file(path) and plain_name(path).endswith(_LOGS) and path.name[0] != ".")
     ]
-    if not found:
+    if not paths:
         raise InputError(
             f"There are no logs in {folder}: name a folder of files ending in "
             f"{', '.join(_LOGS)}, plain or compressed (.gz, .xz), or of MetaSchedule's databases."
         )
-    return found
+    return paths
 
 
 def plain_name(path: Path) -> str:
@@ -313,14 +313,14 @@ def write_filtered(
         InputError: a file cannot be written, or would replace the log.
     """
     place = folder / log.absolute().name if is_folder(log) else folder
-    lines = read_unpacked(search.path, "log", _LARGEST_BYTES).split(b"\n")
+    lines = read_unpacked(search.path, "log", _MAX_BYTES).split(b"\n")
     texts = [lines[pick.line - 1].rstrip(b"\r") for pick in chosen]
     target = place / plain_name(search.path)
     _write(target, b"".join(text + b"\n" for text in texts), search.path)
     named = workload_path(search.path)
     workloads = None if named is None else beside(named)
     if workloads is not None:
-        content = read_unpacked(workloads, "database", _LARGEST_BYTES)
+        content = read_unpacked(workloads, "database", _MAX_BYTES)
         _write(place / plain_name(workloads), content, workloads)
     return target
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_gpuenergy.support import InputError, parse
 from pytest_gpuenergy.tuners.tvm.lower import cuda_target, first_line
-from pytest_gpuenergy.tuners.tvm.operators import Rewrite, operator_of
+from pytest_gpuenergy.tuners.tvm.operators import Rewrite, tvm_operator
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
 from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings, Space
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm, without_tensor_intrinsics
@@ -38,7 +38,7 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
     direct = ms.space_generator.PostOrderApply(
         sch_rules="cuda", postprocs="cuda", mutator_probs="cuda"
     )
-    all_forms = () if space == "direct" else operator_of(workload).forms(workload)
+    all_forms = () if space == "direct" else tvm_operator(workload).forms(workload)
     forms = all_forms[number::processes] or all_forms
     return _with_forms(direct, forms, with_direct=space == "all") if forms else direct
 
@@ -65,12 +65,12 @@ def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> 
             direct._initialize_with_tune_context(context)
 
         def generate_design_space(self, module: Any) -> Any:
-            found = list(direct.generate_design_space(module)) if with_direct else []
+            schedules = list(direct.generate_design_space(module)) if with_direct else []
             for form in forms:
                 schedule = Schedule(module)
                 form(schedule)
-                found.append(schedule)
-            return found
+                schedules.append(schedule)
+            return schedules
 
         def clone(self) -> Any:
             return Spaces()
@@ -109,7 +109,7 @@ _LARGEST_SEED = 2**31 - 3
 """The largest seed of TVM's linear congruential generator."""
 _SEEDS_APART = 15_485_863
 """The distance between the seeds of processes, which is more than a search has trials."""
-_MOST_OF_OTHERS = 64
+_MAX_FOREIGN_TRIALS = 64
 """The most trials of other processes that a process learns when a search is continued."""
 
 
@@ -145,7 +145,7 @@ class ScheduleSearch:
         self._number, self._processes = number, processes
         self._costs_s: list[float] = []
         self._target = cuda_target(architecture)
-        self._module = operator_of(workload).module(workload)
+        self._module = tvm_operator(workload).module(workload)
         self._database = ms.database.MemoryDatabase()
         self._stored = self._database.commit_workload(self._module)
         kind: Any = "xgb" if find_spec("xgboost") else "random"
@@ -195,7 +195,7 @@ class ScheduleSearch:
         others = (t for i, t in enumerate(known) if i % self._processes != self._number)
         rest = sorted(others, key=lambda t: math.inf if t.cost_s is None else t.cost_s)
         self._learn(share, commit=True)
-        self._learn(rest[:_MOST_OF_OTHERS], commit=False)
+        self._learn(rest[:_MAX_FOREIGN_TRIALS], commit=False)
 
     def stored_workload(self) -> str:
         """Return the line of the computation in ``database_workload.json``."""
@@ -207,11 +207,12 @@ class ScheduleSearch:
         The list is empty if the search finds no more.
         """
         with _in_one_sentence():
-            found = self._context.search_strategy.generate_measure_candidates() or ()
+            candidates = self._context.search_strategy.generate_measure_candidates() or ()
             texts = [
-                _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0))) for c in found
+                _json(self._ms._ffi_api.TuningRecordAsJSON(self._record(c, 1.0)))
+                for c in candidates
             ]
-            self._proposed.update(zip(texts, found, strict=True))
+            self._proposed.update(zip(texts, candidates, strict=True))
         return texts
 
     def learn(self, feedback: Sequence[Feedback]) -> None:

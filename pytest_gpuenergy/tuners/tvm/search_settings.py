@@ -13,8 +13,8 @@ SPACES: tuple[Space, ...] = get_args(Space)
 
 _THREADS = 3
 """The threads of one search process."""
-_LEAST_BATCH = 8
-_LEAST_POPULATION = 32
+_MIN_BATCH = 8
+_MIN_POPULATION = 32
 """The least batch and population of one process with which a search is useful."""
 
 
@@ -50,8 +50,8 @@ class SearchSettings:
 
     def of_process(self) -> SearchSettings:
         """Return the settings of one process: its share, but not less than is useful."""
-        batch = max(_LEAST_BATCH, -(-self.batch // self.processes))
-        population = max(_LEAST_POPULATION, -(-self.population // self.processes))
+        batch = max(_MIN_BATCH, -(-self.batch // self.processes))
+        population = max(_MIN_POPULATION, -(-self.population // self.processes))
         return replace(
             self,
             threads=max(1, self.threads // self.processes),

@@ -32,7 +32,7 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, WORKLOAD_FILE, MetaScheduleForm
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
-from pytest_gpuenergy.tuners.tvm.operators import operator_of
+from pytest_gpuenergy.tuners.tvm.operators import tvm_operator
 from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings, Space
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import Candidate, Feedback, writing
@@ -111,7 +111,7 @@ def require_space(workload: Workload, space: Space, architecture: str) -> None:
         InputError: TVM does not know the workload's kind, or only forms are to be considered and
             there are none.
     """
-    operator = operator_of(workload)
+    operator = tvm_operator(workload)
     number = int(re.sub(r"\D", "", architecture))
     if number < _FIRST_WITH_BFLOAT16 and any(t.dtype == BFLOAT16 for t in workload.tensors):
         raise UnavailableError(
@@ -131,7 +131,7 @@ _TIMEOUT_S = 600.0
 _LEARNING_S = 0.5
 """The further time for each trial that a resumed search already knows; two cores learn 14 per
 second."""
-_MOST_DEATHS = 3
+_MAX_DEATHS = 3
 """The number of times that a search process may die before the search fails."""
 _LOOK_UP_S = 0.2
 """The interval at which a waiting `take` looks whether it is to stop."""
@@ -305,7 +305,7 @@ class _SearchProcess:
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 self._begun = False
                 self._deaths += 1
-                if self._closed or self._deaths > _MOST_DEATHS:
+                if self._closed or self._deaths > _MAX_DEATHS:
                     raise InputError(
                         f"TVM's search of {self._name} keeps ending its process "
                         f"({str(error).rstrip('.')}); {crash_hint()}"

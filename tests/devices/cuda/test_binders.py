@@ -18,7 +18,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import Binary, CudaDevice, encoded_map
 from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
-from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
+from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import (
     LIBRARY_ENTRIES,
     Job,
@@ -122,9 +122,9 @@ def test_each_library_entry_has_what_calls_it():
 def test_a_kernel_is_verified_repeated_and_verified_again(
     device, monkeypatch, kernel, workload, apart
 ):
-    with fakes(monkeypatch), arenas_for(workload, seed=0) as arenas:
+    with fakes(monkeypatch), seeded_arenas(workload, seed=0) as arenas:
         verify_on_device(device, kernel, workload)
-        check = check_of(device, workload, arenas, seed=0)
+        check = seeded_check(device, workload, arenas, seed=0)
         with device.repeat(Job.of(kernel, workload, apart=apart), arenas) as repeater:
             repeater.start()
             assert repeater.stop().launches[-1] > 0
@@ -181,10 +181,10 @@ def test_a_library_call_that_stops_working_is_found(device, monkeypatch):
         if verified is None or calls < verified + 6:
             np.matmul(a, b, out=out)
 
-    with fakes(monkeypatch, matmul), arenas_for(MATMUL, seed=0) as arenas:
+    with fakes(monkeypatch, matmul), seeded_arenas(MATMUL, seed=0) as arenas:
         verify_on_device(device, CALL, MATMUL)
         verified = calls
-        check = check_of(device, MATMUL, arenas, seed=0)
+        check = seeded_check(device, MATMUL, arenas, seed=0)
         with device.repeat(Job.of(CALL, MATMUL), arenas) as repeater:
             repeater.start()
             repeater.stop()

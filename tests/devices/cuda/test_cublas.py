@@ -16,7 +16,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
+from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import CONTENDERS, cublas_call
@@ -64,10 +64,10 @@ def test_it_multiplies_matrices_stored_by_rows(device, mnk, layout, mode, betwee
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_nothing_is_asked_while_it_is_measured(device, cache):
     gemm = Gemm("g", 64, 96, 33)
-    with host() as library, arenas_for(gemm, seed=0) as arenas:
+    with host() as library, seeded_arenas(gemm, seed=0) as arenas:
         (_, call) = offered(device, gemm)
         library.queries = 0
-        check = check_of(device, gemm, arenas, seed=0)
+        check = seeded_check(device, gemm, arenas, seed=0)
         with device.repeat(Job.of(call, gemm, cache=cache, apart=True), arenas) as repeater:
             repeater.start()
             assert repeater.stop().launches[-1] > 0

@@ -24,7 +24,7 @@ from pytest_gpuenergy.devices import (
     CudaRunner,
 )
 from pytest_gpuenergy.devices.cuda import runner as cuda_runner
-from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -84,7 +84,7 @@ def load(arenas: Mapping[str, Arena], cache: Any = "hot", *, spread: bool) -> li
 
 @pytest.fixture
 def arenas() -> Iterator[Mapping[str, Arena]]:
-    with arenas_for(WORKLOAD, seed=0) as made:
+    with seeded_arenas(WORKLOAD, seed=0) as made:
         yield made
 
 
@@ -135,7 +135,7 @@ def test_an_inout_has_its_initial_contents_at_each_launch(cache, spread):
     with (
         host_gpu(launch),
         pytest.MonkeyPatch.context() as patch,
-        arenas_for(workload, seed=0) as arenas,
+        seeded_arenas(workload, seed=0) as arenas,
     ):
         patch.setattr(cuda_runner, "GraphRepeater", Loaded)
         runner = CudaRunner()

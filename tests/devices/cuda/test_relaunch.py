@@ -18,11 +18,11 @@ from pytest_gpuenergy.ab import take_turns
 from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice, CudaRunner
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import (
-    arenas_for,
     check_again,
-    check_of,
     read_job,
     references,
+    seeded_arenas,
+    seeded_check,
     verify_on_device,
     write_job,
 )
@@ -112,10 +112,10 @@ def measured(
     """Verify, launch on all sets, check again, and return the number of launches."""
     sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
     double = Double(change, sets)
-    with host_gpu(double), arenas_for(workload, 0, device.arrays) as arenas:
+    with host_gpu(double), seeded_arenas(workload, 0, device.arrays) as arenas:
         verify_on_device(device, KERNEL, workload)
         double.late, double.launches = True, 0
-        check = check_of(device, workload, arenas, seed=0)
+        check = seeded_check(device, workload, arenas, seed=0)
         job = Job.of(KERNEL, workload, cache=cache, apart=True)
         with device.repeat(job, arenas) as repeater:
             repeater.start()

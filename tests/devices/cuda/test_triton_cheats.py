@@ -17,7 +17,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice, ReplayLog
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
+from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, TritonKernel
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.search import LaunchPlan, State, additions
@@ -83,8 +83,8 @@ def device(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]) -> C
 def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> Correctness:
     """Verify, run back to back, and verify again, as a search does."""
     correctness = verify_on_device(device, kernel, SCALE)
-    with arenas_for(SCALE, seed=0) as arenas:
-        check = check_of(device, SCALE, arenas, seed=0)
+    with seeded_arenas(SCALE, seed=0) as arenas:
+        check = seeded_check(device, SCALE, arenas, seed=0)
         with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
             repeater.start()
             repeater.stop()
@@ -115,9 +115,9 @@ def test_the_text_shows_python_that_triton_does_not_compile(top, body):
 def test_a_module_that_forges_its_timeline_is_found_by_its_text_alone(device, monkeypatch):
     monkeypatch.setattr(ReplayLog, "add", ReplayLog.add)  # so that it is restored
     kernel = kernel_with(HONEST, FORGER)
-    with fakes(monkeypatch), arenas_for(SCALE, seed=0) as arenas:
+    with fakes(monkeypatch), seeded_arenas(SCALE, seed=0) as arenas:
         verify_on_device(device, kernel, SCALE)
-        check = check_of(device, SCALE, arenas, seed=0)
+        check = seeded_check(device, SCALE, arenas, seed=0)
         with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
             repeater.start()
             timeline = repeater.stop()

@@ -203,7 +203,7 @@ def test_longer_parts_of_rows_of_a_may_be_transposed(device: EmulatedDevice, alo
 
 @given(some_product("simt", 70), simt())
 def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParameters) -> None:
-    blocks, every = chosen.blocks_of(gemm), chosen.tiles(gemm) * chosen.steps(gemm)
+    blocks, every = chosen.block_count(gemm), chosen.tiles(gemm) * chosen.steps(gemm)
     first = [every * block // blocks for block in range(blocks + 1)]
     assert first[0] == 0
     assert first[-1] == every
@@ -219,7 +219,7 @@ def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tile
     chosen = replace(WGMMA, blocks=2, whole_tiles=whole_tiles)
     gemm = Gemm("g", 136, 136, 72, mode="bfloat16")
     assert chosen.shares_tiles(gemm) is not whole_tiles
-    assert chosen.whole_tiles_of(gemm) == (9 if whole_tiles else 6)
+    assert chosen.whole_tile_count(gemm) == (9 if whole_tiles else 6)
     assert verify(device, chosen, gemm) <= 1
 
 

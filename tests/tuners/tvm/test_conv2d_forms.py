@@ -109,7 +109,7 @@ def test_forms_waste_little_and_split_evenly(workload: Conv2d) -> None:
     wastes = [waste(outputs, form) for form in forms]
     assert max(wastes) <= max(1.35, min(wastes) + 1e-9)
     for form in forms:
-        assert 1 <= form.most_depth * sum(form.tile) * (1 + form.pipelined) <= 48 * 1024 / 4
+        assert 1 <= form.max_depth * sum(form.tile) * (1 + form.pipelined) <= 48 * 1024 / 4
         assert depth % form.parts == 0
         assert form.parts == 1 or depth // form.parts >= 64
 

@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from hostile_records import HOSTILE, LAMBDA, WORDS, changed, strings
+from hostile_records import HOSTILE, LAMBDA, WORDS, changed, module_of, stored_with, strings
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.support import FormError, KernelFault, Worker
-from pytest_gpuenergy.tuners import KernelStore, check_emitted
+from pytest_gpuenergy.tuners import Database, KernelStore, check_emitted
 from pytest_gpuenergy.tuning import RecordFile
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
@@ -249,3 +249,15 @@ def test_a_program_that_calls_a_function_is_refused(child: Worker) -> None:
 def test_a_tensor_with_another_name_is_refused(child: Worker, name: str) -> None:
     with pytest.raises(KernelFault, match="The text that TVM made of it cannot be used"):
         child.call("lower_program", name, None)
+
+
+@pytest.mark.tvm
+def test_a_stored_workload_that_is_no_plain_program_is_refused(
+    store: KernelStore, database: Database
+) -> None:
+    module = module_of(database.workloads[0])
+    (call,) = (node for node in module["nodes"] if node["type"] == "ir.Op")
+    call["data"] = "tirx.call_pure_extern"
+    hostile = type(database)(database.path, (json.dumps(stored_with(module)),), database.records)
+    with pytest.raises(KernelFault, match=r"^line 1 of .* because its node \d+ is"):
+        store.database_kernel(hostile, hostile.valid[0])

@@ -21,18 +21,18 @@ from pytest_gpuenergy.support import InputError, Worker
 from pytest_gpuenergy.tuners import (
     SPACES,
     GemmForm,
-    GemmOperator,
     KernelStore,
-    forms_of,
     load_database,
     load_records,
+    product_sizes,
     require_space,
-    sizes_of,
+    tvm_operator,
+    useful_forms,
 )
 from pytest_gpuenergy.tuning import file_name, find_records
 from pytest_gpuenergy.workloads import Gemm
 
-OPERATOR = GemmOperator()
+OPERATOR = tvm_operator(Gemm("g", 8, 8, 8))
 MODES = ("float32", "float16", "bfloat16")
 SHARED_FLOATS = 48 * 1024 // 4
 
@@ -54,7 +54,7 @@ def products(draw: st.DrawFn, most: int = 5000) -> Gemm:
 
 @given(products())
 def test_flops_follow_from_the_tensors(gemm: Gemm) -> None:
-    assert OPERATOR.flops_of([tensor.shape for tensor in gemm.tensors]) == gemm.flops
+    assert OPERATOR.flops_for_shapes([tensor.shape for tensor in gemm.tensors]) == gemm.flops
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_flops_follow_from_the_tensors(gemm: Gemm) -> None:
     ],
 )
 def test_other_tensors_are_of_no_product(shapes: list[tuple[int, ...]]) -> None:
-    assert OPERATOR.flops_of(shapes) is None
+    assert OPERATOR.flops_for_shapes(shapes) is None
 
 
 @given(products())
@@ -128,8 +128,8 @@ def test_another_function_has_no_product(key: list[Any]) -> None:
 
 @given(products(most=300))
 def test_forms_waste_little_and_split_evenly(gemm: Gemm) -> None:
-    sizes = sizes_of(gemm)
-    forms = forms_of(sizes)
+    sizes = product_sizes(gemm)
+    forms = useful_forms(sizes)
     assert len(set(forms)) == len(forms) > 0
     assert sizes.depth <= sizes.padded_depth < sizes.depth + 8
     wastes = [
@@ -141,13 +141,13 @@ def test_forms_waste_little_and_split_evenly(gemm: Gemm) -> None:
     ]
     assert max(wastes) <= max(1.35, min(wastes) + 1e-9)
     for form in forms:
-        assert 1 <= form.most_depth * sum(form.tile) * (1 + form.pipelined) <= SHARED_FLOATS
+        assert 1 <= form.max_depth * sum(form.tile) * (1 + form.pipelined) <= SHARED_FLOATS
         assert sizes.padded_depth % form.parts == 0
 
 
 @given(st.integers(1, 5000))
 def test_a_long_sum_has_parts_of_useful_length(k: int) -> None:
-    depth = sizes_of(Gemm("g", 64, 64, k)).padded_depth
+    depth = product_sizes(Gemm("g", 64, 64, k)).padded_depth
     assert depth <= 64 or any(depth % part == 0 for part in range(8, 65))
 
 
@@ -186,7 +186,7 @@ def test_every_size_has_schedules(child: Worker, space: Any, m: int, n: int, k: 
     gemm = Gemm("g", m, n, k)
     traces = child.call("traces", gemm, space, timeout_s=120)
     ours = [trace for trace in traces if "reindex" in trace]
-    assert len(ours) == (0 if space == "direct" else len(forms_of(sizes_of(gemm))))
+    assert len(ours) == (0 if space == "direct" else len(useful_forms(product_sizes(gemm))))
     assert bool(len(traces) - len(ours)) == (space != "gemm")
 
 
@@ -199,7 +199,7 @@ def test_every_size_has_schedules(child: Worker, space: Any, m: int, n: int, k: 
 def test_every_form_of_any_product_is_right(
     child: Worker, device: EmulatedDevice, gemm: Gemm, data: st.DataObject
 ) -> None:
-    form = data.draw(st.sampled_from(forms_of(sizes_of(gemm))))
+    form = data.draw(st.sampled_from(useful_forms(product_sizes(gemm))))
     seed = data.draw(st.integers(1, 1000))
     verify_on_device(device, child.call("lower_form", gemm, form, seed, timeout_s=120), gemm)
 
@@ -236,7 +236,9 @@ def test_a_search_is_kept_listed_and_read_back(
     capsys.readouterr()
     assert main(["kernels", "list", "--records", str(tmp_path), "--json"]) == 0
     assert [one["rank"] for one in json.loads(capsys.readouterr().out)] == [1, 2]
-    assert load_database(tmp_path / gemm.name / "raw").valid
+    database = load_database(tmp_path / gemm.name / "raw")
     with KernelStore() as store:
         kernel = store.kernel(load_records(path), 1)
+        stored = store.database_kernel(database, database.valid[0])
     assert verify_on_device(device, kernel, gemm).max_relative_error < 1e-2
+    assert verify_on_device(device, stored, gemm).max_relative_error < 1e-2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.support import InputError, KernelFault, Worker, cache_dir
-from pytest_gpuenergy.tuners import KernelStore
+from pytest_gpuenergy.tuners import Database, KernelStore
 from pytest_gpuenergy.tuning import Measured, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
 
@@ -187,6 +187,60 @@ def test_a_tvm_that_crashes_is_told_with_its_versions(
     assert "SIGSEGV" in str(error.value)
     assert "apache-tvm-ffi 0.1.15 is known to crash" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_database_record_takes_the_names_of_the_workload(
+    store: KernelStore, database: Database
+) -> None:
+    record = database.valid[0]
+    named = store.database_kernel(database, record, CASES["case7"])
+    assert store.database_kernel(database, record, CASES["case7"]) == named
+    assert set(named.launches[0].arguments) == {"data", "weight", "output"}
+    assert named.origin.details["line"] == record.line
+
+
+def test_a_database_record_without_a_workload_keeps_its_names(
+    store: KernelStore, database: Database
+) -> None:
+    kernel = store.database_kernel(database, database.valid[0])
+    assert set(kernel.launches[0].arguments) == {"data", "weight", "conv2d_nchw"}
+
+
+def test_the_stored_workload_gives_the_same_kernel_as_ours(
+    store: KernelStore, database: Database, record_file: RecordFile
+) -> None:
+    record = next(r for r in database.valid if r.text == record_file.records[0].recipe)
+    from_database = store.database_kernel(database, record, CASES["case7"])
+    assert from_database == store.kernel(record_file, 1)
+
+
+def test_a_database_record_of_another_workload_is_refused(
+    store: KernelStore, database: Database
+) -> None:
+    record = database.valid[0]
+    store.database_kernel(database, record, CASES["case7"])
+    with pytest.raises(KernelFault, match="other shapes"):
+        store.database_kernel(database, record, CASES["case6"])
+
+
+def test_a_failed_trial_has_no_kernel(database: Database) -> None:
+    failed = next(record for record in database.records if record.failed)
+    with KernelStore() as store, pytest.raises(InputError, match="failed and has no kernel"):
+        store.database_kernel(database, failed)
+
+
+def test_a_database_without_workloads_has_no_kernels(database: Database) -> None:
+    bare = replace(database, workloads=())
+    with KernelStore() as store, pytest.raises(InputError, match=r"put database_workload\.json"):
+        store.database_kernel(bare, bare.valid[0])
+
+
+def test_a_stored_workload_that_cannot_be_read_is_told(
+    store: KernelStore, database: Database
+) -> None:
+    damaged = replace(database, workloads=('["1","AAAA"]',))
+    with pytest.raises(KernelFault, match="its module is not complete"):
+        store.database_kernel(damaged, damaged.valid[0])
 
 
 def test_two_launches_share_a_workspace(child: Worker) -> None:

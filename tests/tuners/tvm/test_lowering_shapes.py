@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.tuners import METASCHEDULE, KernelStore
+from pytest_gpuenergy.tuners import FORMS, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile
 from pytest_gpuenergy.workloads import Conv2d
 
@@ -51,7 +51,7 @@ def one_thread_per_output(workload: Conv2d) -> RecordFile:
     text = json.dumps([[trace, []], [1e-5], TARGET, arguments])
     records = (Record(1, "fastest", text),)
     return RecordFile(
-        workload, METASCHEDULE.tuner, "Test GPU", "580.0", TOOLCHAIN, "2026-11-21", 1, 1, records
+        workload, FORMS["tvm"].tuner, "Test GPU", "580.0", TOOLCHAIN, "2026-11-21", 1, 1, records
     )
 
 

@@ -54,7 +54,8 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
     return message
 
 
-def test_what_is_written_is_read_back(path: Path, record_file: RecordFile) -> None:
+def test_what_is_written_is_found_and_read_back(path: Path, record_file: RecordFile) -> None:
+    assert find_records(path.parent, record_file.workload) == path
     assert load_records(path) == record_file
 
 
@@ -75,10 +76,6 @@ def test_the_file_is_named_after_workload_and_shape() -> None:
 def test_every_record_is_one_line_of_the_file(path: Path, record_file: RecordFile) -> None:
     lines = path.read_text().splitlines()
     assert sum('"band"' in line for line in lines) == len(record_file.records)
-
-
-def test_the_records_of_a_workload_are_found(path: Path, record_file: RecordFile) -> None:
-    assert find_records(path.parent, record_file.workload) == path
 
 
 @pytest.mark.slow
@@ -136,20 +133,6 @@ def test_dilation_makes_another_shape(path: Path) -> None:
         records_of(path.parent, Conv2d.of("dilated", 1, 14, 14, 256, 256, 3, 3, 1, 1, 2))
 
 
-def test_a_file_of_another_shape_than_its_name_says_is_refused(path: Path) -> None:
-    case5 = CASES["case5"]
-    path.rename(path.with_name(file_name(case5)))
-    with pytest.raises(InputError, match=r"case5_.* contains kernels of case7 instead of case5"):
-        records_of(path.parent, case5)
-
-
-def test_a_file_of_another_shape_with_the_same_name_is_refused(path: Path) -> None:
-    other = Conv2d.of("case7", 1, 15, 14, 512, 512, 3, 3, 1, 1)
-    path.rename(path.with_name(file_name(other)))
-    with pytest.raises(InputError, match=r"kernels of conv2d_.*H_14_.* instead of conv2d_.*H_15_"):
-        records_of(path.parent, other)
-
-
 def test_missing_records_name_the_command_that_makes_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gpuenergy tune --case case3"):
         find_records(tmp_path, CASES["case3"])
@@ -202,17 +185,52 @@ def test_figures_of_a_rank_that_is_not_there_are_refused(record_file: RecordFile
         record_file.with_measured({9: FIGURES})
 
 
-@pytest.mark.parametrize("length", [0, 1, 100, 5000])
-def test_a_truncated_file_is_refused(path: Path, length: int) -> None:
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(InputError, match=r"the document is not complete JSON"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *((lambda whole, n=n: whole[:n], "is not complete JSON") for n in (0, 1, 100, 5000)),
+        (lambda _: b"\x80\x04\x95" + bytes(100), "not UTF-8"),
+        (lambda _: b"[" * 100_000, "nested too deeply"),
+        *(
+            (
+                lambda whole, n=n: whole.replace(b'"total": 8', b'"total": ' + n),
+                "not complete JSON|is a number that is too large|instead of an integer",
+            )
+            for n in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 5000)
+        ),
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused(
+    path: Path, change: Callable[[bytes], bytes], message: str
+) -> None:
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InputError, match=message):
         load_records(path)
 
 
-def test_binary_content_is_refused(path: Path) -> None:
-    path.write_bytes(b"\x80\x04\x95" + bytes(100))
-    with pytest.raises(InputError, match="not UTF-8"):
-        load_records(path)
+@pytest.mark.parametrize(("name", "message"), [("", "is not a file"), ("none", "No such file")])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_records(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (CASES["case5"], r"case5_.* contains kernels of case7 instead of case5"),
+        (
+            Conv2d.of("case7", 1, 15, 14, 512, 512, 3, 3, 1, 1),
+            r"kernels of conv2d_.*H_14_.* instead of conv2d_.*H_15_",
+        ),
+    ],
+    ids=["name", "sizes"],
+)
+def test_a_file_of_another_shape_than_its_name_says_is_refused(
+    path: Path, workload: Conv2d, message: str
+) -> None:
+    path.rename(path.with_name(file_name(workload)))
+    with pytest.raises(InputError, match=message):
+        records_of(path.parent, workload)
 
 
 @pytest.mark.slow
@@ -220,29 +238,6 @@ def test_a_huge_file_is_refused_before_it_is_read(path: Path) -> None:
     with path.open("ab") as stream:
         stream.truncate(1 << 40)  # a sparse file of a TiB
     with pytest.raises(InputError, match="larger than 16 MiB"):
-        load_records(path)
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a file"):
-        load_records(tmp_path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        load_records(tmp_path / "none.json")
-
-
-def test_deep_nesting_is_refused(path: Path) -> None:
-    path.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="nested too deeply"):
-        load_records(path)
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000])
-def test_a_number_that_is_none_is_refused(path: Path, number: str) -> None:
-    path.write_text(path.read_text().replace('"total": 8', f'"total": {number}'))
-    with pytest.raises(InputError, match=r"number|too large"):
         load_records(path)
 
 

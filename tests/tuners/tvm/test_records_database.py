@@ -85,7 +85,7 @@ def test_a_damaged_archive_is_refused(plain: Path, suffix: str) -> None:
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_LARGEST_BYTES", 8 << 20)
+    monkeypatch.setattr(database, "_MAX_BYTES", 8 << 20)
     path = tmp_path / f"{RECORD_FILE}.xz"
     with lzma.open(path, "wb", preset=0) as stream:
         for _ in range(9):

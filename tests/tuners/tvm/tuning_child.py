@@ -8,7 +8,6 @@ from typing import Any
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.tuners import (
-    Conv2dOperator,
     GemmForm,
     Lowerer,
     Space,
@@ -16,11 +15,11 @@ from pytest_gpuenergy.tuners import (
     apply_trace,
     as_gemm,
     cuda_target,
+    function_buffers,
     import_tvm,
-    operator_of,
-    parameters_of,
     space_generator,
     to_kernel,
+    tvm_operator,
     without_tensor_intrinsics,
 )
 from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
@@ -49,7 +48,7 @@ class Child:
 
     def lower_unchecked(self, workload: Conv2d, trace: Sequence[Any]) -> Kernel:
         """The kernel of a trace that nobody has looked at."""
-        module = apply_trace(Conv2dOperator().module(workload), trace)
+        module = apply_trace(tvm_operator(workload).module(workload), trace)
         return to_kernel(module, cuda_target("sm_90"), [t.name for t in workload.tensors])
 
     def lower_program(self, name: str, function: str | None) -> Kernel:
@@ -71,8 +70,8 @@ class Child:
 
     def parameters(self, workload: Workload) -> Sequence[tuple[str, tuple[int, ...], str]]:
         """Name, shape and type of what a workload's computation takes."""
-        function = operator_of(workload).module(workload)["main"]
-        return [(p.name, p.shape, p.dtype) for p in parameters_of(function)]
+        function = tvm_operator(workload).module(workload)["main"]
+        return [(p.name, p.shape, p.dtype) for p in function_buffers(function)]
 
     def lower_form(self, workload: Workload, form: GemmForm, seed: int = 1) -> Kernel:
         """The kernel of a product, or of a convolution as one, with tiles drawn at random."""
@@ -80,7 +79,7 @@ class Child:
         from tvm.s_tir import meta_schedule as ms
 
         target = cuda_target("sm_90")
-        schedule = tvm.s_tir.Schedule(operator_of(workload).module(workload), seed=seed)
+        schedule = tvm.s_tir.Schedule(tvm_operator(workload).module(workload), seed=seed)
         if isinstance(workload, Gemm):
             apply_gemm_form(schedule, workload, form)
         else:
@@ -104,7 +103,7 @@ class Child:
 
         with without_tensor_intrinsics():
             context = ms.TuneContext(
-                operator_of(workload).module(workload),
+                tvm_operator(workload).module(workload),
                 target=cuda_target("sm_90"),
                 space_generator=space_generator(workload, space, number, processes),
                 num_threads=1,
