@@ -194,6 +194,7 @@ class TestOutcome:
         assert optimize(tmp_path, tmp_path / "out", "--budget-builds", "1") == 2
         error = capsys.readouterr().err
         assert "broken: not searched: The baseline of broken cannot be used (correctness)" in error
+        assert "; fix the kernel or its reference, or state a tolerance in the spec" in error
         assert "1 of 2 kernels could not be searched" in error
         assert state_of(tmp_path / "out")["finished"]
 

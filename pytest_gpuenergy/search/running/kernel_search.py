@@ -35,10 +35,10 @@ from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
 from pytest_gpuenergy.search.validation.result import Result, SearchNode, VariantGain, power_cutoff
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
-_AHEAD = 2
-"""Number of states that are compiled ahead while one is evaluated."""
+_COMPILED_AHEAD = 2
+"""The number of states that are compiled ahead while one is evaluated."""
 
-_Listed = tuple[AnyKernel | None, Mapping[str, str]]
+_KernelAndListings = tuple[AnyKernel | None, Mapping[str, str]]
 """The kernel of a state, or None if there can be none, and its compiler listings, if any."""
 
 
@@ -74,8 +74,10 @@ class _Trial:
     """A move whose resulting state is being evaluated.
 
     Attributes:
+        next_move: the move.
         result: the result, once it is on disk.
         pending: the evaluation; None if an earlier run has written the result.
+        state: the resulting state.
     """
 
     next_move: NextMove
@@ -96,6 +98,11 @@ class KernelSearch:
     therefore depend on the results alone, not on how long each evaluation took.
 
     Attributes:
+        evaluator: evaluates states on the GPUs.
+        folder: the folder of the search.
+        explorer: chooses the states.
+        settings: the settings of all searches of the command.
+        run_info: the record of the run, which is written beside each result.
         tell: called with lines of progress.
         stop: set by the caller to end the search early.
         llm: the moves of a language model, which are among the explorer's; None without one.
@@ -119,10 +126,10 @@ class KernelSearch:
         self._states: dict[str, State] = {}
         self._scales = BaselineScales(self.evaluator, self.folder)
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="listings")
-        self._listings: dict[str, Future[_Listed]] = {}
+        self._listings: dict[str, Future[_KernelAndListings]] = {}
         self._background = ThreadPoolExecutor(1, thread_name_prefix="precompute")
         self._precomputing: list[Future[None]] = []
-        self._note = not_understood(self.bench.spec)
+        self._parse_note = not_understood(self.bench.spec)
         self._times = Times()
         self._timed = self._times.timed
         self._proposed = 0
@@ -149,7 +156,7 @@ class KernelSearch:
             finally:
                 self._compiler.shutdown(wait=False, cancel_futures=True)
         if self.stop.is_set():
-            raise self._stopped()
+            raise self._interrupted()
         self._confirm()
         return self.state
 
@@ -159,58 +166,62 @@ class KernelSearch:
         earlier = self.folder.earlier_result(BASELINE)
         if earlier is None:
             self.tell(f"{spec.name}: evaluating the baseline")
-            if self._note:
-                self.tell(f"{spec.name}: {self._note}")
+            if self._parse_note:
+                self.tell(f"{spec.name}: {self._parse_note}")
         with self._timed("evaluate"):
             result = self._scales.measure(earlier)
         if result.cost is None:
-            why = str(result.message)
-            if result.outcome == "correctness" and " wrong " in why:
-                why = (
-                    f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
-                    "the spec if it is exact enough."
+            reason = str(result.message)
+            if result.has_wrong_values:
+                reason = (
+                    f"{reason.removesuffix('.')}; fix the kernel or its reference, or state a "
+                    "tolerance in the spec if it is exact enough."
                 )
             types = other_types(spec)
-            why = f"{why.removesuffix('.')}. {types}" if types else why
+            reason = f"{reason.removesuffix('.')}. {types}" if types else reason
             raise InputError(
-                f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
+                f"The baseline of {spec.name} cannot be used ({result.outcome}): {reason}"
             )
         if earlier is None:
-            self._keep(BASELINE, spec.baseline, result, None)
-        self._add(spec.baseline, result, None)
+            self._write_result(BASELINE, spec.baseline, result, None)
+        self._record_node(spec.baseline, result, None)
 
     def _explore(self) -> None:
         """Evaluate variants, as many at the same time as the search is wide."""
         trials: deque[_Trial] = deque()
         while True:
             while len(trials) < self.state.width and not self.stop.is_set():
-                trial = self._next(len(trials))
+                trial = self._start_next(len(trials))
                 if trial is None:
                     break
                 trials.append(trial)
             if not trials:
                 return
-            self._keep_results(trials)
+            self._write_arrived_results(trials)
             while trials[0].result is None:
                 pending = [trial.pending for trial in trials if trial.pending and not trial.result]
                 with self._timed("evaluate"):
                     wait(pending, return_when=FIRST_COMPLETED)
-                self._keep_results(trials)
+                self._write_arrived_results(trials)
             trial = trials.popleft()
             assert trial.result is not None
             if trial.pending is not None:
                 number = f"{self.state.builds + 1}/{self.settings.budget}"
                 application, result = trial.next_move.application, trial.result
-                figure = f"{result.outcome}: {result.message}"
+                finding = f"{result.outcome}: {result.message}"
                 if result.cost is not None:
                     unit = f"{result.objective.unit}{emulated_mark(result.emulated)}"
-                    figure = f"{result.cost:.4g} {unit}"
-                what = f"{application.move} {application.what}: {figure}"
-                self.tell(f"{self.bench.spec.name} {number}: {what}")
-            self._add(trial.state, trial.result, trial.next_move)
+                    finding = f"{result.cost:.4g} {unit}"
+                label = f"{application.move} {application.what}"
+                self.tell(f"{self.bench.spec.name} {number}: {label}: {finding}")
+            self._record_node(trial.state, trial.result, trial.next_move)
 
-    def _next(self, running: int) -> _Trial | None:
-        """Begin the next variant; return None if there is none, for now or for good."""
+    def _start_next(self, running: int) -> _Trial | None:
+        """Start the trial of the next variant; return None if there is none now or none at all.
+
+        Args:
+            running: the number of trials that have begun and are not recorded yet.
+        """
         if self.state.builds + running >= self.settings.budget:
             return None
         with self._timed("propose"):
@@ -224,10 +235,10 @@ class KernelSearch:
         pending = None
         if earlier is None:
             with self._timed("propose"):
-                ahead = self.explorer.foreseen(_AHEAD)
-            self._listings[state.id] = self._compiler.submit(self._listed, state)
+                ahead = self.explorer.foreseen(_COMPILED_AHEAD)
+            self._listings[state.id] = self._compiler.submit(self._kernel_and_listings, state)
             limit = None
-            if not self.bench.device.emulated:  # whose evaluation needs this processor
+            if not self.bench.device.emulated:  # an emulated one needs this processor itself
                 job = self._background.submit(self.explorer.precompute, state)
                 self._precomputing.append(job)
                 limit = power_cutoff(self.state.nodes, self.bench.objective)
@@ -236,37 +247,41 @@ class KernelSearch:
         self._proposed += 1
         return _Trial(next_move, earlier, pending)
 
-    def _keep_results(self, trials: Iterable[_Trial]) -> None:
+    def _write_arrived_results(self, trials: Iterable[_Trial]) -> None:
         """Write the results that have arrived."""
         for trial in trials:
             if trial.pending is not None and trial.result is None and trial.pending.done():
                 trial.result = self._scales.scaled(trial.pending.result())
-                self._keep(trial.state.id, trial.state, trial.result, trial.next_move)
+                self._write_result(trial.state.id, trial.state, trial.result, trial.next_move)
 
-    def _keep(self, place: str, state: State, result: Result, next_move: NextMove | None) -> None:
-        """Write what was evaluated into the folder of its state."""
-        up = ".." if place == BASELINE else "../.."
+    def _write_result(
+        self, folder_name: str, state: State, result: Result, next_move: NextMove | None
+    ) -> None:
+        """Write the result of a state, and all that belongs to it, into the folder of the state."""
+        root = ".." if folder_name == BASELINE else "../.."
+        gpu_index = self.evaluator.gpus.index(result.gpu)
         control = Control(
-            spec=f"{up}/{SPEC_JSON}",
+            spec=f"{root}/{SPEC_JSON}",
             state=state,
             objective=self.bench.objective,
             seed=self.bench.seed,
             gpus=self.settings.gpus,
-            place=self.evaluator.gpus.index(result.gpu),
+            place=gpu_index,
             powercap=self.settings.powercap,
             smclock=self.settings.smclock,
             **_origin(next_move),
         )
         with self._timed("listings"):
             pending = self._listings.pop(state.id, None)
-            kernel, listings = self._listed(state) if pending is None else pending.result()
+            compiled = self._kernel_and_listings(state) if pending is None else pending.result()
+            kernel, listings = compiled
         diff = "" if next_move is None else candidate_diff(next_move.parent, state)
         run = replace(self.run_info, gpu_uuid=result.gpu)
         with self._timed("write"):
-            self.folder.keep(place, control, run, kernel, listings, result, diff)
+            self.folder.keep(folder_name, control, run, kernel, listings, result, diff)
         self._times.add(result)
 
-    def _listed(self, state: State) -> _Listed:
+    def _kernel_and_listings(self, state: State) -> _KernelAndListings:
         """Return the kernel of a state with the first set of sizes, and its listings."""
         kernel: AnyKernel | None = None
         listings: Mapping[str, str] = {}
@@ -275,8 +290,8 @@ class KernelSearch:
             listings = self.bench.device.listings(kernel)
         return kernel, listings
 
-    def _add(self, state: State, result: Result, next_move: NextMove | None) -> None:
-        """Add a result to the search's state, on disk and for the explorer."""
+    def _record_node(self, state: State, result: Result, next_move: NextMove | None) -> None:
+        """Record a state and its result: in the search's state, on disk, and in the explorer."""
         node = SearchNode(
             id=state.id,
             **_origin(next_move),
@@ -296,7 +311,7 @@ class KernelSearch:
             self.explorer.learn(state, result)
         earlier = self.folder.earlier
         if earlier is None or len(nodes) > len(earlier.nodes):
-            self._write()
+            self._write_state()
 
     def _confirm(self) -> None:
         """Compare the best variants with the baseline, until one is better."""
@@ -307,27 +322,27 @@ class KernelSearch:
         with self._timed("confirm"):
             for gain in confirmation.gains(self.state.nodes):
                 if gain is None:
-                    raise self._stopped()
+                    raise self._interrupted()
                 gains.append(replace(gain, turns=()))
                 self.folder.event("compared", **_fields(gains[-1]))
         best = next((gain.id for gain in gains if gain.accepted), baseline)
         self.state = replace(self.state, incumbent=best, finished=True, gains=tuple(gains))
         self.folder.link_best(BASELINE if best == baseline else best)
         self.folder.event("finished", id=best, builds=self.state.builds)
-        self._write()
+        self._write_state()
 
-    def _write(self) -> None:
+    def _write_state(self) -> None:
         """Write the state of the search and its trace."""
         with self._timed("write"):
             self.state = replace(self.state, graph=self.explorer.graph())
             self.folder.write_state(self.state)
-        notes = [self._note] if self._note else []
+        parse_notes = [self._parse_note] if self._parse_note else []
         proposals = () if self.llm is None else self.llm.lines()
-        lines = [*notes, *proposals, *self._times.lines()]
+        lines = [*parse_notes, *proposals, *self._times.lines()]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
-    def _stopped(self) -> KeyboardInterrupt:
-        """Say that the search has stopped, and return the exception that ends it."""
+    def _interrupted(self) -> KeyboardInterrupt:
+        """Tell the user that the search was interrupted, and return the exception that ends it."""
         self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
         return KeyboardInterrupt()
 

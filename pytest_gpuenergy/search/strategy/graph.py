@@ -7,7 +7,7 @@ can return to its beginning. This raises two questions.
 from a state to one that was proposed later; they are called forward edges. Forward edges cannot
 form a cycle. Every state except the root was proposed through one, so every reachable state can be
 reached along forward edges, and nothing is lost by ignoring the others. (Depth would work too, but
-a shorter path to a state would turn edges round, and no state could try one of its own depth.)
+a shorter path to a state would reverse edges, and no state could try one of its own depth.)
 
 *How is a result passed on?* A tree adds it to every ancestor. With several paths, that counts a
 result several times, or not at all along paths that were not taken (A. Saffidine et al., "UCD:
@@ -105,7 +105,11 @@ class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SearchGraph:
-    """A graph that grows.
+    """The graph of a search, to which proposals, results and edges are added.
+
+    Args:
+        root: the id of the state where the search begins.
+        prunes: returns whether an edge is never tried.
 
     Attributes:
         root: the id of the state where the search begins.
@@ -116,10 +120,11 @@ class SearchGraph:
         self.root = root
         self.nodes: dict[str, GraphNode] = {}
         self._prunes = prunes
-        self._into: defaultdict[str, list[tuple[str, GraphEdge]]] = defaultdict(list)
+        self._incoming: defaultdict[str, list[tuple[str, GraphEdge]]] = defaultdict(list)
+        """The edges into each state, with the states where they begin."""
 
     def forward(self, state: str) -> Iterator[tuple[GraphEdge, GraphNode]]:
-        """Yield the edges of a state that lead to one proposed later, with the node of that one."""
+        """Yield the forward edges of a state, each with the node to which it leads."""
         node = self.nodes[state]
         for edge in node.edges or ():
             child = self.nodes.get(edge.child)
@@ -132,9 +137,12 @@ class SearchGraph:
         return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
 
     def known_edges_to(self, state: str) -> Iterator[tuple[GraphNode, GraphEdge, GraphNode]]:
-        """Yield the edges to a state that has a result, each as tail, edge and head."""
+        """Yield the edges to a state, each as tail, edge and head.
+
+        The caller ensures that the state has a result; each tail has one, because it has edges.
+        """
         node = self.nodes[state]
-        for tail, edge in self._into[state]:
+        for tail, edge in self._incoming[state]:
             yield self.nodes[tail], edge, node
 
     def known_edges_from(self, state: str) -> Iterator[tuple[GraphNode, GraphEdge, GraphNode]]:
@@ -160,27 +168,28 @@ class SearchGraph:
             for action, draw in zip(actions, draws, strict=True)
             if action.child != state
         ]
-        self._enter(state)
+        self._index_edges(state)
         self._update_values(state)
         self._update_open(state)
 
     def add(self, proposal: Proposal) -> None:
         """Add a new state, whose evaluation begins."""
         self.nodes[proposal.state] = GraphNode(number=len(self.nodes))
-        for node, edge in self._along(proposal):
+        for node, edge in self._edges_on_path(proposal):
             node.running += 1
             if edge is not None:
                 edge.running += 1
-        for parent, _ in self._into[proposal.state]:
+        for parent, _ in self._incoming[proposal.state]:
             self._update_open(parent)
 
-    def finish(self, proposal: Proposal, own: float, cost: float | None) -> None:
+    def finish(self, proposal: Proposal, own_value: float, cost: float | None) -> None:
         """Add a result and pass it on along all paths; ``cost`` is None for a failure."""
-        node = self.nodes[proposal.state]
-        node.standing, node.cost, node.own = "failed" if cost is None else "good", cost, own
-        for passed, edge in self._along(proposal):
-            passed.running -= 1
-            passed.visits += 1
+        finished = self.nodes[proposal.state]
+        finished.standing = "failed" if cost is None else "good"
+        finished.cost, finished.own = cost, own_value
+        for node, edge in self._edges_on_path(proposal):
+            node.running -= 1
+            node.visits += 1
             if edge is not None:
                 edge.running -= 1
                 edge.visits += 1
@@ -198,27 +207,31 @@ class SearchGraph:
         for state, node in self.nodes.items():
             edges = None if node.edges is None else [replace(edge) for edge in node.edges]
             twin.nodes[state] = replace(node, edges=edges)
-            twin._enter(state)
+            twin._index_edges(state)
         return twin
 
-    def _enter(self, state: str) -> None:
+    def _index_edges(self, state: str) -> None:
+        """Add the edges of a state to the incoming edges of the states to which they lead."""
         for edge in self.nodes[state].edges or ():
-            self._into[edge.child].append((state, edge))
+            self._incoming[edge.child].append((state, edge))
 
-    def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, GraphEdge | None]]:
-        """Yield the nodes of a proposal's path and its end, each with the edge that it takes."""
-        for state, after in itertools.pairwise((*proposal.path, proposal.state)):
+    def _edges_on_path(self, proposal: Proposal) -> Iterator[tuple[GraphNode, GraphEdge | None]]:
+        """Yield the nodes of a proposal's path, each with the edge that the path takes from it.
+
+        The last node is that of the proposed state, with None.
+        """
+        for state, next_state in itertools.pairwise((*proposal.path, proposal.state)):
             node = self.nodes[state]
-            to_next = [edge for edge in node.edges or () if edge.child == after]
-            if after == proposal.state:  # to which several actions may lead
-                to_next = [edge for edge in to_next if edge.label == proposal.label]
-            yield node, to_next[0]
+            edges = [edge for edge in node.edges or () if edge.child == next_state]
+            if next_state == proposal.state:  # to which several actions may lead
+                edges = [edge for edge in edges if edge.label == proposal.label]
+            yield node, edges[0]
         yield self.nodes[proposal.state], None
 
     def _parents(self, state: str) -> Iterator[str]:
         """Yield the states with a forward edge to a state, once for each such edge."""
         number = self.nodes[state].number
-        for parent, _ in self._into[state]:
+        for parent, _ in self._incoming[state]:
             if self.nodes[parent].number < number:
                 yield parent
 
@@ -228,22 +241,24 @@ class SearchGraph:
         seen = {state}
         while waiting:
             _, current = heapq.heappop(waiting)
-            self._evaluate(current, self.nodes[current])
+            self._compute_values(current, self.nodes[current])
             for parent in self._parents(current):
                 if parent not in seen:
                     seen.add(parent)
                     heapq.heappush(waiting, (-self.nodes[parent].number, parent))
 
-    def _evaluate(self, state: str, node: GraphNode) -> None:
-        total, weight, best = node.own, 1, node.own
+    def _compute_values(self, state: str, node: GraphNode) -> None:
+        """Compute the mean and the best value of a node from its own value and its children's."""
+        total, weight, best_value = node.own, 1, node.own
         for edge, child in self.forward(state):
             if child.standing != "running":
                 total += edge.visits * child.mean
                 weight += edge.visits
-                best = max(best, child.best)
-        node.mean, node.best = total / weight, best
+                best_value = max(best_value, child.best)
+        node.mean, node.best = total / weight, best_value
 
     def _update_open(self, state: str) -> None:
+        """Decide again whether a state is open, and its ancestors as far as this changes them."""
         waiting = [state]
         while waiting:
             current = waiting.pop()
@@ -254,6 +269,8 @@ class SearchGraph:
                 waiting += self._parents(current)
 
     def _is_open(self, state: str, node: GraphNode) -> bool:
-        if node.standing != "good" or node.edges is None:
-            return node.standing == "good"
+        if node.standing != "good":
+            return False
+        if node.edges is None:
+            return True
         return any(child.open for _, child in self.forward(state)) or bool(self.untried(state))

@@ -67,6 +67,15 @@ class Result(Struct, frozen=True, kw_only=True):
     schema_version: int = RESULT_VERSION
 
     @property
+    def has_wrong_values(self) -> bool:
+        """Whether values were compared and are wrong.
+
+        The message decides, because the outcome ``correctness`` has other reasons too, such as an
+        access outside a tensor or a time that the card's peaks do not allow.
+        """
+        return self.outcome == "correctness" and " wrong " in str(self.message)
+
+    @property
     def edp_mj_ms(self) -> float | None:
         """The energy of one launch times its time."""
         if self.energy_mj is None or self.time_ms is None:
