@@ -121,7 +121,7 @@ class LeaseRecord(Struct, frozen=True, omit_defaults=True):
             ) from None
 
 
-class _Form(Struct, frozen=True):
+class _LeaseForm(Struct, frozen=True):
     """The fields that are read from a record's file, whose path tells the card and the kind."""
 
     pid: int
@@ -225,7 +225,7 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
         unknown = sorted(names.keys() - _MEMBERS)
         if not unknown:
             early = "prior_mw" in names
-            stored = decode(content, _EarlyForm) if early else decode(content, _Form)
+            stored = decode(content, _EarlyForm) if early else decode(content, _LeaseForm)
             record = LeaseRecord(
                 uuid, stored.pid, stored.started, stored.power_limit_mw, stored.sm_clock_mhz, kept
             )

@@ -189,7 +189,7 @@ class _NoAnswerError(Exception):
     """The daemon cannot be reached, or does not speak HTTP."""
 
 
-class _Connection(http.client.HTTPConnection):
+class _SocketConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=_TIMEOUT_S)
         self._path = path
@@ -203,7 +203,7 @@ class _Connection(http.client.HTTPConnection):
 def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
     """Return the status and body of the daemon's response, limited in total time and in size."""
     token = os.environ.get(TOKEN_VARIABLE)
-    connection = _Connection(path)
+    connection = _SocketConnection(path)
     late = threading.Event()
 
     def give_up() -> None:

@@ -59,7 +59,7 @@ _ANGLES = {"<": 1, ">": -1, ">>": -2}
 _PRAGMAS = {"unroll", "nounroll", "once"}
 
 
-class _Declaration(NamedTuple):
+class _CheckedDeclaration(NamedTuple):
     """A declaration at file scope, split at its braces into head, body and tail."""
 
     head: list[CudaToken]
@@ -163,7 +163,7 @@ def _in_assembler(tokens: Sequence[CudaToken]) -> Iterator[str]:
         yield "assembler with an escape sequence"
 
 
-def _declarations(tokens: Sequence[CudaToken]) -> Iterator[_Declaration]:
+def _declarations(tokens: Sequence[CudaToken]) -> Iterator[_CheckedDeclaration]:
     """Yield the declarations at file scope, and in namespaces."""
     head: list[CudaToken] = []
     position = 0
@@ -171,7 +171,7 @@ def _declarations(tokens: Sequence[CudaToken]) -> Iterator[_Declaration]:
         token = tokens[position]
         position += 1
         if token.text == ";":
-            yield _Declaration(head, None, [])
+            yield _CheckedDeclaration(head, None, [])
             head = []
         elif token.text == "{" and _NAMESPACE.match(" ".join(t.text for t in head[:2])):
             head = []
@@ -189,12 +189,12 @@ def _declarations(tokens: Sequence[CudaToken]) -> Iterator[_Declaration]:
                     tail.append(tokens[position])
                     position += 1
                 position += 1
-            yield _Declaration(head, body, tail)
+            yield _CheckedDeclaration(head, body, tail)
             head = []
         elif token.text != "}":
             head.append(token)
     if head:
-        yield _Declaration(head, None, [])
+        yield _CheckedDeclaration(head, None, [])
 
 
 def _is_function(head: Sequence[CudaToken]) -> bool:
@@ -236,7 +236,7 @@ def _bare(head: Sequence[CudaToken]) -> list[str]:
     return words
 
 
-def _in_declaration(declaration: _Declaration) -> Iterator[str]:
+def _in_declaration(declaration: _CheckedDeclaration) -> Iterator[str]:
     words = _bare(declaration.head)
     if set(_after_template(words)[:1]) <= {"using", "typedef", "static_assert"}:
         return
@@ -258,7 +258,7 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
         yield f"the file-scope variable {shown}"
 
 
-def _in_body(declaration: _Declaration) -> Iterator[str]:
+def _in_body(declaration: _CheckedDeclaration) -> Iterator[str]:
     body = declaration.body or []
     inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
     for token, after in pairwise((*body, CudaToken("", "", 0, 0))):

@@ -59,7 +59,7 @@ class KernelCache:
             paths = sorted(self._folder.glob(f"{key}-*.json"), reverse=True)
         for path in paths:
             try:
-                entry = decode(path.read_bytes(), _Entry)
+                entry = decode(path.read_bytes(), _StoredKernel)
                 kernel = Kernel(entry.source, entry.launches, workspaces=entry.workspaces)
                 if kernel.digest == entry.digest:
                     return kernel
@@ -71,7 +71,7 @@ class KernelCache:
         """Store ``kernel``, lowered from ``parts``, without its origin and figures."""
         if self._tvm is None:
             return
-        entry = _Entry(kernel.source, kernel.launches, kernel.workspaces, kernel.digest)
+        entry = _StoredKernel(kernel.source, kernel.launches, kernel.workspaces, kernel.digest)
         keep_for_later(self._path(_key(parts), self._tvm), encode(entry))
 
     def _path(self, key: str, tvm: str) -> Path:
@@ -82,7 +82,7 @@ def _key(parts: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
 
 
-class _Entry(Struct, frozen=True):
+class _StoredKernel(Struct, frozen=True):
     source: str
     launches: tuple[Launch, ...]
     workspaces: tuple[Tensor, ...]

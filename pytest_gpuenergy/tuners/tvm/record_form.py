@@ -102,7 +102,7 @@ _MAX_UNROLLED = 4096
 
 
 @dataclass(frozen=True)
-class _Form:
+class _RecordForm:
     """The values allowed in one place: a name for them, and a test for one."""
 
     what: str
@@ -113,10 +113,10 @@ class _Form:
 class _Kind:
     """The forms of an instruction's operands; ``rest`` is the form of inputs after ``inputs``."""
 
-    inputs: tuple[_Form, ...] = ()
-    attributes: tuple[_Form, ...] = ()
-    rest: _Form | None = None
-    decision: _Form | None = None
+    inputs: tuple[_RecordForm, ...] = ()
+    attributes: tuple[_RecordForm, ...] = ()
+    rest: _RecordForm | None = None
+    decision: _RecordForm | None = None
 
 
 def check_trace(instructions: Sequence[Any], decisions: Sequence[Any]) -> None:
@@ -177,26 +177,30 @@ def _check_instruction(name: object, inputs: object, attributes: object, outputs
                 raise FormError(f"({name}) has the {what} {shown(value)} instead of {form.what}")
 
 
-def _text(what: str, pattern: str) -> _Form:
+def _text(what: str, pattern: str) -> _RecordForm:
     compiled = re.compile(pattern, re.ASCII)
-    return _Form(what, lambda v: isinstance(v, str) and compiled.fullmatch(v) is not None)
+    return _RecordForm(what, lambda v: isinstance(v, str) and compiled.fullmatch(v) is not None)
 
 
-def _one_of(what: str, choices: Sequence[str]) -> _Form:
+def _one_of(what: str, choices: Sequence[str]) -> _RecordForm:
     known = frozenset(choices)
-    return _Form(f"{what} ({', '.join(choices)})", lambda v: isinstance(v, str) and v in known)
+    return _RecordForm(
+        f"{what} ({', '.join(choices)})", lambda v: isinstance(v, str) and v in known
+    )
 
 
-def _integer(what: str, least: int, most: int = _LARGEST) -> _Form:
-    return _Form(what, lambda v: type(v) is int and least <= v <= most)
+def _integer(what: str, least: int, most: int = _LARGEST) -> _RecordForm:
+    return _RecordForm(what, lambda v: type(v) is int and least <= v <= most)
 
 
-def _either(what: str, *forms: _Form) -> _Form:
-    return _Form(what, lambda v: any(form.fits(v) for form in forms))
+def _either(what: str, *forms: _RecordForm) -> _RecordForm:
+    return _RecordForm(what, lambda v: any(form.fits(v) for form in forms))
 
 
-def _list_of(what: str, form: _Form, most: int = _MAX_ITEMS) -> _Form:
-    return _Form(what, lambda v: type(v) is list and len(v) <= most and all(map(form.fits, v)))
+def _list_of(what: str, form: _RecordForm, most: int = _MAX_ITEMS) -> _RecordForm:
+    return _RecordForm(
+        what, lambda v: type(v) is list and len(v) <= most and all(map(form.fits, v))
+    )
 
 
 _BLOCK = _text("a block", r"b\d{1,6}")
@@ -208,10 +212,10 @@ _NAME = _text("a name", r"[A-Za-z_][\w.]{0,127}")
 _INDEX = _integer("an index", 0, _MAX_ITEMS)
 _POSITION = _integer("a position", -_MAX_ITEMS, _MAX_ITEMS)
 _SIZE = _integer("a size", 0)
-_FLAG = _Form("a flag", lambda v: type(v) is bool or (type(v) is int and v in (0, 1)))
-_PROBABILITY = _Form("a probability", lambda v: type(v) in (int, float) and 0 <= v <= 1)
-_NOTHING = _Form("null", lambda v: v is None)
-_MAP = _Form("a map of indices", lambda v: isinstance(v, str) and is_index_map(v))
+_FLAG = _RecordForm("a flag", lambda v: type(v) is bool or (type(v) is int and v in (0, 1)))
+_PROBABILITY = _RecordForm("a probability", lambda v: type(v) in (int, float) and 0 <= v <= 1)
+_NOTHING = _RecordForm("null", lambda v: v is None)
+_MAP = _RecordForm("a map of indices", lambda v: isinstance(v, str) and is_index_map(v))
 _AXIS = _one_of("a thread axis", THREAD_AXES)
 _SCOPE = _one_of("a storage scope", SCOPES)
 _FACTOR = _either("a factor", _SAMPLED, _SIZE, _text("None", "None"))

@@ -102,13 +102,13 @@ _PARTS = {
 }
 
 
-class _Form(NamedTuple):
+class _PtxForm(NamedTuple):
     opcode: re.Pattern[str]
     operands: str
     code: str
 
 
-def _forms() -> Iterator[_Form]:
+def _forms() -> Iterator[_PtxForm]:
     for row in re.sub(r"\n    ", "  ", _TABLE).splitlines():
         if not row:
             continue
@@ -117,7 +117,7 @@ def _forms() -> Iterator[_Form]:
             opcode = opcode.replace(word, part)
         opcode = re.sub(r"\((\w+)=", r"(?P<\1>", opcode.replace(".", r"\."))
         opcode = opcode.replace("[", "(?:").replace("]", ")?")
-        yield _Form(re.compile(opcode), operands.strip("-"), re.sub("  +", " ", code))
+        yield _PtxForm(re.compile(opcode), operands.strip("-"), re.sub("  +", " ", code))
 
 
 _FORMS = tuple(_forms())
