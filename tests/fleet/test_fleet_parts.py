@@ -15,7 +15,7 @@ from pytest_gpuenergy.fleet import (
     ProbedGpu,
     ProbedHost,
     WorkerOrder,
-    own_copy,
+    persistent_copy,
     without_taken,
 )
 from pytest_gpuenergy.support import DeviceError
@@ -70,25 +70,25 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_outlive_the_project_that_ray_sent(sent: Path, tmp_path: Path) -> None:
-    copy = own_copy(sent, "bench")
+    copy = persistent_copy(sent, "bench")
     assert (copy / "bench/test_it.py").read_text() == "pass\n"
     (copy / ".gpuenergy/runs").mkdir()
     shutil.rmtree(sent)
     later = tmp_path / "_ray_pkg_5678"
     later.mkdir()
-    assert own_copy(later, "bench") != copy
+    assert persistent_copy(later, "bench") != copy
     assert (tmp_path / "state/fleet/bench/.gpuenergy/runs").is_dir()
 
 
 def test_a_copy_is_made_once_and_removed_when_it_is_old(sent: Path, tmp_path: Path) -> None:
-    copy = own_copy(sent, "bench")
+    copy = persistent_copy(sent, "bench")
     (copy / "mark").touch()
-    assert own_copy(sent, "bench") == copy
+    assert persistent_copy(sent, "bench") == copy
     assert (copy / "mark").exists()
     os.utime(copy, (0, 0))
     later = tmp_path / "_ray_pkg_5678"
     later.mkdir()
-    own_copy(later, "bench")
+    persistent_copy(later, "bench")
     assert not copy.exists()
     assert (tmp_path / "state/fleet/bench/.gpuenergy").is_dir()
 
@@ -135,7 +135,7 @@ def test_a_copy_that_does_not_fit_leaves_nothing_behind(sent: Path, tmp_path: Pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(DeviceError, match=r"cannot be copied to .*File too large.*make room"):
-            own_copy(sent, "bench")
+            persistent_copy(sent, "bench")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "state/fleet/bench/copies").iterdir()) == []
