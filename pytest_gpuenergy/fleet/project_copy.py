@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -32,7 +32,7 @@ def persistent_copy(sent: Path, name: str) -> Path:
     copy = copies / sent.name
     if not is_folder(copy):
         _make_copy(sent, copy, results=state_dir("fleet", name, HOME))
-    copy.touch()
+    os.utime(copy)  # it is in use
     _remove_unused(copies)
     return copy
 
@@ -43,8 +43,11 @@ def _make_copy(sent: Path, copy: Path, *, results: Path) -> None:
     try:
         shutil.copytree(sent, unfinished, symlinks=True, dirs_exist_ok=True)
         (unfinished / HOME).symlink_to(results)
-        with contextlib.suppress(OSError):  # another actor was first
+        try:
             unfinished.rename(copy)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another actor was first
+                raise
     except shutil.Error as error:  # contains a list of files, each with its reason
         reason = error.args[0][0][2]
         raise DeviceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -139,3 +140,31 @@ def test_a_copy_that_does_not_fit_leaves_nothing_behind(sent: Path, tmp_path: Pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "state/fleet/bench/copies").iterdir()) == []
+
+
+def refuse_renames(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def rename(folder: Path, copy: Path) -> None:
+        if number == errno.ENOTEMPTY:  # as if another actor had been faster
+            shutil.copytree(folder, copy, symlinks=True)
+        raise OSError(number, os.strerror(number), str(folder))
+
+    monkeypatch.setattr(Path, "rename", rename)
+
+
+def test_a_copy_that_another_actor_has_made_first_is_used(
+    sent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_renames(monkeypatch, errno.ENOTEMPTY)
+    copy = persistent_copy(sent, "bench")
+    assert (copy / "bench/test_it.py").is_file()
+    assert [*copy.parent.iterdir()] == [copy]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOSPC])
+def test_a_copy_that_cannot_be_put_in_place_is_reported(
+    sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    refuse_renames(monkeypatch, number)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        persistent_copy(sent, "bench")
+    assert [*(tmp_path / "state/fleet/bench/copies").iterdir()] == []
