@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_gpuenergy.control.option_words import option_words
 from pytest_gpuenergy.control.setpoint import CURRENT, PowerLimits, Setpoint, read_limits
 from pytest_gpuenergy.control.sm_clocks import (
     CURRENT_CLOCKS,
     clock_words,
-    listed_words,
     resolve_clocks,
     supported_clocks,
 )
@@ -188,11 +188,11 @@ def cap_words(text: str) -> list[str]:
     Raises:
         InputError: there is no word, or a word is not valid for any card.
     """
-    return listed_words(
+    return option_words(
         text,
         "--powercap",
-        "power cap",
-        "1,300W, all or current",
+        noun="power cap",
+        examples="1,300W, all or current",
         pattern=_WORD,
         forms="indices such as 1, watts such as 300W",
     )

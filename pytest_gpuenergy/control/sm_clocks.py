@@ -1,42 +1,13 @@
-"""The SM clocks to which a card can be locked, and the meaning of the words of ``--smclock``."""
+"""The SM clocks to which a card can be locked, and the clocks that ``--smclock`` names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from pytest_gpuenergy.control.option_words import option_words
 from pytest_gpuenergy.devices import Gpu
 from pytest_gpuenergy.support import DeviceError, InputError, SetpointError
-
-
-def listed_words(
-    text: str, option: str, noun: str, examples: str, *, pattern: re.Pattern[str], forms: str
-) -> list[str]:
-    """Return the words of an option's comma-separated list; blanks around commas are allowed.
-
-    Args:
-        text: the value of the option.
-        option: the name of the option.
-        noun: the thing that a word stands for.
-        examples: examples of words, for the message.
-        pattern: the pattern that a word matches if it is valid for some card.
-        forms: the forms that a word may have, for the message.
-
-    Raises:
-        InputError: there is no word, or a word does not match.
-    """
-    words = [word.strip() for word in text.split(",")]
-    if not any(words):  # such as an unset variable of a CI job
-        raise InputError(
-            f"{option} {text!r} names no {noun}: give a list such as {examples}, or leave it out."
-        )
-    for word in words:
-        if pattern.fullmatch(word) is None:
-            raise InputError(
-                f"{option} {word!r} is not understood: give a list of {forms}, all, or current."
-            )
-    return words
-
 
 STEPS = 5
 """The number of clocks that ``all`` stands for."""
@@ -75,11 +46,11 @@ def clock_words(text: str) -> list[str]:
     Raises:
         InputError: there is no word, or a word is not valid for any card.
     """
-    return listed_words(
+    return option_words(
         text,
         "--smclock",
-        "clock",
-        "1500MHz, all or current",
+        noun="clock",
+        examples="1500MHz, all or current",
         pattern=_WORD,
         forms="megahertz such as 1500MHz",
     )
@@ -159,7 +130,7 @@ def _problem(clock_mhz: int, clocks: Sequence[int]) -> str:
     if clock_mhz in clocks:
         return ""
     nearest = sorted(sorted(clocks, key=lambda mhz: abs(mhz - clock_mhz))[:2])
-    near = " and ".join(f"{mhz}MHz" for mhz in nearest)
+    near = " and ".join(f"{mhz} MHz" for mhz in nearest)
     return (
         f"{clock_mhz} MHz is none of the {len(clocks)} clocks from {clocks[0]} MHz to "
         f"{clocks[-1]} MHz that this GPU supports, of which {near} are nearest"

@@ -26,11 +26,10 @@ from .cuda.binders import encoded_map as encoded_map
 from .cuda.clock_notes import MIN_SPAN_NS as MIN_SPAN_NS, clock_samples as clock_samples
 from .cuda.compiler_pools import CompilerPools as CompilerPools, TritonCompilers as TritonCompilers
 from .cuda.compilers import Binary as Binary, specific_architecture as specific_architecture
-from .cuda.cuda_device import CudaDevice as CudaDevice, HostClock as HostClock
+from .cuda.cuda_device import CudaDevice as CudaDevice
+from .cuda.cupti import stop_tracing_at_exit as stop_tracing_at_exit
 from .cuda.driver import (
-    end_persistence as end_persistence,
-    monotonic_s as monotonic_s,
-    stop_tracing_at_exit as stop_tracing_at_exit,
+    reset_persisting_l2 as reset_persisting_l2,
     wait_for_context as wait_for_context,
 )
 from .cuda.graphs import (
@@ -77,6 +76,7 @@ from .discovery import (
     nvml_uuids as nvml_uuids,
     visible_gpus as visible_gpus,
 )
+from .host_clock import HostClock as HostClock, monotonic_s as monotonic_s
 from .lock import gpu_lock as gpu_lock
 from .nvml import (
     NEEDED as NEEDED,

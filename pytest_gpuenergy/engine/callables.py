@@ -14,8 +14,8 @@ from pytest_gpuenergy.devices import (
     Launches,
     Repeater,
     Timeline,
-    end_persistence,
     monotonic_s,
+    reset_persisting_l2,
     wait_for_context,
 )
 from pytest_gpuenergy.engine.arena_check import falsified
@@ -285,7 +285,7 @@ class WatchedRepeater:
         repeater: WatchableRepeater,
         now_s: Callable[[], float] = monotonic_s,
         wait: Callable[[], object] = wait_for_context,
-        forget: Callable[[], object] = end_persistence,
+        forget: Callable[[], object] = reset_persisting_l2,
     ) -> None:
         self._repeater = repeater
         self._now_s, self._wait, self._forget = now_s, wait, forget

@@ -93,8 +93,8 @@ def ray_probe(fleet: RayFleet, device: str, project: str) -> list[str]:
 
 def ray_words(fleet: RayFleet, project: str) -> list[str]:
     """Return the arguments with the cluster, and the project here or its path on the nodes."""
-    there = fleet.settings.directory
-    words = ["--there", there] if there else ["--project", project]
+    remote_dir = fleet.settings.directory
+    words = ["--remote-dir", remote_dir] if remote_dir else ["--project", project]
     words += ["--address", fleet.address] if fleet.address else []
     return words + (["--python", fleet.settings.python] if fleet.settings.python else [])
 

@@ -55,7 +55,9 @@ def _serve(
     try:
         actor, number = _placed(ray, options)
         ray.get(
-            actor.start.remote(options.python, arguments, options.there, number, environment_of())
+            actor.start.remote(
+                options.python, arguments, options.remote_dir, number, environment_of()
+            )
         )
     except (ray.exceptions.RayError, OSError) as error:
         sys.stderr.write(f"Ray could not start the worker: {last_sentence(error)}\n")
@@ -78,7 +80,7 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
 
     An actor on a GPU that cannot be used keeps it until another GPU is found.
     """
-    from pytest_gpuenergy.fleet.ray_cluster import Interpreter
+    from pytest_gpuenergy.fleet.ray_interpreter import Interpreter
 
     kind = ray.remote(num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0)(
         Interpreter
@@ -102,7 +104,7 @@ def _on_a_node(ray: Any, kind: Any, preferred: str | None) -> tuple[Any, str, in
     for node in (preferred, *[None] * _TRIES):
         actor = kind.options(scheduling_strategy=_strategy(node)).remote()
         try:
-            return (actor, *ray.get(actor.place.remote()))
+            return (actor, *ray.get(actor.node_and_gpu.remote()))
         except ray.exceptions.RayActorError as error:
             last = error
             time.sleep(_PAUSE_S)

@@ -70,7 +70,7 @@ def _ask(ray: Any, options: argparse.Namespace) -> list[ProbedHost]:
         task.options(
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        ).remote(options.python, options.device, options.there, environment_of())
+        ).remote(options.python, options.device, options.remote_dir, environment_of())
         for node in nodes
     ]
     return [_answered(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
@@ -96,7 +96,7 @@ def _answered(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
 
 
 def _print_probe(
-    python: str | None, device: str, there: str | None, variables: dict[str, str]
+    python: str | None, device: str, remote_dir: str | None, variables: dict[str, str]
 ) -> tuple[str, str]:
     """Run `probe` on a node, in a process that sees all of the node's GPUs.
 
@@ -106,7 +106,7 @@ def _print_probe(
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
         [python or sys.executable, "-m", "pytest_gpuenergy.fleet.probe", device],
-        cwd=there,
+        cwd=remote_dir,
         env={**environment, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A stand-in for a GPU of another host: it has the GPU's description, and runs nothing."""
+"""A GPU on another host, described but not usable here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pytest_gpuenergy.support import DeviceError
 
 
 class RemoteDevice(Device):
-    """A GPU that search spaces, logs and record files are made for, but that runs nothing here.
+    """A GPU on another host, described but not usable here.
+
+    Search spaces, logs and record files are made for it; its kernels run on its host.
 
     Args:
         name: the GPU's name.
@@ -44,7 +46,7 @@ class RemoteDevice(Device):
         self.uuid = uuid
         self.architecture = architecture
         self.emulated = emulated
-        self.nvml = _ReportedNvml(name, cores, energy_mj)
+        self.nvml = _RemoteNvml(cores, energy_mj)
         self.clock = HostClock()
         self.enforced = enforced
         self._versions = dict(versions)
@@ -69,29 +71,33 @@ class RemoteDevice(Device):
     def close(self) -> None:
         """Do nothing: the GPU belongs to a process of its host."""
 
-    def _refuse(self, job: Job, _: object) -> NoReturn:
+    def _refuse(self, job: Job, _arenas: object) -> NoReturn:
         raise DeviceError(f"{self.name} is on another host, where {job.io.name} has to be run.")
 
 
-class _ReportedNvml:
-    """The few functions of NVML that a search calls for its card, with what its host reported."""
+class _RemoteNvml:
+    """The few functions of NVML that a search calls, answered with what the card's host reported.
+
+    Args:
+        cores: the number of cores; None if the host did not report it.
+        energy_mj: reads the energy counter; returns None where that does not answer.
+    """
 
     class NVMLError(Exception):
-        """There is no answer."""
+        """The host reported no value. Like all errors of NVML, callers may expect it."""
 
-    def __init__(self, name: str, cores: int | None, energy_mj: Callable[[], float | None]) -> None:
-        self._name = name
+    def __init__(self, cores: int | None, energy_mj: Callable[[], float | None]) -> None:
         self._cores = cores
         self._energy_mj = energy_mj
 
     def nvmlDeviceGetNumGpuCores(self, _: object) -> int:  # noqa: N802 -- NVML's name
         if self._cores is None:
-            raise DeviceError(f"{self._name} does not report how many cores it has.")
+            raise self.NVMLError("its host reports none")
         return self._cores
 
     def nvmlDeviceGetTotalEnergyConsumption(self, _: object) -> float:  # noqa: N802 -- NVML's name
         if (energy_mj := self._energy_mj()) is None:
-            raise self.NVMLError
+            raise self.NVMLError("its host reports none")
         return energy_mj
 
 

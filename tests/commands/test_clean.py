@@ -18,7 +18,7 @@ from small_project import BENCH, INI, PARTS
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import seeded_arenas, verify_on_device
-from pytest_gpuenergy.fleet import own_copy
+from pytest_gpuenergy.fleet import persistent_copy
 from pytest_gpuenergy.kernels import SIGN, Job, Kernel, Launch, write_export
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import RunFolder, latest_run
@@ -377,7 +377,7 @@ def copy(project: Path) -> Path:
     (sent / "bench").mkdir(parents=True)
     (sent / "bench" / "notes.txt").symlink_to(project)
     (sent / "pyproject.toml").write_text("")
-    made = own_copy(sent, "bench")
+    made = persistent_copy(sent, "bench")
     shutil.rmtree(sent)
     make_run(state_dir("fleet", "bench"), "a")
     make_run(state_dir("fleet", "bench"), "b")

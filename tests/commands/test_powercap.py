@@ -234,7 +234,7 @@ def test_nothing_to_restore_is_said() -> None:
         (["set", "9" * 5000, *H200], "is not understood"),
         (["set", "5", "--gpu-device", "emulated:a100"], "powercap set 5: 450 W is outside"),
         (["set"], "powercap set names nothing: give CAP, --smclock MHZ, or both"),
-        (["set", "--smclock", "1503", *H200], "of which 1500MHz and 1515MHz are nearest"),
+        (["set", "--smclock", "1503", *H200], "of which 1500 MHz and 1515 MHz are nearest"),
         (["set", "--smclock", "all", *H200], "--smclock 'all' is not understood: give megahertz"),
         (["show", "--gpu-device", "emulated:nothing"], "nothing"),
         (["show", "--gpu-device", "toaster"], "is not understood"),

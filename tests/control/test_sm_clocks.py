@@ -78,10 +78,11 @@ def test_a_clock_is_taken_as_it_is_or_refused_with_the_nearest(
         assert resolve_clock(f"{asked}MHz", clocks, context="--smclock") == asked
         return
     nearest = min(abs(mhz - asked) for mhz in clocks)
-    words = {f"{mhz}MHz" for mhz in clocks if abs(mhz - asked) == nearest}
+    expected = {f"{mhz} MHz" for mhz in clocks if abs(mhz - asked) == nearest}
     with pytest.raises(InputError) as raised:
         resolve_clock(f"{asked}MHz", clocks, context="--smclock")
-    assert words & {*str(raised.value).split()}
+    named = str(raised.value).partition("of which ")[2].removesuffix(" are nearest.")
+    assert expected & {*named.split(" and ")}
 
 
 def test_the_nearest_two_are_named() -> None:
@@ -89,7 +90,7 @@ def test_the_nearest_two_are_named() -> None:
         resolve_clocks("1503MHz", H200)
     assert str(raised.value) == (
         "--smclock 1503MHz: 1503 MHz is none of the 110 clocks from 345 MHz to 1980 MHz that this "
-        "GPU supports, of which 1500MHz and 1515MHz are nearest."
+        "GPU supports, of which 1500 MHz and 1515 MHz are nearest."
     )
 
 

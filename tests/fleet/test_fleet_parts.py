@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -15,7 +16,7 @@ from pytest_gpuenergy.fleet import (
     ProbedGpu,
     ProbedHost,
     WorkerOrder,
-    own_copy,
+    persistent_copy,
     without_taken,
 )
 from pytest_gpuenergy.support import DeviceError
@@ -70,25 +71,25 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_outlive_the_project_that_ray_sent(sent: Path, tmp_path: Path) -> None:
-    copy = own_copy(sent, "bench")
+    copy = persistent_copy(sent, "bench")
     assert (copy / "bench/test_it.py").read_text() == "pass\n"
     (copy / ".gpuenergy/runs").mkdir()
     shutil.rmtree(sent)
     later = tmp_path / "_ray_pkg_5678"
     later.mkdir()
-    assert own_copy(later, "bench") != copy
+    assert persistent_copy(later, "bench") != copy
     assert (tmp_path / "state/fleet/bench/.gpuenergy/runs").is_dir()
 
 
 def test_a_copy_is_made_once_and_removed_when_it_is_old(sent: Path, tmp_path: Path) -> None:
-    copy = own_copy(sent, "bench")
+    copy = persistent_copy(sent, "bench")
     (copy / "mark").touch()
-    assert own_copy(sent, "bench") == copy
+    assert persistent_copy(sent, "bench") == copy
     assert (copy / "mark").exists()
     os.utime(copy, (0, 0))
     later = tmp_path / "_ray_pkg_5678"
     later.mkdir()
-    own_copy(later, "bench")
+    persistent_copy(later, "bench")
     assert not copy.exists()
     assert (tmp_path / "state/fleet/bench/.gpuenergy").is_dir()
 
@@ -135,7 +136,35 @@ def test_a_copy_that_does_not_fit_leaves_nothing_behind(sent: Path, tmp_path: Pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(DeviceError, match=r"cannot be copied to .*File too large.*make room"):
-            own_copy(sent, "bench")
+            persistent_copy(sent, "bench")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "state/fleet/bench/copies").iterdir()) == []
+
+
+def refuse_renames(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def rename(folder: Path, copy: Path) -> None:
+        if number == errno.ENOTEMPTY:  # as if another actor had been faster
+            shutil.copytree(folder, copy, symlinks=True)
+        raise OSError(number, os.strerror(number), str(folder))
+
+    monkeypatch.setattr(Path, "rename", rename)
+
+
+def test_a_copy_that_another_actor_has_made_first_is_used(
+    sent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_renames(monkeypatch, errno.ENOTEMPTY)
+    copy = persistent_copy(sent, "bench")
+    assert (copy / "bench/test_it.py").is_file()
+    assert [*copy.parent.iterdir()] == [copy]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOSPC])
+def test_a_copy_that_cannot_be_put_in_place_is_reported(
+    sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    refuse_renames(monkeypatch, number)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        persistent_copy(sent, "bench")
+    assert [*(tmp_path / "state/fleet/bench/copies").iterdir()] == []

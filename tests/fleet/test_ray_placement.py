@@ -28,8 +28,8 @@ class FakeRay:
     def remote(self, **_: Any) -> Any:
         def options(scheduling_strategy: str | None) -> Any:
             self.preferred.append(scheduling_strategy)
-            place = SimpleNamespace(remote=lambda: None)
-            return SimpleNamespace(remote=lambda: SimpleNamespace(place=place))
+            node_and_gpu = SimpleNamespace(remote=lambda: None)
+            return SimpleNamespace(remote=lambda: SimpleNamespace(node_and_gpu=node_and_gpu))
 
         return lambda _kind: SimpleNamespace(options=options)
 

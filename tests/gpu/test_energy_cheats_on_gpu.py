@@ -64,12 +64,12 @@ def test_an_honest_callable_is_measured(pytester: pytest.Pytester, name: str) ->
 def test_nothing_is_set_aside_in_the_cache_when_a_cold_measurement_begins() -> None:
     import cupy
 
-    from pytest_gpuenergy.devices import end_persistence
+    from pytest_gpuenergy.devices import reset_persisting_l2
 
     limit = ctypes.c_size_t(1)
     cupy.cuda.Device().synchronize()  # creates the context
     cuda = ctypes.CDLL("libcuda.so.1")
     cuda.cuCtxSetLimit(6, ctypes.c_size_t(8 << 20))
-    end_persistence(forbid=True)
+    reset_persisting_l2(disable=True)
     assert cuda.cuCtxGetLimit(ctypes.byref(limit), 6) == 0
     assert limit.value == 0

@@ -6,14 +6,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from time import sleep
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, array_ordinal
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.cuda.machine_code import (
     cubins_in,
     sass_listing,
@@ -23,6 +21,7 @@ from pytest_gpuenergy.devices.cuda.machine_code import (
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
+from pytest_gpuenergy.devices.host_clock import HostClock
 from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
 from pytest_gpuenergy.support import (
@@ -48,18 +47,6 @@ _VERSIONS = {
 
 _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
-
-
-class HostClock:
-    """The machine's monotonic clock, shared by all its processes."""
-
-    def now_s(self) -> float:
-        """Return the time in seconds since some fixed moment."""
-        return monotonic_s()
-
-    def sleep_s(self, duration_s: float) -> None:
-        """Sleep in real time."""
-        sleep(max(0.0, duration_s))
 
 
 class CudaDevice(Device):

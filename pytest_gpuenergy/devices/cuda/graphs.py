@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.devices.cuda.clock_notes import ClockNotes
-from pytest_gpuenergy.devices.cuda.driver import monotonic_s as monotonic
 from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Launches, Timeline
+from pytest_gpuenergy.devices.host_clock import monotonic_s
 
 GRAPH_S = 0.008
 """The approximate GPU time of a turn: long for a launch, short for the energy counter's period."""
@@ -132,10 +132,10 @@ class GraphRepeater:
 
         with self._current_stream():
             self._stream.synchronize()
-            begin_s = monotonic()
+            begin_s = monotonic_s()
             gpu_s = self._elapsed_s(enqueue_all)
             self.launches += count
-            return Launches(count, begin_s, monotonic(), gpu_s)
+            return Launches(count, begin_s, monotonic_s(), gpu_s)
 
     def relaunch(
         self,
@@ -312,7 +312,7 @@ class GraphRepeater:
         turns = cycle(range(len(self._turns)))
         submitted = 0
         first: Any = None
-        self._log.begin(monotonic())
+        self._log.begin(monotonic_s())
         # During a graph of one long launch, the host has enough time to submit the next.
         in_flight = _IN_FLIGHT if self._batch > self._multiple else _IN_FLIGHT - 1
         while True:
@@ -336,7 +336,7 @@ class GraphRepeater:
                 return
             begin, end, noted = pending.popleft()
             end.synchronize()
-            noticed_s = monotonic()
+            noticed_s = monotonic_s()
             busy_s, gpu_s = (
                 self._cupy.cuda.get_elapsed_time(event, end) / 1000 for event in (begin, first)
             )

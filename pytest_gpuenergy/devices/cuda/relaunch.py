@@ -9,8 +9,8 @@ import numpy as np
 
 from pytest_gpuenergy.devices.arena import Bytes
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
-from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+from pytest_gpuenergy.devices.host_clock import monotonic_s
 from pytest_gpuenergy.workloads import Array
 
 Result = Mapping[str, Bytes]

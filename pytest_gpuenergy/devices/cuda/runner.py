@@ -17,7 +17,7 @@ from pytest_gpuenergy.devices.cuda.arrays import Handle, can_open
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.driver import end_persistence
+from pytest_gpuenergy.devices.cuda.driver import reset_persisting_l2
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch, HostLaunches
 from pytest_gpuenergy.devices.device import Launches, Timeline
@@ -164,7 +164,7 @@ class CudaRunner:
         if job.cache == "cold":
             rotation = _Rotation(turns)
             self._repeater = GraphRepeater([rotation], multiple=len(sets), rewind=rotation.rewind)
-            end_persistence(forbid=True)
+            reset_persisting_l2(disable=True)
         else:
             self._repeater = GraphRepeater(turns)
         sets_of_turn = [sets] if job.cache == "cold" else [[buffer_set] for buffer_set in sets]

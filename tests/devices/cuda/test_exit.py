@@ -15,7 +15,7 @@ pytestmark = [needs_compiler, pytest.mark.slow]
 STUBS = Path(__file__).parents[2] / "nvidia_stub"
 PROFILED = """
 import ctypes, sys
-from pytest_gpuenergy.devices.cuda.driver import stop_tracing_at_exit
+from pytest_gpuenergy.devices.cuda.cupti import stop_tracing_at_exit
 
 ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
 client = ctypes.CDLL(sys.argv[2])
@@ -55,7 +55,7 @@ def test_otherwise_the_stand_ins_free_a_buffer_twice(libraries):
 
 def test_without_cupti_nothing_is_done():
     code = (
-        "from pytest_gpuenergy.devices.cuda.driver import stop_tracing_at_exit as s\ns()\nprint(1)"
+        "from pytest_gpuenergy.devices.cuda.cupti import stop_tracing_at_exit as s\ns()\nprint(1)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (found.returncode, found.stdout, found.stderr) == (0, "1\n", "")

@@ -115,7 +115,7 @@ def gpu_of(kernel_s: float) -> Iterator[Gpu]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", gpu.module)
         patch.delitem(sys.modules, "torch", raising=False)
-        patch.setattr(replay, "monotonic", lambda: gpu.host_s)
+        patch.setattr(replay, "monotonic_s", lambda: gpu.host_s)
         yield gpu
 
 
