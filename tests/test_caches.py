@@ -37,33 +37,31 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_can_be_made_again_is_kept_where_it_can(tmp_path: Path) -> None:
+def test_what_can_be_made_again_is_kept_where_it_can(tmp_path):
     keep_for_later(tmp_path / "kept", "text")
     keep_for_later(tmp_path / "missing" / "kept", b"bytes")
     assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
 
 
-def test_a_lowered_kernel_is_not_kept(full_disk: Path) -> None:
+def test_a_lowered_kernel_is_not_kept(full_disk):
     cache = KernelCache(full_disk, "0.27.0")
     cache.put(KERNEL, "record")
     assert cache.get("record") is None
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_kernel_is_verified() -> None:
+def test_a_kernel_is_verified():
     with open_device("emulated") as device:
         assert verify_on_device(device, KERNEL, ONES).max_relative_error == 0
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_reference_is_computed() -> None:
+def test_a_reference_is_computed():
     workload = Conv2d.of("full", 1, 3, 3, 1, 1, 1, 1, 1, 0)
     assert cached_reference(workload, 0)["output"].shape == (1, 1, 3, 3)
 
 
-def test_machine_code_that_cannot_be_written_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_code_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     pool = NvrtcCompilers("sm_90", tmp_path / "missing")
     monkeypatch.setattr(
         pool, "_call", lambda method, *_: "13.0" if method == "version" else (b"", {"f": "f"})

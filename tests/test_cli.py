@@ -32,7 +32,7 @@ def raising(error: BaseException) -> Callable[[Namespace], int]:
     return run
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys):
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     for name in cli.COMMANDS:
@@ -40,9 +40,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("words", ACTIONS, ids=" ".join)
-def test_every_command_has_help_with_an_example(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_has_help_with_an_example(words, capsys):
     assert cli.main([*words, "--help"]) == 0
     shown = capsys.readouterr().out
     _, separator, example = shown.partition("example:\n")
@@ -50,13 +48,13 @@ def test_every_command_has_help_with_an_example(
     assert f"gpuenergy {' '.join(words)}" in example
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"gpuenergy {__version__}\n"
 
 
 @pytest.mark.parametrize("words", [[], ["no-such-command"], ["clean", "--no-such-option"]])
-def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_ends_with_2(words, capsys):
     assert cli.main(words) == 2
     assert "error:" in capsys.readouterr().err
 
@@ -64,12 +62,7 @@ def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("error", "code"), [(InputError("No such file."), 2), (DeviceError("No such GPU."), 1)]
 )
-def test_an_error_is_one_sentence_on_stderr(
-    error: Exception,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_is_one_sentence_on_stderr(error, code, monkeypatch, capsys):
     monkeypatch.setattr(clean, "run", raising(error))
     assert cli.main(["clean"]) == code
     captured = capsys.readouterr()
@@ -77,12 +70,12 @@ def test_an_error_is_one_sentence_on_stderr(
     assert captured.out == ""
 
 
-def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_with_130(monkeypatch):
     monkeypatch.setattr(clean, "run", raising(KeyboardInterrupt()))
     assert cli.main(["clean"]) == 130
 
 
-def test_an_unforeseen_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_is_not_hidden(monkeypatch):
     monkeypatch.setattr(clean, "run", raising(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         cli.main(["clean"])
@@ -100,7 +93,7 @@ def in_a_process(*words: str, stdout: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_reader_who_leaves_early_gets_no_traceback() -> None:
+def test_a_reader_who_leaves_early_gets_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -111,7 +104,7 @@ def test_a_reader_who_leaves_early_gets_no_traceback() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_output_that_is_full_is_one_sentence() -> None:
+def test_an_output_that_is_full_is_one_sentence():
     with Path("/dev/full").open("w") as full:
         done = in_a_process("clean", stdout=full.fileno())
     assert done.returncode == 1
@@ -120,14 +113,14 @@ def test_an_output_that_is_full_is_one_sentence() -> None:
     )
 
 
-def test_a_terminal_without_unicode_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_unicode_gets_no_traceback(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = in_a_process("report", str(H200), stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"k01 +[0-9.]+ \\xb5s ", done.stdout)
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     code = (
         "import sys; from pytest_gpuenergy import cli; cli.build_parser(); "
         "print(*sys.modules.keys() & "
@@ -149,8 +142,8 @@ def test_help_imports_nothing_heavy() -> None:
     [("doctor", "run"), ("powercap show", "_show"), ("history", "run"), ("clean", "run")],
 )
 def test_every_command_removes_what_dead_runs_left_in_memory(
-    command: str, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    command, function, tmp_path, monkeypatch
+):
     monkeypatch.setattr("pytest_gpuenergy.support.scratch._SHARED_MEMORY", tmp_path)
     module = f"pytest_gpuenergy.commands.{command.split()[0]}"
     monkeypatch.setattr(f"{module}.{function}", lambda _: 0)

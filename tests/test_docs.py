@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.tuning import RecordFile, dump_records, file_name
+from pytest_gpuenergy.tuning import dump_records, file_name
 
 ROOT = Path(__file__).parent.parent
 FAULTS = "docs/reference/faults.md"
@@ -22,7 +22,7 @@ def snippets(page: str, language: str = "python") -> list[str]:
 
 
 @pytest.mark.parametrize("where", ["docs/index.md", "mkdocs.yml"])
-def test_every_page_is_listed(where: str) -> None:
+def test_every_page_is_listed(where):
     """The notes and the API have lists of their own, see below."""
     docs = ROOT / "docs"
     sections = ("tutorial", "how-to", "reference", "explanation")
@@ -35,7 +35,7 @@ def test_every_page_is_listed(where: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["notes", "reference/api"])
-def test_every_note_and_page_of_the_api_is_listed(folder: str) -> None:
+def test_every_note_and_page_of_the_api_is_listed(folder):
     pages = {page.name for page in (ROOT / "docs" / folder).glob("*.md")} - {"index.md"}
     index = (ROOT / "docs" / folder / "index.md").read_text(encoding="utf-8")
     assert pages - set(re.findall(r"\(([\w-]+\.md)", index)) == set()
@@ -57,7 +57,7 @@ def test_every_note_and_page_of_the_api_is_listed(folder: str) -> None:
         ("docs/how-to/ci-own-project.md", ("It has not run on GitHub or on a GPU yet",)),
     ],
 )
-def test_a_promise_says_what_it_was_tried_with(page: str, claims: tuple[str, ...]) -> None:
+def test_a_promise_says_what_it_was_tried_with(page, claims):
     """Before the first command or section of the page, not only at its end."""
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     top = text if page == "README.md" else text.partition(" ## ")[0]
@@ -65,26 +65,26 @@ def test_a_promise_says_what_it_was_tried_with(page: str, claims: tuple[str, ...
 
 
 @pytest.mark.parametrize("number", range(len(snippets("docs/how-to/own-bench.md"))))
-def test_own_bench_snippet_runs(pytester: pytest.Pytester, number: int) -> None:
+def test_own_bench_snippet_runs(pytester, number):
     pytester.makepyfile(test_snippet=snippets("docs/how-to/own-bench.md")[number])
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     outcomes = result.parseoutcomes()
     assert not outcomes.keys() & {"failed", "error", "errors"}
 
 
-def test_the_first_snippet_measures(pytester: pytest.Pytester) -> None:
+def test_the_first_snippet_measures(pytester):
     pytester.makepyfile(test_snippet=snippets("docs/how-to/own-bench.md")[0])
     pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)
 
 
-def test_the_workloads_page_says_what_is_so(pytester: pytest.Pytester) -> None:
+def test_the_workloads_page_says_what_is_so(pytester):
     pytester.makepyprojecttoml(snippets("docs/how-to/workloads.md", "toml")[0])
     pytester.makepyfile(test_snippet=snippets("docs/how-to/workloads.md")[0])
     pytester.runpytest().assert_outcomes(passed=1)
 
 
 @pytest.mark.tvm
-def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: RecordFile) -> None:
+def test_a_bench_of_tuned_records_runs(pytester, record_file):
     pytester.makepyprojecttoml(snippets("docs/how-to/workloads.md", "toml")[0])
     pytester.makepyfile(test_tuned=snippets("docs/how-to/workloads.md")[1])
     records = replace(record_file, records=record_file.records[:2])
@@ -94,28 +94,26 @@ def test_a_bench_of_tuned_records_runs(pytester: pytest.Pytester, record_file: R
     result.stdout.fnmatch_lines(["test_tuned.py::test_tuned[[]block4-k01-450W] PASSED *"])
 
 
-def test_the_budget_on_the_page_about_gates_is_understood(pytester: pytest.Pytester) -> None:
+def test_the_budget_on_the_page_about_gates_is_understood(pytester):
     pytester.makepyfile(test_snippet=snippets("docs/how-to/gate.md")[0])
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     result.assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
-def test_the_example_of_the_package_description_measures(pytester: pytest.Pytester) -> None:
+def test_the_example_of_the_package_description_measures(pytester):
     pytester.makepyfile(test_snippet=snippets("PACKAGE.md")[0])
     pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)
 
 
-def test_the_package_description_has_links_that_an_index_can_show() -> None:
+def test_the_package_description_has_links_that_an_index_can_show():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = (ROOT / project["readme"]).read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)]*)\)", text)
     assert [target for target in targets if not target.startswith("https://")] == []
 
 
-def test_the_fault_on_the_page_about_the_emulated_gpu_is_injected(
-    pytester: pytest.Pytester,
-) -> None:
+def test_the_fault_on_the_page_about_the_emulated_gpu_is_injected(pytester):
     script = pytester.makepyfile(snippet=snippets("docs/reference/emulated-gpu.md")[-1])
     assert pytester.runpython(script).ret == 0
 
@@ -130,14 +128,14 @@ def test_the_fault_on_the_page_about_the_emulated_gpu_is_injected(
         "pytest_gpuenergy/commands/ab.py",
     ],
 )
-def test_documented_comparisons_of_revisions_name_the_bench(page: str) -> None:
+def test_documented_comparisons_of_revisions_name_the_bench(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     found = re.findall(r"gpuenergy ab (?:main|v1\.2|\"\$BASE\") \S+(.*)", text)
     assert found
     assert all(words.startswith(" bench") for words in found)
 
 
-def test_quick_start_has_two_commands_on_their_own() -> None:
+def test_quick_start_has_two_commands_on_their_own():
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Quick start")[2]
     commands = re.findall(r"```console\n(.*?)\n```", section.partition("\n## ")[0], re.DOTALL)
     assert len(commands) == 2
@@ -149,19 +147,19 @@ def test_quick_start_has_two_commands_on_their_own() -> None:
 @pytest.mark.parametrize(
     "name", sorted(set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", (ROOT / FAULTS).read_text())))
 )
-def test_every_test_named_on_the_page_of_faults_exists(name: str) -> None:
+def test_every_test_named_on_the_page_of_faults_exists(name):
     path, _, function = name.partition("::")
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_fault_names_a_test() -> None:
+def test_every_fault_names_a_test():
     rows = re.findall(r"^\| (?!fault |-)(.*) \|$", (ROOT / FAULTS).read_text(), re.MULTILINE)
     assert rows
     assert [row for row in rows if "`tests/" not in row] == []
 
 
-def test_relative_links_lead_somewhere() -> None:
+def test_relative_links_lead_somewhere():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.name}: {target}"

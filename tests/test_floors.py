@@ -90,7 +90,7 @@ def allowed(package: str) -> set[str]:
 
 
 @pytest.mark.parametrize("package", sorted(set().union(*FLOORS)))
-def test_no_module_imports_from_its_own_floor_or_above(package: str) -> None:
+def test_no_module_imports_from_its_own_floor_or_above(package):
     paths = [PACKAGE / f"{package}.py", *(PACKAGE / package).rglob("*.py")]
     found = {
         (str(path.relative_to(PACKAGE)), name)
@@ -101,7 +101,7 @@ def test_no_module_imports_from_its_own_floor_or_above(package: str) -> None:
     assert found == set()
 
 
-def test_every_package_has_a_floor() -> None:
+def test_every_package_has_a_floor():
     names = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     names |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     assert names == set().union(*FLOORS)
@@ -121,7 +121,7 @@ def defined(module: str) -> set[str]:
     return names
 
 
-def test_rooms_import_from_each_other_what_they_declare() -> None:
+def test_rooms_import_from_each_other_what_they_declare():
     files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "bench").rglob("*.py")]
     found = [
         f"{path.relative_to(PACKAGE.parent)}: {name} of {module}"
@@ -137,12 +137,12 @@ def test_rooms_import_from_each_other_what_they_declare() -> None:
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
-def test_what_a_room_declares_exists(room: str) -> None:
+def test_what_a_room_declares_exists(room):
     missing = [name for name, module in declared(room).items() if name not in defined(module)]
     assert missing == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     names = {room: declared(room) for room in ROOMS}
     graph: dict[str, set[str]] = {name: set() for name in MODULES}
     for importer, path in MODULES.items():
@@ -159,7 +159,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_a_report_can_be_read_without_devices_kernels_and_numpy() -> None:
+def test_a_report_can_be_read_without_devices_kernels_and_numpy():
     code = "import sys; from pytest_gpuenergy.report import load_report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

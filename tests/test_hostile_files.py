@@ -112,9 +112,7 @@ def poisoned(document: Any) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_no_file_runs_code_writes_or_leads_elsewhere(
-    documents: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_file_runs_code_writes_or_leads_elsewhere(documents, tmp_path):
     folder = tmp_path / "hostile"
     count = 0
     for name, document in documents.items():
@@ -140,7 +138,7 @@ def test_no_file_runs_code_writes_or_leads_elsewhere(
 @pytest.mark.parametrize("loader", LOADERS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
-def test_any_bytes_are_read_or_refused(tmp_path: Path, loader: str, content: bytes) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path, loader, content):
     path = tmp_path / "file.json"
     path.write_bytes(content)
     with contextlib.suppress(GpuEnergyError):
@@ -149,9 +147,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, loader: str, content: byt
 
 @pytest.mark.parametrize("loader", ["records", "plan", "report"])
 @pytest.mark.parametrize("keep", [0, 1, 100, -1, -100])
-def test_a_truncated_file_is_refused(
-    tmp_path: Path, documents: dict[str, Any], loader: str, keep: int
-) -> None:
+def test_a_truncated_file_is_refused(tmp_path, documents, loader, keep):
     text = json.dumps(documents[loader])
     path = tmp_path / "file.json"
     path.write_text(text[:keep])
@@ -161,9 +157,7 @@ def test_a_truncated_file_is_refused(
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("opening", ["[", '{"a":'], ids=["lists", "objects"])
-def test_a_file_that_is_nested_too_deeply_is_refused(
-    tmp_path: Path, loader: str, opening: str
-) -> None:
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path, loader, opening):
     path = tmp_path / "file.json"
     path.write_text(opening * 100_000)
     with pytest.raises(GpuEnergyError):
@@ -193,9 +187,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["records", "plan", "report"])
-def test_impossible_numbers_are_read_or_refused(
-    tmp_path: Path, documents: dict[str, Any], loader: str
-) -> None:
+def test_impossible_numbers_are_read_or_refused(tmp_path, documents, loader):
     path = tmp_path / "file.json"
     for bad in misnumbered(documents[loader]):
         path.write_text(json.dumps(bad))
@@ -205,7 +197,7 @@ def test_impossible_numbers_are_read_or_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", LOADERS)
-def test_a_huge_file_is_refused_unread(tmp_path: Path, loader: str) -> None:
+def test_a_huge_file_is_refused_unread(tmp_path, loader):
     path = tmp_path / "file.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # sparse: it takes no room
@@ -215,7 +207,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path, loader: str) -> None:
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("kind", ["folder", "loop", "pipe"])
-def test_what_is_no_file_is_refused(tmp_path: Path, loader: str, kind: str) -> None:
+def test_what_is_no_file_is_refused(tmp_path, loader, kind):
     path = tmp_path / "file.json"
     if kind == "folder":
         path.mkdir()

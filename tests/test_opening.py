@@ -75,32 +75,32 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         ("GPU-aa11", None),
     ],
 )
-def test_words_that_are_understood(spec: str, wanted: EmulatedSpec | None) -> None:
+def test_words_that_are_understood(spec, wanted):
     assert check_spec(spec) == wanted
 
 
 @pytest.mark.parametrize(
     "spec", ["", "cuda", "-1", "emulated:", "emulated:h200x", "emulated x2", "gpu-aa", "H200"]
 )
-def test_words_that_are_not_understood_list_the_choices(spec: str) -> None:
+def test_words_that_are_not_understood_list_the_choices(spec):
     with pytest.raises(InputError, match=r"is not understood|no emulated GPU") as raised:
         check_spec(spec)
     assert "emulated" in str(raised.value)
 
 
 @pytest.mark.parametrize("count", [0, 17, 99])
-def test_too_many_or_no_gpus_are_refused(count: int) -> None:
+def test_too_many_or_no_gpus_are_refused(count):
     with pytest.raises(InputError, match=f"asks for {count} GPUs: choose 1 to 16"):
         check_spec(f"emulatedx{count}")
 
 
-def test_an_unknown_profile_lists_the_profiles() -> None:
+def test_an_unknown_profile_lists_the_profiles():
     with pytest.raises(InputError, match="no emulated GPU 'gtx280': choose one of h200"):
         check_spec("emulated:gtx280")
 
 
 @given(st.text(max_size=20) | st.text(max_size=9).map("emulated".__add__))
-def test_any_words_are_understood_or_an_input_error(spec: str) -> None:
+def test_any_words_are_understood_or_an_input_error(spec):
     with contextlib.suppress(InputError):
         emulated = check_spec(spec)
         assert (emulated is not None) == spec.startswith("emulated")
@@ -109,21 +109,21 @@ def test_any_words_are_understood_or_an_input_error(spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "gpu"), [("auto", 0), ("0", 0), ("1", 1), ("GPU-bb22", 1), ("GPU-b", 1)]
 )
-def test_a_real_gpu_is_chosen(found: list[FoundGpu], spec: str, gpu: int) -> None:
+def test_a_real_gpu_is_chosen(found, spec, gpu):
     device: Any = open_device(spec)
     assert device.gpu is found[gpu]
     assert not device.closed
 
 
 @pytest.mark.usefixtures("found")
-def test_a_gpu_in_mig_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_in_mig_mode_is_refused(monkeypatch):
     monkeypatch.setitem(FakeDevice.mig, "h1", 1)
     with pytest.raises(DeviceError, match=r"NVIDIA A30 is in MIG mode, .* use another GPU"):
         open_device("1")
     assert opened[-1].closed
 
 
-def test_an_emulated_gpu_in_mig_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_emulated_gpu_in_mig_mode_is_refused(monkeypatch):
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"mig": true}')
     with pytest.raises(DeviceError, match="NVIDIA H200 is in MIG mode"):
         open_device("emulated")
@@ -139,43 +139,43 @@ def test_an_emulated_gpu_in_mig_mode_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("GPU-cc", "there is no such GPU here; choose from GPU-aa11, GPU-bb22"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_refused(spec: str, message: str) -> None:
+def test_a_gpu_that_is_not_there_is_refused(spec, message):
     with pytest.raises(InputError, match=message):
         open_device(spec)
 
 
-def test_without_a_gpu_auto_is_emulated(found: list[FoundGpu]) -> None:
+def test_without_a_gpu_auto_is_emulated(found):
     found.clear()
     with open_device("auto") as device:
         assert (device.emulated, device.name) == (True, "NVIDIA H200")
 
 
 @pytest.mark.usefixtures("no_driver")
-def test_without_a_driver_auto_is_emulated() -> None:
+def test_without_a_driver_auto_is_emulated():
     with open_device("auto") as device:
         assert device.emulated
 
 
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("spec", ["0", "GPU-aa11"])
-def test_without_a_driver_a_named_gpu_is_refused(spec: str) -> None:
+def test_without_a_driver_a_named_gpu_is_refused(spec):
     with pytest.raises(InputError, match=rf"{spec} names an NVIDIA GPU, .* libcuda\.so\.1 is miss"):
         open_device(spec)
 
 
-def test_without_a_gpu_a_named_one_is_refused(found: list[FoundGpu]) -> None:
+def test_without_a_gpu_a_named_one_is_refused(found):
     found.clear()
     with pytest.raises(InputError, match="--gpu-device 0: CUDA sees no GPU here; use emulated"):
         open_device("0")
 
 
 @pytest.mark.usefixtures("no_driver")
-def test_an_emulated_gpu_needs_no_driver() -> None:
+def test_an_emulated_gpu_needs_no_driver():
     with open_device("emulated:a30") as device:
         assert (device.name, device.architecture) == ("NVIDIA A30", "sm_80")
 
 
-def test_workers_share_the_emulated_gpus_in_turn() -> None:
+def test_workers_share_the_emulated_gpus_in_turn():
     uuids = []
     for index in range(4):
         with open_device("emulatedx2", index=index) as device:
@@ -189,7 +189,7 @@ def test_workers_share_the_emulated_gpus_in_turn() -> None:
     ("spec", "count"),
     [("auto", 2), ("1", 1), ("GPU-aa11", 1), ("emulated", 1), ("emulated:a30x3", 3)],
 )
-def test_there_are_as_many_gpus_as_workers_can_have_one_of(spec: str, count: int) -> None:
+def test_there_are_as_many_gpus_as_workers_can_have_one_of(spec, count):
     assert count_gpus(spec) == count
     if count > 1:
         opened = [open_device(spec, index=index) for index in range(count + 1)]
@@ -197,5 +197,5 @@ def test_there_are_as_many_gpus_as_workers_can_have_one_of(spec: str, count: int
 
 
 @pytest.mark.usefixtures("no_driver")
-def test_without_a_driver_there_is_one_emulated_gpu_to_count() -> None:
+def test_without_a_driver_there_is_one_emulated_gpu_to_count():
     assert count_gpus("auto") == 1

@@ -57,9 +57,7 @@ def two_layers(at_clock: Make) -> list[Measurement]:
     ]
 
 
-def test_one_setpoint_is_advised_for_the_sums_of_all(
-    two_layers: list[Measurement], report: Make
-) -> None:
+def test_one_setpoint_is_advised_for_the_sums_of_all(two_layers, report):
     found = advise_on(report(*two_layers), Goal(), weights={})
     advice = whole(found)
     # 2.41 ms times 860 mJ with k02, 2.51 ms times 800 mJ with k01, 2.0 ms times 1100 mJ without.
@@ -68,13 +66,13 @@ def test_one_setpoint_is_advised_for_the_sums_of_all(
     assert [one.best.setpoint for one in found.each] == ["700W-1200MHz", "700W"]
 
 
-def test_how_often_a_layer_runs_decides(two_layers: list[Measurement], report: Make) -> None:
+def test_how_often_a_layer_runs_decides(two_layers, report):
     found = advise_on(report(*two_layers), Goal(), weights={"compute": 10.0})
     assert whole(found).best.setpoint == "700W"
     assert whole(found).best.cost == Cost(pytest.approx(11.0), pytest.approx(6500.0))
 
 
-def test_the_least_energy_within_a_slowdown(two_layers: list[Measurement], report: Make) -> None:
+def test_the_least_energy_within_a_slowdown(two_layers, report):
     found = advise_on(report(*two_layers), WITHIN, weights={})
     assert whole(found).best.setpoint == "700W"  # 20 % slower at the clock, also with k02
     assert whole(found).too_slow == ("700W-1200MHz",)
@@ -84,9 +82,7 @@ def test_the_least_energy_within_a_slowdown(two_layers: list[Measurement], repor
     assert expm1(found.apart[Metric.ENERGY].value) == pytest.approx(-200 / 1100)
 
 
-def test_the_least_energy_at_any_time_and_the_least_time(
-    two_layers: list[Measurement], report: Make
-) -> None:
+def test_the_least_energy_at_any_time_and_the_least_time(two_layers, report):
     frugal = whole(advise_on(report(*two_layers), Goal(Metric.ENERGY), weights={}))
     assert (frugal.best.setpoint, frugal.best.cost.energy) == ("700W-1200MHz", 800.0)
     quick = whole(advise_on(report(*two_layers), Goal(Metric.TIME), weights={}))
@@ -102,16 +98,12 @@ def test_the_least_energy_at_any_time_and_the_least_time(
         ([(5, 1200), (3, 1500), (5, 1500)], "700W-1500MHz"),
     ],
 )
-def test_the_baseline_is_unlocked_and_as_it_was_or_the_highest(
-    at_clock: Make, report: Make, places: Sequence[tuple[int | None, int | None]], baseline: str
-) -> None:
+def test_the_baseline_is_unlocked_and_as_it_was_or_the_highest(at_clock, report, places, baseline):
     rows = [at_clock(1, *place) for place in places]
     assert whole(advise_on(report(*rows), Goal(), weights={})).baseline.setpoint == baseline
 
 
-def test_flagged_and_failed_measurements_are_no_choice(
-    at_clock: Make, failed: Make, report: Make
-) -> None:
+def test_flagged_and_failed_measurements_are_no_choice(at_clock, failed, report):
     rows = [
         at_clock(1, 5),
         at_clock(1, 3, energy_mj=1.0, edp_mj_ms=0.5, validity=("host_gaps",)),
@@ -127,9 +119,7 @@ def test_flagged_and_failed_measurements_are_no_choice(
     )
 
 
-def test_a_setpoint_that_lacks_a_workload_is_no_choice_for_all(
-    two_layers: list[Measurement], at_clock: Make, report: Make
-) -> None:
+def test_a_setpoint_that_lacks_a_workload_is_no_choice_for_all(two_layers, at_clock, report):
     rows = [*two_layers, at_clock(1, 1, workload="memory", time_ms=1.0, energy_mj=1.0)]
     found = advise_on(report(*rows), Goal(), weights={}, expected=["memory", "stem"])
     assert whole(found).best.setpoint == "700W-1200MHz"
@@ -140,7 +130,7 @@ def test_a_setpoint_that_lacks_a_workload_is_no_choice_for_all(
     )
 
 
-def test_the_interval_of_one_workload_is_that_of_the_ratio(at_clock: Make) -> None:
+def test_the_interval_of_one_workload_is_that_of_the_ratio(at_clock):
     rows = [at_clock(1, 5), at_clock(1, 5, 1200, time_ms=0.55, energy_mj=80.0)]
     base, new = (ChosenPlan([PlanOption(m)], [[PlanOption(m)]]) for m in rows)
     for metric in Metric:
@@ -155,7 +145,7 @@ def test_the_interval_of_one_workload_is_that_of_the_ratio(at_clock: Make) -> No
         )
 
 
-def test_errors_of_many_layers_average_out(at_clock: Make) -> None:
+def test_errors_of_many_layers_average_out(at_clock):
     def width(count: int) -> float:
         plans = [
             [PlanOption(at_clock(1, 5, clock, workload=f"w{n}")) for n in range(count)]
@@ -168,9 +158,7 @@ def test_errors_of_many_layers_average_out(at_clock: Make) -> None:
     assert width(16) == pytest.approx(width(1) / 4, rel=0.1)
 
 
-def test_kernels_within_noise_widen_the_interval_to_the_side_of_regret(
-    at_clock: Make, report: Make
-) -> None:
+def test_kernels_within_noise_widen_the_interval_to_the_side_of_regret(at_clock, report):
     base, *others = [at_clock(k, 5) for k in range(1, 7)]
     locked = at_clock(1, 5, 1200, energy_mj=80.0)
     alone = whole(advise_on(report(base, locked), Goal(), weights={})).changes[Metric.EDP]
@@ -185,7 +173,7 @@ def test_kernels_within_noise_widen_the_interval_to_the_side_of_regret(
     assert others
 
 
-def test_boards_add_what_differs_between_them(at_clock: Make, report: Make) -> None:
+def test_boards_add_what_differs_between_them(at_clock, report):
     def width(board: str) -> float:
         rows = [at_clock(1, 5, gpu_uuid="GPU-1"), at_clock(1, 3, gpu_uuid=board, energy_mj=80.0)]
         found = whole(advise_on(report(*rows), Goal(Metric.ENERGY), weights={}))
@@ -197,13 +185,13 @@ def test_boards_add_what_differs_between_them(at_clock: Make, report: Make) -> N
     assert width("GPU-2") > 0.15  # 1.96 times the square root of 2 times 2.9 % on either side
 
 
-def test_several_boards_are_told(at_clock: Make, report: Make) -> None:
+def test_several_boards_are_told(at_clock, report):
     rows = [at_clock(1, 5, gpu_uuid="GPU-1"), at_clock(1, 3, gpu_uuid="GPU-2")]
     (sentence,) = advise_on(report(*rows), Goal(), weights={}).sentences
     assert sentence.startswith("measured on 2 boards of one model")
 
 
-def test_figures_without_intervals_give_advice_without_one(measured: Make, report: Make) -> None:
+def test_figures_without_intervals_give_advice_without_one(measured, report):
     found = whole(
         advise_on(report(measured(1, 5), measured(1, 3, energy_mj=50.0)), Goal(), weights={})
     )
@@ -212,7 +200,7 @@ def test_figures_without_intervals_give_advice_without_one(measured: Make, repor
     assert found.tied == ("450W",)
 
 
-def test_a_slowdown_near_its_limit_may_be_beyond_it(at_clock: Make, report: Make) -> None:
+def test_a_slowdown_near_its_limit_may_be_beyond_it(at_clock, report):
     def may_be_too_slow(time_ms: float) -> bool:
         rows = [at_clock(1, 5), at_clock(1, 3, time_ms=time_ms, energy_mj=50.0)]
         advice = whole(advise_on(report(*rows), WITHIN, weights={}))
@@ -223,7 +211,7 @@ def test_a_slowdown_near_its_limit_may_be_beyond_it(at_clock: Make, report: Make
     assert not may_be_too_slow(0.5 * 1.03)
 
 
-def test_the_edge_of_what_was_measured_is_told(at_clock: Make, report: Make) -> None:
+def test_the_edge_of_what_was_measured_is_told(at_clock, report):
     def edges(energies: dict[tuple[int, int | None], float]) -> tuple[str, ...]:
         rows = [at_clock(1, *place, energy_mj=mj) for place, mj in energies.items()]
         return whole(advise_on(report(*rows), Goal(), weights={})).edges
@@ -234,14 +222,14 @@ def test_the_edge_of_what_was_measured_is_told(at_clock: Make, report: Make) -> 
     )
 
 
-def test_the_covariance_follows_from_the_product() -> None:
+def test_the_covariance_follows_from_the_product():
     assert Moments.of(4.0, 9.0, 25.0).both == 6.0  # wholly dependent
     assert Moments.of(4.0, 9.0, 13.0).both == 0.0
     assert Moments.of(4.0, 9.0, 99.0).both == 6.0  # no more than that
     assert Moments.of(4.0, 9.0, 13.0).combined(Cost(1.0, 1.0)) == 13.0
 
 
-def test_the_largest_of_normal_values() -> None:
+def test_the_largest_of_normal_values():
     rng = np.random.default_rng(1)
     for count in (2, 5, 20):
         found = rng.standard_normal((20_000, count)).max(axis=1).mean()
@@ -290,8 +278,8 @@ class Laboratory:
 @pytest.mark.slow
 @pytest.mark.parametrize(("workloads", "ranks", "saving"), [(1, 1, 0.0), (3, 3, 0.0), (6, 1, 0.1)])
 def test_the_interval_of_what_is_advised_holds_in_95_percent_of_cases(
-    at_clock: Make, run_info: Make, workloads: int, ranks: int, saving: float
-) -> None:
+    at_clock, run_info, workloads, ranks, saving
+):
     places = [(3, None), (4, None), (5, None), (5, 900), (5, 1200)]
     laboratory = Laboratory(at_clock, workloads + ranks, 0.005)
     runs, held, named = 120, 0, 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from pytest_gpuenergy.record import (
     KernelInfo,
     Measurement,
     Metric,
-    RunInfo,
     Window,
     WorkloadInfo,
 )
@@ -68,9 +66,7 @@ def rows(draw: st.DrawFn) -> tuple[Measurement, ...]:
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows(), GOALS, st.floats(1e-9, 1e9))
-def test_any_report_gets_advice_or_one_sentence(
-    run_info: Callable[..., RunInfo], found: tuple[Measurement, ...], goal: Goal, weight: float
-) -> None:
+def test_any_report_gets_advice_or_one_sentence(run_info, found, goal, weight):
     report = Report(run_info(), found)
     clean = {m.workload.name for m in found if m.measured and not m.validity}
     try:

@@ -24,7 +24,7 @@ def all_totals(layers: Sequence[Sequence[Cost]]) -> list[Cost]:
 
 @pytest.mark.slow
 @given(LAYERS)
-def test_the_least_product_of_sums_is_the_least_of_all_choices(layers: list[list[Cost]]) -> None:
+def test_the_least_product_of_sums_is_the_least_of_all_choices(layers):
     found = least_product(layers)
     least = min(one.product for one in all_totals(layers))
     assert total(layers, found.choice).product == pytest.approx(least, rel=1e-12)
@@ -32,9 +32,7 @@ def test_the_least_product_of_sums_is_the_least_of_all_choices(layers: list[list
 
 
 @given(LAYERS, st.floats(0.9, 3.0))
-def test_the_least_energy_within_a_time_is_the_least_of_all_that_are_as_fast(
-    layers: list[list[Cost]], factor: float
-) -> None:
+def test_the_least_energy_within_a_time_is_the_least_of_all_that_are_as_fast(layers, factor):
     totals = all_totals(layers)
     most_time = factor * min(one.time for one in totals)
     found = least_energy(layers, most_time)
@@ -54,9 +52,7 @@ def test_the_least_energy_within_a_time_is_the_least_of_all_that_are_as_fast(
 
 @pytest.mark.slow
 @given(LAYERS)
-def test_the_fastest_and_the_most_frugal_choice_are_the_ends_of_the_sweep(
-    layers: list[list[Cost]],
-) -> None:
+def test_the_fastest_and_the_most_frugal_choice_are_the_ends_of_the_sweep(layers):
     first, *_, last = [*sweep(layers), *list(sweep(layers))[-1:]]
     quick = total(layers, fastest(layers).choice)
     assert total(layers, first) == quick
@@ -68,7 +64,7 @@ def test_the_fastest_and_the_most_frugal_choice_are_the_ends_of_the_sweep(
     assert frugal.bound == pytest.approx(min(one.energy for one in totals))
 
 
-def test_the_product_of_sums_is_no_sum_of_products() -> None:
+def test_the_product_of_sums_is_no_sum_of_products():
     """Layer by layer, the second one would take its own least product."""
     layers = [[Cost(10.0, 1.0)], [Cost(1.0, 4.0), Cost(3.0, 1.0)]]
     assert least_product(layers).choice == (0, 1)
@@ -77,15 +73,13 @@ def test_the_product_of_sums_is_no_sum_of_products() -> None:
     assert least_product(heavy).choice == (0, 0)
 
 
-def test_equal_sums_in_another_order_are_as_fast() -> None:
+def test_equal_sums_in_another_order_are_as_fast():
     layers = [[Cost(0.1, 1.0)], [Cost(0.2, 1.0)], [Cost(0.3, 1.0)]]
     assert 0.1 + 0.2 + 0.3 != 0.3 + 0.2 + 0.1
     assert least_energy(layers, 0.3 + 0.2 + 0.1) is not None
 
 
-def test_a_search_that_is_cut_short_says_how_far_off_it_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_search_that_is_cut_short_says_how_far_off_it_may_be(monkeypatch):
     rng = random.Random(5)
     layers = [[Cost(rng.uniform(1, 1.5), rng.uniform(1, 2)) for _ in range(12)] for _ in range(12)]
     most_time = 1.05 * total(layers, fastest(layers).choice).time

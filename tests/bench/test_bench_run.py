@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +12,12 @@ from hostile_records import LAMBDA
 from pytest_gpuenergy.report import load_report
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    pass
 
 pytestmark = pytest.mark.tvm
 
 
-def test_bundled_kernels_are_made_verified_and_measured(bench: Bench) -> None:
+def test_bundled_kernels_are_made_verified_and_measured(bench):
     bench.give_case7("mine", good=2)
     result = bench.run(
         "--records", "mine", "--powercap", "1,5", "--kernels", "top1", "--gpuenergy-json", "r.json"
@@ -42,7 +41,7 @@ def test_bundled_kernels_are_made_verified_and_measured(bench: Bench) -> None:
     assert [cell != "" for cell in row[1::3]] == [True, False, False, False, True]
 
 
-def test_a_layer_is_measured_under_its_own_name_with_records_of_its_shape(bench: Bench) -> None:
+def test_a_layer_is_measured_under_its_own_name_with_records_of_its_shape(bench):
     bench.give_case7("mine", good=1)
     arguments = ["--records", "mine", "--powercap", "1", "--gpuenergy-json", "r.json"]
     bench.run(*arguments, "-k", "resnet09").assert_outcomes(passed=1, deselected=1)
@@ -51,7 +50,7 @@ def test_a_layer_is_measured_under_its_own_name_with_records_of_its_shape(bench:
     assert measured.outcome == "correct"
 
 
-def test_a_record_that_makes_no_kernel_fails_its_own_item_only(bench: Bench) -> None:
+def test_a_record_that_makes_no_kernel_fails_its_own_item_only(bench):
     bench.give_case7("mine", good=1, bad=1)
     result = bench.run("--records", "mine", "--powercap", "1")
     result.assert_outcomes(passed=1, errors=1)
@@ -60,9 +59,7 @@ def test_a_record_that_makes_no_kernel_fails_its_own_item_only(bench: Bench) -> 
     assert "conftest.py:" not in result.stdout.str()
 
 
-def test_without_tvm_every_item_says_what_to_install(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_tvm_every_item_says_what_to_install(bench, monkeypatch, tmp_path):
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
     monkeypatch.setattr("pytest_gpuenergy.tuners.tvm.kernel_store.installed_tvm", lambda: None)
     bench.give_case7("mine", good=1)
@@ -74,9 +71,7 @@ def test_without_tvm_every_item_says_what_to_install(
     assert "conftest.py:" not in result.stdout.str()
 
 
-def test_a_record_that_is_a_program_is_refused_and_never_run(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_is_a_program_is_refused_and_never_run(bench, monkeypatch):
     monkeypatch.setenv("SECRET", "well-kept")
     bench.give_case7("mine", good=2)
     (path,) = (bench.path / "mine").iterdir()

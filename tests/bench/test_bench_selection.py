@@ -12,21 +12,21 @@ from pytest_gpuenergy.tuning import file_name
 from pytest_gpuenergy.workloads import CASES
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    pass
 
 pytestmark = pytest.mark.slow
 
 CASE1, CASE7 = CASES["case1"], CASES["case7"]
 
 
-def test_every_kernel_of_every_case_runs_under_every_cap(bench: Bench) -> None:
+def test_every_kernel_of_every_case_runs_under_every_cap(bench):
     bench.give_records(25)
     ids = bench.ids()
     assert len(ids) == len(set(ids)) == 7 * 25 * 5
     assert {"case1-k01-200W", "case1-k25-450W", "case7-k10-700W"} <= set(ids)
 
 
-def test_the_id_says_current_where_no_cap_is_set(bench: Bench) -> None:
+def test_the_id_says_current_where_no_cap_is_set(bench):
     bench.give_records(1)
     assert bench.ids("--powercap", "current") == [f"{case}-k01-current" for case in CASES]
 
@@ -39,7 +39,7 @@ def test_the_id_says_current_where_no_cap_is_set(bench: Bench) -> None:
         ("k01-450W and (case2 or case3)", ["case2-k01-450W", "case3-k01-450W"]),
     ],
 )
-def test_a_name_selects_no_neighbour(bench: Bench, expression: str, selected: list[str]) -> None:
+def test_a_name_selects_no_neighbour(bench, expression, selected):
     bench.give_records(12)
     assert bench.ids("--powercap", "450W", "-k", expression) == selected
 
@@ -56,20 +56,20 @@ def test_a_name_selects_no_neighbour(bench: Bench, expression: str, selected: li
         ("3", [3]),
     ],
 )
-def test_kernels_are_chosen_by_rank(bench: Bench, words: str, ranks: list[int]) -> None:
+def test_kernels_are_chosen_by_rank(bench, words, ranks):
     bench.give_records(4)
     assert bench.ids("--powercap", "1", "--kernels", words, "-k", "case1") == [
         f"case1-k{rank:02d}-200W" for rank in ranks
     ]
 
 
-def test_quick_takes_the_ends(bench: Bench) -> None:
+def test_quick_takes_the_ends(bench):
     bench.give_records(4)
     kernels = ["case1-k01", "case1-k02", "case7-k01", "case7-k02"]
     assert bench.ids("--powercap", "1", "--quick") == [f"{name}-200W" for name in kernels]
 
 
-def test_quick_leaves_the_kernels_to_who_names_them(bench: Bench) -> None:
+def test_quick_leaves_the_kernels_to_who_names_them(bench):
     bench.give_records(4)
     assert bench.ids("--powercap", "1", "--quick", "--kernels", "3") == [
         "case1-k03-200W",
@@ -95,22 +95,20 @@ def test_quick_leaves_the_kernels_to_who_names_them(bench: Bench) -> None:
         (["--case", "2", "--network", "resnet"], ["case2", "resnet03", "resnet06", "resnet09"]),
     ],
 )
-def test_layers_of_a_network_run_with_the_records_of_their_shape(
-    bench: Bench, arguments: list[str], layers: list[str]
-) -> None:
+def test_layers_of_a_network_run_with_the_records_of_their_shape(bench, arguments, layers):
     bench.give_records(2)
     ids = bench.ids("--powercap", "1", "--kernels", "1", *arguments)
     assert ids == [f"{layer}-k01-200W" for layer in layers]
 
 
-def test_an_item_of_a_network_runs_by_its_id(bench: Bench) -> None:
+def test_an_item_of_a_network_runs_by_its_id(bench):
     bench.give_records(1)
     item = "bench/test_conv2d.py::test_conv2d[resnet03-k01-200W]"
     result = bench.pytester.runpytest_inprocess("--collect-only", "-q", item)
     assert [line for line in result.stdout.lines if "::" in line] == [item]
 
 
-def test_layers_without_records_are_told(bench: Bench) -> None:
+def test_layers_without_records_are_told(bench):
     bench.give_records(1)
     result = bench.run("--collect-only", "--network", "yolo")
     result.stdout.fnmatch_lines(
@@ -119,7 +117,7 @@ def test_layers_without_records_are_told(bench: Bench) -> None:
     assert "left out" not in bench.run("--collect-only").stdout.str()
 
 
-def test_a_network_without_any_records_is_refused(bench: Bench) -> None:
+def test_a_network_without_any_records_is_refused(bench):
     bench.give_case7("mine", good=1)
     sentence = "There are no records for yolo00 in */mine *"
     bench.refuses("--records", "mine", "--network", "yolo", said=sentence)
@@ -133,14 +131,12 @@ def test_a_network_without_any_records_is_refused(bench: Bench) -> None:
         (["--case", ","], "No workload is named: *"),
     ],
 )
-def test_an_unknown_network_or_case_is_refused(
-    bench: Bench, words: list[str], sentence: str
-) -> None:
+def test_an_unknown_network_or_case_is_refused(bench, words, sentence):
     bench.give_records(1)
     bench.refuses(*words, said=sentence)
 
 
-def test_quick_takes_the_ends_of_each_network(bench: Bench) -> None:
+def test_quick_takes_the_ends_of_each_network(bench):
     bench.give_records(1)
     layers = ["case1", "case7", "yolo02", "yolo18"]
     assert bench.ids("--powercap", "1", "--quick", "--network", "cases,yolo") == [
@@ -148,7 +144,7 @@ def test_quick_takes_the_ends_of_each_network(bench: Bench) -> None:
     ]
 
 
-def test_a_projects_own_workloads_run(bench: Bench) -> None:
+def test_a_projects_own_workloads_run(bench):
     bench.give_records(1)
     with (bench.path / "pyproject.toml").open("a") as stream:
         stream.write("[tool.gpuenergy.workloads]\nblock = [1, 14, 14, 256, 256, 3, 3, 1, 1]\n")
@@ -156,14 +152,14 @@ def test_a_projects_own_workloads_run(bench: Bench) -> None:
     assert bench.ids("--powercap", "1", "-k", "block") == ["block-k01-200W"]
 
 
-def test_a_malformed_workload_of_the_project_is_refused(bench: Bench) -> None:
+def test_a_malformed_workload_of_the_project_is_refused(bench):
     bench.give_records(1)
     with (bench.path / "pyproject.toml").open("a") as stream:
         stream.write("[tool.gpuenergy.workloads]\nblock = 3\n")
     bench.refuses(said="*pyproject.toml: the workload 'block' must be a list *")
 
 
-def test_records_may_lie_elsewhere(bench: Bench) -> None:
+def test_records_may_lie_elsewhere(bench):
     bench.give_records(1, bench.path / "mine")
     assert len(bench.ids("--powercap", "1", "--records", "mine")) == 7
     bench.run("--collect-only", "--records", "mine").stdout.fnmatch_lines(
@@ -171,7 +167,7 @@ def test_records_may_lie_elsewhere(bench: Bench) -> None:
     )
 
 
-def test_records_for_the_gpu_itself_come_first(bench: Bench) -> None:
+def test_records_for_the_gpu_itself_come_first(bench):
     bench.give_records(1, gpu="NVIDIA H200")
     bench.give_records(2, bench.records.with_name("nvidia-a30"), gpu="NVIDIA A30")
     for device, kernels, name in (("h200", 1, "H200"), ("a30", 2, "A30")):
@@ -182,7 +178,7 @@ def test_records_for_the_gpu_itself_come_first(bench: Bench) -> None:
         )
 
 
-def test_records_for_another_gpu_serve_and_are_named(bench: Bench) -> None:
+def test_records_for_another_gpu_serve_and_are_named(bench):
     bench.give_records(1, gpu="NVIDIA H200")
     arguments = ["--powercap", "1", "--gpu-device", "emulated:a30"]
     assert len(bench.ids(*arguments)) == 7
@@ -194,7 +190,7 @@ def test_records_for_another_gpu_serve_and_are_named(bench: Bench) -> None:
     )
 
 
-def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Bench) -> None:
+def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench):
     bench.give_records(1, gpu="NVIDIA H200")
     own = bench.records.with_name("nvidia-a30")
     bench.give_records(2, own, gpu="NVIDIA A30")
@@ -216,12 +212,12 @@ def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Ben
     ]
     + [(words, f"--kernels {words}: there is no kernel {words}; *") for words in ("0", "99")],
 )
-def test_kernels_that_there_are_not_are_refused(bench: Bench, words: str, sentence: str) -> None:
+def test_kernels_that_there_are_not_are_refused(bench, words, sentence):
     bench.give_records(4)
     bench.refuses(f"--kernels={words}", said=sentence)
 
 
-def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
+def test_missing_records_are_told_with_what_to_do(bench):
     (bench.path / "nowhere").mkdir()
     bench.refuses(
         *("--records", "nowhere"),
@@ -230,7 +226,7 @@ def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
     )
 
 
-def test_bundled_records_must_be_complete(bench: Bench) -> None:
+def test_bundled_records_must_be_complete(bench):
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
     bench.refuses(said="There are no records for case4 in */bench/records (*")
@@ -241,20 +237,20 @@ def test_bundled_records_must_be_complete(bench: Bench) -> None:
     ["", "{", '{"format": "something else"}', "[]", "\0\1\2", '{"schema_version": 1}'],
     ids=["empty", "truncated", "foreign", "list", "binary", "report"],
 )
-def test_a_file_that_is_no_record_file_is_refused(bench: Bench, content: str) -> None:
+def test_a_file_that_is_no_record_file_is_refused(bench, content):
     bench.give_records(1)
     (bench.records / file_name(CASE1)).write_text(content)
     bench.refuses(said="The record file */case1_*.json cannot be used, because *")
 
 
-def test_a_record_file_cut_short_is_refused(bench: Bench) -> None:
+def test_a_record_file_cut_short_is_refused(bench):
     bench.give_records(3)
     path = bench.records / file_name(CASE7)
     path.write_text(path.read_text()[:-200])
     bench.refuses(said="The record file */case7_*.json cannot be used, because *")
 
 
-def test_the_records_of_another_case_are_refused(bench: Bench) -> None:
+def test_the_records_of_another_case_are_refused(bench):
     bench.give_records(1)
     path = bench.records / file_name(CASE1)
     path.write_text((bench.records / file_name(CASE7)).read_text())
@@ -262,7 +258,7 @@ def test_the_records_of_another_case_are_refused(bench: Bench) -> None:
     bench.refuses(said=sentence)
 
 
-def test_collecting_it_all_imports_nothing_heavy(bench: Bench) -> None:
+def test_collecting_it_all_imports_nothing_heavy(bench):
     bench.give_records(25)
     code = (
         "import sys, pytest; code = pytest.main(['--collect-only', '-q', 'bench']);"

@@ -12,7 +12,7 @@ from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Conv2d
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    pass
 
 LAYER = Conv2d.of("depthwise", 1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4)
 
@@ -26,9 +26,7 @@ LAYER = Conv2d.of("depthwise", 1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4)
     ],
     ids=["case", "network"],
 )
-def test_a_layer_in_groups_is_measured_from_its_records(
-    bench: Bench, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_in_groups_is_measured_from_its_records(bench, words, monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.tuners.tvm.kernel_store.installed_tvm", lambda: None)
     with (bench.path / "pyproject.toml").open("a") as stream:
         stream.write("[tool.gpuenergy.workloads]\ndepthwise = [1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4]\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import between_sessions
 import numpy as np
@@ -53,7 +52,7 @@ def sessions(kernels: int = 4) -> list[Report]:
     return [report(f"run{n}", [factor] * kernels) for n, factor in enumerate(FACTORS)]
 
 
-def test_the_deviation_is_that_between_the_reports() -> None:
+def test_the_deviation_is_that_between_the_reports():
     kernels = between_sessions.common_kernels(sessions())
     expected = np.std(np.log(FACTORS), ddof=1)
     energy = between_sessions.deviation(kernels, Metric.ENERGY)
@@ -62,7 +61,7 @@ def test_the_deviation_is_that_between_the_reports() -> None:
     assert between_sessions.deviation(kernels, Metric.TIME).total == 0
 
 
-def test_kernels_that_a_report_lacks_or_flags_are_left_out() -> None:
+def test_kernels_that_a_report_lacks_or_flags_are_left_out():
     first, second, third = sessions()
     flagged = replace(second.measurements[1], validity=("host_gaps",))
     second = replace(second, measurements=(second.measurements[0], flagged))
@@ -80,14 +79,12 @@ def test_kernels_that_a_report_lacks_or_flags_are_left_out() -> None:
         ([*sessions()[:2], report("run9", [])], "no kernel in common"),
     ],
 )
-def test_reports_that_cannot_be_compared_are_refused(reports: list[Report], problem: str) -> None:
+def test_reports_that_cannot_be_compared_are_refused(reports, problem):
     with pytest.raises(InputError, match=problem):
         between_sessions.common_kernels(reports)
 
 
-def test_the_gate_understands_the_last_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gate_understands_the_last_line(tmp_path, capsys):
     paths = [tmp_path / f"{one.run.run_id}.json" for one in sessions()]
     for path, one in zip(paths, sessions(), strict=True):
         write_json(one, path)

@@ -23,18 +23,18 @@ ENTRIES = read_corpus()
 FAMILIES = {entry.family: entry for entry in reversed(ENTRIES)}
 
 
-def test_all_kernels_are_different_and_have_a_sentence() -> None:
+def test_all_kernels_are_different_and_have_a_sentence():
     ran = Counter((entry.source, entry.launches, entry.scalars) for entry in ENTRIES)
     assert [source for source, count in ran.items() if count > 1] == []
     assert [one.name for one in ENTRIES if not re.fullmatch(r"[A-Z0-9].*\.", one.why)] == []
 
 
-def test_each_kind_has_a_wrong_kernel() -> None:
+def test_each_kind_has_a_wrong_kernel():
     assert {entry.kind for entry in ENTRIES if not entry.right} == set(kinds())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_launches_take_what_is_declared(family: str) -> None:
+def test_launches_take_what_is_declared(family):
     for entry in ENTRIES:
         if entry.family == family:
             named = (*entry.inputs, *entry.outputs, *entry.workspaces, *entry.scalars)
@@ -45,7 +45,7 @@ def test_launches_take_what_is_declared(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_references_return_the_declared_outputs(family: str) -> None:
+def test_references_return_the_declared_outputs(family):
     entry = FAMILIES[family]
     draw = np.random.default_rng(0)
     inputs = {}
@@ -61,7 +61,7 @@ def test_references_return_the_declared_outputs(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_read_and_written_without_this_project(tmp_path: Path) -> None:
+def test_it_is_read_and_written_without_this_project(tmp_path):
     words = [sys.executable, "-S", "-c", _ALONE, str(FOLDER), str(Path(np.__file__).parents[1])]
     subprocess.run([*words, str(tmp_path)], check=True, cwd=tmp_path)
     index = json.loads((tmp_path / "index.json").read_text())
@@ -102,7 +102,7 @@ VERDICTS = [
 ]
 
 
-def test_recall_and_false_alarms_leave_out_what_was_not_judged() -> None:
+def test_recall_and_false_alarms_leave_out_what_was_not_judged():
     told = corpus.table(VERDICTS)
     assert "1 of 2 wrong kernels found: 50.0 %" in told
     assert "1 of 2 right kernels refused: 50.0 %" in told
@@ -111,9 +111,7 @@ def test_recall_and_false_alarms_leave_out_what_was_not_judged() -> None:
     assert "  softmax/online (online-rescale): because" in told
 
 
-def test_verdicts_on_what_has_not_changed_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_on_what_has_not_changed_are_kept(tmp_path, capsys, monkeypatch):
     for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE"):  # which the command sets for itself
         monkeypatch.setenv(variable, str(tmp_path))
     path = tmp_path / "corpus.json"
@@ -124,7 +122,7 @@ def test_verdicts_on_what_has_not_changed_are_kept(
     assert "1 of 1 right kernels refused: 100.0 %" in capsys.readouterr().out
 
 
-def test_a_kernel_that_has_changed_is_another_one() -> None:
+def test_a_kernel_that_has_changed_is_another_one():
     entry = named("softmax/base")
     assert digest_of(replace(entry, source=entry.source + " ")) != digest_of(entry)
     assert digest_of(replace(entry, launches=entry.launches * 2)) != digest_of(entry)
@@ -142,18 +140,14 @@ def test_a_kernel_that_has_changed_is_another_one() -> None:
         (["--every", "0"], "--every 0 *"),
     ],
 )
-def test_options_that_cannot_be_followed_are_one_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_cannot_be_followed_are_one_sentence(words, sentence, capsys):
     assert corpus.main(words) == 2
     printed = capsys.readouterr()
     assert re.fullmatch("error: " + re.escape(sentence).replace(r"\*", ".*") + "\n", printed.err)
     assert not printed.out
 
 
-def test_another_file_is_not_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_file_is_not_overwritten(tmp_path, capsys):
     path = tmp_path / "mine.json"
     path.write_text("[1, 2]")
     assert corpus.main(["--json", str(path), "--resume"]) == 2
@@ -172,14 +166,14 @@ def test_another_file_is_not_overwritten(
         ("gemm/b-transposed", {"verify": "refused", "allclose": "refused"}),
     ],
 )
-def test_kernels_are_judged(host_cache: Path, name: str, endings: dict[str, str]) -> None:
+def test_kernels_are_judged(host_cache, name, endings):
     with EmulatedDevice() as device:
         judges = Judges(device, host_cache, seed=20, limit_s=60.0)
         assert {judge: judges(judge, named(name)).ending for judge in endings} == endings
 
 
 @pytest.mark.slow
-def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged(host_cache: Path) -> None:
+def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged(host_cache):
     endless = replace(named("scale_add/base"), source=_ENDLESS)
     broken = replace(named("scale_add/base"), source="__global__ void scale_add(")
     with EmulatedDevice() as device:

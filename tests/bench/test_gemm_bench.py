@@ -13,7 +13,7 @@ from bench_folder import ROOT, bench_folder, ids as ids_of
 
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, FORMS, ContenderSetup, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
@@ -35,7 +35,7 @@ def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
     return ids_of(folder, "--powercap", "1", *arguments)
 
 
-def test_both_layouts_run_unless_one_is_chosen(folder: pytest.Pytester) -> None:
+def test_both_layouts_run_unless_one_is_chosen(folder):
     found = ids(folder, NAMED, "--gemm", "MNK=64; M=1 N=2 K=3 layout=nt")
     assert found == [
         f"{name}-{contender}-200W"
@@ -44,7 +44,7 @@ def test_both_layouts_run_unless_one_is_chosen(folder: pytest.Pytester) -> None:
     ]
 
 
-def test_a_layout_and_a_contender_are_words_of_the_id(folder: pytest.Pytester) -> None:
+def test_a_layout_and_a_contender_are_words_of_the_id(folder):
     found = ids(folder, NAMED, "--gemm", "MNK=64", "-k", "nn and template")
     assert found == ["gemm_64x64x64_nn-template-200W"]
 
@@ -53,33 +53,29 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder: pytest.Pytester) -
     "product",
     ["40x24x16_nn", "40x24x16_nt_bfloat16", "8x8x8_nn_lda16_ldb16", "8x8x8_nn_tf32_sparse0.25"],
 )
-def test_an_id_in_a_report_can_be_run_without_its_sizes(
-    folder: pytest.Pytester, product: str
-) -> None:
+def test_an_id_in_a_report_can_be_run_without_its_sizes(folder, product):
     name = f"gemm_{product}-template-200W"
     assert ids(folder, f"{NAMED}::test_gemm[{name}]") == [name]
     assert ids(folder, NAMED, "-k", name) == [name]
 
 
 @pytest.mark.parametrize("product", ["0x1x1_nn", "1x2x3_nn_lda1", "1x2x3_tn", "8x8x8_nn_nonsense"])
-def test_an_id_that_no_product_has_is_none(folder: pytest.Pytester, product: str) -> None:
+def test_an_id_that_no_product_has_is_none(folder, product):
     assert ids(folder, NAMED, "-k", f"gemm_{product}-template") == []
 
 
 @pytest.mark.parametrize("arguments", [[NAMED], ["bench", "--network", "gemm"]])
-def test_without_sizes_the_default_set_runs(folder: pytest.Pytester, arguments: list[str]) -> None:
+def test_without_sizes_the_default_set_runs(folder, arguments):
     assert len(ids(folder, *arguments)) == 26 * len(CONTENDERS)
 
 
-def test_quick_takes_the_ends_of_the_default_set(folder: pytest.Pytester) -> None:
+def test_quick_takes_the_ends_of_the_default_set(folder):
     found = ids(folder, NAMED, "--quick", "-k", "template")
     assert found == ["gemm_512x256x640_nn-template-200W", "gemm_8192x8192x8192_nt-template-200W"]
 
 
 @pytest.mark.parametrize("error", [UnavailableError, InputError])
-def test_a_contender_is_asked_once_for_all_power_caps(
-    folder: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: type[GpuEnergyError]
-) -> None:
+def test_a_contender_is_asked_once_for_all_power_caps(folder, monkeypatch, error):
     asked = []
 
     def fake(gemm: Gemm, _: ContenderSetup) -> AnyKernel:
@@ -95,20 +91,20 @@ def test_a_contender_is_asked_once_for_all_power_caps(
     result.assert_outcomes(**without, deselected=6 * OTHERS)
 
 
-def test_trials_have_no_effect(folder: pytest.Pytester) -> None:
+def test_trials_have_no_effect(folder):
     arguments = ["--collect-only", "--powercap", "1", "--gemm", "MNK=64 t=2398"]
     result = folder.runpytest_inprocess(NAMED, *arguments)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["bench: t and O of the sizes have no effect here: they are for *"])
 
 
-def test_a_product_that_is_named_runs_without_its_path(folder: pytest.Pytester) -> None:
+def test_a_product_that_is_named_runs_without_its_path(folder):
     name = "gemm_7x5x3_nt"
     found = ids(folder, "bench", "-k", f"{name} and not tvm and template")
     assert found == [f"{name}-template-200W"]
 
 
-def test_records_that_do_not_fit_a_gpu_are_not_said_to_be_used(folder: pytest.Pytester) -> None:
+def test_records_that_do_not_fit_a_gpu_are_not_said_to_be_used(folder):
     here = folder.path / "bench" / "records"
     shutil.copytree(
         ROOT / "bench" / "records",
@@ -128,16 +124,12 @@ def test_records_that_do_not_fit_a_gpu_are_not_said_to_be_used(folder: pytest.Py
 @pytest.mark.parametrize(
     "arguments", [[], ["--network", "resnet"], ["-k", "gemm"], ["-k", "not gemm_64x64x64_nn"]]
 )
-def test_nobody_runs_them_who_does_not_name_them(
-    folder: pytest.Pytester, arguments: list[str]
-) -> None:
+def test_nobody_runs_them_who_does_not_name_them(folder, arguments):
     assert ids(folder, "bench", *arguments) == []
 
 
 @pytest.mark.slow
-def test_of_all_benches_only_that_of_convolutions_need_not_be_named(
-    folder: pytest.Pytester,
-) -> None:
+def test_of_all_benches_only_that_of_convolutions_need_not_be_named(folder):
     for path in (ROOT / "bench").glob("test_*.py"):
         if path.name != "test_conv2d.py":
             shutil.copyfile(path, folder.path / "bench" / path.name)
@@ -145,13 +137,13 @@ def test_of_all_benches_only_that_of_convolutions_need_not_be_named(
     assert len(ids(folder, "bench/test_values.py")) == 10
 
 
-def test_sizes_that_have_no_effect_are_told(folder: pytest.Pytester) -> None:
+def test_sizes_that_have_no_effect_are_told(folder):
     folder.makepyfile(test_other="def test_other(): pass")
     result = folder.runpytest_inprocess("test_other.py", "--gemm", "MNK=8")
     result.stdout.fnmatch_lines(["*--gemm has no effect, since no item of bench/test_gemm.py is*"])
 
 
-def test_a_missing_folder_of_records_is_told(folder: pytest.Pytester) -> None:
+def test_a_missing_folder_of_records_is_told(folder):
     result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--records", "none")
     result.stdout.fnmatch_lines(["*none: there is no such folder; name one that has record files*"])
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -165,7 +157,7 @@ def test_a_missing_folder_of_records_is_told(folder: pytest.Pytester) -> None:
         ("MNK=1e9", "*MNK=1e9 is not understood*"),
     ],
 )
-def test_bad_sizes_are_told_in_one_sentence(folder: pytest.Pytester, sizes: str, told: str) -> None:
+def test_bad_sizes_are_told_in_one_sentence(folder, sizes, told):
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes)
     result.stdout.fnmatch_lines([told])
     assert "Traceback" not in result.stdout.str()
@@ -173,7 +165,7 @@ def test_bad_sizes_are_told_in_one_sentence(folder: pytest.Pytester, sizes: str,
 
 
 @pytest.mark.slow
-def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
+def test_products_are_verified_and_measured(folder):
     sizes = "M=33 N=17 K=50; MNK=64 layout=nt lda=65"
     arguments = ["--gemm", sizes, *TEMPLATE, "--gpuenergy-json", "r.json"]
     folder.runpytest_inprocess(NAMED, *arguments).assert_outcomes(passed=3)
@@ -191,9 +183,7 @@ def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
         ("p100", "float32", "do not know the resources of"),
     ],
 )
-def test_a_card_on_which_the_template_cannot_run_is_skipped(
-    folder: pytest.Pytester, card: str, mode: str, told: str
-) -> None:
+def test_a_card_on_which_the_template_cannot_run_is_skipped(folder, card, mode, told):
     old = ("--gpu-device", f"emulated:{card}", "--powercap", "current")
     arguments = ["--gemm", f"MNK=64 layout=nn mode={mode}", *TEMPLATE, "-rs", *old]
     result = folder.runpytest_inprocess(NAMED, *arguments)
@@ -222,7 +212,7 @@ def give_record(folder: Path, gpu: str) -> Path:
 
 @pytest.mark.tvm
 @pytest.mark.slow
-def test_tvm_has_the_best_record_of_the_shape(folder: pytest.Pytester) -> None:
+def test_tvm_has_the_best_record_of_the_shape(folder):
     give_record(folder.path / "bench" / "records" / "nvidia-a30", "NVIDIA A30")
     sizes = "M=8 N=6 K=5 layout=nn"
     arguments = ["--gemm", sizes, *TVM, "--gpuenergy-json", "r.json"]
@@ -236,7 +226,7 @@ def test_tvm_has_the_best_record_of_the_shape(folder: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_a_product_without_records_is_skipped_with_what_to_do(folder: pytest.Pytester) -> None:
+def test_a_product_without_records_is_skipped_with_what_to_do(folder):
     sizes = "M=8 N=6 K=5 layout=nn mode=bfloat16 lda=7; M=512 N=256 K=640 layout=nt"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
     result.assert_outcomes(skipped=2, deselected=2 * OTHERS)
@@ -248,9 +238,7 @@ def test_a_product_without_records_is_skipped_with_what_to_do(folder: pytest.Pyt
 
 
 @pytest.mark.slow
-def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
-    folder: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))  # without kernels
     monkeypatch.setattr(sys.modules[KernelStore.__module__], "installed_tvm", lambda: None)
     give_record(folder.path / "bench" / "records" / "nvidia-h200", "NVIDIA H200")
@@ -261,7 +249,7 @@ def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
 
 
 @pytest.mark.slow
-def test_tf32_is_skipped_since_tvm_has_none(folder: pytest.Pytester) -> None:
+def test_tf32_is_skipped_since_tvm_has_none(folder):
     sizes = "MNK=64 layout=nn mode=tf32"
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes, *TVM, "-rs")
     result.assert_outcomes(skipped=1, deselected=OTHERS)
@@ -269,7 +257,7 @@ def test_tf32_is_skipped_since_tvm_has_none(folder: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_kernels_that_are_no_text_are_skipped_on_the_emulated_gpu(folder: pytest.Pytester) -> None:
+def test_kernels_that_are_no_text_are_skipped_on_the_emulated_gpu(folder):
     arguments = ["--gemm", "MNK=8 layout=nn", "-k", "triton or cublas", "--powercap", "1", "-rs"]
     result = folder.runpytest_inprocess(NAMED, *arguments)
     result.assert_outcomes(skipped=2, deselected=3)
@@ -278,9 +266,7 @@ def test_kernels_that_are_no_text_are_skipped_on_the_emulated_gpu(folder: pytest
 
 
 @pytest.mark.slow
-def test_what_cutlass_needs_is_checked_before_anything_is_measured(
-    folder: pytest.Pytester,
-) -> None:
+def test_what_cutlass_needs_is_checked_before_anything_is_measured(folder):
     version = folder.path / "cutlass" / "include" / "cutlass" / "version.h"
     version.parent.mkdir(parents=True)
     arguments = ["--gemm", "MNK=8 layout=nn", "-k", "cutlass", "--powercap", "1"]
@@ -306,7 +292,7 @@ def test_what_cutlass_needs_is_checked_before_anything_is_measured(
 
 
 @pytest.mark.slow
-def test_a_contender_that_cannot_be_made_fails_in_one_sentence(folder: pytest.Pytester) -> None:
+def test_a_contender_that_cannot_be_made_fails_in_one_sentence(folder):
     path = give_record(folder.path / "records", "NVIDIA H200")
     path.write_text(path.read_text().replace("threadIdx.x", "threadIdx.w"))
     sizes = "M=8 N=6 K=5 layout=nn"

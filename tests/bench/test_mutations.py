@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import mutation_judge
@@ -31,13 +30,13 @@ def verdict(ending: mutation_judge.Ending, operator: str = "loop") -> Verdict:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_each_kind_of_fault_has_places_in_our_kernels(operator: str) -> None:
+def test_each_kind_of_fault_has_places_in_our_kernels(operator):
     texts = [visible(own_subject(name).kernel.source) for name in OWN]
     assert any(list(OPERATORS[operator](text)) for text in texts)
 
 
 @given(st.sampled_from(OWN), st.integers(0, 60), st.integers(0, 2**32))
-def test_mutants_are_distinct_and_the_same_for_one_seed(name: str, number: int, seed: int) -> None:
+def test_mutants_are_distinct_and_the_same_for_one_seed(name, number, seed):
     source = own_subject(name).kernel.source
     drawn = mutants(source, number, seed)
     assert drawn == mutants(source, number, seed)
@@ -48,7 +47,7 @@ def test_mutants_are_distinct_and_the_same_for_one_seed(name: str, number: int, 
 
 
 @given(st.sampled_from(OWN), st.integers(0, 2**32))
-def test_a_mutant_differs_in_its_line(name: str, seed: int) -> None:
+def test_a_mutant_differs_in_its_line(name, seed):
     source = own_subject(name).kernel.source
     for mutant in mutants(source, 20, seed):
         before = source.splitlines()[: mutant.line - 1]
@@ -57,17 +56,17 @@ def test_a_mutant_differs_in_its_line(name: str, seed: int) -> None:
         assert mutant.after in mutant.source
 
 
-def test_comments_and_strings_are_left_alone() -> None:
+def test_comments_and_strings_are_left_alone():
     for mutant in mutants(TEXT, 1000, 0):
         assert mutant.line in {2, 4}, mutant
 
 
-def test_the_heads_of_loops_hold_no_statements() -> None:
+def test_the_heads_of_loops_hold_no_statements():
     removed = [m.before for m in mutants(TEXT, 1000, 0) if m.operator == "statement removed"]
     assert removed == ["y[i] = 2.0f * y[i] + 1;"]
 
 
-def test_all_mutants_are_drawn_where_no_number_is_given() -> None:
+def test_all_mutants_are_drawn_where_no_number_is_given():
     subjects = [own_subject("axpy"), own_subject("scan")]
     everything = mutations.sample(subjects, 0, 0)
     assert len(everything) > 100
@@ -76,7 +75,7 @@ def test_all_mutants_are_drawn_where_no_number_is_given() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
-def test_our_kernels_are_right_on_all_inputs(host_cache: Path, name: str) -> None:
+def test_our_kernels_are_right_on_all_inputs(host_cache, name):
     subject = own_subject(name)
     same = Mutant("no fault", 1, "", "", subject.kernel.source + "\n")
     with EmulatedDevice(runner=HostRunner(host_cache, jobs=1)) as device:
@@ -84,7 +83,7 @@ def test_our_kernels_are_right_on_all_inputs(host_cache: Path, name: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_sample_of_faults_is_found(host_cache: Path) -> None:
+def test_a_sample_of_faults_is_found(host_cache):
     subjects = [own_subject(name) for name in ("axpy", "row_sums", "transpose", "histogram")]
     drawn = mutations.sample(subjects, 12, 1)
     verdicts = list(mutations.judged(drawn, host_cache, jobs=0, timeout_s=20.0))
@@ -105,8 +104,8 @@ def test_a_sample_of_faults_is_found(host_cache: Path) -> None:
     ],
 )
 def test_what_verification_passes_is_judged_by_its_outputs(
-    host_cache: Path, monkeypatch: pytest.MonkeyPatch, statement: str, ending: str
-) -> None:
+    host_cache, monkeypatch, statement, ending
+):
     monkeypatch.setattr(mutation_judge, "verify_on_device", lambda *_, **__: None)
     subject = own_subject("axpy")
     source = subject.kernel.source.replace("y[i] = a * x[i] + z[i];", statement)
@@ -116,14 +115,14 @@ def test_what_verification_passes_is_judged_by_its_outputs(
 
 
 @pytest.mark.slow
-def test_text_that_does_not_compile_is_no_mutant(host_cache: Path) -> None:
+def test_text_that_does_not_compile_is_no_mutant(host_cache):
     subject = own_subject("axpy")
     with EmulatedDevice(runner=HostRunner(host_cache, jobs=1)) as device:
         told = Judge(device, 20.0).verdict(subject, Mutant("a fault", 1, "", "", "?"))
     assert told.ending == "invalid"
 
 
-def test_the_rate_leaves_out_what_makes_no_difference() -> None:
+def test_the_rate_leaves_out_what_makes_no_difference():
     endings: tuple[mutation_judge.Ending, ...] = (
         "found", "found", "found", "survived", "rounding", "equivalent", "invalid",
     )  # fmt: skip
@@ -132,13 +131,7 @@ def test_the_rate_leaves_out_what_makes_no_difference() -> None:
 
 
 @pytest.mark.parametrize(("least", "code"), [("50", 0), ("51", 1)])
-def test_the_verdicts_are_printed_and_written(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    least: str,
-    code: int,
-) -> None:
+def test_the_verdicts_are_printed_and_written(monkeypatch, capsys, tmp_path, least, code):
     given_verdicts = [verdict("found"), verdict("survived", "condition")]
 
     def judged(*_: Any, **__: Any) -> list[Verdict]:
@@ -161,9 +154,7 @@ def test_the_verdicts_are_printed_and_written(
 @pytest.mark.parametrize(
     "words", [["--kernels", "nonsense"], ["--kernels", "case7", "--ranks", "99"]]
 )
-def test_a_kernel_that_there_is_not_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_a_kernel_that_there_is_not_is_one_sentence(monkeypatch, capsys, words):
     monkeypatch.setattr(sys, "argv", ["mutations.py", *words])
     assert mutations.main() == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -28,7 +28,7 @@ def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
     return ids_of(folder, *EMULATED, *arguments)
 
 
-def test_each_call_and_each_whole_is_an_item(folder: pytest.Pytester) -> None:
+def test_each_call_and_each_whole_is_an_item(folder):
     calls = [
         json.loads(line)["id"] for line in (BLOOM / "operator_calls.jsonl").read_text().splitlines()
     ]
@@ -39,18 +39,18 @@ def test_each_call_and_each_whole_is_an_item(folder: pytest.Pytester) -> None:
     assert sorted(found) == sorted(f"bloom-560m-{one}-700W" for one in (*calls, *wholes))
 
 
-def test_without_a_model_all_of_the_project_run(folder: pytest.Pytester) -> None:
+def test_without_a_model_all_of_the_project_run(folder):
     (folder.path / "bench/profiles").mkdir()
     shutil.move(folder.path / "bloom", folder.path / "bench/profiles/bloom")
     assert len(ids(folder, NAMED)) == len(ids(folder, NAMED, "--model", "bloom")) == 76
 
 
-def test_nobody_runs_them_who_does_not_name_them(folder: pytest.Pytester) -> None:
+def test_nobody_runs_them_who_does_not_name_them(folder):
     assert ids(folder, "bench") == []
     assert len(ids(folder, "bench", "--model", "bloom")) == 76
 
 
-def test_each_is_a_workload_of_its_own_in_the_report(folder: pytest.Pytester) -> None:
+def test_each_is_a_workload_of_its_own_in_the_report(folder):
     words = "bloom-560m-prefill-graph or bloom-560m-decode1-graph or c229cf67f982a"
     result = folder.runpytest_inprocess(
         NAMED, "--model", "bloom", *EMULATED, "-k", words, "--gpuenergy-json", "report.json"
@@ -69,7 +69,7 @@ def test_each_is_a_workload_of_its_own_in_the_report(folder: pytest.Pytester) ->
     assert whole.energy_mj == pytest.approx(4896.0, rel=0.05)
 
 
-def test_a_model_on_several_gpus_is_for_the_command(folder: pytest.Pytester) -> None:
+def test_a_model_on_several_gpus_is_for_the_command(folder):
     for rank in (0, 1):
         copy_bloom(folder.path / f"bloom/rank{rank}")
     path = folder.path / "bloom/profile.json"
@@ -79,7 +79,7 @@ def test_a_model_on_several_gpus_is_for_the_command(folder: pytest.Pytester) -> 
     result.assert_outcomes(errors=1)
 
 
-def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder: pytest.Pytester) -> None:
+def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder):
     path = folder.path / "bloom/results/measurements.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(one for one in lines if "step0-eager" not in one))
@@ -89,7 +89,7 @@ def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder: pytest.Pytes
     result.stdout.fnmatch_lines(["*no figures of it are recorded*"])
 
 
-def test_a_resumed_run_measures_what_is_left(folder: pytest.Pytester) -> None:
+def test_a_resumed_run_measures_what_is_left(folder):
     def run(*options: str) -> pytest.RunResult:
         return folder.runpytest_inprocess(NAMED, "--model", "bloom", *EMULATED, *options)
 
@@ -108,9 +108,7 @@ def test_a_resumed_run_measures_what_is_left(folder: pytest.Pytester) -> None:
         ("prefill:1, decode:1", 0),
     ],
 )
-def test_a_step_that_takes_too_many_joules_per_token_fails(
-    folder: pytest.Pytester, bounds: str, failed: int
-) -> None:
+def test_a_step_that_takes_too_many_joules_per_token_fails(folder, bounds, failed):
     result = folder.runpytest_inprocess(
         *(NAMED, "--model", "bloom", *EMULATED, "-k", "graph", "--joules-per-token", bounds)
     )
@@ -133,15 +131,13 @@ def test_a_step_that_takes_too_many_joules_per_token_fails(
         (("--model", "bloom", "--joules-per-token", "decode:-1"), "'decode:-1' is not understood"),
     ],
 )
-def test_bad_options_are_told_in_one_sentence(
-    folder: pytest.Pytester, options: tuple[str, ...], sentence: str
-) -> None:
+def test_bad_options_are_told_in_one_sentence(folder, options, sentence):
     result = folder.runpytest_inprocess(NAMED, *EMULATED, *options)
     assert result.ret != 0
     result.stdout.fnmatch_lines([f"*{sentence}*"])
 
 
-def test_a_damaged_profile_is_told_in_one_sentence(folder: pytest.Pytester) -> None:
+def test_a_damaged_profile_is_told_in_one_sentence(folder):
     Path(folder.path, "bloom/operator_calls.jsonl").write_text("garbage")
     result = folder.runpytest_inprocess(NAMED, *EMULATED, "--model", "bloom")
     assert result.ret != 0

@@ -70,11 +70,11 @@ def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
     return ids_of(folder, *EMULATED, *arguments)
 
 
-def test_without_results_there_are_the_baselines(folder: pytest.Pytester) -> None:
+def test_without_results_there_are_the_baselines(folder):
     assert ids(folder, NAMED) == ["scale-baseline-700W", "scale_triton-baseline-700W"]
 
 
-def test_all_shipped_specs_have_an_item(folder: pytest.Pytester) -> None:
+def test_all_shipped_specs_have_an_item(folder):
     specs = folder.path / "bench/search/kernels"
     shutil.rmtree(specs)
     shutil.copytree(ROOT / "bench/search/kernels", specs)
@@ -82,27 +82,23 @@ def test_all_shipped_specs_have_an_item(folder: pytest.Pytester) -> None:
     assert ids(folder, NAMED) == [f"{name}-baseline-700W" for name in names]
 
 
-def test_the_best_variant_of_a_search_is_an_item_too(
-    folder: pytest.Pytester, searched: Path
-) -> None:
+def test_the_best_variant_of_a_search_is_an_item_too(folder, searched):
     found = ids(folder, NAMED, "--search-out", str(searched))
     assert found == ["scale-baseline-700W", "scale-best-700W", "scale_triton-baseline-700W"]
 
 
-def test_nobody_runs_them_who_does_not_name_them(folder: pytest.Pytester, searched: Path) -> None:
+def test_nobody_runs_them_who_does_not_name_them(folder, searched):
     assert ids(folder, "bench") == []
     assert len(ids(folder, "bench", "--search-out", str(searched))) == 3
 
 
-def test_a_baseline_that_remained_the_best_is_one_item(
-    folder: pytest.Pytester, searched: Path
-) -> None:
+def test_a_baseline_that_remained_the_best_is_one_item(folder, searched):
     keep(searched)
     assert len(ids(folder, NAMED, "--search-out", str(searched))) == 2
 
 
 @pytest.mark.slow
-def test_both_are_measured_as_one_workload(folder: pytest.Pytester, searched: Path) -> None:
+def test_both_are_measured_as_one_workload(folder, searched):
     spec = convert(SCALE, KernelSpec)
     best = read_control(searched / "kernels/_scale/best/control.json").state
     write_search(searched, spec.baseline.id, best.id)
@@ -129,7 +125,7 @@ def test_both_are_measured_as_one_workload(folder: pytest.Pytester, searched: Pa
 
 
 @pytest.mark.slow
-def test_a_gate_compares_them_with_an_earlier_run(folder: pytest.Pytester) -> None:
+def test_a_gate_compares_them_with_an_earlier_run(folder):
     words = (NAMED, *EMULATED, "-k", "scale-baseline")
     folder.runpytest_inprocess(*words, "--gpuenergy-json", "before.json").assert_outcomes(passed=1)
     slower = spec_with(launch=launch_with(constants={"ITEMS": 1024}))
@@ -146,9 +142,7 @@ def test_a_gate_compares_them_with_an_earlier_run(folder: pytest.Pytester) -> No
         ({"launch": launch_with(grid=["N - 4000"])}, "*must be three positive integers*"),
     ],
 )
-def test_a_variant_that_is_wrong_fails(
-    folder: pytest.Pytester, searched: Path, fields: dict[str, Any], words: str
-) -> None:
+def test_a_variant_that_is_wrong_fails(folder, searched, fields, words):
     keep(searched, **fields)
     result = folder.runpytest_inprocess(NAMED, "--search-out", "out", *EMULATED, "-k", "scale-")
     assert result.parseoutcomes()["passed"] == 1
@@ -163,9 +157,7 @@ def test_a_variant_that_is_wrong_fails(
         ("{}", "The control file * cannot be used, because its schema_version is None"),
     ],
 )
-def test_results_that_cannot_be_used_are_told_in_one_sentence(
-    folder: pytest.Pytester, content: str | None, sentence: str
-) -> None:
+def test_results_that_cannot_be_used_are_told_in_one_sentence(folder, content, sentence):
     if content is not None:
         (place := folder.path / "out/kernels/_scale/best").mkdir(parents=True)
         (place / "control.json").write_text(content)
@@ -174,7 +166,7 @@ def test_results_that_cannot_be_used_are_told_in_one_sentence(
     result.stdout.fnmatch_lines([f"*{sentence}*"])
 
 
-def test_a_variant_in_another_language_is_told(folder: pytest.Pytester, searched: Path) -> None:
+def test_a_variant_in_another_language_is_told(folder, searched):
     keep(searched, language="triton", source=TRITON)
     result = folder.runpytest_inprocess(NAMED, *EMULATED, "--search-out", "out")
     assert result.ret != 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import table
@@ -68,7 +67,7 @@ def run(bench: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return bench.runpytest_inprocess("bench/validation", "-k", "axpy or lcg or cover", *words)
 
 
-def test_own_kernels_are_right_and_their_intervals_honest(bench: pytest.Pytester) -> None:
+def test_own_kernels_are_right_and_their_intervals_honest(bench):
     run(bench, "--validation-repeats", "5").assert_outcomes(passed=3, deselected=10)
     found = read_validation(bench.path / "v.json")
     assert found.run["emulated"] is True
@@ -90,42 +89,40 @@ def test_own_kernels_are_right_and_their_intervals_honest(bench: pytest.Pytester
         assert kernel.error(single, "time") > 1  # what a host adds to a launch of a few us
 
 
-def test_a_budget_ends_the_run_and_keeps_what_there_is(bench: pytest.Pytester) -> None:
+def test_a_budget_ends_the_run_and_keeps_what_there_is(bench):
     result = run(bench, "--validation-repeats", "0", "--validation-budget-s", "1", "-rs")
     result.assert_outcomes(passed=1, skipped=2, deselected=10)
     result.stdout.fnmatch_lines(["*s of 1 s have passed*"])
     assert [one.name for one in read_validation(bench.path / "v.json").kernels] == ["axpy"]
 
 
-def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_written(tmp_path):
     written = validation(repeats=(99.5, 103.0))
     written.write(tmp_path / "v.json")
     assert read_validation(tmp_path / "v.json") == written
 
 
-def test_a_kernel_measured_again_replaces_what_it_had() -> None:
+def test_a_kernel_measured_again_replaces_what_it_had():
     first = validation()
     again = replace(first.kernels[0], kernel="axpy-k02")
     assert first.with_kernel(again).kernels == (again,)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kind": "gpuenergy-validation"}', '{"kind": 1}'])
-def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_another_file_is_refused(tmp_path, text):
     path = tmp_path / "v.json"
     path.write_text(text)
     with pytest.raises(InputError, match="was not written by --validation-json"):
         read_validation(path)
 
 
-def test_intervals_that_hold_the_reference_are_counted() -> None:
+def test_intervals_that_hold_the_reference_are_counted():
     (kernel,) = validation(repeats=(99.5, 100.5, 103.0)).kernels
     assert kernel.covered("energy") == 2
     assert kernel.covered("time") == 3
 
 
-def test_the_table_has_errors_seconds_and_coverage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_has_errors_seconds_and_coverage(tmp_path, capsys):
     validation(repeats=(99.5, 103.0)).write(tmp_path / "v.json")
     assert table.main([str(tmp_path / "v.json")]) == 0
     out = capsys.readouterr().out
@@ -137,9 +134,7 @@ def test_the_table_has_errors_seconds_and_coverage(
     assert "standard deviation between items of a kernel 1.756%" in out
 
 
-def test_a_file_without_the_references_parts_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_the_references_parts_is_read(tmp_path, capsys):
     path = tmp_path / "v.json"
     validation(repeats=(99.5,)).write(path)
     content = json.loads(path.read_text())
@@ -151,16 +146,14 @@ def test_a_file_without_the_references_parts_is_read(
 
 
 @pytest.mark.parametrize(("name", "start"), [("p.svg", b"<svg"), ("p.png", b"\x89PNG")])
-def test_the_plot_is_drawn(tmp_path: Path, name: str, start: bytes) -> None:
+def test_the_plot_is_drawn(tmp_path, name, start):
     pytest.importorskip("vl_convert", reason="drawing needs vl-convert-python")
     validation().write(tmp_path / "v.json")
     assert table.main([str(tmp_path / "v.json"), "--plot", str(tmp_path / name)]) == 0
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_a_plot_of_another_kind_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plot_of_another_kind_is_refused(tmp_path, capsys):
     validation().write(tmp_path / "v.json")
     assert table.main([str(tmp_path / "v.json"), "--plot", "p.gif"]) == 2
     assert "ends in .svg or .png" in capsys.readouterr().err

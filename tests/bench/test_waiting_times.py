@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import waiting
 from waiting import Row, Waiting
 
 
-def test_a_command_is_timed_up_to_its_first_result_and_its_end(tmp_path: Path) -> None:
+def test_a_command_is_timed_up_to_its_first_result_and_its_end(tmp_path):
     text = "import time; sum(range(3_000_000)); print('x PASSED'); time.sleep(0.05)"
     found = waiting.timed([sys.executable, "-c", text], tmp_path, tmp_path)
     assert found.first_s is not None
@@ -19,7 +18,7 @@ def test_a_command_is_timed_up_to_its_first_result_and_its_end(tmp_path: Path) -
     assert found.cpu_s > 0
 
 
-def test_a_command_that_fails_ends_the_run_with_its_output(tmp_path: Path) -> None:
+def test_a_command_that_fails_ends_the_run_with_its_output(tmp_path):
     with pytest.raises(SystemExit, match=r"(?s)failed:.*no such thing"):
         waiting.timed([sys.executable, "-c", "raise OSError('no such thing')"], tmp_path, tmp_path)
 
@@ -33,9 +32,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("rows")
-def test_rows_that_take_minutes_are_left_out_unless_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_that_take_minutes_are_left_out_unless_named(tmp_path, capsys):
     path = tmp_path / "waiting.json"
     assert waiting.main(["--runs", "3", "--json", str(path)]) == 0
     assert capsys.readouterr().out.endswith("| a quick one | 2.00 | 0.50 | 0.25 | 1 s |\n")
@@ -45,12 +42,12 @@ def test_rows_that_take_minutes_are_left_out_unless_named(
 
 
 @pytest.mark.usefixtures("rows")
-def test_an_unknown_row_is_refused() -> None:
+def test_an_unknown_row_is_refused():
     with pytest.raises(SystemExit, match="--rows quik: give some of quick, slow"):
         waiting.main(["--rows", "quik"])
 
 
 @pytest.mark.parametrize("name", ["scale.cu", "test_scale.py", "pyproject.toml"])
-def test_the_tutorial_has_the_files_of_its_project(name: str) -> None:
+def test_the_tutorial_has_the_files_of_its_project(name):
     titles = dict(waiting._TITLED.findall(waiting.TUTORIAL.read_text(encoding="utf-8")))
     assert name in titles

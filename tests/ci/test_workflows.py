@@ -141,7 +141,7 @@ def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_regression_fails_gate_and_comparison_and_is_annotated(measured: Checkout) -> None:
+def test_a_regression_fails_gate_and_comparison_and_is_annotated(measured):
     checkout = measured
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, SLOWER))
@@ -162,7 +162,7 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(measured: Check
 
 @pytest.mark.slow
 @pytest.mark.thorough  # as are a push of documentation and a cap that is not taken
-def test_a_change_of_nothing_passes(measured: Checkout) -> None:
+def test_a_change_of_nothing_passes(measured):
     checkout = measured
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, f"{LINE}  // twice"))
@@ -176,9 +176,7 @@ def test_a_change_of_nothing_passes(measured: Checkout) -> None:
 @pytest.mark.parametrize(
     ("gpu", "watts"), [("v100", 100), pytest.param("a100", 450, marks=pytest.mark.thorough)]
 )
-def test_a_cap_of_the_table_that_the_board_does_not_take_fails_nothing(
-    checkout: Checkout, gpu: str, watts: int
-) -> None:
+def test_a_cap_of_the_table_that_the_board_does_not_take_fails_nothing(checkout, gpu, watts):
     assert "--powercap all" in JOB["env"]["BENCH_ARGS"]  # as here
     variables = {"GPU_DEVICE": f"emulated:{gpu}", "BENCH_ARGS": "test_scale.py --powercap all -rs"}
     done = checkout.run("measure", **variables)
@@ -193,9 +191,7 @@ def test_a_cap_of_the_table_that_the_board_does_not_take_fails_nothing(
     ("reported", "capabilities", "extra"),
     [("13.0", "9.0", "cuda13"), ("13.0", "7.0\n8.0", "cuda12"), ("12.4", "8.0", "cuda12")],
 )
-def test_cupy_is_installed_for_the_oldest_gpu(
-    tmp_path: Path, reported: str, capabilities: str, extra: str
-) -> None:
+def test_cupy_is_installed_for_the_oldest_gpu(tmp_path, reported, capabilities, extra):
     (script,) = (step["run"] for step in JOB["steps"] if step.get("name") == "Install")
     words = (
         f"case $* in *compute_cap*) printf '{capabilities}\\n';; "
@@ -225,7 +221,7 @@ def test_cupy_is_installed_for_the_oldest_gpu(
 
 
 @pytest.mark.slow
-def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
+def test_a_push_of_documentation_only_passes(checkout):
     (checkout.path / "README.md").write_text("A page.")
     checkout.commit(PARTS)
     checkout.path.joinpath(JOB["env"]["OUT"]).mkdir()
@@ -236,7 +232,7 @@ def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_baseline_the_gate_says_so_and_passes(measured: Checkout) -> None:
+def test_without_a_baseline_the_gate_says_so_and_passes(measured):
     gate = measured.run("gate")
     assert gate.returncode == 0
     assert gate.stdout.startswith(f"::warning title=gate::There is no baseline {BASELINE}")
@@ -244,7 +240,7 @@ def test_without_a_baseline_the_gate_says_so_and_passes(measured: Checkout) -> N
 
 
 @pytest.mark.slow
-def test_a_wrong_kernel_fails_and_is_in_the_summary(measured: Checkout) -> None:
+def test_a_wrong_kernel_fails_and_is_in_the_summary(measured):
     checkout = measured
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, "  y[i] = 3 * x[i];"))
@@ -254,7 +250,7 @@ def test_a_wrong_kernel_fails_and_is_in_the_summary(measured: Checkout) -> None:
 
 
 @pytest.mark.parametrize("event_base", ["0" * 40, ""], ids=["a new branch", "no week of history"])
-def test_without_a_base_there_is_nothing_to_compare(checkout: Checkout, event_base: str) -> None:
+def test_without_a_base_there_is_nothing_to_compare(checkout, event_base):
     done = checkout.run("ab", EVENT_BASE=event_base)
     assert done.returncode == 0
     assert "::warning title=ab::There is no commit" in done.stdout
@@ -270,14 +266,14 @@ def test_without_a_base_there_is_nothing_to_compare(checkout: Checkout, event_ba
         ("a" * 40 + "\n; true", "b" * 40, 1),
     ],
 )
-def test_only_full_hashes_are_dispatched(head: str, base: str, code: int) -> None:
+def test_only_full_hashes_are_dispatched(head, base, code):
     script = JOB["steps"][0]["run"]
     environment = {**os.environ, "HEAD": head, "BASE": base}
     done = subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=environment, check=False)
     assert done.returncode == code
 
 
-def test_gpus_are_for_main_the_clock_and_approved_dispatches_only() -> None:
+def test_gpus_are_for_main_the_clock_and_approved_dispatches_only():
     assert set(GPU["on"]) == {"push", "schedule", "workflow_dispatch"}
     assert GPU["on"]["push"] == {"branches": ["main"]}
     assert "github.ref == 'refs/heads/main'" in JOB["if"]
@@ -285,13 +281,13 @@ def test_gpus_are_for_main_the_clock_and_approved_dispatches_only() -> None:
     assert JOB["concurrency"] == {"group": "gpu-${{ matrix.gpu }}", "cancel-in-progress": False}
 
 
-def test_the_power_limit_is_put_back_last_whatever_happens() -> None:
+def test_the_power_limit_is_put_back_last_whatever_happens():
     last = JOB["steps"][-1]
     assert (last["id"], last["if"]) == ("restore", "always()")
 
 
 @pytest.mark.parametrize("path", sorted(WORKFLOWS.glob("*.yml")), ids=lambda path: path.name)
-def test_a_workflow_may_read_and_no_more(path: Path) -> None:
+def test_a_workflow_may_read_and_no_more(path):
     document = workflow(path.name)
     assert document["permissions"] == {"contents": "read"}
     for job in document["jobs"].values():
@@ -306,7 +302,7 @@ def test_a_workflow_may_read_and_no_more(path: Path) -> None:
                 assert step["with"]["persist-credentials"] is False
 
 
-def test_every_python_of_the_package_is_tested() -> None:
+def test_every_python_of_the_package_is_tested():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     supported = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     job = workflow("tests.yml")["jobs"]["tests"]

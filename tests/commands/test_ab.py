@@ -81,7 +81,7 @@ def ab(*arguments: str) -> int:
     return main(["ab", "HEAD~1", "HEAD", "--powercap", "1", *arguments])
 
 
-def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slower_revision_is_found(repository, capsys):
     change(repository, LINE, SLOWER)
     clock = ("--smclock", "1500MHz")
     assert ab("-k", "b128", *clock, "--fail", "edp:0.5%", "--json", "-") == 1
@@ -95,9 +95,7 @@ def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixt
     assert git("status", "--porcelain") == ""
 
 
-def test_an_id_that_a_report_shows_chooses_its_kernel(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_id_that_a_report_shows_chooses_its_kernel(repository, capsys):
     run = a_run()
     known = Measurement(
         "test_scale.py::test_scale[b128-200W]",
@@ -114,16 +112,14 @@ def test_an_id_that_a_report_shows_chooses_its_kernel(
 
 
 @pytest.mark.thorough
-def test_a_faster_revision_is_better(repository: Path) -> None:
+def test_a_faster_revision_is_better(repository):
     change(repository, LINE, SLOWER)
     words = ["ab", "HEAD", "HEAD~1", "--powercap", "1", "--fail", "edp:0.5%", "--rounds", "4"]
     assert "2 BETTER" in ended(0, *words).out
 
 
 @pytest.mark.thorough
-def test_only_kernels_that_differ_are_measured(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_kernels_that_differ_are_measured(repository, capsys):
     change(repository, "import pytest", "import pytest  # and more")
     assert ab() == 0
     captured = capsys.readouterr()
@@ -136,9 +132,7 @@ def test_only_kernels_that_differ_are_measured(
     [pytest.param((), marks=pytest.mark.thorough), ("--strict",)],
     ids=["lenient", "strict"],
 )
-def test_a_push_that_changes_no_kernel_passes_and_says_so(
-    repository: Path, capsys: pytest.CaptureFixture[str], strict: tuple[str, ...]
-) -> None:
+def test_a_push_that_changes_no_kernel_passes_and_says_so(repository, capsys, strict):
     (repository / "README.md").write_text("A page.")
     commit("A page")
     assert ab("--fail", "edp:1%", *strict, "--json", "ab.json", "--md", "ab.md") == 0
@@ -156,31 +150,25 @@ def test_a_push_that_changes_no_kernel_passes_and_says_so(
     assert "\n2 unchanged: passed.\n" in page
 
 
-def test_what_is_unchanged_stands_beside_the_verdicts(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_unchanged_stands_beside_the_verdicts(repository, capsys):
     change(repository, "1024 // block, block=block", "1024 // min(block, 64), block=min(block, 64)")
     assert ab("--rounds", "2") == 0
     assert ", 1 unchanged" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_text_that_differs_in_nothing_that_matters_is_the_same(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_differs_in_nothing_that_matters_is_the_same(repository, capsys):
     change(repository, LINE, LINE + "  // twice")
     assert ab("-k", "b128", "--fail", "edp:2%", "--rounds", "3") == 0
     assert "1 SAME" in capsys.readouterr().out
 
 
-def test_a_kernel_that_is_wrong_now_fails(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_that_is_wrong_now_fails(repository, capsys):
     change(repository, LINE, WRONG)
     assert ab("-k", "b064", "--fail", "edp:5%") == 1
     assert "no longer measured: scale-b064-200W (" in capsys.readouterr().out
 
 
-def test_items_of_one_revision_only_are_told(repository: Path) -> None:
+def test_items_of_one_revision_only_are_told(repository):
     change(repository, "[64, 128]", "[128, 256]")
     change(repository, '["b064", "b128"]', '["b128", "b256"]')
     out = ended(0, "ab", "HEAD~2", "HEAD", "--powercap", "1").out
@@ -204,7 +192,7 @@ def test_items_of_one_revision_only_are_told(repository: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_ends_with_2(arguments: list[str], words: str) -> None:
+def test_wrong_usage_ends_with_2(arguments, words):
     assert words in ended(2, *arguments).err
 
 
@@ -217,7 +205,7 @@ CALLABLE = "def test_callable(energy_benchmark):\n    energy_benchmark(print)\n"
     [pytest.param(PLAIN, marks=pytest.mark.thorough), f"{PLAIN}    assert 1 == 2\n"],
     ids=["pass", "fail"],
 )
-def test_tests_without_an_energy_item_are_refused(repository: Path, text: str) -> None:
+def test_tests_without_an_energy_item_are_refused(repository, text):
     (repository / "test_unit.py").write_text(text)
     commit("A unit test")
     (error,) = [
@@ -234,7 +222,7 @@ def test_tests_without_an_energy_item_are_refused(repository: Path, text: str) -
     ["HEAD", pytest.param("HEAD~1", marks=pytest.mark.thorough)],
     ids=["head only", "base only"],
 )
-def test_a_bench_that_only_one_revision_has_is_refused(repository: Path, newer: str) -> None:
+def test_a_bench_that_only_one_revision_has_is_refused(repository, newer):
     git("mv", "test_scale.py", "scale.py")
     (repository / "test_unit.py").write_text(PLAIN)
     commit("No bench")
@@ -246,15 +234,13 @@ def test_a_bench_that_only_one_revision_has_is_refused(repository: Path, newer: 
     assert f"HEAD ({head}) has energy items but HEAD~1 ({base}) has none" in said
 
 
-def test_energy_items_that_cannot_be_exported_are_refused(repository: Path) -> None:
+def test_energy_items_that_cannot_be_exported_are_refused(repository):
     (repository / "test_scale.py").write_text(CALLABLE)
     commit("A callable")
     assert "None of the energy items at HEAD (" in ended(2, "ab", "HEAD", "HEAD").err
 
 
-def test_energy_items_that_all_fail_before_their_kernels_are_shown(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_energy_items_that_all_fail_before_their_kernels_are_shown(repository, capsys):
     change(
         repository,
         "    kernel = load_kernel(",
@@ -266,7 +252,7 @@ def test_energy_items_that_all_fail_before_their_kernels_are_shown(
     assert "assert 64 == 'odd'" in said
 
 
-def test_a_cap_that_could_be_set_for_no_item_is_an_error(repository: Path) -> None:
+def test_a_cap_that_could_be_set_for_no_item_is_an_error(repository):
     (repository / "pyproject.toml").write_text(
         f'{INI}\n[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 200]'
     )
@@ -276,9 +262,7 @@ def test_a_cap_that_could_be_set_for_no_item_is_an_error(repository: Path) -> No
     assert said.splitlines()[-1].startswith("gpuenergy: error: At HEAD (")
 
 
-def test_a_cap_that_is_refused_when_it_is_set_is_an_error(
-    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cap_that_is_refused_when_it_is_set_is_an_error(repository, capsys, monkeypatch):
     change(repository, LINE, SLOWER)
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps({"power_limit": "no_permission"}))
     assert ab("-k", "b128") == 1
@@ -291,7 +275,7 @@ def test_a_cap_that_is_refused_when_it_is_set_is_an_error(
     )
 
 
-def test_a_bench_that_breaks_is_shown(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bench_that_breaks_is_shown(repository, capsys):
     change(repository, "import pytest", "import no_such_module")
     assert ab() == 1
     assert "no_such_module" in capsys.readouterr().err

@@ -72,9 +72,7 @@ def write(report: Make, project: Path) -> Callable[..., str]:
 Capture = pytest.CaptureFixture[str]
 
 
-def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
-    write: Make, sweep: list[Measurement]
-) -> None:
+def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(write, sweep):
     heading, advice, *lines = printed(write(*sweep)).splitlines()
     assert heading == "NVIDIA H200 (emulated), run 20260102T030405-abcdef: least EDP"
     assert advice == "all 2 workloads together: 700W-1500MHz"
@@ -89,14 +87,12 @@ def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
     assert lines[-3] == "each workload by itself" or lines[-4] == "each workload by itself"
 
 
-def test_a_narrow_terminal_is_not_exceeded(
-    write: Make, sweep: list[Measurement], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_is_not_exceeded(write, sweep, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     assert max(map(len, printed(write(*sweep)).splitlines())) <= 50
 
 
-def test_json_has_everything(write: Make, sweep: list[Measurement]) -> None:
+def test_json_has_everything(write, sweep):
     options = ["--slower-by", "5%", "--weights", "resnet03=3", "--json", "-"]
     document = json.loads(printed(write(*sweep), *options))
     assert (document["objective"], document["slower_by"]) == ("energy", 0.05)
@@ -119,7 +115,7 @@ def test_json_has_everything(write: Make, sweep: list[Measurement]) -> None:
     assert document["apart"]["energy"]["change"] == pytest.approx(-0.3)
 
 
-def test_markdown_is_escaped(write: Make, at_clock: Make) -> None:
+def test_markdown_is_escaped(write, at_clock):
     rows = [at_clock(1, 5, workload="a|<b>"), at_clock(1, 3, workload="a|<b>", energy_mj=50.0)]
     out = printed(write(*rows), "--md", "-")
     assert out.startswith("# NVIDIA H200 (emulated), run")
@@ -127,20 +123,20 @@ def test_markdown_is_escaped(write: Make, at_clock: Make) -> None:
     assert "energy -50.0 %" in out
 
 
-def test_a_network_names_the_layers_that_are_missing(write: Make, sweep: list[Measurement]) -> None:
+def test_a_network_names_the_layers_that_are_missing(write, sweep):
     assert (
         "without a clean measurement, and not in the sums: resnet01, resnet02, resnet04, resnet05, "
         "resnet07 and 6 more"
     ) in printed(write(*sweep), "--network", "resnet")
 
 
-def test_a_case_is_advised_alone(write: Make, sweep: list[Measurement]) -> None:
+def test_a_case_is_advised_alone(write, sweep):
     out = printed(write(*sweep), "--case", "resnet06")
     assert "resnet06: 700W-1500MHz" in out
     assert "by itself" not in out
 
 
-def test_without_a_common_setpoint_each_is_advised_by_itself(write: Make, at_clock: Make) -> None:
+def test_without_a_common_setpoint_each_is_advised_by_itself(write, at_clock):
     rows = [
         at_clock(1, 3, workload="case1"),
         at_clock(1, 5, workload="case2"),
@@ -154,7 +150,7 @@ def test_without_a_common_setpoint_each_is_advised_by_itself(write: Make, at_clo
     assert "450W" in out.splitlines()[-2]
 
 
-def test_runs_are_merged(sweep: list[Measurement], report: Make, project: Path) -> None:
+def test_runs_are_merged(sweep, report, project):
     write_json(report(*sweep[:6], run_id="a"), project / "a.json")
     write_json(report(*sweep[6:], run_id="b"), project / "b.json")
     assert "all 2 workloads together" in printed("a.json", "b.json")
@@ -163,9 +159,7 @@ def test_runs_are_merged(sweep: list[Measurement], report: Make, project: Path) 
 H100 = StationInfo("GPU-9", "NVIDIA H100", "h", "sm_90", True, {}, {})
 
 
-def test_gpu_models_are_never_mixed(
-    write: Make, report: Make, sweep: list[Measurement], at_clock: Make
-) -> None:
+def test_gpu_models_are_never_mixed(write, report, sweep, at_clock):
     other = at_clock(1, 1, workload="resnet03", gpu_uuid="GPU-9")
     path = write(*sweep, other, stations=(report().run.station, H100))
     error = refused(path)
@@ -174,9 +168,7 @@ def test_gpu_models_are_never_mixed(
     assert "names 2 of the GPU models" in refused(path, "--gpu", "NVIDIA")
 
 
-def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
-    sweep: list[Measurement], report: Make, project: Path
-) -> None:
+def test_of_runs_on_several_models_those_on_the_named_one_are_merged(sweep, report, project):
     write_json(report(*sweep, run_id="a"), project / "a.json")
     write_json(report(*sweep, run_id="b", gpu_name="NVIDIA H100"), project / "b.json")
     assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (em" in refused(
@@ -204,30 +196,26 @@ def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
         (["--gpu", "h100"], "names 0 of the GPU models"),
     ],
 )
-def test_what_is_not_understood_is_said(
-    write: Make, sweep: list[Measurement], options: list[str], said: str
-) -> None:
+def test_what_is_not_understood_is_said(write, sweep, options, said):
     error = refused(write(*sweep), *options)
     assert said in error
     assert error.count("\n") == 1
 
 
-def test_without_clean_figures_there_is_no_advice(
-    write: Make, at_clock: Make, failed: Make
-) -> None:
+def test_without_clean_figures_there_is_no_advice(write, at_clock, failed):
     rows = [at_clock(1, 5, validity=("legacy",)), replace(failed(2), node_id="other")]
     assert "(1 flagged legacy, 1 failed)" in refused(write(*rows))
     assert "None of the 0 measurements" in refused(write())
 
 
-def test_intervals_without_bounds_are_no_error(write: Make, sweep: list[Measurement]) -> None:
+def test_intervals_without_bounds_are_no_error(write, sweep):
     ends = Interval(0.0, 1e50)
     wide = [replace(m, time_ms_ci95=ends, energy_mj_ci95=ends, edp_mj_ms_ci95=ends) for m in sweep]
     assert "as good within noise" in printed(write(*wide))
     assert main(["advise", write(*wide), "--json", "-"]) == 0
 
 
-def test_workloads_that_share_a_name_are_told_apart(write: Make, sweep: list[Measurement]) -> None:
+def test_workloads_that_share_a_name_are_told_apart(write, sweep):
     padded = {"kind": "conv2d", "padding": "1"}
     rows = [
         replace(m, workload=replace(m.workload, name="layer", parameters=padded))
@@ -244,9 +232,7 @@ def test_workloads_that_share_a_name_are_told_apart(write: Make, sweep: list[Mea
         assert sum(line.strip().startswith(f"{name} ") for line in lines) == 2
 
 
-def test_what_is_not_exact_or_not_sure_is_said(
-    write: Make, at_clock: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_exact_or_not_sure_is_said(write, at_clock, monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.advice.solve.MAX_STATES", 1)
     rng = random.Random(2)
     rows = [
@@ -267,7 +253,7 @@ def test_what_is_not_exact_or_not_sure_is_said(
     assert "the slowdown may be more than 2 %, within noise" in out
 
 
-def test_an_output_does_not_overwrite_the_input(write: Make, sweep: list[Measurement]) -> None:
+def test_an_output_does_not_overwrite_the_input(write, sweep):
     path = write(*sweep)
     before = Path(path).read_bytes()
     assert main(["advise", path, "--json", path]) == 2

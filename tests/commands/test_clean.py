@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +44,7 @@ def make_run(project: Path, name: str = "20260101-000000") -> Path:
     return folder
 
 
-def test_all_runs_are_removed(project: Path) -> None:
+def test_all_runs_are_removed(project):
     make_run(project, "a")
     make_run(project, "b")
     assert main(["clean", "--yes"]) == 0
@@ -54,9 +53,7 @@ def test_all_runs_are_removed(project: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("machine_apart")
-def test_what_a_run_writes_at_its_end_goes_too(
-    pytester: pytest.Pytester, give_toolchain: Callable[[Path], None]
-) -> None:
+def test_what_a_run_writes_at_its_end_goes_too(pytester, give_toolchain):
     give_toolchain(cache_dir("emulated", "host"))
     home = pytester.path / ".gpuenergy"
     (pytester.path / "pyproject.toml").write_text(INI)
@@ -68,7 +65,7 @@ def test_what_a_run_writes_at_its_end_goes_too(
     assert not home.exists()
 
 
-def test_a_run_with_a_file_of_somebody_else_can_be_removed_later(project: Path) -> None:
+def test_a_run_with_a_file_of_somebody_else_can_be_removed_later(project):
     folder = make_run(project)
     notes = folder / "csv" / "case1" / "notes.csv"
     notes.parent.mkdir(parents=True)
@@ -82,7 +79,7 @@ def test_a_run_with_a_file_of_somebody_else_can_be_removed_later(project: Path) 
 
 @pytest.mark.parametrize("name", [".gpuenergy-0123456789abcdef.tmp", ".report.json.12.34.tmp"])
 @pytest.mark.parametrize("place", ["", "csv/case1", "csv/case1/powercap3"])
-def test_drafts_of_runs_that_were_killed_are_removed(project: Path, place: str, name: str) -> None:
+def test_drafts_of_runs_that_were_killed_are_removed(project, place, name):
     draft = make_run(project) / place / name
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text("half")
@@ -90,7 +87,7 @@ def test_drafts_of_runs_that_were_killed_are_removed(project: Path, place: str, 
     assert not (project / ".gpuenergy").exists()
 
 
-def test_what_goes_is_listed_first(project: Path) -> None:
+def test_what_goes_is_listed_first(project):
     folder = make_run(project)
     home = [project / ".gpuenergy" / name for name in ("latest", ".gitignore")]
     sizes = [sum(path.stat().st_size for path in some) for some in (folder.iterdir(), home)]
@@ -101,13 +98,13 @@ def test_what_goes_is_listed_first(project: Path) -> None:
     ]
 
 
-def test_every_file_is_listed_where_that_is_asked_for(project: Path) -> None:
+def test_every_file_is_listed_where_that_is_asked_for(project):
     folder = make_run(project)
     assert str(folder / "run.json") in ended(0, "clean", "--files", "--yes").out.splitlines()
 
 
 @pytest.mark.parametrize(("size", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2 << 20, "2.1 MB")])
-def test_sums_have_a_unit_that_suits_them(project: Path, size: int, words: str) -> None:
+def test_sums_have_a_unit_that_suits_them(project, size, words):
     folder = make_run(project)
     for path in (folder / "run.json", folder / "anchors.jsonl", folder / "stations.jsonl"):
         path.write_text("")
@@ -117,7 +114,7 @@ def test_sums_have_a_unit_that_suits_them(project: Path, size: int, words: str) 
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, ["c"]), (2, ["b", "c"]), (9, ["a", "b", "c"])])
-def test_the_last_runs_can_be_kept(project: Path, keep: int, left: list[str]) -> None:
+def test_the_last_runs_can_be_kept(project, keep, left):
     for name in "abc":
         make_run(project, name)
     assert main(["clean", "--keep", str(keep), "--yes"]) == 0
@@ -126,7 +123,7 @@ def test_the_last_runs_can_be_kept(project: Path, keep: int, left: list[str]) ->
     assert latest_run(project) is not None
 
 
-def test_a_run_that_was_resumed_counts_as_the_last(project: Path) -> None:
+def test_a_run_that_was_resumed_counts_as_the_last(project):
     for name in "abc":
         make_run(project, name)
     (project / ".gpuenergy" / "latest").write_text("a\n")
@@ -135,7 +132,7 @@ def test_a_run_that_was_resumed_counts_as_the_last(project: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", ""])
-def test_a_number_to_keep_must_be_one(number: str) -> None:
+def test_a_number_to_keep_must_be_one(number):
     assert "is not a number above zero" in ended(2, "clean", f"--keep={number}").err
 
 
@@ -144,7 +141,7 @@ def exported(project: Path, name: str = "out") -> Path:
     return project / name
 
 
-def test_exports_are_removed_where_that_is_asked_for(project: Path) -> None:
+def test_exports_are_removed_where_that_is_asked_for(project):
     folder = exported(project)
     assert f"kept without --exports: {folder}: 3 files, " in ended(0, "clean", "--yes").out
     assert (folder / "driver.cu").exists()
@@ -152,7 +149,7 @@ def test_exports_are_removed_where_that_is_asked_for(project: Path) -> None:
     assert list(project.iterdir()) == []
 
 
-def test_what_somebody_added_to_an_export_or_changed_in_it_is_kept(project: Path) -> None:
+def test_what_somebody_added_to_an_export_or_changed_in_it_is_kept(project):
     folder = exported(project)
     (folder / "driver.cu").write_text("mine")
     (folder / "build").mkdir()
@@ -166,9 +163,7 @@ def test_what_somebody_added_to_an_export_or_changed_in_it_is_kept(project: Path
 
 
 @pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "a/../../mine", "", "link/mine"])
-def test_a_list_that_leads_out_of_its_folder_is_refused(
-    project: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_list_that_leads_out_of_its_folder_is_refused(project, tmp_path, name):
     (mine := tmp_path / "mine").write_text("mine")
     (project / "mine").write_text("mine")
     (folder := project / "out").mkdir()
@@ -181,7 +176,7 @@ def test_a_list_that_leads_out_of_its_folder_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": "me", "files": {}}', "\0"])
-def test_a_damaged_list_is_one_sentence(project: Path, text: str) -> None:
+def test_a_damaged_list_is_one_sentence(project, text):
     folder = exported(project)
     (folder / SIGN).write_text(text)
     assert main(["clean", "--yes"]) == 0  # it does not concern the runs
@@ -189,23 +184,21 @@ def test_a_damaged_list_is_one_sentence(project: Path, text: str) -> None:
     assert (folder / "driver.cu").exists()
 
 
-def test_without_a_run_there_is_nothing_to_do() -> None:
+def test_without_a_run_there_is_nothing_to_do():
     assert ended(0, "clean").out == "nothing to remove\n"
 
 
 @pytest.mark.parametrize(
     ("answer", "stays"), [("y", False), ("Yes", False), ("", True), ("n", True)]
 )
-def test_it_asks(project: Path, answer: str, stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks(project, answer, stays, monkeypatch):
     folder = make_run(project)
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert main(["clean"]) == (1 if stays else 0)
     assert folder.exists() is stays
 
 
-def test_when_nobody_can_answer_nothing_is_removed(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_nobody_can_answer_nothing_is_removed(project, monkeypatch):
     def nobody(_: str) -> str:
         raise EOFError
 
@@ -216,9 +209,7 @@ def test_when_nobody_can_answer_nothing_is_removed(
 
 
 @pytest.mark.parametrize("place", ["", "runs", "runs/20260101-000000"])
-def test_files_of_others_are_kept(
-    project: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_others_are_kept(project, place, capsys):
     make_run(project)
     mine = project / ".gpuenergy" / place / "notes.txt"
     mine.write_text("mine")
@@ -227,7 +218,7 @@ def test_files_of_others_are_kept(
     assert f"kept, not made by gpuenergy: {mine}" in capsys.readouterr().out
 
 
-def test_a_clean_that_kept_something_can_be_repeated(project: Path) -> None:
+def test_a_clean_that_kept_something_can_be_repeated(project):
     make_run(project)
     mine = project / ".gpuenergy" / "notes.txt"
     mine.write_text("mine")
@@ -237,13 +228,13 @@ def test_a_clean_that_kept_something_can_be_repeated(project: Path) -> None:
     assert list(project.iterdir()) == []
 
 
-def test_a_folder_of_that_name_made_by_somebody_else_is_refused(project: Path) -> None:
+def test_a_folder_of_that_name_made_by_somebody_else_is_refused(project):
     (project / ".gpuenergy" / "runs").mkdir(parents=True)
     assert "was not made by gpuenergy" in ended(2, "clean", "--yes").err
     assert (project / ".gpuenergy" / "runs").exists()
 
 
-def test_a_linked_folder_is_refused(project: Path, tmp_path: Path) -> None:
+def test_a_linked_folder_is_refused(project, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     run = make_run(elsewhere)
     (project / ".gpuenergy").symlink_to(elsewhere / ".gpuenergy")
@@ -252,7 +243,7 @@ def test_a_linked_folder_is_refused(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["runs", "runs/20260101-000000", "runs/20260101-000000/run.json"])
-def test_links_are_not_followed(project: Path, tmp_path: Path, link: str) -> None:
+def test_links_are_not_followed(project, tmp_path, link):
     make_run(project)
     inside, outside = project / ".gpuenergy" / link, tmp_path / "outside"
     inside.rename(outside)
@@ -263,7 +254,7 @@ def test_links_are_not_followed(project: Path, tmp_path: Path, link: str) -> Non
     assert all(path.exists() for path in before)
 
 
-def test_the_cache_stays_unless_it_is_named(project: Path) -> None:
+def test_the_cache_stays_unless_it_is_named(project):
     make_run(project)
     entry = cache_dir("cubin") / f"{HASH}.cubin"
     entry.write_text("code")
@@ -271,7 +262,7 @@ def test_the_cache_stays_unless_it_is_named(project: Path) -> None:
     assert entry.exists()
 
 
-def test_the_cache_is_emptied() -> None:
+def test_the_cache_is_emptied():
     entries = [
         cache_dir("cubin") / f"{HASH}.cubin",
         cache_dir("lowered") / f"{HASH}-0.27.0.post1.json",
@@ -287,9 +278,7 @@ def test_the_cache_is_emptied() -> None:
     assert [path for path in cache_dir().rglob("*") if path.is_file()] == []
 
 
-def test_a_folder_of_compiled_kernels_is_emptied_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_compiled_kernels_is_emptied_too(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path / "compiled"))
     entries = [compiled_dir("cubin") / f"{HASH}.cubin", cache_dir("references") / f"{HASH}.npz"]
     for entry in entries:
@@ -298,9 +287,7 @@ def test_a_folder_of_compiled_kernels_is_emptied_too(
     assert not any(entry.exists() for entry in entries)
 
 
-def test_a_cache_that_is_shared_with_others_keeps_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_is_shared_with_others_keeps_their_files(tmp_path, monkeypatch):
     home = tmp_path / "home"
     kept = [home / "references" / "thesis.bib", home / ".git" / "objects" / "ab" / HASH[:38]]
     for path in kept:
@@ -311,7 +298,7 @@ def test_a_cache_that_is_shared_with_others_keeps_their_files(
     assert all(path.exists() for path in kept)
 
 
-def test_links_in_the_cache_are_not_followed(tmp_path: Path) -> None:
+def test_links_in_the_cache_are_not_followed(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "mine").write_text("mine")
@@ -320,7 +307,7 @@ def test_links_in_the_cache_are_not_followed(tmp_path: Path) -> None:
     assert (outside / "mine").exists()
 
 
-def test_a_saved_power_limit_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_power_limit_is_never_removed(monkeypatch):
     monkeypatch.setenv("GPUENERGY_STATE", str(cache_dir()))
     lease = state_dir("leases") / "GPU-0.json"
     lease.write_text("{}")
@@ -328,7 +315,7 @@ def test_a_saved_power_limit_is_never_removed(monkeypatch: pytest.MonkeyPatch) -
     assert lease.exists()
 
 
-def test_every_folder_that_the_package_caches_in_is_known() -> None:
+def test_every_folder_that_the_package_caches_in_is_known():
     calls = [
         call
         for path in Path(pytest_gpuenergy.__file__).parent.rglob("*.py")
@@ -346,9 +333,7 @@ def test_every_folder_that_the_package_caches_in_is_known() -> None:
 
 
 @pytest.mark.slow
-def test_all_that_a_measurement_caches_is_removed(
-    shared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_a_measurement_caches_is_removed(shared_cache, tmp_path, monkeypatch):
     kernel = Kernel(
         'extern "C" __global__ void f(float* y) { y[threadIdx.x] = 1.0f; }',
         (Launch("f", (1, 1, 1), (32, 1, 1), ("y",)),),
@@ -384,15 +369,13 @@ def copy(project: Path) -> Path:
     return made
 
 
-def test_what_fleets_have_left_is_named_and_kept_unless_asked_for(copy: Path) -> None:
+def test_what_fleets_have_left_is_named_and_kept_unless_asked_for(copy):
     assert f"kept without --fleet: {state_dir('fleet')}: " in ended(0, "clean", "--yes").out
     assert (copy / "pyproject.toml").exists()
     assert (copy / ".gpuenergy" / "runs" / "a").is_dir()
 
 
-def test_what_fleets_have_left_is_removed_and_no_link_is_followed(
-    copy: Path, project: Path
-) -> None:
+def test_what_fleets_have_left_is_removed_and_no_link_is_followed(copy, project):
     (project / "mine.txt").write_text("mine")
     assert main(["clean", "--fleet", "--yes"]) == 0
     assert not copy.exists()
@@ -400,15 +383,13 @@ def test_what_fleets_have_left_is_removed_and_no_link_is_followed(
     assert (project / "mine.txt").read_text() == "mine"
 
 
-def test_the_last_runs_of_fleets_can_be_kept(copy: Path) -> None:
+def test_the_last_runs_of_fleets_can_be_kept(copy):
     assert main(["clean", "--fleet", "--keep", "1", "--yes"]) == 0
     assert not copy.exists()
     assert [path.name for path in state_dir("fleet", "bench").glob(".gpuenergy/runs/*")] == ["b"]
 
 
-def test_a_copy_in_use_or_in_the_making_is_kept(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copy_in_use_or_in_the_making_is_kept(copy, monkeypatch, capsys):
     making = copy.with_name(".making")
     making.mkdir()
     monkeypatch.chdir(copy / "bench")

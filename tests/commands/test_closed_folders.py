@@ -44,31 +44,25 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("command", "name"), each_once(COMMANDS, {"name": "x" * 300, "path": "y/" * 2100})
 )
-def test_a_name_that_is_too_long_is_one_sentence(command: str, name: str) -> None:
+def test_a_name_that_is_too_long_is_one_sentence(command, name):
     complaint(command.replace("{}", name))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_without_permission_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
-) -> None:
+def test_a_folder_without_permission_is_one_sentence(monkeypatch, tmp_path, command):
     (tmp_path / "closed").mkdir()
     close(tmp_path / "closed", monkeypatch)
     complaint(command.replace("{}", str(tmp_path / "closed" / "in")))
 
 
 @pytest.mark.parametrize("command", ["report", "compare b", "history", "clean", "baseline update"])
-def test_another_users_folder_of_runs_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
-) -> None:
+def test_another_users_folder_of_runs_is_one_sentence(monkeypatch, tmp_path, command):
     (tmp_path / ".gpuenergy").mkdir()
     close(tmp_path / ".gpuenergy", monkeypatch)
     complaint(command)
 
 
-def test_an_error_of_the_system_that_names_a_file_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_of_the_system_that_names_a_file_is_one_sentence(monkeypatch):
     def fail(_: object) -> int:
         raise OSError(5, os.strerror(5), "/some/file")
 

@@ -53,9 +53,7 @@ def make_run(project: Path) -> MakeRun:
     return make
 
 
-def test_a_good_run_ends_with_0_and_a_bad_one_with_1(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_good_run_ends_with_0_and_a_bad_one_with_1(make_run, capsys):
     make_run("a", measurement())
     make_run("b", measurement(seed=1))
     make_run("c", measurement(edp=1.2))
@@ -64,13 +62,13 @@ def test_a_good_run_ends_with_0_and_a_bad_one_with_1(
     assert capsys.readouterr().out.endswith(": FAILED\n")
 
 
-def test_without_a_limit_nothing_fails(make_run: MakeRun) -> None:
+def test_without_a_limit_nothing_fails(make_run):
     make_run("a", measurement())
     make_run("b", measurement(edp=1.2))
     assert "3 WORSE" in printed("a", "b")
 
 
-def test_a_gate_with_nothing_to_judge_fails(make_run: MakeRun) -> None:
+def test_a_gate_with_nothing_to_judge_fails(make_run):
     make_run("a", measurement())
     make_run("b", measurement("renamed"))
     assert ended(1, "compare", "a", "b", "--fail", "edp:5%").out.endswith(
@@ -79,7 +77,7 @@ def test_a_gate_with_nothing_to_judge_fails(make_run: MakeRun) -> None:
     assert main(["compare", "a", "b"]) == 0
 
 
-def test_strict_and_the_deviation_between_sessions_are_heeded(make_run: MakeRun) -> None:
+def test_strict_and_the_deviation_between_sessions_are_heeded(make_run):
     make_run("a", measurement())
     make_run("b", measurement(edp=1.05))
     words = ["compare", "a", "b", "--fail", "edp:2%"]
@@ -88,7 +86,7 @@ def test_strict_and_the_deviation_between_sessions_are_heeded(make_run: MakeRun)
     assert main([*words, "--session-sd", "edp:0.1%"]) == 1
 
 
-def test_verdicts_as_json_and_markdown(make_run: MakeRun, project: Path) -> None:
+def test_verdicts_as_json_and_markdown(make_run, project):
     make_run("a", measurement())
     make_run("b", measurement(), measurement("k02"))
     document = json.loads(printed("a", "b", "--json", "-", "--md", "out/c.md"))
@@ -96,9 +94,7 @@ def test_verdicts_as_json_and_markdown(make_run: MakeRun, project: Path) -> None
     assert "missing from the baseline: simulated-k02-current" in (project / "out/c.md").read_text()
 
 
-def test_in_github_actions_there_are_annotations_too(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_github_actions_there_are_annotations_too(make_run, monkeypatch, capsys):
     make_run("a", measurement())
     make_run("b", measurement(edp=1.2))
     words = ["compare", "a", "b", "--fail", "edp:5%", "--md", "-"]
@@ -120,9 +116,7 @@ def test_in_github_actions_there_are_annotations_too(
         ({"legacy": True}, "marked legacy"),
     ],
 )
-def test_what_cannot_be_compared_ends_with_2(
-    make_run: MakeRun, changes: dict[str, object], words: str
-) -> None:
+def test_what_cannot_be_compared_ends_with_2(make_run, changes, words):
     make_run("a", measurement())
     make_run("b", measurement(), **changes)
     assert words in ended(2, "compare", "a", "b").err
@@ -137,9 +131,7 @@ def test_what_cannot_be_compared_ends_with_2(
         ('{"schema_version": 99}', "use the release that wrote it"),
     ],
 )
-def test_a_baseline_that_cannot_be_read_ends_with_2(
-    make_run: MakeRun, project: Path, content: str | None, words: str
-) -> None:
+def test_a_baseline_that_cannot_be_read_ends_with_2(make_run, project, content, words):
     make_run("a", measurement())
     if content is not None:
         (project / "base.json").write_text(content)
@@ -178,9 +170,7 @@ def odd_changes(draw: st.DrawFn) -> dict[str, object]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(odd_changes(), odd_changes(), st.sampled_from([[], ["--json", "-"], ["--md", "-"]]))
-def test_any_numbers_are_compared_or_refused(
-    project: Path, base: dict[str, object], new: dict[str, object], form: list[str]
-) -> None:
+def test_any_numbers_are_compared_or_refused(project, base, new, form):
     for name, changes in (("base.json", base), ("new.json", new)):
         document = json.loads(json_document(Report(RUN, (measurement(),))))
         document["measurements"][0] |= changes
@@ -188,7 +178,7 @@ def test_any_numbers_are_compared_or_refused(
     assert main(["compare", "base.json", "new.json", "--fail", "edp:5%", *form]) in (0, 1, 2)
 
 
-def test_an_empty_limit_is_refused(make_run: MakeRun) -> None:
+def test_an_empty_limit_is_refused(make_run):
     make_run("a", measurement())
     assert "--fail is empty" in ended(2, "compare", "a", "a", "--fail", "").err
 
@@ -200,9 +190,7 @@ HOSTILE = "x|<b>\x1b[2J\n::error::pwned"
     "words", [["compare", "a", "a"], ["history"], ["report", "a"]], ids=lambda words: words[0]
 )
 @pytest.mark.parametrize("form", [[], ["--md", "-"]], ids=["terminal", "markdown"])
-def test_names_command_neither_terminal_nor_github(
-    make_run: MakeRun, words: list[str], form: list[str]
-) -> None:
+def test_names_command_neither_terminal_nor_github(make_run, words, form):
     make_run("a", measurement(HOSTILE))
     out = ended(0, *words, *form).out
     assert "x" in out
@@ -222,9 +210,7 @@ def test_names_command_neither_terminal_nor_github(
     ],
     ids=" ".join,
 )
-def test_neither_errors_nor_lines_command_the_terminal(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_neither_errors_nor_lines_command_the_terminal(make_run, capsys, words):
     hostile = "x\x1b]0;x\x07\n::error::x\r\x9b31m"
     flagged = replace(measurement(hostile), node_id="other", validity=(hostile,), cap=hostile)
     make_run("a", measurement(hostile), flagged, gpu_name=hostile)
@@ -236,7 +222,7 @@ def test_neither_errors_nor_lines_command_the_terminal(
     assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
 
 
-def test_kernels_are_listed_by_rank_not_as_measured(make_run: MakeRun) -> None:
+def test_kernels_are_listed_by_rank_not_as_measured(make_run):
     def ranked(rank: int) -> Measurement:
         one = measurement(f"k{rank:02d}", seed=rank)
         origin = replace(one.kernel, rank=rank)
@@ -248,14 +234,14 @@ def test_kernels_are_listed_by_rank_not_as_measured(make_run: MakeRun) -> None:
         assert out.index("k01") < out.index("k02") < out.index("k03")
 
 
-def test_another_board_is_said_once_and_can_be_allowed(make_run: MakeRun) -> None:
+def test_another_board_is_said_once_and_can_be_allowed(make_run):
     make_run("a", measurement())
     make_run("b", measurement(edp=2.0), gpu_uuid="GPU-2")
     assert "every verdict is in doubt: the board is not" in printed("a", "b", "--fail", "edp:5%")
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
 
 
-def test_a_baseline_is_made_from_the_clean_measurements(make_run: MakeRun, project: Path) -> None:
+def test_a_baseline_is_made_from_the_clean_measurements(make_run, project):
     make_run("a", measurement(), replace(measurement("k02"), validity=("not_steady",)))
     out = ended(0, "baseline", "update").out
     assert "left out: simulated-k02-current (flagged: not_steady)\n" in out
@@ -264,9 +250,7 @@ def test_a_baseline_is_made_from_the_clean_measurements(make_run: MakeRun, proje
     assert [m.kernel.label for m in report.measurements] == ["k01"]
 
 
-def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
-    make_run: MakeRun, project: Path
-) -> None:
+def test_an_update_replaces_what_was_measured_and_keeps_the_rest(make_run, project):
     make_run("a", measurement(), measurement("k02"))
     make_run("b", measurement(edp=1.5))
     assert main(["baseline", "update", "a", "--to", "base.json"]) == 0
@@ -277,7 +261,7 @@ def test_an_update_replaces_what_was_measured_and_keeps_the_rest(
     assert figures == {"k01": measurement(edp=1.5).edp_mj_ms, "k02": measurement("k02").edp_mj_ms}
 
 
-def test_an_item_with_another_label_is_replaced_too(make_run: MakeRun, project: Path) -> None:
+def test_an_item_with_another_label_is_replaced_too(make_run, project):
     make_run("a", replace(measurement("k01"), node_id="t.py::test"))
     make_run("b", replace(measurement("k02"), node_id="t.py::test"))
     assert main(["baseline", "update", "a"]) == 0
@@ -287,7 +271,7 @@ def test_an_item_with_another_label_is_replaced_too(make_run: MakeRun, project: 
 
 
 @pytest.mark.slow
-def test_updates_of_one_baseline_at_once_are_all_in_it(make_run: MakeRun, project: Path) -> None:
+def test_updates_of_one_baseline_at_once_are_all_in_it(make_run, project):
     names = [f"k{number:02d}" for number in range(1, 7)]
     for name in names:
         make_run(name, measurement(name))
@@ -298,7 +282,7 @@ def test_updates_of_one_baseline_at_once_are_all_in_it(make_run: MakeRun, projec
     assert {m.kernel.label for m in report.measurements} == set(names)
 
 
-def test_a_baseline_is_of_one_board(make_run: MakeRun, project: Path) -> None:
+def test_a_baseline_is_of_one_board(make_run, project):
     make_run("a", measurement(), measurement("k02"))
     make_run("b", measurement(), gpu_uuid="GPU-2")
     assert main(["baseline", "update", "a"]) == 0
@@ -308,13 +292,13 @@ def test_a_baseline_is_of_one_board(make_run: MakeRun, project: Path) -> None:
     assert [m.kernel.label for m in report.measurements] == ["k01"]
 
 
-def test_nothing_clean_makes_no_baseline(make_run: MakeRun, project: Path) -> None:
+def test_nothing_clean_makes_no_baseline(make_run, project):
     make_run("a", replace(measurement(), validity=("not_steady",)))
     assert "no measurement without a flag" in ended(2, "baseline", "update").err
     assert not (project / "gpuenergy-baseline.json").exists()
 
 
-def test_history_shows_runs_and_changes(make_run: MakeRun) -> None:
+def test_history_shows_runs_and_changes(make_run):
     for day in range(16):
         make_run(f"run{day:02d}", measurement(edp=1.0 if day < 8 else 1.1, seed=day))
     lines = ended(0, "history", "-k", "k01").out.splitlines()
@@ -324,13 +308,13 @@ def test_history_shows_runs_and_changes(make_run: MakeRun) -> None:
     assert [point["run_id"] for point in series["points"]] == ["run13", "run14", "run15"]
 
 
-def test_history_of_nothing_ends_with_2(make_run: MakeRun) -> None:
+def test_history_of_nothing_ends_with_2(make_run):
     assert "run pytest first" in ended(2, "history").err
     make_run("a", measurement())
     assert "'k99'" in ended(2, "history", "-k", "k99").err
 
 
-def test_a_damaged_run_is_left_out_of_the_history(make_run: MakeRun, project: Path) -> None:
+def test_a_damaged_run_is_left_out_of_the_history(make_run, project):
     make_run("a", measurement())
     make_run("b", measurement())
     (project / ".gpuenergy/runs/b/run.json").write_text("{")
@@ -339,9 +323,7 @@ def test_a_damaged_run_is_left_out_of_the_history(make_run: MakeRun, project: Pa
     assert ", 1 run\n" in captured.out
 
 
-def test_comparisons_and_histories_are_as_wide_as_the_terminal(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparisons_and_histories_are_as_wide_as_the_terminal(make_run, capsys, monkeypatch):
     for name, edp in (("a", 1.0), ("b", 1.2)):
         make_run(name, *(measurement(f"k{n:02d}", edp if n == 1 else 1.0) for n in range(1, 8)))
     monkeypatch.setenv("COLUMNS", "50")

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +57,7 @@ def by_name(checks: Iterator[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-def test_a_sound_gpu_has_nothing_to_note(gpu: EmulatedDevice) -> None:
+def test_a_sound_gpu_has_nothing_to_note(gpu):
     checks = by_name(check_gpus())
     assert {check.status for check in checks.values()} == {"ok"}
     assert checks["GPU 0"].found == f"{gpu.name} {gpu.uuid}"
@@ -68,7 +67,7 @@ def test_a_sound_gpu_has_nothing_to_note(gpu: EmulatedDevice) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_user_who_may_not_set_limits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_may_not_set_limits_is_told(monkeypatch):
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "/nowhere/zeusd.sock")
     monkeypatch.setenv("PATH", "/nowhere")
@@ -77,7 +76,7 @@ def test_a_user_who_may_not_set_limits_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert "(no zeusd at /nowhere/zeusd.sock; no sudo on the PATH): run as root" in check.found
 
 
-def test_the_sudo_rule_is_printed(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sudo_rule_is_printed(gpu, monkeypatch):
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     monkeypatch.setattr(sudo_rule, "own_name", lambda: "ann")
     monkeypatch.setattr(sudo_rule, "safe_program", lambda name: f"/usr/bin/{name}")
@@ -89,9 +88,7 @@ def test_the_sudo_rule_is_printed(gpu: EmulatedDevice, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("gpu")
-def test_the_reason_is_printed_if_no_sudo_rule_is_safe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reason_is_printed_if_no_sudo_rule_is_safe(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
@@ -101,7 +98,7 @@ def test_the_reason_is_printed_if_no_sudo_rule_is_safe(
 
 
 @pytest.mark.usefixtures("gpu")
-def test_forbidden_writes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_writes_are_told(monkeypatch):
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
     check = by_name(check_gpus())["GPU 0 power limit"]
     assert (check.status, "GPUENERGY_CAP_WRITES" in check.found) == ("note", True)
@@ -123,31 +120,29 @@ def test_forbidden_writes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_card_is_found(
-    gpu: EmulatedDevice, fault: str, value: object, name: str, status: str
-) -> None:
+def test_what_is_wrong_with_a_card_is_found(gpu, fault, value, name, status):
     gpu.inject(fault, value)
     assert by_name(check_gpus())[name].status == status
 
 
-def test_persistence_off_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_persistence_off_is_noted(gpu, monkeypatch):
     monkeypatch.setattr(type(gpu.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: 0, raising=False)
     check = by_name(check_gpus())["GPU 0 persistence"]
     assert (check.status, check.advice) == ("note", "sudo nvidia-smi -pm 1")
 
 
-def test_a_fixed_limit_is_noted(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_limit_is_noted(gpu, monkeypatch):
     name = "nvmlDeviceGetPowerManagementLimitConstraints"
     monkeypatch.setattr(type(gpu.nvml), name, lambda *_: [72000, 72000], raising=False)
     assert "fixed" in by_name(check_gpus())["GPU 0 power limit"].found
 
 
-def test_nothing_is_written_to_the_card(gpu: EmulatedDevice) -> None:
+def test_nothing_is_written_to_the_card(gpu):
     gpu.inject("power_limit", "unknown")
     assert all(check.status == "ok" for check in check_gpus())
 
 
-def test_a_limit_left_behind_is_noted(gpu: EmulatedDevice, own_folders: Path) -> None:
+def test_a_limit_left_behind_is_noted(gpu, own_folders):
     Lease(gpu).set(Setpoint(300.0))
     (record,) = (own_folders / "leases").iterdir()
     record.write_text(json.dumps({**json.loads(record.read_text()), "started": 0}))
@@ -156,7 +151,7 @@ def test_a_limit_left_behind_is_noted(gpu: EmulatedDevice, own_folders: Path) ->
     assert check.found == "300 W was set by a run that was killed before it restored 700 W"
 
 
-def test_clocks_left_behind_are_noted(gpu: EmulatedDevice, own_folders: Path) -> None:
+def test_clocks_left_behind_are_noted(gpu, own_folders):
     Lease(gpu).set(Setpoint(sm_clock_mhz=1500))
     (record,) = (own_folders / "leases").iterdir()
     record.write_text(json.dumps({**json.loads(record.read_text()), "started": 0}))
@@ -172,7 +167,7 @@ def test_clocks_left_behind_are_noted(gpu: EmulatedDevice, own_folders: Path) ->
     assert "GPU 0 saved power limit" not in found
 
 
-def test_clocks_that_may_be_locked_are_told(gpu: EmulatedDevice) -> None:
+def test_clocks_that_may_be_locked_are_told(gpu):
     check = by_name(check_gpus())["GPU 0 SM clocks"]
     assert (check.status, check.found) == (
         "ok",
@@ -183,7 +178,7 @@ def test_clocks_that_may_be_locked_are_told(gpu: EmulatedDevice) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_clocks_that_may_not_be_locked_come_with_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_may_not_be_locked_come_with_the_rule(monkeypatch):
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "/nowhere/zeusd.sock")
     monkeypatch.setattr(sudo_rule, "safe_program", lambda _: "/usr/bin/nvidia-smi")
@@ -196,14 +191,14 @@ def test_clocks_that_may_not_be_locked_come_with_the_rule(monkeypatch: pytest.Mo
     assert "forbids locking them" in by_name(check_gpus())["GPU 0 SM clocks"].found
 
 
-def test_a_damaged_record_is_broken(gpu: EmulatedDevice, own_folders: Path) -> None:
+def test_a_damaged_record_is_broken(gpu, own_folders):
     (own_folders / "leases").mkdir()
     (own_folders / "leases" / f"{gpu.uuid}.json").write_text("{")
     assert by_name(check_gpus())["GPU 0 saved power limit"].status == "broken"
 
 
 @pytest.mark.usefixtures("gpu")
-def test_gpus_hidden_from_cuda_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_hidden_from_cuda_are_noted(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(devices, "cuda_uuids", list)
     check = by_name(check_gpus())["CUDA driver library"]
@@ -214,14 +209,14 @@ def test_gpus_hidden_from_cuda_are_noted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_gpu_that_nvml_does_not_know_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_nvml_does_not_know_is_broken(monkeypatch):
     monkeypatch.setattr(devices, "cuda_uuids", lambda: ["GPU-other"])
     check = by_name(check_gpus())["CUDA driver library"]
     assert (check.status, "GPU-other" in check.found) == ("broken", True)
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_missing_cuda_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_library_is_broken(monkeypatch):
     def missing() -> list[str]:
         raise DeviceError("libcuda.so.1 is missing.")
 
@@ -238,9 +233,7 @@ def test_a_missing_cuda_library_is_broken(monkeypatch: pytest.MonkeyPatch) -> No
         (999, "broken", "NVML does not start"),
     ],
 )
-def test_why_there_is_no_driver(
-    code: int, status: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_there_is_no_driver(code, status, said, monkeypatch):
     break_nvml(monkeypatch, code)
     (check,) = check_gpus()
     assert check.status == status
@@ -248,7 +241,7 @@ def test_why_there_is_no_driver(
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_emulated_gpu_alone_is_enough() -> None:
+def test_the_emulated_gpu_alone_is_enough():
     report = json.loads(ended(0, "doctor", "--json").out)
     assert report["ok"] is True
     checks = {check["name"]: check for check in report["checks"]}
@@ -257,7 +250,7 @@ def test_the_emulated_gpu_alone_is_enough() -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_the_table_gives_advice() -> None:
+def test_the_table_gives_advice():
     shown = ended(0, "doctor").out
     assert "note    driver: no NVIDIA driver" in shown
     assert "        -> on a machine with an NVIDIA GPU, install its driver" in shown
@@ -265,22 +258,20 @@ def test_the_table_gives_advice() -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_missing_compiler_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_broken(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "broken  emulated GPU" in ended(1, "doctor").out
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_folder_that_cannot_be_made_is_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_made_is_broken(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "file" / "cache"))
     assert "broken  cache folder" in ended(1, "doctor").out
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_optional_things_that_are_missing_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_things_that_are_missing_are_notes(monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
     monkeypatch.setattr(doctor, "_version", lambda name: None if "xgboost" in name else "1.0")
     monkeypatch.setenv("PATH", "")
@@ -291,7 +282,7 @@ def test_optional_things_that_are_missing_are_notes(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_missing_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_broken(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numpy" else "1.0")
     assert "-> pip install numpy" in ended(1, "doctor").out
 
@@ -304,9 +295,7 @@ def test_a_missing_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("import sys; sys.exit(3)", "no message"),
     ],
 )
-def test_a_package_that_ends_its_process_is_broken(
-    probe: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_ends_its_process_is_broken(probe, said, monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda _: SimpleNamespace())
     monkeypatch.setattr(doctor, "_TVM_PROBE", probe)
     monkeypatch.setattr(doctor, "_CUPY_PROBE", probe)
@@ -315,7 +304,7 @@ def test_a_package_that_ends_its_process_is_broken(
         assert said in check.found
 
 
-def test_a_package_that_works_tells_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_works_tells_its_version(monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda _: SimpleNamespace())
     monkeypatch.setattr(doctor, "_CUPY_PROBE", """print('warning'); print('["14.2", "13.0"]')""")
     assert doctor.check_cupy() == Check("CuPy", "ok", "14.2 with NVRTC 13.0")

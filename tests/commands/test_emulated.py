@@ -63,7 +63,7 @@ def reports(
             folder.append(row)
 
 
-def test_every_command_is_known_here() -> None:
+def test_every_command_is_known_here():
     assert {*COMMANDS} == {*SHOWN} | OWN_TESTS | WITHOUT_FIGURES
 
 
@@ -72,12 +72,7 @@ def test_every_command_is_known_here() -> None:
     ("command", "arguments"),
     [(name, arguments) for name, forms in SHOWN.items() for arguments in forms],
 )
-def test_a_view_of_emulated_figures_says_so(
-    command: str,
-    arguments: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_view_of_emulated_figures_says_so(command, arguments, capsys, monkeypatch):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     sources = {
         "report": ["new.json"],

@@ -89,7 +89,7 @@ def report_of(run: Path) -> Any:
     return json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
 
 
-def test_the_record_of_an_export_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_the_record_of_an_export_is_read_as_it_was_written(tmp_path):
     assert read_record(encode(RECORD).decode(), tmp_path) == RECORD
     assert RECORD.prompt.tokens == 8
     assert replace(RECORD, vocabulary=0).prompt.tokens == 0
@@ -103,7 +103,7 @@ def test_the_record_of_an_export_is_read_as_it_was_written(tmp_path: Path) -> No
         ('{"schema_version"', "is damaged ("),
     ],
 )
-def test_a_record_of_another_form_gets_one_sentence(text: str, said: str) -> None:
+def test_a_record_of_another_form_gets_one_sentence(text, said):
     with pytest.raises(InputError) as caught:
         read_record(text, Path("model.pt"))
     assert said in str(caught.value)
@@ -111,39 +111,33 @@ def test_a_record_of_another_form_gets_one_sentence(text: str, said: str) -> Non
 
 
 @pytest.mark.parametrize("option", [("--dtype", "float32"), ("--attention", "eager")])
-def test_an_exported_file_keeps_its_type_and_attention(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
-) -> None:
+def test_an_exported_file_keeps_its_type_and_attention(tmp_path, capsys, option):
     file = tmp_path / "model.pt"
     file.touch()
     assert profile(str(file), tmp_path / "run", *option) == 2
     assert "leave out --dtype and --attention" in capsys.readouterr().err
 
 
-def test_an_exported_file_is_not_exported_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exported_file_is_not_exported_again(tmp_path, capsys):
     file = tmp_path / "model.pt"
     file.touch()
     assert profile(str(file), tmp_path / "run", "--export", str(tmp_path / "other.pt")) == 2
     assert "is an exported file already: copy it" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_is_refused_before_the_model_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_is_refused_before_the_model_runs(tmp_path, capsys):
     run = tmp_path / "run"
     assert profile("bloom-560m", run, "--export", str(tmp_path)) != 0
     assert "it is a folder" in capsys.readouterr().err
     assert not run.exists()
 
 
-def test_an_emulated_gpu_replays_no_export(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_emulated_gpu_replays_no_export(capsys):
     assert replay(BLOOM, "--export", "bloom.pt") == 2
     assert "leave out --export" in capsys.readouterr().err
 
 
-def test_an_export_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_an_export_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match="There is no file"):
         replay_source(read_profile(BLOOM), str(tmp_path / "bloom.pt"))
 
@@ -190,9 +184,7 @@ class TestWithPyTorch:
         return run, file
 
     @pytest.mark.slow
-    def test_an_exported_model_makes_the_calls_of_the_model(
-        self, both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_exported_model_makes_the_calls_of_the_model(self, both, tmp_path, monkeypatch):
         run, file = both
         monkeypatch.setitem(sys.modules, "transformers", None)
         again = tmp_path / "again"
@@ -203,9 +195,7 @@ class TestWithPyTorch:
         assert second == {**first, "model": str(file), "export": ""}
 
     @pytest.mark.slow
-    def test_an_exported_model_computes_what_the_model_computes(
-        self, both: tuple[Path, Path]
-    ) -> None:
+    def test_an_exported_model_computes_what_the_model_computes(self, both):
         import torch
 
         from pytest_gpuenergy.replay import Prompt, load_program
@@ -222,12 +212,7 @@ class TestWithPyTorch:
         assert all(map(torch.equal, *found))
 
     @pytest.mark.slow
-    def test_the_summary_counts_the_calls_that_are_the_same(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+    def test_the_summary_counts_the_calls_that_are_the_same(self, tmp_path, monkeypatch, capsys):
         module = write_module(tmp_path, monkeypatch, FUNCTIONS)
         name, file = f"{module}:compute", str(tmp_path / "net.pt")
         assert profile(name, tmp_path / "run", "--export", file) == 0
@@ -238,9 +223,7 @@ class TestWithPyTorch:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("step", [0, 2])
-    def test_the_layers_of_an_export_do_what_those_of_the_model_do(
-        self, both: tuple[Path, Path], step: int
-    ) -> None:
+    def test_the_layers_of_an_export_do_what_those_of_the_model_do(self, both, step):
         import torch
 
         from pytest_gpuenergy.replay import CallRecorder, Prompt, capture_step, load_program
@@ -259,7 +242,7 @@ class TestWithPyTorch:
         assert found[0] == found[1]
 
     @pytest.mark.slow
-    def test_a_prompt_of_one_token_is_exported(self, tmp_path: Path) -> None:
+    def test_a_prompt_of_one_token_is_exported(self, tmp_path):
         model, file = model_folder(tmp_path / "model", "llama"), tmp_path / "model.pt"
         run, again = tmp_path / "run", tmp_path / "again"
         small = ("--prompt-tokens", "1", "--new-tokens", "2", "--dtype", "float32")
@@ -275,18 +258,13 @@ class TestWithPyTorch:
         ],
     )
     def test_an_export_for_another_prompt_is_refused(
-        self,
-        exported: tuple[Path, Path],
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-        options: tuple[str, str],
-        said: str,
-    ) -> None:
+        self, exported, tmp_path, capsys, options, said
+    ):
         assert profile(str(exported[1]), tmp_path / "again", *options) == 2
         assert said in capsys.readouterr().err
 
     @pytest.mark.slow
-    def test_an_exported_model_runs_on_another_device(self, exported: tuple[Path, Path]) -> None:
+    def test_an_exported_model_runs_on_another_device(self, exported):
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves, tree_map_only
@@ -320,11 +298,8 @@ class TestWithPyTorch:
 
     @pytest.mark.slow
     def test_a_profile_of_another_prompt_is_not_replayed_from_an_export(
-        self,
-        exported: tuple[Path, Path],
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+        self, exported, monkeypatch, capsys
+    ):
         run, file = exported
         write_profile(replace(read_profile(run), prompt_tokens=9), run)
         host_stands_in(monkeypatch)
@@ -332,9 +307,7 @@ class TestWithPyTorch:
         assert "a batch of 1 and 8 tokens, not for 1 and 9" in capsys.readouterr().err
 
     @pytest.mark.slow
-    def test_an_export_of_a_prefill_has_no_decode_steps(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_an_export_of_a_prefill_has_no_decode_steps(self, tmp_path, capsys):
         model, file = model_folder(tmp_path / "model", "bloom"), tmp_path / "model.pt"
         small = (*SMALL, "--new-tokens", "1")
         assert profile(model, tmp_path / "run", *small, "--export", str(file)) == 0
@@ -343,9 +316,7 @@ class TestWithPyTorch:
         assert "without decode steps: export the model" in capsys.readouterr().err
 
     @pytest.mark.slow
-    def test_an_export_is_replayed_in_a_process_without_transformers(
-        self, exported: tuple[Path, Path], tmp_path: Path
-    ) -> None:
+    def test_an_export_is_replayed_in_a_process_without_transformers(self, exported, tmp_path):
         code = "import sys; sys.modules['transformers'] = None; import pytest_gpuenergy.cli as c; "
         code += "sys.exit(c.main(sys.argv[1:]))"
         options = ["--gpu-device", "cpu", "--out", str(tmp_path / "again")]
@@ -355,14 +326,7 @@ class TestWithPyTorch:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("told", [True, False])
-    def test_a_profile_is_replayed_from_its_export(
-        self,
-        exported: tuple[Path, Path],
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        *,
-        told: bool,
-    ) -> None:
+    def test_a_profile_is_replayed_from_its_export(self, exported, monkeypatch, capsys, *, told):
         run, file = exported
         measured = host_stands_in(monkeypatch)
         options = ("--export", str(file)) if told else ()
@@ -377,9 +341,7 @@ class TestWithPyTorch:
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
 
     @pytest.mark.slow
-    def test_a_profile_of_an_export_is_replayed(
-        self, exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_profile_of_an_export_is_replayed(self, exported, tmp_path, monkeypatch):
         again = tmp_path / "again"
         assert profile(str(exported[1]), again) == 0
         host_stands_in(monkeypatch)
@@ -391,11 +353,8 @@ class TestWithPyTorch:
         assert found == {(step, how) for step in (0, 1) for how in ("graph", "eager", "layers")}
 
     def test_without_transformers_and_export_one_sentence_says_what_is_missing(
-        self,
-        exported: tuple[Path, Path],
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+        self, exported, monkeypatch, capsys
+    ):
         run, file = exported
         file.unlink()
         host_stands_in(monkeypatch)
@@ -404,13 +363,7 @@ class TestWithPyTorch:
         assert "needs transformers: pip install" in capsys.readouterr().err
 
     @pytest.mark.parametrize("how", ["cut", "empty", "text", "another", "newer", "damaged"])
-    def test_a_file_that_is_no_export_gets_one_sentence(
-        self,
-        exported: tuple[Path, Path],
-        tmp_path: Path,
-        capfd: pytest.CaptureFixture[str],
-        how: str,
-    ) -> None:
+    def test_a_file_that_is_no_export_gets_one_sentence(self, exported, tmp_path, capfd, how):
         import torch
 
         file = exported[1]
@@ -434,9 +387,7 @@ class TestWithPyTorch:
         assert "export the model again" in err
 
     @pytest.mark.slow
-    def test_a_model_that_cannot_be_exported_is_profiled(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_model_that_cannot_be_exported_is_profiled(self, tmp_path, capsys):
         model, file = model_folder(tmp_path / "model", "mistral"), tmp_path / "model.pt"
         assert profile(model, tmp_path / "run", *SMALL, "--export", str(file)) == 2
         err = capsys.readouterr().err
@@ -445,9 +396,7 @@ class TestWithPyTorch:
         assert read_profile(tmp_path / "run").export == ""
         assert calls_of(tmp_path / "run")
 
-    def test_a_function_is_exported_with_its_layers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_function_is_exported_with_its_layers(self, tmp_path, monkeypatch):
         module = write_module(tmp_path, monkeypatch, FUNCTIONS)
         run, file, again = tmp_path / "run", tmp_path / "net.pt", tmp_path / "again"
         assert profile(f"{module}:compute", run, "--export", str(file)) == 0
@@ -461,11 +410,8 @@ class TestWithPyTorch:
         assert report_of(run)["missing"] == {}
 
     def test_a_function_that_depends_on_values_gets_one_sentence(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capfd: pytest.CaptureFixture[str],
-    ) -> None:
+        self, tmp_path, monkeypatch, capfd
+    ):
         module = write_module(tmp_path, monkeypatch, FUNCTIONS)
         run, file = tmp_path / "run", tmp_path / "net.pt"
         capfd.readouterr()
@@ -479,12 +425,8 @@ class TestWithPyTorch:
         "error", [RuntimeError("unexpected pos 64 vs 0"), OSError(28, "No space left on device")]
     )
     def test_a_full_disk_leaves_the_profile_and_no_half_file(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        error: Exception,
-    ) -> None:
+        self, tmp_path, monkeypatch, capsys, error
+    ):
         import torch
 
         def save(_: object, file: Any) -> None:
@@ -500,9 +442,7 @@ class TestWithPyTorch:
         assert calls_of(run)
         assert not list(folder.iterdir())
 
-    def test_a_replay_says_why_it_has_no_layers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_replay_says_why_it_has_no_layers(self, tmp_path, monkeypatch):
         text = "import torch\nvalue = torch.ones(4)\ndef compute():\n    return value + 1\n"
         module = write_module(tmp_path, monkeypatch, text)
         run, file = tmp_path / "run", tmp_path / "plain.pt"

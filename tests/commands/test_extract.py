@@ -32,7 +32,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "model.pt.trace.json", TWO_LAYERS)
 
 
-def test_it_writes_launches_unique_kernels_and_signatures(trace: Path) -> None:
+def test_it_writes_launches_unique_kernels_and_signatures(trace):
     assert "4 launches of 3 unique kernels" in printed(str(trace), "--out", "run")
     launches = lines("run/kernel_launch_params.jsonl")
     unique = lines("run/unique_kernels_compute.jsonl")
@@ -44,7 +44,7 @@ def test_it_writes_launches_unique_kernels_and_signatures(trace: Path) -> None:
     assert unique[0]["calls"] == 2
 
 
-def test_the_table_of_launches_has_no_formulas(trace: Path) -> None:
+def test_the_table_of_launches_has_no_formulas(trace):
     main(["extract", str(trace), "--out", "run"])
     with Path("run/kernel_launch_params.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -52,12 +52,12 @@ def test_the_table_of_launches_has_no_formulas(trace: Path) -> None:
     assert rows[1]["grid"] == "4x2x1"
 
 
-def test_without_a_folder_it_writes_to_one_named_after_the_trace(trace: Path) -> None:
+def test_without_a_folder_it_writes_to_one_named_after_the_trace(trace):
     assert main(["extract", str(trace)]) == 0
     assert Path("model-kernels/kernel_signatures.json").is_file()
 
 
-def test_the_folder_of_a_run_gets_its_files_beside_the_trace(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_gets_its_files_beside_the_trace(tmp_path):
     write(tmp_path / "plain.json", TWO_LAYERS)
     packed = gzip.compress((tmp_path / "plain.json").read_bytes())
     (tmp_path / "trace.json.gz").write_bytes(packed)
@@ -65,16 +65,14 @@ def test_the_folder_of_a_run_gets_its_files_beside_the_trace(tmp_path: Path) -> 
     assert (tmp_path / "unique_kernels_compute.jsonl").is_file()
 
 
-def test_a_script_gets_a_summary(trace: Path) -> None:
+def test_a_script_gets_a_summary(trace):
     found = json.loads(printed(str(trace), "--json"))
     assert found["unique_kernels"] == 3
     assert [one["category"] for one in found["categories"]] == ["product", "other", "copy"]
     assert found["folder"] == "model-kernels"
 
 
-def test_what_cannot_be_replayed_is_listed_with_its_reason(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_replayed_is_listed_with_its_reason(trace, capsys):
     main(["extract", str(trace)])
     assert "25.0% of the GPU time: it is not known which operator" in capsys.readouterr().out
 
@@ -98,20 +96,20 @@ class TestPower:
         (tmp_path / "power.csv").write_text("\n".join(["timestamp_us,power_w", *rows, ""]))
         return tmp_path
 
-    def test_each_long_phase_has_a_line(self, run: Path) -> None:
+    def test_each_long_phase_has_a_line(self, run):
         shown = printed(str(run))
         assert "power: prefill took 30 ms, less than the 100 ms that a mean takes" in shown
         assert "power: decode 300.5 W as profiled, the mean of 17 samples" in shown
 
-    def test_a_script_gets_the_same(self, run: Path) -> None:
+    def test_a_script_gets_the_same(self, run):
         found = json.loads(printed(str(run), "--json"))["phase_powers"]
         assert [(one["phase"], one["samples"]) for one in found] == [("prefill", 0), ("decode", 17)]
 
-    def test_a_damaged_curve_gets_one_sentence(self, run: Path) -> None:
+    def test_a_damaged_curve_gets_one_sentence(self, run):
         (run / "power.csv").write_text("timestamp_us,power_w\nsoon,300\n")
         assert "delete the file, or profile again" in ended(2, "extract", str(run)).err
 
-    def test_a_trace_by_itself_has_no_power(self, run: Path, tmp_path: Path) -> None:
+    def test_a_trace_by_itself_has_no_power(self, run, tmp_path):
         assert "power:" not in printed(str(run / "trace.json"), "--out", str(tmp_path / "other"))
 
 
@@ -130,7 +128,7 @@ class TestKernelList:
         (tmp_path / "bloom_unique_kernels_compute.jsonl").write_text(text)
         return tmp_path
 
-    def test_it_is_extracted_as_far_as_it_goes(self, run: Path) -> None:
+    def test_it_is_extracted_as_far_as_it_goes(self, run):
         shown = printed(str(run))
         assert "? launches of 2 unique kernels took 8.000 ms" in shown
         assert "so there is no timeline" in shown
@@ -143,7 +141,7 @@ class TestKernelList:
         assert (product["calls"], product["total_us"]) == (3, 6000.0)
         assert (odd["calls"], odd["grid"], odd["operator"]) == (None, None, None)
 
-    def test_no_launches_and_no_timeline_are_written(self, run: Path) -> None:
+    def test_no_launches_and_no_timeline_are_written(self, run):
         pytest.importorskip("vl_convert", reason="needs vl-convert")
         assert main(["extract", str(run), "--out", "out"]) == 0
         assert {one.name for one in Path("out").iterdir()} == {
@@ -152,26 +150,26 @@ class TestKernelList:
             "unique_kernels_compute.jsonl",
         }
 
-    def test_the_file_may_be_named_itself(self, run: Path) -> None:
+    def test_the_file_may_be_named_itself(self, run):
         name = "bloom_unique_kernels_compute"
         found = json.loads(printed(str(run / f"{name}.jsonl"), "--json"))
         assert found["folder"] == f"{name}-kernels"
         assert found["launches"] is None
         assert len(found["notes"]) == 1
 
-    def test_of_two_such_files_one_is_to_be_named(self, run: Path) -> None:
+    def test_of_two_such_files_one_is_to_be_named(self, run):
         (run / "other_unique_kernels_compute.jsonl").write_text("")
         assert "name one of them" in ended(2, "extract", str(run)).err
 
-    def test_a_trace_comes_first(self, run: Path) -> None:
+    def test_a_trace_comes_first(self, run):
         write(run / "trace.json", TWO_LAYERS)
         assert "4 launches of 3 unique kernels" in printed(str(run))
 
-    def test_a_replay_says_what_is_missing(self, run: Path) -> None:
+    def test_a_replay_says_what_is_missing(self, run):
         assert "has unique kernels and no profile.json, without" in ended(2, "replay", str(run)).err
 
 
-def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path: Path) -> None:
+def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path):
     pytest.importorskip("vl_convert", reason="needs vl-convert")
     name = "kernel\x1b[31m\x07\ud800"
     trace = write(
@@ -193,9 +191,7 @@ def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path: Path) ->
     ],
     ids=["truncated", "foreign", "text", "packed", "empty", "folder"],
 )
-def test_what_is_no_trace_gets_one_sentence(
-    tmp_path: Path, name: str, content: bytes, said: str
-) -> None:
+def test_what_is_no_trace_gets_one_sentence(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     error = ended(2, "extract", str(tmp_path if name == "other.json" else tmp_path / name)).err
     assert said in error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from command_outcomes import ended
@@ -48,9 +47,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Tuned]:
 
 
 @pytest.mark.slow
-def test_a_product_is_tuned_kept_and_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_product_is_tuned_kept_and_listed(tmp_path, capsys):
     command = ["gemm", "tune", "M=40 N=24 K=16 layout=nn t=5", *EMULATED, "--keep", "2", "--json"]
     (outcome,) = json.loads(ended(0, *command, "--out", str(tmp_path)).out)
     assert (outcome["workload"], outcome["tried"], outcome["kept"]) == (NAME, 5, 2)
@@ -70,7 +67,7 @@ def test_a_product_is_tuned_kept_and_listed(
         )
 
 
-def test_each_product_is_tuned_in_both_layouts(tuned: list[Tuned], tmp_path: Path) -> None:
+def test_each_product_is_tuned_in_both_layouts(tuned, tmp_path):
     sizes = "MNK=64; M=32 N=64 K=16 layout=nt t=7"
     assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0
     assert tuned == [
@@ -80,15 +77,13 @@ def test_each_product_is_tuned_in_both_layouts(tuned: list[Tuned], tmp_path: Pat
     ]
 
 
-def test_sizes_need_no_quotes(tuned: list[Tuned], tmp_path: Path) -> None:
+def test_sizes_need_no_quotes(tuned, tmp_path):
     words = ["M=8", "N=16", "K=32", "layout=nn"]
     assert main(["gemm", "tune", *words, *EMULATED, "--out", str(tmp_path)]) == 0
     assert [one.name for one in tuned] == ["gemm_8x16x32_nn"]
 
 
-def test_products_of_other_commands_are_tuned_by_the_template_too(
-    tuned: list[Tuned], tmp_path: Path
-) -> None:
+def test_products_of_other_commands_are_tuned_by_the_template_too(tuned, tmp_path):
     shapes = ["--shape", "gemm:MNK=64", "--shape", "a=1,7,9,8,6,3,3,1,1"]
     assert main(["tune", *shapes, *EMULATED, "--out", str(tmp_path), "--trials", "9"]) == 0
     assert tuned == [Tuned("gemm_64x64x64_nn", "template", 9), Tuned("a", "tvm-metaschedule", 9)]
@@ -98,17 +93,15 @@ def test_products_of_other_commands_are_tuned_by_the_template_too(
     ("words", "tuner"), [([], "template"), (["--tuner", "tvm"], "tvm-metaschedule")]
 )
 def test_convolutions_in_groups_are_tuned_by_the_template_unless_told_otherwise(
-    words: list[str], tuner: str, tuned: list[Tuned], tmp_path: Path
-) -> None:
+    words, tuner, tuned, tmp_path
+):
     shapes = ["--shape", "dw=1,9,9,8,8,3,3,1,1,1,8", "--shape", "gr=1,9,9,8,8,3,3,1,1,1,2"]
     arguments = [*EMULATED, "--out", str(tmp_path), "--trials", "9"]
     assert main(["tune", *shapes, *words, *arguments]) == 0
     assert tuned == [Tuned("dw", tuner, 9), Tuned("gr", tuner, 9)]
 
 
-def test_the_background_is_the_shells_business(
-    tuned: list[Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_background_is_the_shells_business(tuned, tmp_path, capsys):
     sizes = "MNK=64 layout=nn O=65536"
     assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0
     assert [one.tuner for one in tuned] == ["template"]
@@ -132,24 +125,22 @@ def test_the_background_is_the_shells_business(
         (["MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "takes a GPU of sm_80 or later"),
     ],
 )
-def test_bad_sizes_are_told(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_sizes_are_told(arguments, message, tmp_path):
     assert message in ended(2, "gemm", "tune", *EMULATED, *arguments, "--out", str(tmp_path)).err
 
 
-def test_an_unknown_objective_is_told_in_words() -> None:
+def test_an_unknown_objective_is_told_in_words():
     told = ended(2, "gemm", "tune", "MNK=64", "--objective", "joules").err
     assert "invalid choice: 'joules' (choose from" in told
     assert "Metric" not in told
 
 
-def test_a_convolution_without_groups_may_have_a_template(
-    tuned: list[Tuned], tmp_path: Path
-) -> None:
+def test_a_convolution_without_groups_may_have_a_template(tuned, tmp_path):
     arguments = ["--case", "case7", "--tuner", "template", *EMULATED, "--out", str(tmp_path)]
     assert main(["tune", *arguments]) == 0
     assert tuned == [Tuned("case7", "template", 1000)]
 
 
-def test_missing_records_of_a_template_are_told(tmp_path: Path) -> None:
+def test_missing_records_of_a_template_are_told(tmp_path):
     with pytest.raises(InputError, match=r"gemm:M=40 .* --tuner template --out"):
         find_records(tmp_path, GEMM, variant="template")

@@ -19,7 +19,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_contenders_are_measured_and_written_by_size(elsewhere: Path) -> None:
+def test_contenders_are_measured_and_written_by_size(elsewhere):
     (elsewhere / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     sizes = ["M=8", "N=12", "K=20", "layout=nt"]
     clock = ("--smclock", "1500MHz", "--allow", "clocks")
@@ -42,9 +42,7 @@ def test_contenders_are_measured_and_written_by_size(elsewhere: Path) -> None:
         (["MNK=8", "--records", "none"], "--records none: there is no such folder"),
     ],
 )
-def test_bad_input_is_told_before_pytest_starts(
-    arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_told_before_pytest_starts(arguments, told, capfd):
     assert main(["gemm", "perf", *arguments, *EMULATED]) == 2
     captured = capfd.readouterr()
     assert told in captured.err
@@ -52,7 +50,7 @@ def test_bad_input_is_told_before_pytest_starts(
 
 
 @pytest.mark.slow
-def test_where_no_contender_is_here_the_command_fails(capfd: pytest.CaptureFixture[str]) -> None:
+def test_where_no_contender_is_here_the_command_fails(capfd):
     arguments = ["MNK=8 layout=nn", "--contender", "tvm", *EMULATED]
     assert main(["gemm", "perf", *arguments]) == 2
     captured = capfd.readouterr()

@@ -56,9 +56,7 @@ def put(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_each_product_is_profiled_without_locking_clocks(
-    tools: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_product_is_profiled_without_locking_clocks(tools, capsys):
     assert main([*PROFILE, "MNK=64 mode=3xtf32"]) == 0
     layouts = ("nn", "nt")
     profiles = [Path(f"out/gemm_64x64x64_{one}_3xtf32.ncu-rep").absolute() for one in layouts]
@@ -81,13 +79,13 @@ def test_each_product_is_profiled_without_locking_clocks(
         ]
 
 
-def test_all_launches_of_a_kernel_are_profiled(tools: Path) -> None:
+def test_all_launches_of_a_kernel_are_profiled(tools):
     assert main([*PROFILE, "M=16 N=16 K=4096 layout=nn"]) == 0  # with a sum of shared tiles
     words, _ = json.loads((tools / "called.jsonl").read_text())
     assert words[words.index("--launch-count") + 1] == "2"
 
 
-def test_the_programs_are_built_with_the_nvcc_that_is_found(tools: Path) -> None:
+def test_the_programs_are_built_with_the_nvcc_that_is_found(tools):
     assert main([*PROFILE, "MNK=64 layout=nn"]) == 0
     assert f"-DCMAKE_CUDA_COMPILER={tools / 'nvcc'}" in Path("out/build.log").read_text()
     assert "set(CMAKE_CUDA_ARCHITECTURES 90)" in Path("out/programs/CMakeLists.txt").read_text()
@@ -101,16 +99,14 @@ def test_the_programs_are_built_with_the_nvcc_that_is_found(tools: Path) -> None
         ("ncu", "needs ncu, which is not on the PATH: install Nsight Compute"),
     ],
 )
-def test_a_tool_that_is_missing_is_named_with_what_to_install(
-    tools: Path, tool: str, told: str
-) -> None:
+def test_a_tool_that_is_missing_is_named_with_what_to_install(tools, tool, told):
     (tools / tool).unlink()
     (line,) = ended(2, *PROFILE, "MNK=64").err.splitlines()
     assert told in line
     assert not Path("out").exists()
 
 
-def test_an_emulated_gpu_cannot_be_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_emulated_gpu_cannot_be_profiled(monkeypatch):
     monkeypatch.setattr(EmulatedDevice, "emulated", True)
     (line,) = ended(2, *PROFILE, "MNK=64").err.splitlines()
     assert "Profiling takes a real GPU, and NVIDIA H200 is emulated here" in line
@@ -132,9 +128,7 @@ def test_an_emulated_gpu_cannot_be_profiled(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["build", "forbidden", "wrong", "failing", "empty"],
 )
-def test_what_a_tool_cannot_do_is_told_in_one_sentence(
-    tools: Path, tool: str, text: str, told: str
-) -> None:
+def test_what_a_tool_cannot_do_is_told_in_one_sentence(tools, tool, text, told):
     put(tools, tool, text)
     (line,) = ended(1, *PROFILE, "MNK=64 layout=nn").err.splitlines()
     assert told in line
@@ -150,13 +144,13 @@ def test_what_a_tool_cannot_do_is_told_in_one_sentence(
         (["MNK=64", "--contender", "tvm"], "no records for gemm_64x64x64_nn"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(tools: Path, arguments: list[str], told: str) -> None:
+def test_bad_input_is_told_in_one_sentence(tools, arguments, told):
     (line,) = ended(2, *PROFILE, *arguments).err.splitlines()
     assert told in line
     assert not (tools / "called.jsonl").exists()
 
 
-def test_a_full_folder_is_left_alone() -> None:
+def test_a_full_folder_is_left_alone():
     Path("out").mkdir()
     Path("out/mine").write_text("mine")
     assert "out is not empty" in ended(2, *PROFILE, "MNK=64").err

@@ -124,9 +124,7 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
     ],
     ids=lambda numbers: "-".join(number.name for number in numbers),
 )
-def test_an_interrupted_comparison_leaves_nothing(
-    repository: Path, numbers: tuple[signal.Signals, ...]
-) -> None:
+def test_an_interrupted_comparison_leaves_nothing(repository, numbers):
     ended = interrupt(repository, numbers)
     assert ended.code == INTERRUPTED
     assert limit_w() == 700
@@ -135,7 +133,7 @@ def test_an_interrupted_comparison_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_the_next_command_removes_what_a_killed_one_has_left(repository: Path) -> None:
+def test_the_next_command_removes_what_a_killed_one_has_left(repository):
     ended = interrupt(repository, (signal.SIGKILL,))
     assert ended.code == -signal.SIGKILL
     assert ended.left
@@ -146,9 +144,7 @@ def test_the_next_command_removes_what_a_killed_one_has_left(repository: Path) -
 
 
 @pytest.mark.usefixtures("machine_apart")
-def test_the_next_command_puts_back_the_limit_of_a_killed_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_next_command_puts_back_the_limit_of_a_killed_run(capsys):
     subprocess.run([sys.executable, "-c", KILLED_UNDER_A_CAP], check=False)
     assert limit_w() == 200
     assert main(["report", "no-such-run"]) == 2

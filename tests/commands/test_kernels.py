@@ -94,7 +94,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_list_finds_the_records_of_the_project_around() -> None:
+def test_list_finds_the_records_of_the_project_around():
     header, *rows = printed("list").splitlines()
     assert header.split()[:3] == ["workload", "rank", "band"]
     assert len(rows) == 4
@@ -104,7 +104,7 @@ def test_list_finds_the_records_of_the_project_around() -> None:
     )
 
 
-def test_list_of_one_case_as_json() -> None:
+def test_list_of_one_case_as_json():
     first, second = listed("--case", "tiny")
     assert (first["workload"], first["rank"], first["tuned_for"]) == ("tiny", 1, "NVIDIA H200")
     assert first["measured"]["energy_mj"] == 10.0
@@ -112,7 +112,7 @@ def test_list_of_one_case_as_json() -> None:
     assert second["search_time_ms"] == pytest.approx(0.03)
 
 
-def test_a_workload_takes_the_records_of_its_shape(project: Path) -> None:
+def test_a_workload_takes_the_records_of_its_shape(project):
     sizes = "[tool.gpuenergy.workloads]\ntwin = [1, 6, 6, 4, 3, 3, 3, 1, 1]\n"
     (project / "pyproject.toml").write_text(sizes)
     entries = listed("--case", "other,twin")
@@ -121,12 +121,12 @@ def test_a_workload_takes_the_records_of_its_shape(project: Path) -> None:
     assert printed("show", "twin", "2").startswith("// twin kernel 2, tuned for NVIDIA H200")
 
 
-def test_records_can_be_one_file(tmp_path: Path) -> None:
+def test_records_can_be_one_file(tmp_path):
     path = write_records(tmp_path, TINY, gpu="NVIDIA L4")
     assert {entry["tuned_for"] for entry in listed("--records", path)} == {"NVIDIA L4"}
 
 
-def test_records_can_be_a_folder_that_a_search_has_written(tmp_path: Path) -> None:
+def test_records_can_be_a_folder_that_a_search_has_written(tmp_path):
     path = write_records(tmp_path / "tuned", TINY)
     write_performance(tmp_path / "tuned" / "performance" / path.name, [1200.0, 900.0])
     (tmp_path / "tuned" / TINY.name / "raw").mkdir(parents=True)
@@ -135,13 +135,13 @@ def test_records_can_be_a_folder_that_a_search_has_written(tmp_path: Path) -> No
     assert "There are no record files in" in refused("list", "--records", tmp_path / "tuned")
 
 
-def test_a_folder_in_the_place_of_a_record_file_is_named(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_record_file_is_named(tmp_path):
     (tmp_path / file_name(TINY)).mkdir()
     said = refused("list", "--records", str(tmp_path))
     assert f"{file_name(TINY)}' is not a file: move it away, or name another.\n" in said
 
 
-def test_show_prints_source_and_launch() -> None:
+def test_show_prints_source_and_launch():
     shown = printed("show", "tiny", "2")
     assert "// conv<<<(4, 1, 1), (36, 1, 1), 0>>>(data, weight, output)" in shown
     assert shown.rstrip().endswith("{} // 2")
@@ -158,17 +158,17 @@ def test_show_prints_source_and_launch() -> None:
         ["bench/test_conv2d.py::test_conv2d[tiny-k02-300W]"],
     ],
 )
-def test_show_takes_every_id_that_a_report_shows(words: list[str]) -> None:
+def test_show_takes_every_id_that_a_report_shows(words):
     assert printed("show", *words).startswith("// tiny kernel 2, tuned for NVIDIA H200\n")
 
 
-def test_an_id_chooses_its_kernel_among_those_of_a_workload() -> None:
+def test_an_id_chooses_its_kernel_among_those_of_a_workload():
     both = listed("--case", "tiny-k02", "--case", "tiny-k01")
     assert [entry["rank"] for entry in both] == [1, 2]
     assert [entry["rank"] for entry in listed("--case", "tiny-k02-300W")] == [2]
 
 
-def test_a_name_with_dashes_is_told_from_a_rank(project: Path) -> None:
+def test_a_name_with_dashes_is_told_from_a_rank(project):
     write_records(project / "bench" / "records", Conv2d.of("my-k9-net", *SIZES))
     assert printed("show", "my-k9-net-k02-300W").startswith("// my-k9-net kernel 2,")
 
@@ -184,9 +184,7 @@ def test_a_name_with_dashes_is_told_from_a_rank(project: Path) -> None:
         ([], ["tiny", "case1", "case5", "resnet01"]),
     ],
 )
-def test_cases_and_networks_mean_what_they_mean_in_tune(
-    tmp_path: Path, words: list[str], names: list[str]
-) -> None:
+def test_cases_and_networks_mean_what_they_mean_in_tune(tmp_path, words, names):
     found = [TINY, find_workload("case1"), find_workload("case5"), find_workload("resnet01")]
     for workload in found:
         assert isinstance(workload, Conv2d)
@@ -197,14 +195,14 @@ def test_cases_and_networks_mean_what_they_mean_in_tune(
     assert shown - twins == {*names} - twins
 
 
-def test_show_as_json_has_the_plan() -> None:
+def test_show_as_json_has_the_plan():
     plan = json.loads(printed("show", "tiny", "1", "--json"))
     assert plan["launches"][0]["block"] == [36, 1, 1]
     assert plan["source_text"].endswith("// 1")
     assert plan["recorded"][0]["time_ms"] == 0.025
 
 
-def test_export_writes_the_chosen_kernels(tmp_path: Path) -> None:
+def test_export_writes_the_chosen_kernels(tmp_path):
     words = ["kernels", "export", "--case", "tiny", "--kernels", "2", "--out", str(tmp_path / "o")]
     assert main(words) == 0
     assert [path.name for path in (tmp_path / "o" / "kernels").rglob("kernel??.cu")] == [
@@ -214,16 +212,14 @@ def test_export_writes_the_chosen_kernels(tmp_path: Path) -> None:
     assert kernel.source.endswith("// 2")
 
 
-def test_export_as_json_lists_the_files(tmp_path: Path) -> None:
+def test_export_as_json_lists_the_files(tmp_path):
     words = ["kernels", "export", "--kernels", "top1", "--out", str(tmp_path / "o"), "--json"]
     written = json.loads(ended(0, *words).out)
     assert len(written) == 2 * 4 + 6
     assert all(Path(path).is_file() for path in written)
 
 
-def test_a_full_folder_is_refused_before_anything_is_lowered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_folder_is_refused_before_anything_is_lowered(tmp_path, monkeypatch):
     def never(*_: object) -> None:
         raise AssertionError
 
@@ -232,7 +228,7 @@ def test_a_full_folder_is_refused_before_anything_is_lowered(
     assert "is not empty" in refused("export", "--out", str(tmp_path))
 
 
-def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch):
     def fault(*_: object) -> None:
         raise KernelFault("compile", "tiny kernel 1: the trace does not apply.")
 
@@ -257,17 +253,17 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
+def test_what_cannot_be_is_refused(words, said):
     assert said in refused(*words)
 
 
-def test_outside_a_project_the_records_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_project_the_records_must_be_named(monkeypatch):
     monkeypatch.chdir("/")
     assert "name record files with --records" in refused("list")
 
 
 @pytest.mark.parametrize("words", [["show", "tiny", "1"], ["export", "--out", "o"]])
-def test_records_for_several_gpus_must_be_told_apart(words: list[str], project: Path) -> None:
+def test_records_for_several_gpus_must_be_told_apart(words, project):
     write_records(project / "bench" / "records" / "nvidia-l4", TINY, gpu="NVIDIA L4")
     assert (
         "several sets of records for tiny (tuned by tvm-metaschedule for NVIDIA H200, by "
@@ -279,18 +275,18 @@ def test_records_for_several_gpus_must_be_told_apart(words: list[str], project: 
     ranks=st.lists(st.integers(1, 25), min_size=1, unique=True).map(sorted),
     count=st.integers(1, 30),
 )
-def test_top_gives_the_first_ones(ranks: list[int], count: int) -> None:
+def test_top_gives_the_first_ones(ranks, count):
     assert choose_ranks(f"top{count}", ranks) == ranks[:count]
 
 
 @given(ranks=st.lists(st.integers(1, 25), min_size=1, unique=True).map(sorted), data=st.data())
-def test_a_list_gives_exactly_those(ranks: list[int], data: st.DataObject) -> None:
+def test_a_list_gives_exactly_those(ranks, data):
     wanted = data.draw(st.lists(st.sampled_from(ranks), min_size=1))
     assert choose_ranks(",".join(map(str, wanted)), ranks) == sorted(set(wanted))
 
 
 @given(st.text(max_size=12))
-def test_any_other_words_are_refused_or_name_ranks(words: str) -> None:
+def test_any_other_words_are_refused_or_name_ranks(words):
     try:
         chosen = choose_ranks(words, [1, 2, 3])
     except InputError:
@@ -298,16 +294,14 @@ def test_any_other_words_are_refused_or_name_ranks(words: str) -> None:
     assert set(chosen) <= {1, 2, 3}
 
 
-def test_two_workloads_of_one_name_are_not_exported_over_each_other(
-    project: Path, tmp_path: Path
-) -> None:
+def test_two_workloads_of_one_name_are_not_exported_over_each_other(project, tmp_path):
     namesake = Conv2d.of("tiny", 1, 10, 10, 4, 3, 3, 3, 1, 1)
     write_records(project / "bench" / "records" / "nvidia-h200", namesake)
     words = ["kernels", "export", "--case", "tiny", "--out", str(tmp_path / "o")]
     assert "several workloads called tiny: remove the outdated file" in ended(2, *words).err
 
 
-def test_kernels_of_one_tuner_are_chosen(project: Path) -> None:
+def test_kernels_of_one_tuner_are_chosen(project):
     workload = Gemm("product", 8, 8, 8)
     file = template_records(workload, SimtParameters())
     folder = project / "bench" / "records" / "nvidia-h200"

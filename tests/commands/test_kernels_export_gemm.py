@@ -24,9 +24,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_program_is_written_for_each_product_and_layout(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_program_is_written_for_each_product_and_layout(capsys):
     sizes = "MNK=64 mode=3xtf32; M=8 N=12 K=20 layout=nt lda=16"
     assert main([*EXPORT, "--gemm", sizes, *EMULATED]) == 0
     assert {path.name for path in Path("out/kernels").iterdir()} == {
@@ -37,7 +35,7 @@ def test_a_program_is_written_for_each_product_and_layout(
     )
 
 
-def test_the_estimate_chooses_the_kernel_without_records() -> None:
+def test_the_estimate_chooses_the_kernel_without_records():
     assert (
         "t and O of the sizes have no effect here"
         in ended(0, *EXPORT, "--gemm", "MNK=64 layout=nn t=5", *EMULATED).err
@@ -47,7 +45,7 @@ def test_the_estimate_chooses_the_kernel_without_records() -> None:
     assert {launch.entry for launch in kernel.launches} <= {"gemm", "gemm_sum"}
 
 
-def test_records_choose_the_kernel_if_there_are_any(elsewhere: Path) -> None:
+def test_records_choose_the_kernel_if_there_are_any(elsewhere):
     product = Gemm("mine", 64, 64, 64)
     parameters = SimtParameters(tile_m=32, tile_n=64, thread_m=8, thread_n=8, stages=2)
     file = template_records(product, parameters)
@@ -63,9 +61,7 @@ def test_records_choose_the_kernel_if_there_are_any(elsewhere: Path) -> None:
     ("gpu", "mode", "architecture"),
     [("a100", "tf32", "80"), ("h200", "float32", "90"), ("h200", "bfloat16", "90a")],
 )
-def test_the_program_is_built_for_the_gpu_that_it_is_for(
-    gpu: str, mode: str, architecture: str
-) -> None:
+def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu, mode, architecture):
     device = f"emulated:{gpu}"
     assert main([*EXPORT, "--gemm", f"MNK=64 mode={mode}", "--gpu-device", device]) == 0
     built = Path("out/CMakeLists.txt").read_text()
@@ -90,14 +86,14 @@ def test_the_program_is_built_for_the_gpu_that_it_is_for(
         (["--gemm", "MNK=64 mode=tf32", "--gpu-device", "emulated:v100"], "sm_80 or later"),
     ],
 )
-def test_what_cannot_be_exported_is_told_in_one_sentence(arguments: list[str], told: str) -> None:
+def test_what_cannot_be_exported_is_told_in_one_sentence(arguments, told):
     Path("file").write_text("")
     (line,) = ended(2, *EXPORT, *arguments).err.splitlines()
     assert told in line
     assert not Path("out").exists()
 
 
-def test_a_full_folder_is_left_alone() -> None:
+def test_a_full_folder_is_left_alone():
     Path("out").mkdir()
     Path("out/mine").write_text("mine")
     assert "out is not empty" in ended(2, *EXPORT, "--gemm", "MNK=64", *EMULATED).err

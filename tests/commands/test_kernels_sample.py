@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_outcomes import Outcome, ended, outcome_of
@@ -62,7 +61,7 @@ def hundred() -> list[str]:
     return [trial(place * 1e-3, step=place) for place in range(101, 0, -1)]
 
 
-def test_the_sample_is_the_fastest_and_those_around_each_percentile(tmp_path: Path) -> None:
+def test_the_sample_is_the_fastest_and_those_around_each_percentile(tmp_path):
     log = write(tmp_path / NAME, [failures(0), *hundred(), failures(1)])
     document = sample(log, "--json").document
     assert document["trials"] == {"total": 103, "failed": 2}
@@ -82,7 +81,7 @@ def test_the_sample_is_the_fastest_and_those_around_each_percentile(tmp_path: Pa
     assert document["representatives"][0]["line"] == 102
 
 
-def test_a_table_says_how_many_failed(tmp_path: Path) -> None:
+def test_a_table_says_how_many_failed(tmp_path):
     log = write(tmp_path / NAME, [*hundred(), failures(0)])
     header, fastest, *_, told = sample(log, "--keep", "5").out.splitlines()
     assert header.split() == ["line", "band", "time", "GFLOP/s"]
@@ -90,18 +89,18 @@ def test_a_table_says_how_many_failed(tmp_path: Path) -> None:
     assert told == "5 of 101 trials that ran; 1 of 102 failed"
 
 
-def test_fewer_than_asked_for_is_said(tmp_path: Path) -> None:
+def test_fewer_than_asked_for_is_said(tmp_path):
     log = write(tmp_path / NAME, hundred()[:7])
     assert "fewer than the 25 requested" in sample(log).out
     assert "fewer" not in sample(log, "--keep", "7").out
 
 
-def test_equal_schedules_count_once(tmp_path: Path) -> None:
+def test_equal_schedules_count_once(tmp_path):
     log = write(tmp_path / NAME, [trial(2e-3), trial(1e-3), trial(3e-3, step=1)])
     assert [pick["line"] for pick in sample(log, "--json").document["representatives"]] == [2, 3]
 
 
-def test_the_time_is_the_mean_of_the_costs(tmp_path: Path) -> None:
+def test_the_time_is_the_mean_of_the_costs(tmp_path):
     log = write(tmp_path / NAME, [trial(1e-3, 3e-3)])
     (pick,) = sample(log, "--json").document["representatives"]
     assert pick["time_ms"] == pytest.approx(2.0)
@@ -109,7 +108,7 @@ def test_the_time_is_the_mean_of_the_costs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failed", [trial(1e10), trial(1e9), trial(1e-3, error_no=4)])
-def test_a_failed_trial_is_never_chosen(tmp_path: Path, failed: str) -> None:
+def test_a_failed_trial_is_never_chosen(tmp_path, failed):
     log = write(tmp_path / NAME, [failed, trial(5e-3, step=1)])
     document = sample(log, "--json").document
     assert document["trials"] == {"total": 2, "failed": 1}
@@ -118,9 +117,7 @@ def test_a_failed_trial_is_never_chosen(tmp_path: Path, failed: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".xz"])
 @pytest.mark.parametrize("outcome", ["correctness", "timeout", "runtime"])
-def test_a_trial_that_turned_out_wrong_is_never_chosen(
-    tmp_path: Path, outcome: str, suffix: str
-) -> None:
+def test_a_trial_that_turned_out_wrong_is_never_chosen(tmp_path, outcome, suffix):
     for path in RAW.glob("*.xz"):
         shutil.copy(path, tmp_path)
     fastest = sample(RAW, "--json").document["representatives"][0]["line"]
@@ -134,14 +131,14 @@ def test_a_trial_that_turned_out_wrong_is_never_chosen(
     assert document["trials"] == {"total": 8, "failed": 2}
 
 
-def test_a_journal_of_another_tuner_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_journal_of_another_tuner_is_not_looked_at(tmp_path):
     for path in RAW.glob("*.xz"):
         shutil.copy(path, tmp_path)
     write(tmp_path / "trials.jsonl", ['{"index": 0, "outcome": "compile"}'])
     assert sample(tmp_path, "--json").document["trials"] == {"total": 8, "failed": 1}
 
 
-def test_comments_are_passed_over_as_tvm_does(tmp_path: Path) -> None:
+def test_comments_are_passed_over_as_tvm_does(tmp_path):
     log = write(tmp_path / NAME, ["# of June", " indented", "", trial(1e-3)])
     assert sample(log, "--json").document["representatives"][0]["line"] == 4
 
@@ -157,9 +154,7 @@ def test_comments_are_passed_over_as_tvm_does(tmp_path: Path) -> None:
         (NAME, ["conv2d", *SIZES]),
     ],
 )
-def test_the_name_or_the_workload_key_tell_the_flops(
-    tmp_path: Path, name: str, key: object
-) -> None:
+def test_the_name_or_the_workload_key_tell_the_flops(tmp_path, name, key):
     assert (
         sample(write(tmp_path / name, [trial(1e-3, key=key)]), "--json").document["flops"] == FLOPS
     )
@@ -179,7 +174,7 @@ def test_the_name_or_the_workload_key_tell_the_flops(
         (NAME.replace("272", "27200000000"), []),
     ],
 )
-def test_sizes_that_are_not_told_are_not_guessed(tmp_path: Path, name: str, key: object) -> None:
+def test_sizes_that_are_not_told_are_not_guessed(tmp_path, name, key):
     log = write(tmp_path / name, [trial(1e-3, key=key)])
     assert sample(log, "--json").document["flops"] is None
     assert "give them with --shape" in sample(log).out
@@ -187,7 +182,7 @@ def test_sizes_that_are_not_told_are_not_guessed(tmp_path: Path, name: str, key:
     assert given_shape["flops"] == FLOPS
 
 
-def test_performance_is_one_integer_a_line_in_the_order_of_the_sample(tmp_path: Path) -> None:
+def test_performance_is_one_integer_a_line_in_the_order_of_the_sample(tmp_path):
     log = write(tmp_path / NAME, hundred())
     target = tmp_path / "performance" / NAME
     picks = sample(log, "--json", "--performance", target).document["representatives"]
@@ -198,13 +193,13 @@ def test_performance_is_one_integer_a_line_in_the_order_of_the_sample(tmp_path: 
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_a_log_may_be_compressed(tmp_path: Path, suffix: str, compress: Any) -> None:
+def test_a_log_may_be_compressed(tmp_path, suffix, compress):
     log = tmp_path / (NAME + suffix)
     log.write_bytes(compress("\n".join(hundred()).encode()))
     assert sample(log, "--json").document["trials"] == {"total": 101, "failed": 0}
 
 
-def test_a_metaschedule_database_is_sampled_by_the_same_rule() -> None:
+def test_a_metaschedule_database_is_sampled_by_the_same_rule():
     document = sample(RAW, "--json").document
     assert (document["tuner"], document["flops"]) == ("metaschedule", 2 * 256 * 14 * 14 * 256 * 9)
     assert document["trials"] == {"total": 8, "failed": 1}
@@ -215,9 +210,7 @@ def test_a_metaschedule_database_is_sampled_by_the_same_rule() -> None:
 
 
 @pytest.mark.slow
-def test_the_sample_that_the_documentation_shows_is_what_is_printed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_sample_that_the_documentation_shows_is_what_is_printed(monkeypatch):
     page = (ROOT / "docs/how-to/older-tools.md").read_text(encoding="utf-8")
     command, shown = re.findall(r"\$ gpuenergy kernels sample (.*)\n(line (?:.*\n)*?)```", page)[0]
     monkeypatch.chdir(ROOT)
@@ -256,7 +249,7 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_sampled_is_refused(tmp_path: Path, case: str) -> None:
+def test_what_cannot_be_sampled_is_refused(tmp_path, case):
     lines, words, message = REFUSED[case]
     name = NAME if "no sizes" not in case else "log.json"
     log = write(tmp_path / name, lines)
@@ -281,7 +274,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path: Path, case: str) -> None:
         ([RAW.parent, "--shape", SHAPE], "--shape is for one log"),
     ],
 )
-def test_what_is_no_log_is_refused(words: list[object], message: str) -> None:
+def test_what_is_no_log_is_refused(words, message):
     outcome = sample(*words)
     assert outcome.code == 2
     assert message in outcome.err.splitlines()[-1]
@@ -305,7 +298,7 @@ def test_what_is_no_log_is_refused(words: list[object], message: str) -> None:
         ("[0, [1]]", "the line is a list instead of an object"),
     ],
 )
-def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_foreign_line_is_named(tmp_path, line, message):
     outcome = sample(write(tmp_path / NAME, [trial(1e-3), line]))
     assert outcome.code == 2
     assert outcome.err.startswith("gpuenergy: error: Line 2 of the log ")
@@ -317,9 +310,7 @@ def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> Non
     [["list"], ["show", "case1", "1"], ["export", "--out", "exported"]],
 )
 @pytest.mark.parametrize("folder", [False, True])
-def test_commands_that_need_kernels_say_that_ansor_has_none(
-    tmp_path: Path, words: list[str], folder: bool
-) -> None:
+def test_commands_that_need_kernels_say_that_ansor_has_none(tmp_path, words, folder):
     log = write(tmp_path / NAME, hundred())
     said = ended(2, "kernels", *words, "--records", str(tmp_path if folder else log)).err
     assert f"{NAME} is a log of TVM's auto-scheduler (Ansor), which TVM has dropped" in said
@@ -332,9 +323,7 @@ outcomes = st.one_of(st.tuples(costs, st.just(0)), st.tuples(st.just([1e10]), st
 
 @each_example
 @given(st.lists(outcomes, min_size=1, max_size=30))
-def test_every_trial_that_ran_is_found_again(
-    tmp_path: Path, trials: list[tuple[list[float], int]]
-) -> None:
+def test_every_trial_that_ran_is_found_again(tmp_path, trials):
     lines = [trial(*costs, step=n, error_no=no) for n, (costs, no) in enumerate(trials)]
     outcome = sample(write(tmp_path / NAME, lines), "--json", "--keep", 1000)
     ran = {n: sum(costs) / len(costs) for n, (costs, no) in enumerate(trials, 1) if costs != [1e10]}
@@ -350,9 +339,7 @@ def test_every_trial_that_ran_is_found_again(
 @pytest.mark.slow
 @each_example
 @given(st.data())
-def test_a_truncated_log_is_read_to_its_last_whole_line_or_refused(
-    tmp_path: Path, data: st.DataObject
-) -> None:
+def test_a_truncated_log_is_read_to_its_last_whole_line_or_refused(tmp_path, data):
     whole = hundred()[:3]
     content = "".join(f"{line}\n" for line in whole)
     cut = content[: data.draw(st.integers(0, len(content)))]
@@ -369,7 +356,7 @@ def test_a_truncated_log_is_read_to_its_last_whole_line_or_refused(
 
 @each_example
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda rest: b"{" + rest)))
-def test_any_bytes_are_refused_in_one_sentence(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_refused_in_one_sentence(tmp_path, content):
     log = tmp_path / NAME
     log.write_bytes(content)
     outcome = sample(log)
@@ -387,7 +374,7 @@ json_values = st.recursive(
 @pytest.mark.slow
 @each_example
 @given(json_values, st.sampled_from(["i", "r", "task", "state", "costs", "error_no"]))
-def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: object, place: str) -> None:
+def test_any_value_anywhere_is_read_or_refused(tmp_path, value, place):
     entry = json.loads(trial(1e-3))
     if place in entry:
         entry[place] = value
@@ -415,7 +402,7 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_log_in_a_folder_is_sampled(logs: Path, tmp_path: Path) -> None:
+def test_each_log_in_a_folder_is_sampled(logs, tmp_path):
     outcome = sample(logs, "--json", "--performance", tmp_path / "rates")
     assert outcome.code == 0, outcome.err
     assert [len(one["representatives"]) for one in outcome.document] == [25, 7, 1]
@@ -425,7 +412,7 @@ def test_each_log_in_a_folder_is_sampled(logs: Path, tmp_path: Path) -> None:
     assert rates[f"zipped_{NAME}"] == [f"{FLOPS / 2e6:.0f}"]
 
 
-def test_a_log_that_cannot_be_used_harms_no_other(logs: Path) -> None:
+def test_a_log_that_cannot_be_used_harms_no_other(logs):
     (logs / "broken.json").write_text("{")
     (logs / "notes.md").write_text("mine")
     outcome = sample(logs)
@@ -440,7 +427,7 @@ def test_a_log_that_cannot_be_used_harms_no_other(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"notes.md": "mine"}, {"a.json": "{", "b.log": ""}])
-def test_a_folder_without_usable_logs_is_refused(tmp_path: Path, content: dict[str, str]) -> None:
+def test_a_folder_without_usable_logs_is_refused(tmp_path, content):
     for name, text in content.items():
         (tmp_path / name).write_text(text)
     outcome = sample(tmp_path)
@@ -448,7 +435,7 @@ def test_a_folder_without_usable_logs_is_refused(tmp_path: Path, content: dict[s
     assert "logs in" in outcome.err.splitlines()[-1]
 
 
-def test_a_filtered_log_has_the_chosen_lines_the_fastest_first(tmp_path: Path) -> None:
+def test_a_filtered_log_has_the_chosen_lines_the_fastest_first(tmp_path):
     log = write(tmp_path / NAME, [failures(0), *hundred()])
     outcome = sample(log, "--json", "--filtered", tmp_path / "filtered")
     original = log.read_text().splitlines()
@@ -459,7 +446,7 @@ def test_a_filtered_log_has_the_chosen_lines_the_fastest_first(tmp_path: Path) -
     assert again["trials"] == {"total": 25, "failed": 0}
 
 
-def test_filtered_logs_of_a_folder_keep_their_names(logs: Path, tmp_path: Path) -> None:
+def test_filtered_logs_of_a_folder_keep_their_names(logs, tmp_path):
     assert sample(logs, "--filtered", tmp_path / "few", "--keep", "3").code == 0
     assert sorted(path.name for path in (tmp_path / "few").iterdir()) == [
         NAME,

@@ -75,9 +75,7 @@ class TestWithPyTorch:
         return host_stands_in(monkeypatch)
 
     @pytest.mark.parametrize("cache", ["model", "hot", "cold"])
-    def test_every_call_of_both_steps_is_measured_once(
-        self, run: Path, measured: list[str], cache: str
-    ) -> None:
+    def test_every_call_of_both_steps_is_measured_once(self, run, measured, cache):
         assert replay(run, "--cache", cache) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
@@ -87,9 +85,7 @@ class TestWithPyTorch:
         assert len(measured) == len(set(measured))
         assert set(measured) == expected | levels
 
-    def test_the_report_has_an_account_of_each_step_and_level(
-        self, run: Path, measured: list[str]
-    ) -> None:
+    def test_the_report_has_an_account_of_each_step_and_level(self, run, measured):
         assert replay(run) == 0
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["step"], one["level"]) for one in report["accounts"]}
@@ -98,14 +94,14 @@ class TestWithPyTorch:
         assert report["missing"] == {}
         assert len(report["measurements"]) == len(measured)
 
-    def test_all_layers_are_measured_together(self, run: Path, measured: list[str]) -> None:
+    def test_all_layers_are_measured_together(self, run, measured):
         assert replay(run) == 0
         assert "step0-layers" in measured
         lines = (run / "results-emulated/measurements.jsonl").read_text().splitlines()
         found = {replayed(one): one for one in map(json.loads, lines)}
         assert found["step0-layers"]["workload"]["name"].endswith("-prefill-layers")
 
-    def test_calls_can_be_chosen_by_their_kernels(self, run: Path, measured: list[str]) -> None:
+    def test_calls_can_be_chosen_by_their_kernels(self, run, measured):
         first = _prefill_first(run / "operator_calls.jsonl")[0]
         assert replay(run, "--kernels", first["launches"][0]["kernel"]) == 0
         assert first["id"] in measured
@@ -113,15 +109,13 @@ class TestWithPyTorch:
         assert "it was not chosen" in report["missing"].values()
         assert all(one["coverage"] < 1.0 for one in report["accounts"] if one["level"] == "graph")
 
-    def test_figures_of_another_cache_are_not_kept(self, run: Path, measured: list[str]) -> None:
+    def test_figures_of_another_cache_are_not_kept(self, run, measured):
         assert replay(run, "--cache", "hot") == 0
         before = len(measured)
         assert replay(run, "--cache", "cold", "--resume") == 0
         assert len(measured) == 2 * before
 
-    def test_a_model_that_runs_differently_now_counts_as_missing(
-        self, run: Path, measured: list[str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_model_that_runs_differently_now_counts_as_missing(self, run, measured, capsys):
         path = run / "operator_calls.jsonl"
         first, *others = _prefill_first(path)
         first["operator"] = "aten.other.default"
@@ -132,9 +126,7 @@ class TestWithPyTorch:
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert any(first["id"] in one["missing"] for one in report["accounts"])
 
-    def test_what_no_operator_launched_counts_as_missing(
-        self, run: Path, measured: list[str]
-    ) -> None:
+    def test_what_no_operator_launched_counts_as_missing(self, run, measured):
         path = run / "operator_calls.jsonl"
         first, *others = _prefill_first(path)
         outside = {**first, "operator": "none", "arguments": None, "turns": []}
@@ -145,9 +137,7 @@ class TestWithPyTorch:
         assert report["missing"][first["id"]] == "it was launched outside of PyTorch's operators"
         assert any(first["id"] in one["missing"] for one in report["accounts"])
 
-    def test_a_call_that_launches_another_kernel_alone_counts_as_missing(
-        self, run: Path, measured: list[str]
-    ) -> None:
+    def test_a_call_that_launches_another_kernel_alone_counts_as_missing(self, run, measured):
         path = run / "operator_calls.jsonl"
         first, *others = _prefill_first(path)
         first["launches"][0]["name"] = "another"
@@ -157,9 +147,7 @@ class TestWithPyTorch:
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert report["missing"][first["id"]].startswith("alone it launches")
 
-    def test_a_call_that_fails_alone_costs_itself_only(
-        self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_call_that_fails_alone_costs_itself_only(self, run, measured, monkeypatch):
         plain = Harness.measure_callable  # that of `measured`
 
         def failing(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
@@ -175,8 +163,8 @@ class TestWithPyTorch:
         assert {(one["step"], one["level"]) for one in report["accounts"]} >= {(0, "eager")}
 
     def test_calls_that_the_limit_holds_back_alone_are_launched_with_gaps(
-        self, run: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, run, measured, monkeypatch
+    ):
         import torch.cuda
 
         plain, gaps = Harness.measure_callable, []
@@ -200,12 +188,8 @@ class TestWithPyTorch:
         ]
 
     def test_arguments_that_do_not_fit_into_memory_get_one_sentence(
-        self,
-        run: Path,
-        measured: list[str],
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+        self, run, measured, monkeypatch, capsys
+    ):
         import torch
 
         from pytest_gpuenergy.replay.profile import capture
@@ -220,13 +204,8 @@ class TestWithPyTorch:
 
     @pytest.mark.parametrize("runs", ["1", "3"])
     def test_a_function_is_replayed_like_a_model(
-        self,
-        tmp_path: Path,
-        runs: str,
-        measured: list[str],
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+        self, tmp_path, runs, measured, monkeypatch, capsys
+    ):
         name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run, "--runs", runs) == 0
         assert replay(run) == 0
@@ -238,18 +217,14 @@ class TestWithPyTorch:
         assert sum(part["calls"] for part in parts[0]) == 2
         assert "call, graph, current" in capsys.readouterr().out
 
-    def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_weights_of_each_layer_of_a_function_are_read_in_turn(self, tmp_path, monkeypatch):
         name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         (product,) = [one for one in calls if one["operator"] == "aten.linear.default"]
         assert (product["calls"], len(product["turns"]), product["layers"]) == (2, 2, [0, 1])
 
-    def test_calls_with_sparse_tensors_count_as_missing(
-        self, tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_calls_with_sparse_tensors_count_as_missing(self, tmp_path, measured, monkeypatch):
         name, run = write_module(tmp_path, monkeypatch, SPARSE_PRODUCT), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run) == 0
         assert replay(run) == 0
@@ -259,9 +234,7 @@ class TestWithPyTorch:
         assert missing not in measured
         assert all(0.0 < one["coverage"] < 1.0 for one in report["accounts"])
 
-    def test_a_function_needs_no_transformers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_function_needs_no_transformers(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
         name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run) == 0

@@ -67,8 +67,8 @@ def state() -> dict[str, object]:
     ids=" ".join,
 )
 def test_without_a_gpu_nothing_is_written_unless_the_emulated_one_is_named(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    words, capsys, monkeypatch
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert main(["powercap", *words]) != 0
     (sentence,) = capsys.readouterr().err.splitlines()
@@ -78,7 +78,7 @@ def test_without_a_gpu_nothing_is_written_unless_the_emulated_one_is_named(
     assert (shown["power_limit_w"], shown["locked_sm_clock_mhz"]) == (700.0, None)
 
 
-def test_show_tells_limits_and_caps() -> None:
+def test_show_tells_limits_and_caps():
     shown = state()
     assert (shown["min_w"], shown["max_w"], shown["power_limit_w"]) == (200.0, 700.0, 700.0)
     assert shown["emulated"] is True
@@ -90,14 +90,14 @@ def test_show_tells_limits_and_caps() -> None:
     assert beyond in printed("show", "--gpu-device", "emulated:a100")
 
 
-def test_the_table_is_that_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_that_of_the_project(tmp_path, monkeypatch):
     table = '[tool.gpuenergy.powercaps]\n"H200" = [250, 333]\n'
     (tmp_path / "pyproject.toml").write_text(table)
     monkeypatch.chdir(tmp_path)
     assert "power limit 333W" in printed("set", "2", *H200)
 
 
-def test_a_limit_outlives_the_command_that_names_what_restore_would_do() -> None:
+def test_a_limit_outlives_the_command_that_names_what_restore_would_do():
     text = printed("set", "300W", *H200)
     assert "power limit 300W, enforced 300 W" in text
     assert "gpuenergy powercap restore returns to 700 W" in text
@@ -105,7 +105,7 @@ def test_a_limit_outlives_the_command_that_names_what_restore_would_do() -> None
     assert "power limit 450W, enforced 450 W" in printed("set", "3", *H200)  # as show lists it
 
 
-def test_set_and_restore_speak_json() -> None:
+def test_set_and_restore_speak_json():
     shown = json.loads(printed("set", "300", "--json", *H200))
     assert (shown["power_limit_w"], shown["enforced_power_limit_w"]) == (300.0, 300.0)
     assert shown["restore_to_w"] == 700.0
@@ -114,7 +114,7 @@ def test_set_and_restore_speak_json() -> None:
     assert restored["message"] == "The power limit of NVIDIA H200 is back at 700 W."
 
 
-def test_restore_without_a_gpu_is_for_every_gpu_that_was_set() -> None:
+def test_restore_without_a_gpu_is_for_every_gpu_that_was_set():
     for device in ("emulated:h200", "emulated:a30"):
         assert (
             main(["powercap", "set", "160" if "a30" in device else "300", "--gpu-device", device])
@@ -127,7 +127,7 @@ def test_restore_without_a_gpu_is_for_every_gpu_that_was_set() -> None:
     )
 
 
-def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others() -> None:
+def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others():
     with open_device("emulated:a30") as a30:
         assert main(["powercap", "set", "160", "--gpu-device", "emulated:a30"]) == 0
         assert main(["powercap", "set", "300", *H200]) == 0
@@ -139,7 +139,7 @@ def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_gpu_in_the_middle_of_a_run_is_not_among_them() -> None:
+def test_a_gpu_in_the_middle_of_a_run_is_not_among_them():
     with open_device("emulated:a30") as a30, gpu_lock(a30, wait_s=0):
         lease = Lease(a30)
         lease.set(Setpoint(120.0))
@@ -147,9 +147,7 @@ def test_a_gpu_in_the_middle_of_a_run_is_not_among_them() -> None:
         lease.restore()
 
 
-def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
-    own_folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(own_folders, monkeypatch):
     def no_driver() -> None:
         raise DeviceError("NVML does not start.")
 
@@ -163,7 +161,7 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
     assert shown.err.endswith("GPU-0, GPU-1: NVML does not start.\n")
 
 
-def test_restore_undoes_a_killed_run_and_then_what_was_set() -> None:
+def test_restore_undoes_a_killed_run_and_then_what_was_set():
     assert main(["powercap", "set", "300", *H200]) == 0
     killed_run(500)
     assert state()["power_limit_w"] == 500.0
@@ -171,7 +169,7 @@ def test_restore_undoes_a_killed_run_and_then_what_was_set() -> None:
     assert state()["power_limit_w"] == 700.0
 
 
-def test_a_limit_that_somebody_set_since_is_left_alone() -> None:
+def test_a_limit_that_somebody_set_since_is_left_alone():
     assert main(["powercap", "set", "300", *H200]) == 0
     with open_device("emulated:h200") as device:
         device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 600_000)
@@ -180,7 +178,7 @@ def test_a_limit_that_somebody_set_since_is_left_alone() -> None:
 
 
 @pytest.mark.slow
-def test_restore_puts_back_what_was_before() -> None:
+def test_restore_puts_back_what_was_before():
     in_a_process("set", "300")
     in_a_process("set", "250.5")
     assert state()["restore_to_w"] == 700.0
@@ -189,7 +187,7 @@ def test_restore_puts_back_what_was_before() -> None:
     assert state()["power_limit_w"] == 700.0
 
 
-def test_clocks_are_locked_until_they_are_restored() -> None:
+def test_clocks_are_locked_until_they_are_restored():
     assert printed("set", "--smclock", "1500", *H200) == (
         "NVIDIA H200 (emulated): SM clocks locked to 1500 MHz; gpuenergy powercap restore unlocks "
         "them: what they were locked to before cannot be read\n"
@@ -209,7 +207,7 @@ def test_clocks_are_locked_until_they_are_restored() -> None:
     assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (None, 700.0)
 
 
-def test_a_card_that_cannot_be_locked_is_shown() -> None:
+def test_a_card_that_cannot_be_locked_is_shown():
     assert "SM clocks   unknown, and cannot be locked" in printed(
         "show", "--gpu-device", "emulated:p100"
     )
@@ -217,7 +215,7 @@ def test_a_card_that_cannot_be_locked_is_shown() -> None:
     assert "does not report which SM clocks it supports" in ended(1, *command).err
 
 
-def test_nothing_to_restore_is_said() -> None:
+def test_nothing_to_restore_is_said():
     assert "nothing to restore" in printed("restore", *H200)
 
 
@@ -240,18 +238,16 @@ def test_nothing_to_restore_is_said() -> None:
         (["show", "--gpu-device", "toaster"], "is not understood"),
     ],
 )
-def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
+def test_what_cannot_be_is_refused(words, said):
     assert said in ended(2, "powercap", *words).err
 
 
-def test_a_card_that_refuses_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_refuses_ends_with_1(monkeypatch):
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')
     assert "run as root" in ended(1, "powercap", "set", "300", *H200).err
 
 
-def test_what_a_run_that_is_over_left_is_told_though_its_process_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_run_that_is_over_left_is_told_though_its_process_lives(monkeypatch):
     with open_device("emulated:a30") as a30:
         Lease(a30).set(Setpoint(120.0))
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", '{"power_limit": "no_permission"}')

@@ -65,9 +65,7 @@ class HostCard:
         self.clock = SimpleNamespace(now_s=time.monotonic, sleep_s=lambda _: None)
 
 
-def test_without_pytorch_one_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pytorch_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "needs torch: pip install 'pytest-gpuenergy[replay]'" in refused(
         "bloom-560m", "--out", str(tmp_path / "run")
@@ -76,12 +74,12 @@ def test_without_pytorch_one_sentence_says_what_to_install(
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "many"])
-def test_a_batch_that_is_no_number_is_refused(word: str) -> None:
+def test_a_batch_that_is_no_number_is_refused(word):
     assert "not a number above zero" in refused("bloom-560m", "--out", "run", "--batch", word)
 
 
 @pytest.mark.parametrize("word", ["-1", "many", str(1 << 63)])
-def test_a_seed_that_pytorch_cannot_use_is_refused(word: str) -> None:
+def test_a_seed_that_pytorch_cannot_use_is_refused(word):
     assert "is not a number from 0 to 2^63 - 1" in refused(
         "bloom-560m", "--out", "run", "--seed", word
     )
@@ -93,9 +91,7 @@ class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
 
     @pytest.mark.parametrize(("kind", "layers"), [("bloom", 2), ("llama", 3)])
-    def test_phases_and_layers_of_a_model_are_told_apart(
-        self, tmp_path: Path, kind: str, layers: int
-    ) -> None:
+    def test_phases_and_layers_of_a_model_are_told_apart(self, tmp_path, kind, layers):
         model = model_folder(tmp_path / "model", kind)
         run = tmp_path / "run"
         assert profile(model, run, *SMALL) == 0
@@ -107,7 +103,7 @@ class TestWithPyTorch:
         assert {one["phase"] for one in products} == {"prefill", "decode"}
         assert {one["layer"] for one in products} - {None} == set(range(layers))
 
-    def test_what_was_profiled_is_on_disk(self, tmp_path: Path) -> None:
+    def test_what_was_profiled_is_on_disk(self, tmp_path):
         model = model_folder(tmp_path / "model", "bloom")
         run = tmp_path / "run"
         assert profile(model, run, *SMALL) == 0
@@ -116,7 +112,7 @@ class TestWithPyTorch:
         assert (record["prompt_tokens"], record["new_tokens"]) == (8, 3)
         assert record["attention"] in ("eager", "sdpa")
 
-    def test_the_same_seed_gives_the_same_weights(self, tmp_path: Path) -> None:
+    def test_the_same_seed_gives_the_same_weights(self, tmp_path):
         import torch
 
         from pytest_gpuenergy.replay import load_model
@@ -129,7 +125,7 @@ class TestWithPyTorch:
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
 
-    def test_weights_in_the_folder_are_used(self, tmp_path: Path) -> None:
+    def test_weights_in_the_folder_are_used(self, tmp_path):
         from pytest_gpuenergy.replay import load_model
 
         name = model_folder(tmp_path / "model", "bloom")
@@ -139,9 +135,7 @@ class TestWithPyTorch:
     @pytest.mark.parametrize(
         ("content", "said"), [(None, "no config.json"), ("{", "cannot be loaded")]
     )
-    def test_a_folder_without_a_model_gets_one_sentence(
-        self, tmp_path: Path, content: str | None, said: str
-    ) -> None:
+    def test_a_folder_without_a_model_gets_one_sentence(self, tmp_path, content, said):
         if content is not None:
             (tmp_path / "config.json").write_text(content)
         out = str(tmp_path / "run")
@@ -160,9 +154,7 @@ class TestWithPyTorch:
             ({}, "pytorch_model.bin", "Weights only load failed"),
         ],
     )
-    def test_a_model_that_cannot_be_loaded_gets_one_sentence(
-        self, tmp_path: Path, change: dict[str, object], weights: str, said: str
-    ) -> None:
+    def test_a_model_that_cannot_be_loaded_gets_one_sentence(self, tmp_path, change, weights, said):
         model = Path(model_folder(tmp_path / "model", "llama"))
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | change))
@@ -173,9 +165,7 @@ class TestWithPyTorch:
         assert message.startswith("gpuenergy: error: The model")
         assert said in message
 
-    def test_weights_that_do_not_fit_into_the_hosts_memory_get_one_sentence(
-        self, tmp_path: Path
-    ) -> None:
+    def test_weights_that_do_not_fit_into_the_hosts_memory_get_one_sentence(self, tmp_path):
         model = Path(model_folder(tmp_path / "model", "llama"))
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
@@ -185,9 +175,7 @@ class TestWithPyTorch:
             in ended(1, "profile", str(model), "--gpu-device", "cpu", "--out", out).err
         )
 
-    def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(self, tmp_path):
         (tmp_path / "file").touch()
         out = str(tmp_path / "file")
         assert (
@@ -195,7 +183,7 @@ class TestWithPyTorch:
             in ended(1, "profile", "absent/model", "--gpu-device", "cpu", "--out", out).err
         )
 
-    def test_the_profile_of_the_host_can_be_extracted_again(self, tmp_path: Path) -> None:
+    def test_the_profile_of_the_host_can_be_extracted_again(self, tmp_path):
         model = model_folder(tmp_path / "model", "bloom")
         run = tmp_path / "run"
         assert profile(model, run, *SMALL) == 0
@@ -204,15 +192,13 @@ class TestWithPyTorch:
         assert main(["extract", str(run)]) == 0
         assert (run / "unique_kernels_compute.jsonl").read_bytes() == before
 
-    def test_the_emulated_gpu_cannot_be_profiled(self, tmp_path: Path) -> None:
+    def test_the_emulated_gpu_cannot_be_profiled(self, tmp_path):
         model = model_folder(tmp_path / "model", "bloom")
         assert "--gpu-device cpu" in refused(
             model, "--gpu-device", "emulated", "--out", str(tmp_path)
         )
 
-    def test_what_does_not_fit_into_memory_gets_one_sentence(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_does_not_fit_into_memory_gets_one_sentence(self, tmp_path, monkeypatch):
         import torch
 
         from pytest_gpuenergy.replay import LanguageModel
@@ -246,23 +232,15 @@ class TestWithPyTorch:
         ],
     )
     def test_a_function_that_cannot_be_called_gets_one_sentence(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        text: str,
-        name: str,
-        sentence: str,
-    ) -> None:
+        self, tmp_path, monkeypatch, capsys, text, name, sentence
+    ):
         module = write_module(tmp_path, monkeypatch, text)
         assert profile(name.format(module), tmp_path / "run") in (1, 2)
         err = capsys.readouterr().err
         assert sentence in err
         assert "Traceback" not in err
 
-    def test_a_method_of_a_module_has_its_layers_and_parameters(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_method_of_a_module_has_its_layers_and_parameters(self, tmp_path, monkeypatch):
         text = (
             "import torch\n"
             "class Net(torch.nn.Module):\n"
@@ -296,9 +274,7 @@ class TestWithPyTorch:
         )
         return found
 
-    def test_the_host_has_reads_of_its_clock_and_no_power(
-        self, tmp_path: Path, products: str
-    ) -> None:
+    def test_the_host_has_reads_of_its_clock_and_no_power(self, tmp_path, products):
         run = tmp_path / "run"
         assert profile(products, run) == 0
         document = json.loads(gzip.decompress((run / "trace.json.gz").read_bytes()))
@@ -310,10 +286,10 @@ class TestWithPyTorch:
     @pytest.mark.slow
     def test_power_samples_are_on_the_clock_of_the_trace(
         self,
-        tmp_path: Path,
-        products: str,
-        card: HostCard,  # noqa: ARG002
-    ) -> None:
+        tmp_path,
+        products,
+        card,  # noqa: ARG002
+    ):
         run = tmp_path / "run"
         assert (
             "whose clock is aligned with the profiler's within ±"
@@ -329,10 +305,10 @@ class TestWithPyTorch:
 
     def test_the_base_of_a_traces_times_agrees_with_the_reads(
         self,
-        tmp_path: Path,
-        products: str,
-        card: HostCard,  # noqa: ARG002
-    ) -> None:
+        tmp_path,
+        products,
+        card,  # noqa: ARG002
+    ):
         run = tmp_path / "run"
         assert main(["profile", products, "--out", str(run)]) == 0
         power = json.loads((run / "profile.json").read_text())["power"]
@@ -342,9 +318,7 @@ class TestWithPyTorch:
             document["baseTimeNanoseconds"] / 1e3, abs=power["error_us"] + 100.0
         )
 
-    def test_samples_that_fail_cost_the_profile_nothing_else(
-        self, tmp_path: Path, products: str, card: HostCard
-    ) -> None:
+    def test_samples_that_fail_cost_the_profile_nothing_else(self, tmp_path, products, card):
         run = tmp_path / "run"
         run.mkdir()
         (run / "power.csv").write_text("of another profile")
@@ -357,8 +331,8 @@ class TestWithPyTorch:
         assert not (run / "power.csv").exists()
 
     def test_several_runs_have_as_many_times_the_calls_and_the_same_steps(
-        self, tmp_path: Path, products: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+        self, tmp_path, products, capsys
+    ):
         found = {}
         for runs in (1, 3):
             folder = tmp_path / str(runs)
@@ -375,9 +349,7 @@ class TestWithPyTorch:
         assert "in 3 runs" in shown.out
         assert "equally often" not in shown.err
 
-    def test_calls_that_not_every_run_makes_are_told(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_calls_that_not_every_run_makes_are_told(self, tmp_path, monkeypatch):
         text = (
             "import torch\n"
             "values = [torch.ones(4)]\n"

@@ -116,9 +116,7 @@ def of_two_limits(
     return found, page.read_text()
 
 
-def test_without_pytorch_one_sentence_says_what_to_install(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pytorch_one_sentence_says_what_to_install(recorded, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     card: Any = SimpleNamespace(name="NVIDIA H200", ordinal=0)
     with pytest.raises(InputError, match=r"needs torch: pip install 'pytest-gpuenergy\[replay\]'"):
@@ -129,7 +127,7 @@ def test_without_pytorch_one_sentence_says_what_to_install(
 class TestAllCalls:
     """Replayed on the emulated GPU, without PyTorch: once, and once under two limits."""
 
-    def test_the_calls_take_the_recorded_time_and_energy(self, of_all: Replayed) -> None:
+    def test_the_calls_take_the_recorded_time_and_energy(self, of_all):
         lines = of_all.recording.decode().splitlines()
         figures = {replayed(one): one for one in map(json.loads, lines)}
         assert len(of_all.report["measurements"]) == len(figures) == 82
@@ -138,14 +136,14 @@ class TestAllCalls:
             assert one["time_ms"] == pytest.approx(found["time_ms"], rel=0.01)
             assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.05)
 
-    def test_the_recording_stays_as_it_is(self, of_all: Replayed) -> None:
+    def test_the_recording_stays_as_it_is(self, of_all):
         assert (of_all.run / "results/measurements.jsonl").read_bytes() == of_all.recording
 
-    def test_all_output_is_called_emulated(self, of_all: Replayed) -> None:
+    def test_all_output_is_called_emulated(self, of_all):
         assert of_all.report["run"]["emulated"]
         assert "on NVIDIA H200 (emulated)" in of_all.said
 
-    def test_the_accounts_of_whole_steps_cover_all_calls(self, of_all: Replayed) -> None:
+    def test_the_accounts_of_whole_steps_cover_all_calls(self, of_all):
         found = {(one["step"], one["level"]): one for one in of_all.report["accounts"]}
         levels = ("graph", "eager", "layers")
         assert found.keys() == {(step, level) for step in (0, 1) for level in levels}
@@ -153,7 +151,7 @@ class TestAllCalls:
         assert found[0, "graph"]["tokens"] == 1024
         assert found[1, "graph"]["joules_per_token"] == pytest.approx(0.558, rel=0.05)
 
-    def test_several_power_limits_make_a_table(self, of_two_limits: tuple[Replayed, str]) -> None:
+    def test_several_power_limits_make_a_table(self, of_two_limits):
         found, _ = of_two_limits
         report = found.report
         assert {one["cap"] for one in report["accounts"]} == {"300W", "700W"}
@@ -162,9 +160,7 @@ class TestAllCalls:
         assert sum(one["saved_mj"] for one in report["savings"]) > 0
         assert "each call under the limit that suits it best" in found.said
 
-    def test_the_page_has_the_accounts_beside_the_measurements(
-        self, of_two_limits: tuple[Replayed, str]
-    ) -> None:
+    def test_the_page_has_the_accounts_beside_the_measurements(self, of_two_limits):
         found, text = of_two_limits
         data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
         assert data["rows"]["count"] == 164
@@ -173,14 +169,12 @@ class TestAllCalls:
         assert len({(one["step"], one["level"], one["cap"]) for one in accounts}) == 2 * 3 * 2
         assert data["replay"]["savings"] == found.report["savings"]
 
-    def test_the_results_are_a_run(self, of_all: Replayed, tmp_path: Path) -> None:
+    def test_the_results_are_a_run(self, of_all, tmp_path):
         path = tmp_path / "merged.json"
         assert main(["report", str(of_all.run / "results-emulated"), "--json", str(path)]) == 0
         assert json.loads(path.read_text())["measurements"] == of_all.report["measurements"]
 
-    def test_the_report_is_valid_by_the_published_schema(
-        self, of_two_limits: tuple[Replayed, str], tmp_path: Path
-    ) -> None:
+    def test_the_report_is_valid_by_the_published_schema(self, of_two_limits, tmp_path):
         path = tmp_path / "schema.json"
         assert main(["replay", "--schema", str(path)]) == 0
         assert path.read_text() == SCHEMA.read_text(), f"gpuenergy replay --schema {SCHEMA}"
@@ -193,9 +187,7 @@ class TestAllCalls:
 class TestRecordedFigures:
     """Replayed on the emulated GPU, without PyTorch."""
 
-    def test_what_is_not_recorded_counts_as_missing(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_what_is_not_recorded_counts_as_missing(self, recorded, capsys):
         path = recorded / "results/measurements.jsonl"
         first, *others = path.read_text().splitlines()
         path.write_text("\n".join(others))
@@ -204,9 +196,7 @@ class TestRecordedFigures:
         assert report["missing"][label] == "no figures of it are recorded"
         assert "no figures of it are recorded" in capsys.readouterr().out
 
-    def test_a_call_that_the_limit_holds_back_alone_is_measured_with_gaps(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_call_that_the_limit_holds_back_alone_is_measured_with_gaps(self, recorded, capsys):
         held_back = "c15f2f3c2fe37"
         path = recorded / "results/measurements.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -228,7 +218,7 @@ class TestRecordedFigures:
         assert "with gaps between" in capsys.readouterr().out
 
     @pytest.mark.thorough
-    def test_clocks_make_a_table_too(self, recorded: Path) -> None:
+    def test_clocks_make_a_table_too(self, recorded):
         chosen = ("--powercap", "current", "--smclock", "current,1500MHz")
         status, report = emulated(recorded, *chosen)
         assert status == 0
@@ -236,9 +226,7 @@ class TestRecordedFigures:
         steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
         assert steps[0, "1500MHz"]["time_ms"] > steps[0, "current"]["time_ms"]
 
-    def test_after_an_interrupt_resume_measures_what_is_left(
-        self, recorded: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_after_an_interrupt_resume_measures_what_is_left(self, recorded, monkeypatch):
         plain, labels = Harness.measure_callable, []
 
         def counted(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
@@ -264,13 +252,7 @@ class TestRecordedFigures:
         ("change", "told"),
         [({"prompt_tokens": 16}, "1 prompts of 16 tokens"), ({"model": "other"}, "(other)")],
     )
-    def test_figures_of_another_profile_are_not_resumed(
-        self,
-        recorded: Path,
-        capsys: pytest.CaptureFixture[str],
-        change: dict[str, object],
-        told: str,
-    ) -> None:
+    def test_figures_of_another_profile_are_not_resumed(self, recorded, capsys, change, told):
         chosen = ("--kernels", "c229cf67f982a")
         assert emulated(recorded, *chosen)[0] == 0
         path = recorded / "results-emulated/measurements.jsonl"
@@ -281,7 +263,7 @@ class TestRecordedFigures:
         assert told in capsys.readouterr().err
         assert path.read_bytes() == before
 
-    def test_resume_sets_aside_what_was_measured_under_other_limits(self, recorded: Path) -> None:
+    def test_resume_sets_aside_what_was_measured_under_other_limits(self, recorded):
         chosen = ("--kernels", "c229cf67f982a")
         assert emulated(recorded, *chosen, "--powercap", "300W,700W")[0] == 0
         path = recorded / "results-emulated/measurements.jsonl"
@@ -292,13 +274,13 @@ class TestRecordedFigures:
         assert {json.loads(line)["cap"] for line in others} == {"300W"}
         assert kept | others == before
 
-    def test_another_card_is_refused(self, recorded: Path) -> None:
+    def test_another_card_is_refused(self, recorded):
         assert (
             "are those of NVIDIA H200, and"
             in ended(2, "replay", str(recorded), "--gpu-device", "emulated:a100").err
         )
 
-    def test_only_the_chosen_calls_are_replayed(self, recorded: Path) -> None:
+    def test_only_the_chosen_calls_are_replayed(self, recorded):
         first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
         _, report = emulated(recorded, "--kernels", first["id"])
         assert "it was not chosen" in report["missing"].values()
@@ -306,7 +288,7 @@ class TestRecordedFigures:
         assert any(one["coverage"] < 1.0 for one in report["accounts"])
 
     @pytest.mark.slow
-    def test_each_measurement_has_at_least_the_launches_asked_for(self, recorded: Path) -> None:
+    def test_each_measurement_has_at_least_the_launches_asked_for(self, recorded):
         first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
         options = ("--kernels", first["id"])
         _, before = emulated(recorded, *options)
@@ -319,7 +301,7 @@ class TestRecordedFigures:
             assert other["energy_mj"] == pytest.approx(one["energy_mj"], rel=0.02)
 
     @pytest.mark.slow
-    def test_resume_measures_again_what_has_too_few_launches(self, recorded: Path) -> None:
+    def test_resume_measures_again_what_has_too_few_launches(self, recorded):
         first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
         options = ("--kernels", first["id"])
         _, before = emulated(recorded, *options)
@@ -328,9 +310,7 @@ class TestRecordedFigures:
         for one in before["measurements"]:
             assert (found[replayed(one)] == one) == (launched(one) >= 300)
 
-    def test_the_report_has_how_the_power_of_the_profile_was_aligned(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_report_has_how_the_power_of_the_profile_was_aligned(self, recorded, capsys):
         path = recorded / "profile.json"
         power = {"samples": 31, "brackets": 64, "offset_us": 1e15, "drift_ppm": 0.5}
         power |= {"error_us": 2.5, "stamp_lag_us": 12_000.0}
@@ -353,26 +333,24 @@ class TestRecordedFigures:
         ],
     )
     def test_what_cannot_be_asked_for_is_refused_before_anything_is_measured(
-        self, recorded: Path, options: tuple[str, ...], sentence: str
-    ) -> None:
+        self, recorded, options, sentence
+    ):
         assert sentence in refused(recorded, *options)
 
-    def test_no_folder_is_told_in_one_sentence(self) -> None:
+    def test_no_folder_is_told_in_one_sentence(self):
         assert "Name the folder that gpuenergy profile has written" in ended(2, "replay").err
 
-    def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_is_the_report(self, recorded, capsys):
         _, report = emulated(recorded, "--json", "--kernels", "c229cf67f982a")
         assert json.loads(capsys.readouterr().out) == report
 
     def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+        self, recorded, capsys
+    ):
         assert emulated(recorded, "--html", str(recorded)) == (1, None)
         assert "cannot be written (it is a folder)" in capsys.readouterr().err
 
-    def test_a_folder_is_replayed_by_one_process_at_a_time(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_folder_is_replayed_by_one_process_at_a_time(self, recorded, capsys):
         descriptor = os.open(recorded, os.O_RDONLY)
         try:
             lock(descriptor)
@@ -393,9 +371,7 @@ class TestRecordedFigures:
             ("results/measurements.jsonl", b"\x00garbage", "has none with --cache model"),
         ],
     )
-    def test_a_damaged_run_gives_one_sentence(
-        self, recorded: Path, name: str, content: bytes | None, sentence: str
-    ) -> None:
+    def test_a_damaged_run_gives_one_sentence(self, recorded, name, content, sentence):
         if content is None:
             (recorded / name).unlink()
         else:
@@ -412,9 +388,7 @@ class TestRecordedFigures:
             ({"model": None}, "is damaged (model is null"),
         ],
     )
-    def test_a_profile_that_cannot_be_ours_gives_one_sentence(
-        self, recorded: Path, change: dict[str, object], sentence: str
-    ) -> None:
+    def test_a_profile_that_cannot_be_ours_gives_one_sentence(self, recorded, change, sentence):
         path = recorded / "profile.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
         assert sentence in refused(recorded)
@@ -433,9 +407,7 @@ class TestRecordedFigures:
             ({"id": "c1"}, "Line 2 of"),
         ],
     )
-    def test_calls_that_cannot_have_been_made_give_one_sentence(
-        self, recorded: Path, change: dict[str, object], sentence: str
-    ) -> None:
+    def test_calls_that_cannot_have_been_made_give_one_sentence(self, recorded, change, sentence):
         path = recorded / "operator_calls.jsonl"
         lines = [json.loads(line) | change for line in path.read_text().splitlines()]
         path.write_text("\n".join(map(json.dumps, lines)))
@@ -451,12 +423,8 @@ class TestRecordedFigures:
         ],
     )
     def test_figures_that_cannot_have_been_recorded_give_one_sentence(
-        self,
-        recorded: Path,
-        change: dict[str, object],
-        parameters: dict[str, object],
-        sentence: str,
-    ) -> None:
+        self, recorded, change, parameters, sentence
+    ):
         path = recorded / "results/measurements.jsonl"
         lines = [json.loads(line) | change for line in path.read_text().splitlines()]
         for line in lines:
@@ -473,5 +441,5 @@ class TestRecordedFigures:
             ([{"shape": [8], "dtype": "float8_e4m3fn"}], 8),
         ],
     )
-    def test_arguments_have_the_size_of_their_tensors(self, arguments: Any, size: int) -> None:
+    def test_arguments_have_the_size_of_their_tensors(self, arguments, size):
         assert argument_bytes(arguments) == size

@@ -60,7 +60,7 @@ def make_run(project: Path, name: str, *measurements: Measurement, **changes: ob
     return folder.path
 
 
-def test_the_latest_run_is_summed_up(project: Path) -> None:
+def test_the_latest_run_is_summed_up(project):
     make_run(project, "a", K01)
     make_run(project, "b", K02)
     shown = printed()
@@ -69,7 +69,7 @@ def test_the_latest_run_is_summed_up(project: Path) -> None:
     assert "k01" not in shown
 
 
-def test_runs_are_merged_into_one_report(project: Path) -> None:
+def test_runs_are_merged_into_one_report(project):
     first = make_run(project, "a", K01, K02)
     second = make_run(project, "b", replace(K02, time_ms=0.25, edp_mj_ms=25.0))
     assert main(["report", str(first), str(second), "--json", "all.json"]) == 0
@@ -78,25 +78,25 @@ def test_runs_are_merged_into_one_report(project: Path) -> None:
     assert merged.measurements[1].time_ms == 0.25
 
 
-def test_a_run_of_this_project_can_be_named_by_its_id(project: Path) -> None:
+def test_a_run_of_this_project_can_be_named_by_its_id(project):
     make_run(project, "a", K01)
     make_run(project, "b")
     assert "k01" in printed("a")
 
 
-def test_json_can_go_to_the_terminal(project: Path) -> None:
+def test_json_can_go_to_the_terminal(project):
     make_run(project, "a", K01)
     document = json.loads(printed("--json", "-"))
     assert document["schema_version"] == 1
     assert [m["node_id"] for m in document["measurements"]] == [K01.node_id]
 
 
-def test_markdown_can_go_to_the_terminal(project: Path) -> None:
+def test_markdown_can_go_to_the_terminal(project):
     make_run(project, "a", K01)
     assert printed("--md", "-").startswith("# NVIDIA H200 (emulated), run a\n")
 
 
-def test_views_are_written_from_a_json_report(project: Path) -> None:
+def test_views_are_written_from_a_json_report(project):
     make_run(project, "a", K01)
     assert main(["report", "a", "--json", "a.json"]) == 0
     assert main(["report", "a.json", "--csv", "csv", "--md", "a.md"]) == 0
@@ -106,7 +106,7 @@ def test_views_are_written_from_a_json_report(project: Path) -> None:
     assert "k01" in (project / "a.md").read_text()
 
 
-def test_a_run_without_measurements_is_refused(project: Path) -> None:
+def test_a_run_without_measurements_is_refused(project):
     make_run(project, "a")
     assert "Run a has no measurements, so there is nothing to report" in refused("--json", "a.json")
     assert not (project / "a.json").exists()
@@ -121,9 +121,7 @@ WRONG = replace(
 
 
 @pytest.mark.parametrize("option", ["--csv", "--bencher", "--gha"])
-def test_a_view_of_figures_is_refused_where_no_kernel_has_any(
-    project: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
+def test_a_view_of_figures_is_refused_where_no_kernel_has_any(project, capsys, option):
     make_run(project, "a", WRONG)
     assert main(["report", option, "out"]) == 2
     said = f"{option} has figures only, and none of the 1 kernels has any (1 of 4 elements"
@@ -131,7 +129,7 @@ def test_a_view_of_figures_is_refused_where_no_kernel_has_any(
     assert not (project / "out").exists()
 
 
-def test_failed_kernels_alone_are_still_shown(project: Path) -> None:
+def test_failed_kernels_alone_are_still_shown(project):
     make_run(project, "a", WRONG)
     assert "correctness: 1 of 4 elements is wrong." in printed()
 
@@ -162,9 +160,7 @@ YOLO = replace(
         (["--case", "abcdef012345"], ["yolo00/k01"]),
     ],
 )
-def test_measurements_are_chosen_by_any_id_that_a_view_shows(
-    project: Path, words: list[str], chosen: list[str]
-) -> None:
+def test_measurements_are_chosen_by_any_id_that_a_view_shows(project, words, chosen):
     make_run(project, "a", K01, K02, YOLO)
     assert main(["report", *words, "--json", "a.json"]) == 0
     found = load_report(project / "a.json").measurements
@@ -185,23 +181,21 @@ def test_measurements_are_chosen_by_any_id_that_a_view_shows(
         (["--sort", "nothing"], "--sort 'nothing' is not understood: give rank, name, time"),
     ],
 )
-def test_a_choice_of_nothing_is_refused(project: Path, words: list[str], said: str) -> None:
+def test_a_choice_of_nothing_is_refused(project, words, said):
     make_run(project, "a", K01, YOLO)
     err = refused(*words)
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_the_summary_can_be_sorted(project: Path) -> None:
+def test_the_summary_can_be_sorted(project):
     make_run(project, "a", K01, replace(K02, time_ms=0.25, edp_mj_ms=25.0))
     shown = printed("--sort", "time")
     assert shown.index("k02") < shown.index("k01")
 
 
 @pytest.mark.parametrize("columns", ["40", "60", "80"])
-def test_the_summary_is_as_wide_as_the_terminal(
-    project: Path, monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
+def test_the_summary_is_as_wide_as_the_terminal(project, monkeypatch, columns):
     make_run(project, "a", K01, replace(K02, validity=("host_gaps", "temperature_drift")))
     monkeypatch.setenv("COLUMNS", columns)
     lines = printed().splitlines()
@@ -209,17 +203,17 @@ def test_the_summary_is_as_wide_as_the_terminal(
     assert "temperature_drift" in "\n".join(lines)
 
 
-def test_without_any_run_there_is_advice() -> None:
+def test_without_any_run_there_is_advice():
     assert "run pytest first" in refused()
 
 
-def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(project: Path) -> None:
+def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(project):
     make_run(project, "a", K01)
     make_run(project, "b", K01, emulated=False)
     assert "cannot be merged" in refused("a", "b")
 
 
-def test_a_missing_run_is_one_sentence() -> None:
+def test_a_missing_run_is_one_sentence():
     assert refused("no-such-run") == (
         "gpuenergy: error: no-such-run does not exist: name a folder in .gpuenergy/runs, the id of "
         "one, or a JSON report.\n"
@@ -235,9 +229,7 @@ def test_a_missing_run_is_one_sentence() -> None:
         ("--gha", "g.json", '[\n {\n  "name": "bench.py::test[case1-k01-300W] (emulated) time"'),
     ],
 )
-def test_each_view_goes_to_a_file_or_to_the_terminal(
-    project: Path, option: str, name: str, beginning: str
-) -> None:
+def test_each_view_goes_to_a_file_or_to_the_terminal(project, option, name, beginning):
     make_run(project, "a", K01)
     assert main(["report", option, f"deep/{name}"]) == 0
     shown = printed(option, "-")
@@ -245,20 +237,20 @@ def test_each_view_goes_to_a_file_or_to_the_terminal(
     assert (project / "deep" / name).read_text(encoding="utf-8") == shown
 
 
-def test_parquet_is_written(project: Path) -> None:
+def test_parquet_is_written(project):
     pytest.importorskip("pyarrow", reason="Parquet needs pyarrow", exc_type=ImportError)
     make_run(project, "a", K01)
     assert main(["report", "--parquet", "t.parquet"]) == 0
     assert (project / "t.parquet").read_bytes().startswith(b"PAR1")
 
 
-def test_the_schema_needs_no_run(project: Path) -> None:
+def test_the_schema_needs_no_run(project):
     assert json.loads(printed("--schema", "-"))["title"] == "Report of pytest-gpuenergy"
     assert list(project.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
+def test_a_run_that_was_killed_can_be_looked_at(project):
     folder = make_run(project, "a", K01)
     with (folder / "measurements.jsonl").open("a") as file:
         file.write('{"node_id": "bench.py::test[case1-k02-3')
@@ -270,7 +262,7 @@ def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
         assert "k02" not in text
 
 
-def test_the_page_shows_a_baseline(project: Path) -> None:
+def test_the_page_shows_a_baseline(project):
     make_run(project, "before", replace(K01, energy_mj=90.0, edp_mj_ms=45.0))
     make_run(project, "now", K01)
     assert main(["report", "now", "--html", "p.html", "--baseline", "before"]) == 0
@@ -286,7 +278,7 @@ def shown_on(page: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def test_the_page_shows_the_trend_over_the_projects_runs(project: Path) -> None:
+def test_the_page_shows_the_trend_over_the_projects_runs(project):
     for name, energy in (("a", 90.0), ("b", 95.0), ("c", 100.0)):
         make_run(project, name, replace(K01, energy_mj=energy, edp_mj_ms=energy / 2))
     assert main(["report", "--html", "p.html", "--trend"]) == 0
@@ -295,7 +287,7 @@ def test_the_page_shows_the_trend_over_the_projects_runs(project: Path) -> None:
     assert one["metrics"]["energy"]["values"] == [90.0, 95.0, 100.0]
 
 
-def test_the_page_shows_the_trend_over_the_runs_that_are_named(project: Path) -> None:
+def test_the_page_shows_the_trend_over_the_runs_that_are_named(project):
     for name in ("a", "b", "c"):
         make_run(project, name, K01)
     assert main(["report", "c", "--html", "p.html", "--trend", "a"]) == 0
@@ -303,12 +295,12 @@ def test_the_page_shows_the_trend_over_the_runs_that_are_named(project: Path) ->
     assert [run for run, _ in one["runs"]] == ["a", "c"]
 
 
-def test_a_trend_without_a_page_is_refused(project: Path) -> None:
+def test_a_trend_without_a_page_is_refused(project):
     make_run(project, "a", K01)
     assert "--trend is shown on the HTML page only: give --html too" in refused("--trend")
 
 
-def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
+def test_the_page_is_not_written_over_a_run_of_the_trend(project):
     make_run(project, "a", K01)
     assert main(["report", "a", "--json", "a.json"]) == 0
     before = (project / "a.json").read_text()
@@ -318,9 +310,7 @@ def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run.json", "measurements.jsonl", "anchors.jsonl"])
 @pytest.mark.parametrize("option", ["--json", "--md", "--csv", "--schema"])
-def test_no_view_takes_the_place_of_what_a_run_has_measured(
-    project: Path, name: str, option: str
-) -> None:
+def test_no_view_takes_the_place_of_what_a_run_has_measured(project, name, option):
     folder = make_run(project, "a", K01)
     (folder / "anchors.jsonl").touch()
     before = (folder / name).read_text()
@@ -328,7 +318,7 @@ def test_no_view_takes_the_place_of_what_a_run_has_measured(
     assert (folder / name).read_text() == before
 
 
-def test_a_link_to_what_was_measured_is_no_place_for_a_view(project: Path) -> None:
+def test_a_link_to_what_was_measured_is_no_place_for_a_view(project):
     lines = make_run(project, "a", K01) / "measurements.jsonl"
     before = lines.read_text()
     (project / "link.json").symlink_to(lines)
@@ -346,13 +336,13 @@ def test_a_link_to_what_was_measured_is_no_place_for_a_view(project: Path) -> No
     ],
     ids=" ".join,
 )
-def test_each_view_needs_a_place_of_its_own(project: Path, words: list[str]) -> None:
+def test_each_view_needs_a_place_of_its_own(project, words):
     make_run(project, "a", K01)
     assert "conflict: give each a path of its own" in refused(*words)
     assert not (project / "v").exists()
 
 
-def test_views_can_share_a_folder(project: Path) -> None:
+def test_views_can_share_a_folder(project):
     make_run(project, "a", K01)
     assert main(["report", "--json", "out/r.json", "--csv", "out", "--md", "out/r.md"]) == 0
     assert (project / "out/case1/all.csv").exists()
@@ -370,7 +360,7 @@ def test_views_can_share_a_folder(project: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_read_is_not_replaced(project: Path, words: list[str]) -> None:
+def test_what_is_read_is_not_replaced(project, words):
     folder = make_run(project, "a", K01)
     assert main(["report", "a", "--json", "a.json"]) == 0
     shutil.copytree(folder, "copy")
@@ -383,20 +373,20 @@ def test_what_is_read_is_not_replaced(project: Path, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["compare", "a", "a"], ["history"]], ids=lambda words: words[0])
-def test_json_and_markdown_of_a_command_need_a_place_each(project: Path, words: list[str]) -> None:
+def test_json_and_markdown_of_a_command_need_a_place_each(project, words):
     make_run(project, "a", K01)
     assert main([*words, "--json", "v", "--md", "v"]) == 2
     assert not (project / "v").exists()
 
 
-def test_a_baseline_is_not_written_over_what_was_measured(project: Path) -> None:
+def test_a_baseline_is_not_written_over_what_was_measured(project):
     lines = make_run(project, "a", K01) / "measurements.jsonl"
     before = lines.read_text()
     assert main(["baseline", "update", "--replace", "--to", str(lines)]) == 2
     assert lines.read_text() == before
 
 
-def test_a_baseline_without_a_page_is_refused(project: Path) -> None:
+def test_a_baseline_without_a_page_is_refused(project):
     make_run(project, "a", K01)
     assert "give --html too" in refused("--baseline", "a")
 
@@ -409,13 +399,13 @@ def view(*options: str) -> str:
     return printed(str(REPORT), *options)
 
 
-def test_the_summary_names_the_kernels_within_noise() -> None:
+def test_the_summary_names_the_kernels_within_noise():
     text = view()
     assert "49.2 mJ ±0.72 % k03, k01 within noise at current" in text
     assert "5.61 mJ ±0.72 % k05 at current" in text  # certainly the least
 
 
-def test_markdown_names_them_and_gives_every_figure_its_interval() -> None:
+def test_markdown_names_them_and_gives_every_figure_its_interval():
     text = view("--md", "-")
     assert "49.2 mJ ±0.72 % (k03, k01 within noise at current)" in text
     rows = [line for line in text.splitlines() if line.startswith(("| k0", "| k1", "| k2", "| *"))]
@@ -423,7 +413,7 @@ def test_markdown_names_them_and_gives_every_figure_its_interval() -> None:
     assert all(row.count("±") == 3 for row in rows)
 
 
-def test_json_lists_them_and_can_be_read_again(tmp_path: Path) -> None:
+def test_json_lists_them_and_can_be_read_again(tmp_path):
     text = view("--json", "-")
     case3 = next(one for one in json.loads(text)["best"] if one["workload"] == "case3")
     assert case3["energy"]["kernels"] == ["k03", "k01"]
@@ -434,7 +424,7 @@ def test_json_lists_them_and_can_be_read_again(tmp_path: Path) -> None:
     assert printed(str(again), "--json", "-") == text
 
 
-def test_the_tidy_table_has_the_standing_of_each_row() -> None:
+def test_the_tidy_table_has_the_standing_of_each_row():
     rows = list(csv.DictReader(io.StringIO(view("--tidy", "-"))))
     case3 = {row["kernel_label"]: row for row in rows if row["workload_name"] == "case3"}
     assert case3["k01"]["best_of"] == "time energy edp"

@@ -80,7 +80,7 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_output_becomes_a_measurement(tmp_path: Path) -> None:
+def test_an_output_becomes_a_measurement(tmp_path):
     found = only(report(write(tmp_path), "--json", "-"))
     assert found["node_id"] == "case1/powercap3/output_kernel1.txt"
     assert (found["workload"]["name"], found["kernel"]["label"]) == ("case1", "k01")
@@ -97,7 +97,7 @@ def test_an_output_becomes_a_measurement(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_claimed_that_is_not_known(tmp_path: Path) -> None:
+def test_nothing_is_claimed_that_is_not_known(tmp_path):
     outcome = report(write(tmp_path), "--json", "-")
     run, found = outcome.document["run"], only(outcome)
     assert (run["gpu_name"], run["legacy"], run["emulated"]) == ("unknown GPU", True, False)
@@ -109,19 +109,19 @@ def test_nothing_is_claimed_that_is_not_known(tmp_path: Path) -> None:
     assert found["trials"] == []
 
 
-def test_the_user_names_the_gpu(tree: Path) -> None:
+def test_the_user_names_the_gpu(tree):
     outcome = report(tree, "--gpu", "NVIDIA A100", "--md", "-")
     assert outcome.out.startswith("# NVIDIA A100, run legacy-kernel_outputs\n")
     assert outcome.out.count("| legacy |") == 8
 
 
-def test_the_summary_flags_every_row(tree: Path) -> None:
+def test_the_summary_flags_every_row(tree):
     lines = report(tree).out.splitlines()
     assert lines[:2] == ["unknown GPU, run legacy-kernel_outputs", "case2 at powercap1"]
     assert sum(line.endswith("  legacy") for line in lines) == 8
 
 
-def test_names_are_sorted_by_their_numbers(tree: Path) -> None:
+def test_names_are_sorted_by_their_numbers(tree):
     found = report(tree, "--json", "-").document["measurements"]
     places = [(m["workload"]["name"], m["cap_index"], m["kernel"]["rank"]) for m in found]
     assert places == [
@@ -130,18 +130,18 @@ def test_names_are_sorted_by_their_numbers(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [".", "kernel_outputs", "kernel_outputs/case2"])
-def test_the_folder_above_and_below_can_be_named_too(tree: Path, named: str) -> None:
+def test_the_folder_above_and_below_can_be_named_too(tree, named):
     found = report(tree.parent / named, "--json", "-").document["measurements"]
     assert found[0]["node_id"] == "case2/powercap1/output_kernel9.txt"
 
 
-def test_the_folder_of_one_power_cap_is_told_apart_from_a_run(tree: Path) -> None:
+def test_the_folder_of_one_power_cap_is_told_apart_from_a_run(tree):
     outcome = report(tree / "case2/powercap1")
     assert (outcome.code, outcome.out) == (2, "")
     assert "contains no power cap folders with text outputs" in outcome.err
 
 
-def test_the_classic_tables_have_the_figures(tmp_path: Path) -> None:
+def test_the_classic_tables_have_the_figures(tmp_path):
     tree = tmp_path / "old"
     for cap in range(1, 6):
         write(tree, TEXT.replace("100.0000", f"10{cap}.0000"), cap=cap)
@@ -155,12 +155,12 @@ def test_the_classic_tables_have_the_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cap", "folder"), [("_350W", "powercap_350W"), ("07", "powercap7")])
-def test_other_power_caps_keep_their_names(tmp_path: Path, cap: str, folder: str) -> None:
+def test_other_power_caps_keep_their_names(tmp_path, cap, folder):
     report(write(tmp_path / "old", cap=cap), "--csv", tmp_path / "csv")
     assert (tmp_path / "csv/case1" / folder / "results.csv").is_file()
 
 
-def test_the_json_report_is_read_again(tree: Path, tmp_path: Path) -> None:
+def test_the_json_report_is_read_again(tree, tmp_path):
     path = tmp_path / "old.json"
     assert report(tree, "--json", path).code == 0
     assert load_report(path).run.legacy
@@ -184,7 +184,7 @@ def test_the_json_report_is_read_again(tree: Path, tmp_path: Path) -> None:
         (TEXT, "", "GFLOP/s, energy and time"),
     ],
 )
-def test_a_missing_figure_gives_no_energy(tmp_path: Path, old: str, new: str, missing: str) -> None:
+def test_a_missing_figure_gives_no_energy(tmp_path, old, new, missing):
     outcome = report_beside(tmp_path, TEXT.replace(old, new))
     found = first(outcome)
     assert {found[name] for name in FIGURES} == {None}
@@ -195,7 +195,7 @@ def test_a_missing_figure_gives_no_energy(tmp_path: Path, old: str, new: str, mi
 
 
 @pytest.mark.parametrize("words", [[], ["--json", "-"], ["--csv", "csv"], ["--html", "a.html"]])
-def test_outputs_of_which_none_can_be_used_are_refused(tmp_path: Path, words: list[str]) -> None:
+def test_outputs_of_which_none_can_be_used_are_refused(tmp_path, words):
     write(tmp_path / "old", "killed", kernel=2)
     outcome = report(write(tmp_path / "old", "killed"), *words)
     assert (outcome.code, outcome.out) == (2, "")
@@ -205,7 +205,7 @@ def test_outputs_of_which_none_can_be_used_are_refused(tmp_path: Path, words: li
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
-def test_figures_may_share_a_line(tmp_path: Path, order: tuple[int, ...]) -> None:
+def test_figures_may_share_a_line(tmp_path, order):
     parts = (
         "GFLOP/s: 2000.25",
         "Mean energy per iteration: 100 mJ",
@@ -215,27 +215,27 @@ def test_figures_may_share_a_line(tmp_path: Path, order: tuple[int, ...]) -> Non
     assert (found["gflops"], found["energy_mj"], found["time_ms"]) == (2000.25, 100.0, 0.5)
 
 
-def test_a_failed_output_has_no_row_in_the_classic_tables(tmp_path: Path) -> None:
+def test_a_failed_output_has_no_row_in_the_classic_tables(tmp_path):
     write(tmp_path / "old", kernel=1)
     write(tmp_path / "old", "killed", kernel=2)
     report(tmp_path / "old", "--csv", tmp_path / "csv")
     assert len((tmp_path / "csv/case1/powercap3/results.csv").read_text().splitlines()) == 2
 
 
-def test_two_runs_in_one_output_are_not_mixed(tmp_path: Path) -> None:
+def test_two_runs_in_one_output_are_not_mixed(tmp_path):
     found = first(report_beside(tmp_path, TEXT + TEXT.replace("0.500", "0.600")))
     assert "it has different values for time" in found["error"]
     assert first(report_beside(tmp_path, TEXT + TEXT))["error"] is None
 
 
-def test_figures_that_multiply_to_nothing_are_refused(tmp_path: Path) -> None:
+def test_figures_that_multiply_to_nothing_are_refused(tmp_path):
     text = (
         "GFLOP/s: 1e-200\nMean energy per iteration: 1e-200 mJ\nMean time per iteration: 1e-200 ms"
     )
     assert "out of range" in first(report_beside(tmp_path, text))["error"]
 
 
-def test_an_output_that_is_huge_or_no_file_harms_no_other(tmp_path: Path) -> None:
+def test_an_output_that_is_huge_or_no_file_harms_no_other(tmp_path):
     write(tmp_path, kernel=1)
     write(tmp_path, " " * (1 << 20) + TEXT, kernel=2)
     (tmp_path / "case1/powercap3/output_kernel3.txt").mkdir()
@@ -247,7 +247,7 @@ def test_an_output_that_is_huge_or_no_file_harms_no_other(tmp_path: Path) -> Non
     assert all("is not a file" in error for error in errors[2:])
 
 
-def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:
+def test_names_that_are_no_text_can_be_written(tmp_path):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     write(folder)
     target = tmp_path / "old.md"
@@ -256,7 +256,7 @@ def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:
     assert "case\N{REPLACEMENT CHARACTER}, powercap3" in target.read_text(encoding="utf-8")
 
 
-def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
+def test_old_and_measured_runs_do_not_mix(tmp_path, tree):
     run = a_run(gpu_name="NVIDIA A100", emulated=False)
     measured = RunFolder.create(tmp_path, run).path
     outcome = report(tree, measured, "--gpu", "NVIDIA A100")
@@ -266,7 +266,7 @@ def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
     assert "has no measurements" in report(other, measured).err  # but they can be merged
 
 
-def test_trees_are_merged_when_the_gpu_is_named(tree: Path) -> None:
+def test_trees_are_merged_when_the_gpu_is_named(tree):
     both = [tree / "case2", tree / "case10"]
     outcome = report(*both)
     assert outcome.code == 2
@@ -275,23 +275,21 @@ def test_trees_are_merged_when_the_gpu_is_named(tree: Path) -> None:
     assert len(named.document["measurements"]) == 8
 
 
-def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path: Path) -> None:
+def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path):
     run = a_run(gpu_name="NVIDIA A100", emulated=False)
     outcome = report(RunFolder.create(tmp_path, run).path, "--gpu", "NVIDIA H200")
     assert outcome.code == 2
     assert "omit --gpu" in outcome.err
 
 
-def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_outputs_is_no_run(tmp_path):
     outcome = report(tmp_path)
     assert outcome.code == 2
     assert "is not a run, because it has no run.json: name a folder in" in outcome.err
 
 
 @pytest.mark.parametrize("call", ["iterdir", "open"])
-def test_what_vanishes_meanwhile_is_left_out(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_what_vanishes_meanwhile_is_left_out(tree, monkeypatch, call):
     """Folders while outputs are looked for, or outputs before they are read."""
     inner = getattr(Path, call)
 
@@ -310,17 +308,13 @@ def test_what_vanishes_meanwhile_is_left_out(
     }
 
 
-def test_a_folder_of_another_user_among_outputs_is_skipped(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_another_user_among_outputs_is_skipped(tree, monkeypatch):
     close(tree / "case2", monkeypatch)
     found = report(tree, "--json", "-").document["measurements"]
     assert {m["workload"]["name"] for m in found} == {"case10"}
 
 
-def test_only_outputs_are_looked_for_in_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_outputs_are_looked_for_in_a_folder(tmp_path, monkeypatch):
     """Not all that is below it, which takes long in ``/``."""
     looked: list[str] = []
     inner = Path.iterdir
@@ -349,13 +343,8 @@ noise = st.lists(
 @each_example
 @given(gflops=figures, power_w=powers, time_ms=figures, around=noise, data=st.data())
 def test_figures_are_found_in_any_order_and_company(
-    tmp_path: Path,
-    gflops: float,
-    power_w: float,
-    time_ms: float,
-    around: list[str],
-    data: st.DataObject,
-) -> None:
+    tmp_path, gflops, power_w, time_ms, around, data
+):
     energy_mj = power_w * time_ms
     lines = [
         f"  GFLOP/s: {gflops!r}",
@@ -374,7 +363,7 @@ def test_figures_are_found_in_any_order_and_company(
 
 @each_example
 @given(st.data())
-def test_a_truncated_output_has_all_figures_or_none(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_truncated_output_has_all_figures_or_none(tmp_path, data):
     end = data.draw(st.integers(0, len(TEXT)))
     found = first(report_beside(tmp_path, TEXT[:end]))
     if TEXT.index(" mJ (0.1") + len(" mJ") <= end:
@@ -385,7 +374,7 @@ def test_a_truncated_output_has_all_figures_or_none(tmp_path: Path, data: st.Dat
 
 @each_example
 @given(content=st.binary(max_size=200), seed=st.integers())
-def test_garbage_has_no_figures(tmp_path: Path, content: bytes, seed: int) -> None:
+def test_garbage_has_no_figures(tmp_path, content, seed):
     pieces = [content, b"GFLOP/s: ", b"12.5 ", b"Mean energy per iteration:", b" 1 mJ"]
     random.Random(seed).shuffle(pieces)
     write(write(tmp_path), kernel=2)

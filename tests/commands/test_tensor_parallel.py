@@ -51,9 +51,7 @@ class TestRecordedFigures:
         return tmp_path
 
     @pytest.mark.slow
-    def test_the_energy_of_all_gpus_is_added_up(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_energy_of_all_gpus_is_added_up(self, recorded, capsys):
         chosen = ["--kernels", "c229cf67f982a"]
         device = ["--gpu-device", "emulated:h200x2"]
         assert main(["replay", str(recorded), *device, *chosen]) == 0
@@ -74,7 +72,7 @@ class TestRecordedFigures:
         assert len({one["gpu_uuid"] for one in report["measurements"]}) == 2
         assert "all 2 GPUs, prefill, graph" in capsys.readouterr().out
 
-    def test_the_ranks_of_an_earlier_profile_are_left_alone(self, recorded: Path) -> None:
+    def test_the_ranks_of_an_earlier_profile_are_left_alone(self, recorded):
         copy_bloom(recorded / "again")
         for path in (recorded / "again").iterdir():
             path.rename(recorded / path.name)
@@ -85,21 +83,19 @@ class TestRecordedFigures:
     @pytest.mark.parametrize(
         ("lost", "told"), [((1,), "has no folder rank1"), ((0, 1), "has no folder rank0")]
     )
-    def test_a_lost_rank_is_named(
-        self, recorded: Path, command: list[str], lost: tuple[int, ...], told: str
-    ) -> None:
+    def test_a_lost_rank_is_named(self, recorded, command, lost, told):
         for rank in lost:
             shutil.rmtree(recorded / f"rank{rank}")
         device = ["--gpu-device", "emulated:h200x2"] if command == ["replay"] else []
         assert told in ended(2, *command, str(recorded), *device).err
 
-    def test_a_number_of_launches_is_refused(self, recorded: Path) -> None:
+    def test_a_number_of_launches_is_refused(self, recorded):
         assert (
             "--runs is for models on one GPU"
             in ended(2, "replay", str(recorded), "--runs", "1000").err
         )
 
-    def test_a_replay_that_has_too_few_gpus_is_refused(self, recorded: Path) -> None:
+    def test_a_replay_that_has_too_few_gpus_is_refused(self, recorded):
         assert (
             "2 ranks need 2 GPUs, and --gpu-device 0 names 1"
             in ended(2, "replay", str(recorded), "--gpu-device", "0").err
@@ -110,27 +106,25 @@ class TestRecordedFigures:
     ("spec", "rank", "expected"),
     [("auto", 0, ("auto", 0)), ("0,1", 1, ("1", 0)), ("GPU-a, GPU-b", 0, ("GPU-a", 0))],
 )
-def test_each_rank_has_a_gpu_of_the_list(
-    spec: str, rank: int, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rank_has_a_gpu_of_the_list(spec, rank, expected, monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.opening.count_gpus", lambda _: 2)
     assert device_word(spec, rank, 2) == expected
 
 
 @pytest.mark.parametrize("spec", ["auto", "3", "0,1,2"])
-def test_other_numbers_of_gpus_are_refused(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_numbers_of_gpus_are_refused(spec, monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.opening.count_gpus", lambda _: 1)
     with pytest.raises(InputError, match="2 ranks need 2 GPUs"):
         device_word(spec, 0, 2)
 
 
-def test_a_rank_that_was_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_was_killed_is_named(monkeypatch):
     monkeypatch.setattr(ranks, "run_together", lambda *_: [75, -9])
     with pytest.raises(DeviceError, match="Rank 1 of 2 was ended by SIGKILL: what had been"):
         ranks.run_ranks(["replay", "run"], 2, Path("run"))
 
 
-def test_a_function_cannot_be_divided() -> None:
+def test_a_function_cannot_be_divided():
     pytest.importorskip("torch", reason="needs PyTorch")
     assert (
         "json:dumps is a function: leave it out"
@@ -158,9 +152,7 @@ class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
 
     @pytest.mark.parametrize("config", [LLAMA, BLOOM], ids=["llama", "bloom"])
-    def test_the_parts_generate_what_the_whole_does(
-        self, tmp_path: Path, config: dict[str, Any]
-    ) -> None:
+    def test_the_parts_generate_what_the_whole_does(self, tmp_path, config):
         model = model_in(tmp_path, **config)
         text = f"""
 import torch
@@ -178,7 +170,7 @@ with joined(2, "cpu") as ranks:
 """
         assert ranks_of([sys.executable, "-c", text], tmp_path) == [0, 0]
 
-    def test_each_rank_has_a_trace_and_calls(self, profile: Path) -> None:
+    def test_each_rank_has_a_trace_and_calls(self, profile):
         for rank in (0, 1):
             folder = profile / f"rank{rank}"
             record = json.loads((folder / "profile.json").read_text())
@@ -188,7 +180,7 @@ with joined(2, "cpu") as ranks:
             assert {"gpuenergy.all_reduce_.default", "gpuenergy.all_gather.default"} < operators
             assert (folder / "trace.json.gz").is_file()
 
-    def test_the_launches_of_all_ranks_are_put_together(self, profile: Path) -> None:
+    def test_the_launches_of_all_ranks_are_put_together(self, profile):
         lines = (profile / "kernel_launch_params.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
         assert {one["rank"] for one in found} == {0, 1}
@@ -202,13 +194,7 @@ with joined(2, "cpu") as ranks:
             ({"vocab_size": 63}, "63 features"),
         ],
     )
-    def test_a_model_that_cannot_be_divided_gets_one_sentence(
-        self,
-        tmp_path: Path,
-        capfd: pytest.CaptureFixture[str],
-        changed: dict[str, int],
-        said: str,
-    ) -> None:
+    def test_a_model_that_cannot_be_divided_gets_one_sentence(self, tmp_path, capfd, changed, said):
         model = model_in(tmp_path / "model", **LLAMA | changed)
         out = str(tmp_path / "run")
         assert main(["profile", model, *SMALL, "--tp", "2", "--out", out]) == 2
@@ -216,7 +202,7 @@ with joined(2, "cpu") as ranks:
         assert len(errors) == 1
         assert said in errors[0]
 
-    def test_all_ranks_replay_at_the_same_time(self, profile: Path, tmp_path: Path) -> None:
+    def test_all_ranks_replay_at_the_same_time(self, profile, tmp_path):
         run = copied_tensor(profile, tmp_path)
         assert replay(run) == [0, 0]
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
@@ -227,9 +213,7 @@ with joined(2, "cpu") as ranks:
         assert report["missing"] == {}
         assert len(report["totals"]) == 6
 
-    def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(
-        self, profile: Path, tmp_path: Path
-    ) -> None:
+    def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(self, profile, tmp_path):
         run = copied_tensor(profile, tmp_path)
         assert replay(run) == [0, 0]
         for rank in (0, 1):
@@ -243,9 +227,7 @@ with joined(2, "cpu") as ranks:
             ]
             assert all(one["exchange"] in keys and one["gaps"] >= 1 for one in links)
 
-    def test_what_was_measured_before_a_rank_was_killed_is_kept(
-        self, profile: Path, tmp_path: Path
-    ) -> None:
+    def test_what_was_measured_before_a_rank_was_killed_is_kept(self, profile, tmp_path):
         run = copied_tensor(profile, tmp_path)
         codes = replay(run, killed_after="1:8")
         assert codes[1] == -9

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from power_cards import DIE, PRIOR_MW, killed, present_mw
@@ -42,27 +41,27 @@ def lock_mhz(device: EmulatedDevice) -> int | None:
     return high
 
 
-def test_clocks_are_locked_and_told(card: EmulatedDevice) -> None:
+def test_clocks_are_locked_and_told(card):
     assert Lease(card).set(BOTH) == BOTH
     assert (lock_mhz(card), present_mw(card)) == (1500, 300_000)
     assert enforced_setpoint(card) == BOTH
 
 
-def test_a_clock_alone_leaves_the_limit(card: EmulatedDevice) -> None:
+def test_a_clock_alone_leaves_the_limit(card):
     card.inject("power_limit", "no_permission")
     assert Lease(card).set(CLOCK) == Setpoint(PRIOR_MW / 1e3, sm_clock_mhz=1500)
     assert lock_mhz(card) == 1500
 
 
 @pytest.mark.parametrize("then", [CURRENT, Setpoint(300.0)])
-def test_a_setpoint_without_a_clock_unlocks(card: EmulatedDevice, then: Setpoint) -> None:
+def test_a_setpoint_without_a_clock_unlocks(card, then):
     lease = Lease(card)
     lease.set(BOTH)
     assert lease.set(then).sm_clock_mhz is None
     assert lock_mhz(card) is None
 
 
-def test_both_are_restored_and_nothing_is_left_on_disk(card: EmulatedDevice) -> None:
+def test_both_are_restored_and_nothing_is_left_on_disk(card):
     lease = Lease(card)
     for clock_mhz in (1500, 1200):
         lease.set(Setpoint(300.0, sm_clock_mhz=clock_mhz))
@@ -72,7 +71,7 @@ def test_both_are_restored_and_nothing_is_left_on_disk(card: EmulatedDevice) -> 
     assert recorded_uuids() == []
 
 
-def test_what_others_lock_is_not_unlocked_by_who_locks_nothing(card: EmulatedDevice) -> None:
+def test_what_others_lock_is_not_unlocked_by_who_locks_nothing(card):
     card.inject("clock_locked", {"clock_mhz": 1200})
     lease = Lease(card)
     lease.set(Setpoint(300.0))
@@ -80,7 +79,7 @@ def test_what_others_lock_is_not_unlocked_by_who_locks_nothing(card: EmulatedDev
     assert lock_mhz(card) == 1200
 
 
-def test_a_lock_is_written_anew_because_it_may_be_lost(card: EmulatedDevice) -> None:
+def test_a_lock_is_written_anew_because_it_may_be_lost(card):
     lease = Lease(card)
     lease.set(CLOCK)
     card.inject("lock_lost")
@@ -89,7 +88,7 @@ def test_a_lock_is_written_anew_because_it_may_be_lost(card: EmulatedDevice) -> 
     assert lock_mhz(card) == 1500
 
 
-def test_a_clock_that_the_card_does_not_support_is_refused(card: EmulatedDevice) -> None:
+def test_a_clock_that_the_card_does_not_support_is_refused(card):
     with pytest.raises(SetpointError, match=r"cannot be locked: 1503 MHz is none .* are nearest"):
         Lease(card).set(Setpoint(sm_clock_mhz=1503))
     assert lock_mhz(card) is None
@@ -104,9 +103,7 @@ def test_a_clock_that_the_card_does_not_support_is_refused(card: EmulatedDevice)
         ("invalid_argument", "choose a clock within the card's constraints"),
     ],
 )
-def test_a_refusal_says_what_to_do_and_leaves_nothing(
-    card: EmulatedDevice, error: str, advice: str
-) -> None:
+def test_a_refusal_says_what_to_do_and_leaves_nothing(card, error, advice):
     card.inject("clock_lock", error)
     lease = Lease(card)
     with pytest.raises(SetpointError, match=rf"cannot be locked to 1500 MHz \(.*\): .*{advice}"):
@@ -115,7 +112,7 @@ def test_a_refusal_says_what_to_do_and_leaves_nothing(
     lease.restore()
 
 
-def test_a_later_refusal_keeps_the_first_lock_to_be_undone(card: EmulatedDevice) -> None:
+def test_a_later_refusal_keeps_the_first_lock_to_be_undone(card):
     lease = Lease(card)
     lease.set(CLOCK)
     card.inject("clock_lock", "no_permission")
@@ -126,7 +123,7 @@ def test_a_later_refusal_keeps_the_first_lock_to_be_undone(card: EmulatedDevice)
     assert lock_mhz(card) is None
 
 
-def test_a_write_of_unknown_outcome_is_undone(card: EmulatedDevice) -> None:
+def test_a_write_of_unknown_outcome_is_undone(card):
     class Unlucky(NvmlWriter):
         def lock_clocks(self, clock_mhz: int) -> None:
             super().lock_clocks(clock_mhz)
@@ -141,9 +138,7 @@ def test_a_write_of_unknown_outcome_is_undone(card: EmulatedDevice) -> None:
     assert recorded_uuids() == []
 
 
-def test_nothing_is_locked_when_the_record_cannot_be_written(
-    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_locked_when_the_record_cannot_be_written(card, monkeypatch):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -154,9 +149,7 @@ def test_nothing_is_locked_when_the_record_cannot_be_written(
     assert lock_mhz(card) is None
 
 
-def test_clocks_that_cannot_be_unlocked_are_told_and_the_limit_is_restored(
-    card: EmulatedDevice,
-) -> None:
+def test_clocks_that_cannot_be_unlocked_are_told_and_the_limit_is_restored(card):
     lease = Lease(card)
     lease.set(BOTH)
     fault = card.inject("clock_reset", "no_permission")
@@ -168,7 +161,7 @@ def test_clocks_that_cannot_be_unlocked_are_told_and_the_limit_is_restored(
     assert lock_mhz(card) is None
 
 
-def test_a_limit_that_cannot_be_restored_does_not_keep_the_lock(card: EmulatedDevice) -> None:
+def test_a_limit_that_cannot_be_restored_does_not_keep_the_lock(card):
     lease = Lease(card)
     lease.set(BOTH)
     card.inject("power_limit", "no_permission")
@@ -181,7 +174,7 @@ def test_a_limit_that_cannot_be_restored_does_not_keep_the_lock(card: EmulatedDe
 
 
 @pytest.mark.slow
-def test_the_next_start_unlocks_after_a_kill(card: EmulatedDevice) -> None:
+def test_the_next_start_unlocks_after_a_kill(card):
     killed("lease.set(Setpoint(300.0, sm_clock_mhz=1500))\n")
     assert lock_mhz(card) == 1500
     assert Lease(card).restored == (f"The power limit of NVIDIA H200 is back at 450 W. {UNLOCKED}")
@@ -190,7 +183,7 @@ def test_the_next_start_unlocks_after_a_kill(card: EmulatedDevice) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
-def test_a_kill_in_the_middle_of_a_lock_is_undone(card: EmulatedDevice, written: bool) -> None:
+def test_a_kill_in_the_middle_of_a_lock_is_undone(card, written):
     killed(
         "lock = device.nvml.nvmlDeviceSetGpuLockedClocks\n"
         + "def die(*arguments):\n"
@@ -205,9 +198,7 @@ def test_a_kill_in_the_middle_of_a_lock_is_undone(card: EmulatedDevice, written:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_a_lock_waits_and_nothing_is_lost(
-    card: EmulatedDevice, number: int
-) -> None:
+def test_a_signal_during_a_lock_waits_and_nothing_is_lost(card, number):
     class Interrupted(NvmlWriter):
         def lock_clocks(self, clock_mhz: int) -> None:
             os.kill(os.getpid(), number)
@@ -222,7 +213,7 @@ def test_a_signal_during_a_lock_waits_and_nothing_is_lost(
     assert lock_mhz(card) is None
 
 
-def test_a_record_without_any_setting_is_refused(card: EmulatedDevice, own_folders: Path) -> None:
+def test_a_record_without_any_setting_is_refused(card, own_folders):
     Lease(card).set(CLOCK)
     path = own_folders / "leases" / f"{card.uuid}.json"
     stored = json.loads(path.read_text())
@@ -250,7 +241,7 @@ class Guard:
             raise SetpointError("Somebody else seems to have locked it.")
 
 
-def test_a_card_that_looks_locked_is_not_locked(card: EmulatedDevice) -> None:
+def test_a_card_that_looks_locked_is_not_locked(card):
     guard = Guard()
     lease = Lease(card, before_lock=guard)
     for clock_mhz in (1500, 1200):
@@ -262,7 +253,7 @@ def test_a_card_that_looks_locked_is_not_locked(card: EmulatedDevice) -> None:
     assert recorded_uuids() == []
 
 
-def test_a_card_is_looked_at_once(card: EmulatedDevice) -> None:
+def test_a_card_is_looked_at_once(card):
     guard = Guard(refuses=False)
     lease = Lease(card, before_lock=guard)
     for setpoint in (CLOCK, CURRENT, Setpoint(sm_clock_mhz=1200)):
@@ -273,7 +264,7 @@ def test_a_card_is_looked_at_once(card: EmulatedDevice) -> None:
 # -- what gpuenergy powercap set has locked ----------------------------------------------------
 
 
-def test_a_kept_lock_is_what_a_run_returns_to(card: EmulatedDevice) -> None:
+def test_a_kept_lock_is_what_a_run_returns_to(card):
     Lease(card, kept=True).set(Setpoint(sm_clock_mhz=900))
     guard = Guard()
     run = Lease(card, before_lock=guard)
@@ -286,7 +277,7 @@ def test_a_kept_lock_is_what_a_run_returns_to(card: EmulatedDevice) -> None:
     assert lock_mhz(card) is None
 
 
-def test_a_killed_run_returns_to_a_kept_lock(card: EmulatedDevice) -> None:
+def test_a_killed_run_returns_to_a_kept_lock(card):
     Lease(card, kept=True).set(Setpoint(sm_clock_mhz=900))
     LeaseRecord(card.uuid, 1, 1, sm_clock_mhz=1500).save()
     said = restore_leftover(card)
@@ -297,7 +288,7 @@ def test_a_killed_run_returns_to_a_kept_lock(card: EmulatedDevice) -> None:
     assert lock_mhz(card) == 900
 
 
-def test_a_kept_limit_and_a_kept_lock_are_kept_together(card: EmulatedDevice) -> None:
+def test_a_kept_limit_and_a_kept_lock_are_kept_together(card):
     Lease(card, kept=True).set(Setpoint(300.0))
     Lease(card, kept=True).set(CLOCK)
     assert (lock_mhz(card), present_mw(card)) == (1500, 300_000)
@@ -307,7 +298,7 @@ def test_a_kept_limit_and_a_kept_lock_are_kept_together(card: EmulatedDevice) ->
     assert recorded_uuids() == []
 
 
-def test_a_card_that_has_no_locks_is_refused() -> None:
+def test_a_card_that_has_no_locks_is_refused():
     with open_device("emulated:p100") as p100:
         with pytest.raises(SetpointError, match="does not report which SM clocks"):
             Lease(p100).check(CLOCK)

@@ -46,12 +46,12 @@ def lease(card: EmulatedDevice) -> Lease:
     return lease
 
 
-def test_a_card_that_enforces_less_says_so(card: EmulatedDevice) -> None:
+def test_a_card_that_enforces_less_says_so(card):
     card.inject("enforced_limit", {"power_w": 250})
     assert Lease(card).set(CAP) == Setpoint(250.0)
 
 
-def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
+def test_the_prior_limit_survives_several_caps(card):
     lease = Lease(card)
     for watts in (300.0, 500.0, 200.0):
         lease.set(Setpoint(watts))
@@ -59,7 +59,7 @@ def test_the_prior_limit_survives_several_caps(card: EmulatedDevice) -> None:
     assert present_mw(card) == PRIOR_MW
 
 
-def test_restoring_twice_writes_once(card: EmulatedDevice, lease: Lease) -> None:
+def test_restoring_twice_writes_once(card, lease):
     lease.restore()
     assert present_mw(card) == PRIOR_MW
     write(card, 600_000)
@@ -67,49 +67,43 @@ def test_restoring_twice_writes_once(card: EmulatedDevice, lease: Lease) -> None
     assert present_mw(card) == 600_000
 
 
-def test_current_puts_the_prior_limit_back(lease: Lease) -> None:
+def test_current_puts_the_prior_limit_back(lease):
     assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
 
 
-def test_current_writes_nothing(card: EmulatedDevice) -> None:
+def test_current_writes_nothing(card):
     card.inject("power_limit", "no_permission")
     lease = Lease(card)
     assert lease.set(CURRENT) == Setpoint(PRIOR_MW / 1e3)
     lease.restore()
 
 
-def test_a_cap_that_is_already_set_writes_nothing(card: EmulatedDevice, own_folders: Path) -> None:
+def test_a_cap_that_is_already_set_writes_nothing(card, own_folders):
     card.inject("power_limit", "no_permission")
     assert Lease(card).set(Setpoint(PRIOR_MW / 1e3)) == Setpoint(PRIOR_MW / 1e3)
     assert not record_path(card, own_folders).exists()
 
 
-def test_nothing_is_left_on_disk_when_all_is_restored(
-    card: EmulatedDevice, lease: Lease, own_folders: Path
-) -> None:
+def test_nothing_is_left_on_disk_when_all_is_restored(card, lease, own_folders):
     assert record_path(card, own_folders).exists()
     lease.restore()
     assert not list((own_folders / "leases").iterdir())
 
 
-def test_a_limit_that_somebody_set_since_is_theirs(card: EmulatedDevice, lease: Lease) -> None:
+def test_a_limit_that_somebody_set_since_is_theirs(card, lease):
     write(card, 600_000)
     lease.restore()
     assert present_mw(card) == 600_000
 
 
-def test_the_next_cap_fails_when_somebody_changed_the_limit(
-    card: EmulatedDevice, lease: Lease
-) -> None:
+def test_the_next_cap_fails_when_somebody_changed_the_limit(card, lease):
     write(card, 600_000)
     with pytest.raises(SetpointError, match=r"Somebody else has changed .* H200 to 600 W: end the"):
         lease.set(Setpoint(400.0))
 
 
 @pytest.mark.parametrize("theirs_mw", [PRIOR_MW, 200_000])
-def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
-    card: EmulatedDevice, theirs_mw: int
-) -> None:
+def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(card, theirs_mw):
     lease = Lease(card)
     lease.set(Setpoint(200.0))
     lease.set(CAP)
@@ -120,9 +114,7 @@ def test_a_limit_that_was_ours_before_is_theirs_when_they_set_it(
     assert present_mw(card) == theirs_mw
 
 
-def test_a_record_that_cannot_be_removed_is_told(
-    card: EmulatedDevice, lease: Lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_cannot_be_removed_is_told(card, lease, monkeypatch):
     def refuse(path: Path, **_: bool) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
@@ -133,14 +125,14 @@ def test_a_record_that_cannot_be_removed_is_told(
     assert present_mw(card) == PRIOR_MW
 
 
-def test_the_next_start_restores_after_a_kill(card: EmulatedDevice) -> None:
+def test_the_next_start_restores_after_a_kill(card):
     killed("lease.set(Setpoint(300.0))\n")
     assert present_mw(card) == 300_000
     Lease(card)
     assert present_mw(card) == PRIOR_MW
 
 
-def test_the_next_start_restores_after_a_kill_at_the_second_cap(card: EmulatedDevice) -> None:
+def test_the_next_start_restores_after_a_kill_at_the_second_cap(card):
     killed("lease.set(Setpoint(300.0)); lease.set(Setpoint(550.0))\n")
     assert restore_leftover(card) == "The power limit of NVIDIA H200 is back at 450 W."
     assert present_mw(card) == PRIOR_MW
@@ -148,9 +140,7 @@ def test_the_next_start_restores_after_a_kill_at_the_second_cap(card: EmulatedDe
 
 @pytest.mark.parametrize("earlier", ["", "lease.set(Setpoint(550.0))\n"])
 @pytest.mark.parametrize("written", [False, True])
-def test_a_kill_in_the_middle_of_a_write_is_undone(
-    card: EmulatedDevice, earlier: str, written: bool
-) -> None:
+def test_a_kill_in_the_middle_of_a_write_is_undone(card, earlier, written):
     killed(
         earlier
         + "write = device.nvml.nvmlDeviceSetPowerManagementLimit\n"
@@ -165,7 +155,7 @@ def test_a_kill_in_the_middle_of_a_write_is_undone(
     assert leftover(card.uuid) is None
 
 
-def test_a_limit_set_since_the_kill_is_left_alone(card: EmulatedDevice) -> None:
+def test_a_limit_set_since_the_kill_is_left_alone(card):
     killed("lease.set(Setpoint(300.0))\n")
     write(card, 600_000)
     assert restore_leftover(card) == (
@@ -174,13 +164,11 @@ def test_a_limit_set_since_the_kill_is_left_alone(card: EmulatedDevice) -> None:
     assert present_mw(card) == 600_000
 
 
-def test_without_a_leftover_nothing_is_restored(card: EmulatedDevice) -> None:
+def test_without_a_leftover_nothing_is_restored(card):
     assert restore_leftover(card) is None
 
 
-def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
-    card: EmulatedDevice,
-) -> None:
+def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(card):
     earlier = Lease(card)
     earlier.set(CAP)
     fault = card.inject("power_limit", "no_permission")
@@ -194,14 +182,12 @@ def test_what_an_earlier_lease_of_this_process_could_not_restore_is_restored(
     assert present_mw(card) == PRIOR_MW
 
 
-def test_the_record_of_a_living_process_is_no_leftover(card: EmulatedDevice) -> None:
+def test_the_record_of_a_living_process_is_no_leftover(card):
     Lease(card).set(CAP)
     assert leftover(card.uuid) is None
 
 
-def test_a_record_whose_process_number_was_used_again_is_a_leftover(
-    card: EmulatedDevice, own_folders: Path
-) -> None:
+def test_a_record_whose_process_number_was_used_again_is_a_leftover(card, own_folders):
     Lease(card).set(CAP)
     path = record_path(card, own_folders)
     record = json.loads(path.read_text())
@@ -212,7 +198,7 @@ def test_a_record_whose_process_number_was_used_again_is_a_leftover(
     assert found.power_limit_mw == Change(PRIOR_MW, 300_000, 300_000)
 
 
-def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
+def test_a_leftover_that_cannot_be_restored_stays(card):
     killed("lease.set(Setpoint(300.0))\n")
     card.inject("power_limit", "no_permission")
     with pytest.raises(SetpointError, match="run as root"):
@@ -237,7 +223,7 @@ def test_a_leftover_that_cannot_be_restored_stays(card: EmulatedDevice) -> None:
     ],
     ids=lambda text: text[:30],
 )
-def test_a_damaged_record_is_refused(card: EmulatedDevice, own_folders: Path, text: str) -> None:
+def test_a_damaged_record_is_refused(card, own_folders, text):
     Lease(card).set(CAP)
     record_path(card, own_folders).write_text(text)
     with pytest.raises(SetpointError, match=r"cannot be read: set the card's limit by hand .*nvid"):
@@ -246,9 +232,7 @@ def test_a_damaged_record_is_refused(card: EmulatedDevice, own_folders: Path, te
 
 @pytest.mark.parametrize("present_mw_now", [300_000, 500_000, PRIOR_MW, 600_000])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_record_of_an_early_version_is_restored(
-    card: EmulatedDevice, own_folders: Path, present_mw_now: int, kept: bool
-) -> None:
+def test_a_record_of_an_early_version_is_restored(card, own_folders, present_mw_now, kept):
     Lease(card, kept=kept).set(CAP)
     (path,) = (own_folders / "leases").iterdir()
     early = {"prior_mw": PRIOR_MW, "before_mw": 500_000, "set_mw": 300_000}
@@ -263,7 +247,7 @@ def test_a_record_of_an_early_version_is_restored(
     assert recorded_uuids() == []
 
 
-def test_a_setting_of_a_long_name_fits_the_message(card: EmulatedDevice, own_folders: Path) -> None:
+def test_a_setting_of_a_long_name_fits_the_message(card, own_folders):
     Lease(card).set(CAP)
     path = record_path(card, own_folders)
     path.write_text(json.dumps(RECORD | {"x" * 60_000: {"prior": 30}}))
@@ -273,9 +257,7 @@ def test_a_setting_of_a_long_name_fits_the_message(card: EmulatedDevice, own_fol
 
 
 @pytest.mark.parametrize("record", [RECORD, EARLY, {"pid": 1, "started": 1}], ids=str)
-def test_a_setting_that_is_not_known_is_not_forgotten(
-    card: EmulatedDevice, own_folders: Path, record: dict[str, object]
-) -> None:
+def test_a_setting_that_is_not_known_is_not_forgotten(card, own_folders, record):
     Lease(card).set(CAP)
     path = record_path(card, own_folders)
     path.write_text(json.dumps(record | {"fan_speed_percent": {"prior": 30}}))
@@ -286,9 +268,7 @@ def test_a_setting_that_is_not_known_is_not_forgotten(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
-def test_a_record_that_is_no_file_is_refused(
-    card: EmulatedDevice, own_folders: Path, kind: str
-) -> None:
+def test_a_record_that_is_no_file_is_refused(card, own_folders, kind):
     Lease(card).set(CAP)
     path = record_path(card, own_folders)
     path.unlink()
@@ -311,9 +291,7 @@ def test_a_record_that_is_no_file_is_refused(
         ("unknown", "check the card with nvidia-smi"),
     ],
 )
-def test_a_refusal_says_what_to_do(
-    card: EmulatedDevice, own_folders: Path, error: str, advice: str
-) -> None:
+def test_a_refusal_says_what_to_do(card, own_folders, error, advice):
     card.inject("power_limit", error)
     lease = Lease(card)
     with pytest.raises(SetpointError, match=rf"H200 cannot be set to 300 W \(.*\): .*{advice}"):
@@ -322,9 +300,7 @@ def test_a_refusal_says_what_to_do(
     assert not record_path(card, own_folders).exists()
 
 
-def test_a_later_refusal_keeps_the_record_of_the_first_cap(
-    card: EmulatedDevice, lease: Lease
-) -> None:
+def test_a_later_refusal_keeps_the_record_of_the_first_cap(card, lease):
     fault = card.inject("power_limit", "unknown")
     with pytest.raises(SetpointError):
         lease.set(Setpoint(500.0))
@@ -333,27 +309,25 @@ def test_a_later_refusal_keeps_the_record_of_the_first_cap(
     assert present_mw(card) == PRIOR_MW
 
 
-def test_a_limit_outside_the_constraints_is_refused(card: EmulatedDevice) -> None:
+def test_a_limit_outside_the_constraints_is_refused(card):
     with pytest.raises(SetpointError, match="choose a limit within the card's constraints"):
         Lease(card).set(Setpoint(5000.0))
 
 
-def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
+def test_an_unavailable_cap_is_not_tried(card):
     cap = Setpoint(300.0, index=1, unavailable="100 W is outside")
     with pytest.raises(SetpointError, match="Power cap 300W is skipped: 100 W is outside"):
         Lease(card).set(cap)
     assert present_mw(card) == PRIOR_MW
 
 
-def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) -> None:
+def test_a_card_that_does_not_tell_its_limit_is_refused(card):
     card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
     with pytest.raises(SetpointError, match="does not report its power limit"):
         Lease(card).set(CAP)
 
 
-def test_a_card_that_takes_another_limit_is_refused_and_restored(
-    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_takes_another_limit_is_refused_and_restored(card, monkeypatch):
     exact = card.nvml.nvmlDeviceSetPowerManagementLimit
     lease = Lease(card)
     with monkeypatch.context() as rounding:
@@ -368,9 +342,7 @@ def test_a_card_that_takes_another_limit_is_refused_and_restored(
     assert present_mw(card) == PRIOR_MW
 
 
-def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(
-    card: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_set_when_the_prior_limit_cannot_be_noted(card, monkeypatch):
     lease = Lease(card)
 
     def full(_: int) -> None:
@@ -398,9 +370,7 @@ class Unlucky(NvmlWriter):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_during_a_write_waits_and_nothing_is_lost(
-    card: EmulatedDevice, number: int
-) -> None:
+def test_a_signal_during_a_write_waits_and_nothing_is_lost(card, number):
     with termination_as_interrupt():
         lease = Lease(card, Unlucky(card, number))
         with pytest.raises(KeyboardInterrupt):
@@ -412,7 +382,7 @@ def test_a_signal_during_a_write_waits_and_nothing_is_lost(
     assert leftover(card.uuid) is None
 
 
-def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice) -> None:
+def test_a_write_that_succeeds_without_an_answer_is_undone(card):
     lease = Lease(card, Unlucky(card, fails=True))
     with pytest.raises(SetpointError, match="No answer"):
         lease.set(CAP)
@@ -424,7 +394,7 @@ def test_a_write_that_succeeds_without_an_answer_is_undone(card: EmulatedDevice)
     assert not recorded_uuids()
 
 
-def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDevice) -> None:
+def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card):
     lease = Lease(card)
     fault = card.inject("nvmlDeviceGetPowerManagementLimit", {"error": "unknown", "after_calls": 1})
     with pytest.raises(SetpointError, match="does not report its power limit"):
@@ -438,16 +408,14 @@ def test_a_limit_that_cannot_be_read_back_is_skipped_and_undone(card: EmulatedDe
     assert present_mw(card) == PRIOR_MW
 
 
-def test_a_prior_limit_that_does_not_come_back_is_told(
-    card: EmulatedDevice, lease: Lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prior_limit_that_does_not_come_back_is_told(card, lease, monkeypatch):
     monkeypatch.setattr(card.nvml, "nvmlDeviceSetPowerManagementLimit", lambda *_: None)
     with pytest.raises(SetpointError, match=r"not restored to 450 W .* set 300 W instead"):
         lease.restore()
     assert recorded_uuids() == [card.uuid]
 
 
-def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None:
+def test_what_could_not_be_put_back_is_not_changed(card):
     class Narrow(NvmlWriter):
         def check_power_limit(self, limit_mw: int) -> None:
             if limit_mw == PRIOR_MW:
@@ -458,14 +426,14 @@ def test_what_could_not_be_put_back_is_not_changed(card: EmulatedDevice) -> None
     assert present_mw(card) == PRIOR_MW
 
 
-def test_an_enforced_limit_that_follows_late_is_waited_for(card: EmulatedDevice) -> None:
+def test_an_enforced_limit_that_follows_late_is_waited_for(card):
     card.inject("enforced_limit", {"power_w": 250, "lasts_s": 0.3})
     lease = Lease(card)
     assert lease.set(CAP) == Setpoint(300.0)
     assert lease.judge() == ()
 
 
-def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
+def test_a_lower_enforced_limit_is_a_doubt(card):
     card.inject("enforced_limit", {"power_w": 250})
     lease = Lease(card)
     lease.set(CAP)
@@ -480,15 +448,13 @@ def test_a_lower_enforced_limit_is_a_doubt(card: EmulatedDevice) -> None:
         (("nvmlDeviceGetPowerManagementLimit", "gpu_is_lost"), "power_limit_unknown"),
     ],
 )
-def test_what_happens_to_the_limit_afterwards_is_a_doubt(
-    card: EmulatedDevice, lease: Lease, fault: tuple[str, object], doubt: str
-) -> None:
+def test_what_happens_to_the_limit_afterwards_is_a_doubt(card, lease, fault, doubt):
     assert lease.judge() == ()
     card.inject(*fault)
     assert lease.judge() == (doubt,)
 
 
-def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice, lease: Lease) -> None:
+def test_the_cards_own_limit_is_judged_too(card, lease):
     lease.set(CURRENT)
     assert lease.judge() == ()
     write(card, 600_000)
@@ -497,16 +463,14 @@ def test_the_cards_own_limit_is_judged_too(card: EmulatedDevice, lease: Lease) -
     assert lease.judge() == ()
 
 
-def test_a_card_without_power_limits_is_not_judged(card: EmulatedDevice) -> None:
+def test_a_card_without_power_limits_is_not_judged(card):
     card.inject("power_limit", "not_supported")
     lease = Lease(card)
     lease.set(CURRENT)
     assert lease.judge() == ()
 
 
-def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(
-    card: EmulatedDevice, lease: Lease
-) -> None:
+def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(card, lease):
     write(card, 400_000)
     lease.set(CURRENT)
     with pytest.raises(SetpointError, match=r"Somebody else has changed .* 400 W"):
@@ -515,7 +479,7 @@ def test_no_cap_is_set_any_more_once_somebody_has_changed_the_limit(
 
 
 @pytest.mark.parametrize("earlier", [[], [500.0]])
-def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: list[float]) -> None:
+def test_a_kept_limit_is_the_prior_one_of_a_run(card, earlier):
     for watts in [*earlier, 300.0]:
         Lease(card, kept=True).set(Setpoint(watts))
     run = Lease(card)
@@ -526,7 +490,7 @@ def test_a_kept_limit_is_the_prior_one_of_a_run(card: EmulatedDevice, earlier: l
     assert present_mw(card) == PRIOR_MW
 
 
-def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: EmulatedDevice) -> None:
+def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card):
     Lease(card, kept=True).set(CAP)
     write(card, 600_000)
     Lease(card, kept=True).set(Setpoint(200.0))
@@ -534,7 +498,7 @@ def test_a_kept_limit_that_somebody_changed_is_forgotten_by_the_next(card: Emula
     assert present_mw(card) == 600_000
 
 
-def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevice) -> None:
+def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card):
     Lease(card, kept=True).set(CAP)
     write(card, 500_000)
     Lease(card, kept=True).set(Setpoint(500.0))
@@ -543,7 +507,7 @@ def test_a_kept_limit_that_somebody_has_set_already_is_theirs(card: EmulatedDevi
     assert present_mw(card) == 300_000
 
 
-def test_keeping_the_prior_limit_leaves_nothing_to_restore(card: EmulatedDevice) -> None:
+def test_keeping_the_prior_limit_leaves_nothing_to_restore(card):
     Lease(card, kept=True).set(CAP)
     Lease(card, kept=True).set(Setpoint(PRIOR_MW / 1e3))
     assert present_mw(card) == PRIOR_MW

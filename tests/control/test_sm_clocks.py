@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, strategies as st
 
@@ -17,7 +15,6 @@ from pytest_gpuenergy.control import (
     resolve_clocks,
     supported_clocks,
 )
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, InputError
 
@@ -29,11 +26,11 @@ def labels(found: NamedSetpoints) -> list[str]:
     return [one.label for one in found.setpoints]
 
 
-def test_a_card_tells_its_clocks(device: EmulatedDevice) -> None:
+def test_a_card_tells_its_clocks(device):
     assert supported_clocks(device) == H200
 
 
-def test_a_card_that_cannot_be_locked_is_told() -> None:
+def test_a_card_that_cannot_be_locked_is_told():
     with (
         open_device("emulated:p100") as p100,
         pytest.raises(DeviceError, match=r"P100.* does not report which SM clocks it supports"),
@@ -41,15 +38,13 @@ def test_a_card_that_cannot_be_locked_is_told() -> None:
         supported_clocks(p100)
 
 
-def test_a_card_without_any_clock_is_told(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_without_any_clock_is_told(device, monkeypatch):
     monkeypatch.setattr(device.nvml, "nvmlDeviceGetSupportedGraphicsClocks", lambda *_: [])
     with pytest.raises(DeviceError, match="supports no choice of SM clocks: use --smclock current"):
         supported_clocks(device)
 
 
-def test_words_name_clocks_in_their_order() -> None:
+def test_words_name_clocks_in_their_order():
     assert resolve_clocks("1500MHz, current,345mhz", H200) == {
         "1500MHz": [1500],
         "current": [None],
@@ -57,12 +52,12 @@ def test_words_name_clocks_in_their_order() -> None:
     }
 
 
-def test_all_are_five_even_steps() -> None:
+def test_all_are_five_even_steps():
     assert resolve_clocks("all", H200) == {"all": [345, 750, 1155, 1575, 1980]}
 
 
 @given(CLOCKS)
-def test_even_steps_are_supported_and_span_the_range(clocks: tuple[int, ...]) -> None:
+def test_even_steps_are_supported_and_span_the_range(clocks):
     steps = even_steps(clocks)
     assert steps == sorted(set(steps))
     assert set(steps) <= set(clocks)
@@ -71,9 +66,7 @@ def test_even_steps_are_supported_and_span_the_range(clocks: tuple[int, ...]) ->
 
 
 @given(CLOCKS, st.integers(0, 99_999))
-def test_a_clock_is_taken_as_it_is_or_refused_with_the_nearest(
-    clocks: tuple[int, ...], asked: int
-) -> None:
+def test_a_clock_is_taken_as_it_is_or_refused_with_the_nearest(clocks, asked):
     if asked in clocks:
         assert resolve_clock(f"{asked}MHz", clocks, context="--smclock") == asked
         return
@@ -85,7 +78,7 @@ def test_a_clock_is_taken_as_it_is_or_refused_with_the_nearest(
     assert expected & {*named.split(" and ")}
 
 
-def test_the_nearest_two_are_named() -> None:
+def test_the_nearest_two_are_named():
     with pytest.raises(InputError) as raised:
         resolve_clocks("1503MHz", H200)
     assert str(raised.value) == (
@@ -95,13 +88,13 @@ def test_the_nearest_two_are_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["1500", "300W", "fast", "1500MHz,,", "-1MHz", "1e3MHz", "٣MHz"])
-def test_what_is_no_clock_is_refused(text: str) -> None:
+def test_what_is_no_clock_is_refused(text):
     with pytest.raises(InputError, match="is not understood: give"):
         resolve_clocks(text, H200)
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_resolved_or_refused(text: str) -> None:
+def test_any_text_is_resolved_or_refused(text):
     try:
         found = resolve_clocks(text, H200)
     except InputError:
@@ -110,7 +103,7 @@ def test_any_text_is_resolved_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", ",", " , "])
-def test_no_word_at_all_is_refused(text: str) -> None:
+def test_no_word_at_all_is_refused(text):
     with pytest.raises(InputError, match="names no clock"):
         clock_words(text)
 
@@ -118,7 +111,7 @@ def test_no_word_at_all_is_refused(text: str) -> None:
 # -- caps and clocks together ------------------------------------------------------------------
 
 
-def test_each_cap_is_combined_with_each_clock(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_each_cap_is_combined_with_each_clock(device, tmp_path):
     found = NamedSetpoints.of(device, "1,450W", tmp_path, "current,1500MHz")
     assert labels(found) == ["200W", "200W-1500MHz", "450W", "450W-1500MHz"]
     assert [one.index for one in found.setpoints] == [1, 1, 3, 3]
@@ -126,13 +119,13 @@ def test_each_cap_is_combined_with_each_clock(device: EmulatedDevice, tmp_path: 
     assert found.words_for(Setpoint(200.0)) == ["1", "--smclock current"]
 
 
-def test_clocks_alone_are_setpoints(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_clocks_alone_are_setpoints(device, tmp_path):
     found = NamedSetpoints.of(device, "current", tmp_path, "all")
     assert labels(found) == ["345MHz", "750MHz", "1155MHz", "1575MHz", "1980MHz"]
     assert found.table_w == ()
 
 
-def test_the_default_reads_nothing(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_the_default_reads_nothing(device, tmp_path):
     device.inject("any", "gpu_is_lost")
     assert labels(NamedSetpoints.of(device, "current", tmp_path, "current")) == ["current"]
 
@@ -147,13 +140,7 @@ def test_the_default_reads_nothing(device: EmulatedDevice, tmp_path: Path) -> No
         (("1", "1500MHz"), ["current"], ["200W-1500MHz", "current"]),
     ],
 )
-def test_labels_of_ids_are_added(
-    device: EmulatedDevice,
-    tmp_path: Path,
-    options: tuple[str, str],
-    named: list[str],
-    expected: list[str],
-) -> None:
+def test_labels_of_ids_are_added(device, tmp_path, options, named, expected):
     cap, clock = options
     found = NamedSetpoints.of(device, cap, tmp_path, clock).with_labels(device, named, tmp_path)
     assert labels(found) == expected
@@ -168,12 +155,8 @@ def test_labels_of_ids_are_added(
     ],
 )
 def test_ids_add_nothing_to_what_an_option_gives(
-    device: EmulatedDevice,
-    tmp_path: Path,
-    given_caps: bool,
-    given_clocks: bool,
-    expected: list[str],
-) -> None:
+    device, tmp_path, given_caps, given_clocks, expected
+):
     named = NamedSetpoints.of(device, "200W", tmp_path).with_labels(
         device,
         ["200W-1500MHz", "450W", "450W-1500MHz"],

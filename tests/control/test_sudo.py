@@ -32,7 +32,6 @@ from pytest_gpuenergy.control import (
     supported_clocks,
 )
 from pytest_gpuenergy.devices import NvmlGpu
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +121,7 @@ def found(gpu: NvmlGpu) -> SudoWriter:
 
 
 @pytest.mark.slow
-def test_the_documented_rule_is_enough_to_set_and_restore(real: NvmlGpu, machine: Machine) -> None:
+def test_the_documented_rule_is_enough_to_set_and_restore(real, machine):
     lease = Lease(real, found(real))
     assert lease.set(Setpoint(300.0)) == Setpoint(300.0)
     lease.restore()
@@ -136,24 +135,24 @@ def test_the_documented_rule_is_enough_to_set_and_restore(real: NvmlGpu, machine
     ]
 
 
-def test_sudo_is_asked_without_running_anything(real: NvmlGpu, machine: Machine) -> None:
+def test_sudo_is_asked_without_running_anything(real, machine):
     found(real)
     assert all(call.startswith("-n -l ") for call in machine.calls)
     assert present_mw(real) == PRIOR_MW
 
 
-def test_without_a_rule_sudo_is_not_used(real: NvmlGpu, machine: Machine) -> None:
+def test_without_a_rule_sudo_is_not_used(real, machine):
     machine.rules.write_text("")
     assert find_sudo(real) == (f"sudo does not allow {machine.nvidia_smi} -i {real.uuid} -pl 450")
 
 
 @pytest.mark.parametrize("missing", ["sudo", "nvidia-smi"])
-def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: str) -> None:
+def test_a_missing_program_is_named(real, machine, missing):
     machine.nvidia_smi.with_name(missing).unlink()
     assert find_sudo(real) == f"no {missing} on the PATH"
 
 
-def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
+def test_a_cap_outside_the_rule_changes_nothing(real, machine):
     limits = PowerLimits(400.0, 500.0, 450.0)
     machine.rules.write_text(
         limit_rule(real.uuid, limits, user="ann", program=str(machine.nvidia_smi))
@@ -175,9 +174,7 @@ def may_lock(real: NvmlGpu, machine: Machine) -> Machine:
 
 
 @pytest.mark.slow
-def test_the_rule_for_clocks_is_enough_to_lock_and_unlock(
-    real: NvmlGpu, device: EmulatedDevice, may_lock: Machine
-) -> None:
+def test_the_rule_for_clocks_is_enough_to_lock_and_unlock(real, device, may_lock):
     lease = Lease(real, found(real))
     lease.set(Setpoint(sm_clock_mhz=1500))
     with device.state.change() as card:
@@ -194,40 +191,40 @@ def test_the_rule_for_clocks_is_enough_to_lock_and_unlock(
     ]
 
 
-def test_the_rule_for_clocks_sets_no_limit(real: NvmlGpu, may_lock: Machine) -> None:
+def test_the_rule_for_clocks_sets_no_limit(real, may_lock):
     with pytest.raises(SetpointError, match=r"sudo does not allow .* -pl 450: .*powercap current"):
         Lease(real, found(real)).set(Setpoint(300.0))
     assert may_lock.rules.exists()
 
 
-def test_the_rule_for_limits_locks_no_clock(real: NvmlGpu, machine: Machine) -> None:
+def test_the_rule_for_limits_locks_no_clock(real, machine):
     with pytest.raises(SetpointError, match=r"sudo does not allow .* -lgc 1500: .*smclock current"):
         Lease(real, found(real)).set(Setpoint(sm_clock_mhz=1500))
     assert machine.rules.exists()
     assert recorded_uuids() == []
 
 
-def test_the_documentation_shows_the_rule_for_clocks_as_it_is() -> None:
+def test_the_documentation_shows_the_rule_for_clocks_as_it_is():
     uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
     shown = clock_rule(uuid, range(345, 1981, 15), user="ann", program="/usr/bin/nvidia-smi")
     text = (ROOT / "docs" / "how-to" / "locked-clocks.md").read_text()
     assert f"```text\n{shown}\n```" in text
 
 
-def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None:  # noqa: ARG001
+def test_half_a_watt_is_no_whole_watt(real, machine):  # noqa: ARG001
     with pytest.raises(SetpointError, match=r"takes whole watts, not 250\.5 W: round it"):
         Lease(real, found(real)).set(Setpoint(250.5))
     assert present_mw(real) == PRIOR_MW
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_prior_limit_that_sudo_could_not_put_back_is_not_touched(real: NvmlGpu) -> None:
+def test_a_prior_limit_that_sudo_could_not_put_back_is_not_touched(real):
     write(real, 450_500)
     assert "whole watts, not 450.5 W" in str(find_sudo(real)).replace("The sudo rule is", "")
     assert present_mw(real) == 450_500
 
 
-def test_a_rule_that_is_withdrawn_leaves_the_record(real: NvmlGpu, machine: Machine) -> None:
+def test_a_rule_that_is_withdrawn_leaves_the_record(real, machine):
     lease = Lease(real, found(real))
     lease.set(Setpoint(300.0))
     machine.rules.write_text("")
@@ -237,7 +234,7 @@ def test_a_rule_that_is_withdrawn_leaves_the_record(real: NvmlGpu, machine: Mach
     assert recorded_uuids() == [real.uuid]
 
 
-def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> None:
+def test_an_nvidia_smi_that_fails_is_told(real, machine):
     writer = found(real)
     machine.nvidia_smi.write_text("#!/bin/sh\necho 'Insufficient Permissions'; exit 4\n")
     with pytest.raises(
@@ -248,7 +245,7 @@ def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> No
     assert recorded_uuids() == []
 
 
-def test_the_rule_is_for_one_user_and_one_gpu() -> None:
+def test_the_rule_is_for_one_user_and_one_gpu():
     limits = PowerLimits(100.0, 165.5, 165.0)
     assert limit_rule("GPU-1f2e", limits, user="ann", program="/usr/bin/nvidia-smi") == (
         "ann ALL=(root) NOPASSWD: "
@@ -257,7 +254,7 @@ def test_the_rule_is_for_one_user_and_one_gpu() -> None:
     )
 
 
-def test_the_documentation_shows_the_rule_as_it_is() -> None:
+def test_the_documentation_shows_the_rule_as_it_is():
     uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
     shown = limit_rule(
         uuid, PowerLimits(200.0, 700.0, 700.0), user="ann", program="/usr/bin/nvidia-smi"
@@ -266,14 +263,14 @@ def test_the_documentation_shows_the_rule_as_it_is() -> None:
 
 
 @given(st.integers(1, 1500), st.integers(0, 1500), st.integers(0, 3000))
-def test_patterns_are_for_exactly_the_range(lowest: int, more: int, watts: int) -> None:
+def test_patterns_are_for_exactly_the_range(lowest, more, watts):
     patterns = digit_patterns(lowest, lowest + more)
     matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(str(watts), pattern)]
     assert len(matching) == (lowest <= watts <= lowest + more)
 
 
 @given(st.integers(1, 1500), st.integers(0, 1500), st.text(alphabet="0123456789 -rpml", max_size=8))
-def test_patterns_match_nothing_but_numbers(lowest: int, more: int, words: str) -> None:
+def test_patterns_match_nothing_but_numbers(lowest, more, words):
     for pattern in digit_patterns(lowest, lowest + more):
         assert set(pattern) <= set("0123456789[-]")
         if fnmatch.fnmatchcase(words, pattern):
@@ -337,7 +334,7 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return known
 
 
-def test_the_environment_does_not_name_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_does_not_name_the_user(monkeypatch):
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(variable, "mallory")
     assert own_name() in (pwd.getpwuid(os.getuid()).pw_name, f"#{os.getuid()}")
@@ -346,43 +343,39 @@ def test_the_environment_does_not_name_the_user(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "name", ["ALL", "ADMINS", "%wheel", "ann@corp.example", "a,b", "a b", "#0"]
 )
-def test_a_name_with_a_meaning_in_sudoers_is_given_by_number(
-    accounts: dict[str, int], name: str
-) -> None:
+def test_a_name_with_a_meaning_in_sudoers_is_given_by_number(accounts, name):
     accounts[name] = 1000
     assert own_name() == "#1000"
 
 
-def test_a_plain_name_is_given(accounts: dict[str, int]) -> None:
+def test_a_plain_name_is_given(accounts):
     accounts["ann"] = 1000
     assert own_name() == "ann"
 
 
-def test_a_name_that_belongs_to_another_id_is_not_given(
-    accounts: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_belongs_to_another_id_is_not_given(accounts, monkeypatch):
     accounts["ann"] = 1000
     monkeypatch.setattr("pwd.getpwnam", lambda name: account(name, 0))
     assert own_name() == "#1000"
 
 
-def test_without_a_name_there_is_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_name_there_is_no_rule(monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: 54_321)
     with pytest.raises(SetpointError, match="User 54321 has no name, which sudo requires"):
         limit_rule("GPU-1", LIMITS)
 
 
 @needs_roots_system
-def test_a_program_of_the_system_is_safe() -> None:
+def test_a_program_of_the_system_is_safe():
     assert safe_program("env") == shutil.which("env")
 
 
-def test_a_program_and_folders_of_root_give_a_rule(disk: Disk) -> None:
+def test_a_program_and_folders_of_root_give_a_rule(disk):
     assert f" {disk.program} -i GPU-1 -pl " in limit_rule("GPU-1", LIMITS)
 
 
 @pytest.mark.parametrize("place", ["nvidia-smi", "", "..", "../.."])
-def test_what_belongs_to_somebody_else_gives_no_rule(disk: Disk, place: str) -> None:
+def test_what_belongs_to_somebody_else_gives_no_rule(disk, place):
     entry = (disk.folder / place).resolve()
     disk.owners[entry] = 12_345
     with pytest.raises(SetpointError, match=f"because {re.escape(str(entry))} belongs to user 12"):
@@ -391,16 +384,14 @@ def test_what_belongs_to_somebody_else_gives_no_rule(disk: Disk, place: str) -> 
 
 @pytest.mark.parametrize("place", ["nvidia-smi", "", "..", "../.."])
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
-def test_what_others_can_write_to_gives_no_rule(disk: Disk, place: str, mode: int) -> None:
+def test_what_others_can_write_to_gives_no_rule(disk, place, mode):
     entry = (disk.folder / place).resolve()
     disk.modes[entry] = mode
     with pytest.raises(SetpointError, match=f"because other users can write to {entry}"):
         limit_rule("GPU-1", LIMITS)
 
 
-def test_a_link_to_a_program_that_others_can_change_gives_no_rule(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_a_link_to_a_program_that_others_can_change_gives_no_rule(disk, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     disk.program.rename(theirs / "tool")
@@ -410,7 +401,7 @@ def test_a_link_to_a_program_that_others_can_change_gives_no_rule(
         limit_rule("GPU-1", LIMITS)
 
 
-def test_a_users_own_program_gives_no_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_own_program_gives_no_rule(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -419,9 +410,7 @@ def test_a_users_own_program_gives_no_rule(tmp_path: Path, monkeypatch: pytest.M
         safe_program("nvidia-smi")
 
 
-def test_a_safe_program_later_on_the_path_is_taken(
-    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_safe_program_later_on_the_path_is_taken(disk, tmp_path, monkeypatch):
     first = tmp_path / "mine"
     shutil.copytree(disk.folder, first)
     disk.modes[first] = 0o777
@@ -431,21 +420,19 @@ def test_a_safe_program_later_on_the_path_is_taken(
 
 @needs_roots_system
 @pytest.mark.parametrize("folder", [".", "", "usr/bin", "/usr/lib/../bin"])
-def test_a_path_that_is_not_plain_is_not_taken(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_is_not_plain_is_not_taken(folder, monkeypatch):
     monkeypatch.chdir("/" if folder.startswith("usr") else SYSTEM)
     monkeypatch.setenv("PATH", folder)
     with pytest.raises(SetpointError, match=r"its path is not a plain absolute one|no env"):
         safe_program("env")
 
 
-def test_a_missing_program_has_no_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_has_no_rule(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SetpointError, match=r"^There is no nvidia-smi on the PATH\.$"):
         safe_program("nvidia-smi")
 
 
-def test_a_uuid_with_words_of_its_own_gives_no_rule() -> None:
+def test_a_uuid_with_words_of_its_own_gives_no_rule():
     with pytest.raises(SetpointError, match="is not the UUID of a GPU"):
         limit_rule("GPU-1 -pl 1, ALL", LIMITS, user="ann", program="/usr/bin/nvidia-smi")

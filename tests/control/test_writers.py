@@ -24,7 +24,6 @@ from pytest_gpuenergy.control import (
     writers,
 )
 from pytest_gpuenergy.devices import NvmlGpu
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError, WritesDeniedError
 
 CAP = Setpoint(300.0)
@@ -42,9 +41,7 @@ def zeusd(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield daemon
 
 
-def test_a_privileged_process_writes_directly(
-    real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_privileged_process_writes_directly(real, zeusd, monkeypatch):
     monkeypatch.setattr(writers, "may_change_settings", lambda: True)
     lease = Lease(real)
     assert lease.set(CAP) == Setpoint(300.0)
@@ -54,15 +51,13 @@ def test_a_privileged_process_writes_directly(
 
 
 @pytest.mark.usefixtures("unprivileged")
-def test_zeusd_comes_before_sudo(
-    real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zeusd_comes_before_sudo(real, zeusd, monkeypatch):
     monkeypatch.setattr(writers, "find_sudo", lambda _: pytest.fail("sudo was asked"))
     assert choose_writer(real).name == f"zeusd ({zeusd.path})"
 
 
 @pytest.mark.usefixtures("unprivileged")
-def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> None:
+def test_without_any_privilege_one_sentence_says_what_to_do(real):
     with pytest.raises(SetpointError) as raised:
         Lease(real).set(CAP)
     assert str(raised.value) == (
@@ -75,7 +70,7 @@ def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> No
 
 
 @pytest.mark.usefixtures("unprivileged")
-def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_write_is_found_out_once(real, monkeypatch):
     asked: list[object] = []
     monkeypatch.setattr(writers, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
     lease = Lease(real)
@@ -86,9 +81,7 @@ def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("unprivileged")
-def test_the_cards_own_limit_takes_no_privilege(
-    real: NvmlGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cards_own_limit_takes_no_privilege(real, monkeypatch):
     monkeypatch.setattr(
         "pytest_gpuenergy.control.lease.choose_writer", lambda _: pytest.fail("asked")
     )
@@ -98,7 +91,7 @@ def test_the_cards_own_limit_takes_no_privilege(
 
 
 @pytest.mark.usefixtures("unprivileged", "zeusd")
-def test_an_emulated_card_asks_nobody_outside(device: EmulatedDevice) -> None:
+def test_an_emulated_card_asks_nobody_outside(device):
     assert isinstance(choose_writer(device), NvmlWriter)
 
 
@@ -112,9 +105,7 @@ def writers_of(gpu: NvmlGpu, zeusd: Zeusd) -> dict[str, Any]:
 
 @pytest.mark.parametrize("word", ["deny", "DENY", "0", "no"])
 @pytest.mark.parametrize("which", ["nvml", "zeusd", "sudo"])
-def test_denied_writes_reach_none_of_the_three(
-    real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, which: str, word: str
-) -> None:
+def test_denied_writes_reach_none_of_the_three(real, zeusd, monkeypatch, which, word):
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
     writer = writers_of(real, zeusd)[which]
@@ -130,9 +121,7 @@ def test_denied_writes_reach_none_of_the_three(
 
 
 @pytest.mark.parametrize("which", ["nvml", "zeusd", "sudo"])
-def test_a_denied_lock_leaves_no_record(
-    real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
+def test_a_denied_lock_leaves_no_record(real, zeusd, monkeypatch, which):
     writer = writers_of(real, zeusd)[which]
     monkeypatch.setattr(writer, "check_clock_lock", lambda _: None)
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
@@ -142,9 +131,7 @@ def test_a_denied_lock_leaves_no_record(
 
 
 @pytest.mark.parametrize("privileged", [True, False])
-def test_where_writes_are_denied_nobody_is_even_asked(
-    real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, privileged: bool
-) -> None:
+def test_where_writes_are_denied_nobody_is_even_asked(real, zeusd, monkeypatch, privileged):
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
     monkeypatch.setattr(writers, "may_change_settings", lambda: privileged)
     monkeypatch.setattr(writers, "find_sudo", lambda _: pytest.fail("sudo was asked"))
@@ -153,9 +140,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
     assert zeusd.requests == []
 
 
-def test_a_leftover_is_restored_by_whoever_may(
-    device: EmulatedDevice, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leftover_is_restored_by_whoever_may(device, zeusd, monkeypatch):
     """A killed run was root's, and the next start is not."""
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 1)
     Lease(device).set(CAP)
@@ -176,9 +161,7 @@ def test_a_leftover_is_restored_by_whoever_may(
         ("000001ffffffffff", None, True),
     ],
 )
-def test_permission_is_read_from_the_capabilities(
-    tmp_path: Path, effective: str, uid_map: str | None, may: bool
-) -> None:
+def test_permission_is_read_from_the_capabilities(tmp_path, effective, uid_map, may):
     (tmp_path / "status").write_text(f"Name:\tpython\nCapEff:\t{effective}\n")
     if uid_map is not None:
         (tmp_path / "uid_map").write_text(uid_map)
@@ -186,8 +169,6 @@ def test_permission_is_read_from_the_capabilities(
 
 
 @pytest.mark.parametrize("user", [0, 1000])
-def test_where_capabilities_are_not_told_root_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int
-) -> None:
+def test_where_capabilities_are_not_told_root_may(tmp_path, monkeypatch, user):
     monkeypatch.setattr("os.geteuid", lambda: user)
     assert may_change_settings(tmp_path / "nothing") is (user == 0)

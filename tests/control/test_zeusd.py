@@ -59,14 +59,14 @@ def writer_of(gpu: NvmlGpu) -> ZeusdWriter:
     return writer
 
 
-def test_the_request_is_the_one_zeusd_knows(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+def test_the_request_is_the_one_zeusd_knows(four, zeusd):
     writer_of(four[1]).write_power_limit(300_000)
     assert zeusd.requests == [
         "POST /gpu/set_power_limit?gpu_ids=2&power_limit_mw=300000&block=true"
     ]
 
 
-def test_clocks_are_locked_and_unlocked_by_its_routes(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+def test_clocks_are_locked_and_unlocked_by_its_routes(four, zeusd):
     lease = Lease(four[1], writer_of(four[1]))
     lease.set(Setpoint(sm_clock_mhz=1500))
     lease.restore()
@@ -81,8 +81,8 @@ def test_clocks_are_locked_and_unlocked_by_its_routes(four: list[NvmlGpu], zeusd
     ("status", "left"), [(400, False), (403, False), (500, True)], ids=["bad", "denied", "failed"]
 )
 def test_a_lock_that_zeusd_refuses_leaves_a_record_only_if_it_may_have_been_set(
-    real: NvmlGpu, zeusd: Zeusd, status: int, left: bool
-) -> None:
+    real, zeusd, status, left
+):
     zeusd.failure = (status, '{"errors": {"3": "NVML error: unknown"}}')
     lease = Lease(real, writer_of(real))
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_a_lock_that_zeusd_refuses_leaves_a_record_only_if_it_may_have_been_set(
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, index: int) -> None:
+def test_only_the_selected_gpu_is_touched(four, zeusd, index):
     before = [present_mw(gpu) for gpu in four]
     lease = Lease(four[index], writer_of(four[index]))
     lease.set(CAP)
@@ -108,7 +108,7 @@ def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, ind
     assert zeusd.limits_mw == [300_000, before[index]]
 
 
-def test_an_older_zeusd_numbers_gpus_as_nvml_does(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+def test_an_older_zeusd_numbers_gpus_as_nvml_does(four, zeusd):
     zeusd.gpus = four
     zeusd.discovery = {"gpus": None, "gpu_ids": [0, 1, 2, 3]}
     writer_of(four[2]).write_power_limit(300_000)
@@ -126,9 +126,7 @@ def test_an_older_zeusd_numbers_gpus_as_nvml_does(four: list[NvmlGpu], zeusd: Ze
         ({"gpus": [{"id": 0, "pci_address": "here"}]}, "version 0.3 or later is needed"),
     ],
 )
-def test_a_zeusd_that_cannot_help_says_why(
-    four: list[NvmlGpu], zeusd: Zeusd, discovery: dict[str, Any], reason: str
-) -> None:
+def test_a_zeusd_that_cannot_help_says_why(four, zeusd, discovery, reason):
     zeusd.discovery = discovery
     assert reason in str(find_zeusd(four[3]))
 
@@ -142,14 +140,7 @@ def test_a_zeusd_that_cannot_help_says_why(
         (None, ["gpu-control"], False),
     ],
 )
-def test_a_zeusd_that_asks_for_a_token(
-    real: NvmlGpu,
-    zeusd: Zeusd,
-    monkeypatch: pytest.MonkeyPatch,
-    token: str | None,
-    scopes: list[str],
-    works: bool,
-) -> None:
+def test_a_zeusd_that_asks_for_a_token(real, zeusd, monkeypatch, token, scopes, works):
     zeusd.token = ("secret", scopes)
     if token is not None:
         monkeypatch.setenv("ZEUSD_TOKEN", token)
@@ -169,9 +160,7 @@ def test_a_zeusd_that_asks_for_a_token(
         (404, "", "HTTP 404: without a reason"),
     ],
 )
-def test_a_refusal_changes_nothing_and_is_told(
-    real: NvmlGpu, zeusd: Zeusd, status: int, body: str, said: str
-) -> None:
+def test_a_refusal_changes_nothing_and_is_told(real, zeusd, status, body, said):
     zeusd.failure = (status, body)
     writer = writer_of(real)
     with pytest.raises(SetpointError, match=rf"did not set .* to 300 W \({said}\): see its log"):
@@ -180,9 +169,7 @@ def test_a_refusal_changes_nothing_and_is_told(
     assert recorded_uuids() == []
 
 
-def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
-    real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(real, tmp_path, monkeypatch):
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "z"))
     with Zeusd(tmp_path / "z", [real]):
         lease = Lease(real, writer_of(real))
@@ -194,9 +181,7 @@ def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
     assert recorded_uuids() == [real.uuid]
 
 
-def test_it_is_looked_for_where_it_listens_by_itself(
-    real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_looked_for_where_it_listens_by_itself(real, tmp_path, monkeypatch):
     monkeypatch.delenv("ZEUSD_SOCK_PATH")
     path = tmp_path / "zeusd.sock"
     monkeypatch.setattr(zeusd_module, "SOCKETS", (str(tmp_path / "not"), str(path)))
@@ -206,15 +191,13 @@ def test_it_is_looked_for_where_it_listens_by_itself(
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31))
-def test_a_pci_address_is_the_same_in_both_ways_of_writing(
-    domain: int, bus: int, device: int
-) -> None:
+def test_a_pci_address_is_the_same_in_both_ways_of_writing(domain, bus, device):
     nvml, lspci = f"{domain:08X}:{bus:02X}:{device:02X}.0", f"{domain:04x}:{bus:02x}:{device:02x}.0"
     assert pci_key(nvml) == pci_key(lspci) == (domain, bus, device)
 
 
 @given(st.text(max_size=20))
-def test_what_is_no_pci_address_is_a_value_error(words: str) -> None:
+def test_what_is_no_pci_address_is_a_value_error(words):
     try:
         pci_key(words)
     except ValueError:
@@ -307,30 +290,26 @@ NONSENSE = {
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "version 0.3 or later"),
     ],
 )
-def test_what_is_no_zeusd_is_not_used(
-    real: NvmlGpu, serve: Serve, words: bytes, reason: str
-) -> None:
+def test_what_is_no_zeusd_is_not_used(real, serve, words, reason):
     serve(sends(words))
     assert reason in str(find_zeusd(real))
 
 
 @pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS)
-def test_an_endless_answer_is_given_up(real: NvmlGpu, serve: Serve, answer: Answer) -> None:
+def test_an_endless_answer_is_given_up(real, serve, answer):
     path = serve(answer)
     assert str(find_zeusd(real)).startswith(f"zeusd at {path} does not respond: ")
 
 
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
-def test_a_slow_answer_is_given_up(
-    real: NvmlGpu, serve: Serve, monkeypatch: pytest.MonkeyPatch, answer: Answer
-) -> None:
+def test_a_slow_answer_is_given_up(real, serve, monkeypatch, answer):
     monkeypatch.setattr(zeusd_module, "_TIMEOUT_S", 0.2)
     path = serve(answer)
     assert find_zeusd(real) == (f"zeusd at {path} does not respond: no complete answer within 10 s")
 
 
 @pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
-def test_nonsense_is_no_offer(real: NvmlGpu, serve: Serve, content: bytes) -> None:
+def test_nonsense_is_no_offer(real, serve, content):
     length = f"Content-Length: {len(content)}\r\n\r\n".encode()
     path = serve(sends(OK + length + content))
     assert find_zeusd(real) == (
@@ -341,9 +320,7 @@ def test_nonsense_is_no_offer(real: NvmlGpu, serve: Serve, content: bytes) -> No
 @pytest.mark.parametrize(
     "content", [*NONSENSE.values(), b'{"errors": {"0": "' + b"x" * 9999 + b'"}}']
 )
-def test_nonsense_after_a_write_is_one_short_sentence(
-    real: NvmlGpu, serve: Serve, content: bytes
-) -> None:
+def test_nonsense_after_a_write_is_one_short_sentence(real, serve, content):
     length = f"Content-Length: {len(content)}\r\n\r\n".encode()
     path = serve(sends(b"HTTP/1.1 500 Oh\r\n" + length + content))
     with pytest.raises(SetpointError, match="did not set the power limit") as raised:
@@ -354,9 +331,7 @@ def test_nonsense_after_a_write_is_one_short_sentence(
 
 
 @pytest.mark.parametrize("number", [True, 1.5, "0", None, [], {}])
-def test_a_gpu_without_a_number_is_not_controlled(
-    real: NvmlGpu, serve: Serve, number: object
-) -> None:
+def test_a_gpu_without_a_number_is_not_controlled(real, serve, number):
     address = real.nvml.nvmlDeviceGetPciInfo(real.handle).busId
     address = address.decode() if isinstance(address, bytes) else address
     found = {

@@ -27,16 +27,16 @@ def _floor(module: str) -> int:
     return floor
 
 
-def test_there_are_eight_walks() -> None:
+def test_there_are_eight_walks():
     assert len(WALKS) == 8
 
 
 @pytest.mark.parametrize("module", sorted(set(MODULE.findall(PAGE))))
-def test_every_module_named_exists(module: str) -> None:
+def test_every_module_named_exists(module):
     assert (PACKAGE / module).is_file()
 
 
-def test_every_package_has_a_floor() -> None:
+def test_every_package_has_a_floor():
     named = [package for floor in _floors() for package in floor]
     found = {
         path.stem
@@ -47,7 +47,7 @@ def test_every_package_has_a_floor() -> None:
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.partition("\n")[0])
-def test_a_step_of_a_walk_leads_downwards(walk: str) -> None:
+def test_a_step_of_a_walk_leads_downwards(walk):
     for step in re.split(r"^\d+\. ", walk, flags=re.MULTILINE)[1:]:
         floors = [_floor(module) for module in MODULE.findall(step)]
         assert floors

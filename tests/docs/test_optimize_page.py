@@ -6,8 +6,6 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
 from pytest_gpuenergy.search import SearchParameters, read_spec
 
 ROOT = Path(__file__).parents[2]
@@ -19,20 +17,20 @@ def block(language: str) -> str:
     return str(found)
 
 
-def test_the_spec_can_be_read(tmp_path: Path) -> None:
+def test_the_spec_can_be_read(tmp_path):
     (tmp_path / "softmax.json").write_text(block("json"))
     source = (ROOT / "bench/search/kernels/softmax.cu").read_text()
     (tmp_path / "softmax.cu").write_text(source)
     assert read_spec(tmp_path / "softmax.json").source == source
 
 
-def test_the_python_code_writes_a_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_code_writes_a_spec(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(block("python"), {})
     assert read_spec(tmp_path / "double.json").name == "double"
 
 
-def test_the_table_has_all_parameters_with_their_defaults() -> None:
+def test_the_table_has_all_parameters_with_their_defaults():
     shown: dict[str, float] = {}
     for names, values in re.findall(r"^\| (`[A-Z_`, ]+`) \| ([-0-9., ]+) \|", PAGE, re.MULTILINE):
         parts = zip(names.split(","), values.split(","), strict=True)

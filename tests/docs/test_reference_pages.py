@@ -41,7 +41,7 @@ def _listed_options(section: str) -> set[str]:
     return set(OPTION.findall("\n".join(_first_cells(section))))
 
 
-def test_the_options_of_pytest_are_those_of_its_help(pytester: pytest.Pytester) -> None:
+def test_the_options_of_pytest_are_those_of_its_help(pytester):
     printed = pytester.runpytest("--help").stdout.str()
     group = printed.partition("\nenergy of GPU kernels:\n")[2].partition("\n\n")[0]
     found = set(re.findall(r"^  (--[a-z-]+)", group, re.MULTILINE))
@@ -51,9 +51,7 @@ def test_the_options_of_pytest_are_those_of_its_help(pytester: pytest.Pytester) 
         assert re.search(rf"^  {option[2:].replace('-', '_')} \(", printed, re.MULTILINE), option
 
 
-def test_the_default_deviation_between_sessions_is_the_documented_one(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_deviation_between_sessions_is_the_documented_one(pytester, capsys):
     shown = ",".join(f"{metric}:{value:.2%}" for metric, value in SAME_BOARD_SD.items())
     assert f"`{shown}`" in _page("options.md")
     assert main(["compare", "--help"]) == 0
@@ -61,16 +59,14 @@ def test_the_default_deviation_between_sessions_is_the_documented_one(
     assert shown in pytester.runpytest("--help").stdout.str()
 
 
-def test_the_commands_are_those_of_the_help() -> None:
+def test_the_commands_are_those_of_the_help():
     shown = re.findall(r"^\| \[`(\w+)`\]", _page("command-line.md"), re.MULTILINE)
     assert shown == list(COMMANDS)
     assert re.findall(r"^## (\w+)$", _page("command-line.md"), re.MULTILINE) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_options_of_a_command_are_those_of_its_help(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_options_of_a_command_are_those_of_its_help(command, capsys):
     found: set[str] = set()
     for action in ACTIONS.get(command, ("",)):
         assert main([command, *filter(None, [action]), "--help"]) == 0
@@ -85,26 +81,26 @@ def test_the_options_of_a_command_are_those_of_its_help(
     ("title", "record"),
     [("Run", "RunInfo"), ("Measurement", "Measurement"), ("Anchor check", "AnchorCheck")],
 )
-def test_the_fields_of_the_record_are_those_of_the_schema(title: str, record: str) -> None:
+def test_the_fields_of_the_record_are_those_of_the_schema(title, record):
     schema = json.loads(_page("report.schema.json"))
     rows = _section("record.md", title).partition("\n### ")[0]
     listed = set(re.findall(r"`(\w+)`", "\n".join(_first_cells(rows))))
     assert listed == set(schema["$defs"][record]["properties"])
 
 
-def test_parts_of_a_measurement_are_documented() -> None:
+def test_parts_of_a_measurement_are_documented():
     schema = json.loads(_page("report.schema.json"))
     names = set(re.findall(r"`(\w+)`", _section("record.md", "Measurement")))
     for part in ("WorkloadInfo", "KernelInfo", "Interval", "Window", "Correctness", "Conditions"):
         assert set(schema["$defs"][part]["properties"]) <= names, part
 
 
-def test_the_emulated_gpus_are_those_that_there_are() -> None:
+def test_the_emulated_gpus_are_those_that_there_are():
     rows = _first_cells(_section("emulated-gpu.md", "Profiles"))
     assert [row.strip("`") for row in rows if row.startswith("`")] == list(PROFILES)
 
 
-def test_the_names_of_fields_in_lists_of_kernels_are_those_that_are_understood() -> None:
+def test_the_names_of_fields_in_lists_of_kernels_are_those_that_are_understood():
     section = _section("formats.md", "Kernels of a trace").partition("### Lists of kernels")[2]
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
     listed = {field: tuple(re.findall(r"`(\w+)`", names)) for field, names in rows}

@@ -92,7 +92,7 @@ def _run(script: str, folder: Path, **variables: str) -> str:
 
 
 @pytest.mark.usefixtures("machine_apart")
-def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
+def test_the_tutorial_works_as_it_is_written(tmp_path):
     page = PAGE.read_text(encoding="utf-8")
     script, commands = _script(page)
     (tmp_path / "pytest-gpuenergy").symlink_to(ROOT)

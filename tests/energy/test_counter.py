@@ -12,7 +12,6 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import CounterError, Edge, EnergyCounter, regular_times_s
 from pytest_gpuenergy.support import DeviceError
 
@@ -63,9 +62,7 @@ READS = st.floats(1e-5, 0.004)
 
 @pytest.mark.slow
 @given(PERIODS, PHASES, READS)
-def test_an_edge_brackets_the_moment_of_the_step(
-    period_s: float, phase_s: float, read_s: float
-) -> None:
+def test_an_edge_brackets_the_moment_of_the_step(period_s, phase_s, read_s):
     card = Card(stepping(period_s, phase_s), read_s)
     edge = EnergyCounter(card.device).probe()
     steps = (np.array([edge.after_s, edge.before_s]) - phase_s) / period_s
@@ -74,16 +71,14 @@ def test_an_edge_brackets_the_moment_of_the_step(
 
 @pytest.mark.slow
 @given(PERIODS, PHASES, READS)
-def test_probing_finds_the_period(period_s: float, phase_s: float, read_s: float) -> None:
+def test_probing_finds_the_period(period_s, phase_s, read_s):
     counter = EnergyCounter(Card(stepping(period_s, phase_s), read_s).device)
     counter.probe()
     assert abs(counter.period_s - period_s) <= 2 * read_s + 1e-9
 
 
 @given(PERIODS, PHASES, st.integers(1, 5))
-def test_the_next_edge_is_that_many_periods_later(
-    period_s: float, phase_s: float, periods: int
-) -> None:
+def test_the_next_edge_is_that_many_periods_later(period_s, phase_s, periods):
     counter = EnergyCounter(Card(stepping(period_s, phase_s), 0.0005).device)
     first = counter.probe()
     later = counter.next_edge(periods)
@@ -93,9 +88,7 @@ def test_the_next_edge_is_that_many_periods_later(
 
 
 @given(PERIODS, PHASES, st.lists(st.integers(1, 8), min_size=1, max_size=8))
-def test_energies_of_edges_are_those_of_the_counter(
-    period_s: float, phase_s: float, strides: list[int]
-) -> None:
+def test_energies_of_edges_are_those_of_the_counter(period_s, phase_s, strides):
     card = Card(stepping(period_s, phase_s))
     counter = EnergyCounter(card.device)
     edges = [counter.probe(), *(counter.next_edge(stride) for stride in strides)]
@@ -103,7 +96,7 @@ def test_energies_of_edges_are_those_of_the_counter(
         assert edge.energy_mj == card.energy_mj(edge.before_s)
 
 
-def test_a_period_that_takes_a_few_reads_becomes_precise() -> None:
+def test_a_period_that_takes_a_few_reads_becomes_precise():
     for phase_s in (0.0, 0.003, 0.007, 0.011, 0.017):
         counter = EnergyCounter(Card(stepping(0.02, phase_s)).device)
         counter.probe()
@@ -113,7 +106,7 @@ def test_a_period_that_takes_a_few_reads_becomes_precise() -> None:
         assert counter.period_s == pytest.approx(0.02, rel=0.005)
 
 
-def test_waiting_for_an_edge_takes_few_reads() -> None:
+def test_waiting_for_an_edge_takes_few_reads():
     card = Card(stepping(0.1))
     counter = EnergyCounter(card.device)
     counter.probe()
@@ -123,7 +116,7 @@ def test_waiting_for_an_edge_takes_few_reads() -> None:
     assert card.reads - before <= 10 * 10
 
 
-def test_a_counter_that_stands_still_is_stale() -> None:
+def test_a_counter_that_stands_still_is_stale():
     card = Card(lambda _: 4000)
     with pytest.raises(CounterError, match=r"has not moved for 0\.6 s") as raised:
         EnergyCounter(card.device).probe()
@@ -131,7 +124,7 @@ def test_a_counter_that_stands_still_is_stale() -> None:
     assert card.now < 1
 
 
-def test_a_counter_that_stops_later_is_stale() -> None:
+def test_a_counter_that_stops_later_is_stale():
     steps = stepping(0.1)
     counter = EnergyCounter(Card(lambda now_s: steps(min(now_s, 0.5))).device)
     counter.probe()
@@ -141,7 +134,7 @@ def test_a_counter_that_stops_later_is_stale() -> None:
     assert raised.value.flag == "counter_stale"
 
 
-def test_a_counter_that_falls_between_two_reads_was_reset() -> None:
+def test_a_counter_that_falls_between_two_reads_was_reset():
     steps = stepping(0.1)
     card = Card(lambda now_s: 7 if now_s > 0.05 else steps(now_s))
     with pytest.raises(CounterError, match="Card ran backwards") as raised:
@@ -149,7 +142,7 @@ def test_a_counter_that_falls_between_two_reads_was_reset() -> None:
     assert raised.value.flag == "counter_reset"
 
 
-def test_a_counter_that_falls_while_nobody_reads_was_reset() -> None:
+def test_a_counter_that_falls_while_nobody_reads_was_reset():
     steps = stepping(0.1)
     card = Card(lambda now_s: steps(now_s) - (600_000 if now_s > 0.6 else 0))
     counter = EnergyCounter(card.device)
@@ -160,9 +153,7 @@ def test_a_counter_that_falls_while_nobody_reads_was_reset() -> None:
 
 
 @pytest.mark.parametrize("error", ["not_supported", "gpu_is_lost", "unknown"])
-def test_a_counter_that_cannot_be_read_is_a_device_error(
-    device: EmulatedDevice, error: str
-) -> None:
+def test_a_counter_that_cannot_be_read_is_a_device_error(device, error):
     device.inject("energy", error)
     with pytest.raises(DeviceError, match=r"energy counter of NVIDIA H200 cannot be read \("):
         EnergyCounter(device).probe()
@@ -184,8 +175,8 @@ def make_edges(times_s: Any, widths_s: Any) -> list[Edge]:
     st.floats(-0.03, 0.03),
 )
 def test_regular_times_recover_the_phase_under_jitter(
-    period_s: float, phase_s: float, strides: list[int], seed: int, period_error: float
-) -> None:
+    period_s, phase_s, strides, seed, period_error
+):
     generator = np.random.default_rng(seed)
     true_s = phase_s + period_s * np.cumsum([0, *strides])
     width_s = 0.007
@@ -203,7 +194,7 @@ def test_regular_times_recover_the_phase_under_jitter(
     assert half_error_s == pytest.approx(halves * error_s, rel=0.01)
 
 
-def test_irregular_edges_keep_their_own_times() -> None:
+def test_irregular_edges_keep_their_own_times():
     middles = [0.0, 0.1, 0.23, 0.3, 0.44, 0.5]
     times_s, error_s = regular_times_s(make_edges(middles, [0.002] * 6), 0.1)
     assert times_s == pytest.approx(middles)
@@ -269,9 +260,7 @@ def powers_w(counter: EnergyCounter, edges: list[Edge]) -> Any:
 
 @settings(deadline=None)
 @given(st.floats(0.09, 0.2), st.floats(0.001, 0.004), st.floats(0.0, 4.0), st.integers(1, 3))
-def test_reads_between_the_steps_of_a_known_schedule_delay_none(
-    period_s: float, read_s: float, idle_s: float, periods: int
-) -> None:
+def test_reads_between_the_steps_of_a_known_schedule_delay_none(period_s, read_s, idle_s, periods):
     card = DelayingCard(lambda _: 0, read_s, period_s=period_s)
     counter = EnergyCounter(card.device)
     first = powers_w(counter, item(counter))
@@ -282,7 +271,7 @@ def test_reads_between_the_steps_of_a_known_schedule_delay_none(
     assert second.mean() == pytest.approx(card.power_w, rel=0.002)
 
 
-def test_a_known_schedule_takes_one_read_for_an_edge() -> None:
+def test_a_known_schedule_takes_one_read_for_an_edge():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -293,7 +282,7 @@ def test_a_known_schedule_takes_one_read_for_an_edge() -> None:
     assert card.reads == before + 10
 
 
-def test_the_error_of_a_window_falls_with_every_item() -> None:
+def test_the_error_of_a_window_falls_with_every_item():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     errors_s = []
@@ -305,7 +294,7 @@ def test_the_error_of_a_window_falls_with_every_item() -> None:
     assert 0 < errors_s[-1] < errors_s[0] / 5
 
 
-def test_a_counter_that_keeps_to_another_schedule_is_learned_anew() -> None:
+def test_a_counter_that_keeps_to_another_schedule_is_learned_anew():
     card = DelayingCard(lambda _: 0, late_s=0.04, late_from_s=4.0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -316,7 +305,7 @@ def test_a_counter_that_keeps_to_another_schedule_is_learned_anew() -> None:
     assert np.ptp(powers) < 0.01
 
 
-def test_a_counter_that_changes_its_schedule_in_an_item_loses_no_energy() -> None:
+def test_a_counter_that_changes_its_schedule_in_an_item_loses_no_energy():
     card = DelayingCard(lambda _: 0, late_s=0.06, late_from_s=4.5)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -330,7 +319,7 @@ def test_a_counter_that_changes_its_schedule_in_an_item_loses_no_energy() -> Non
     assert counter.period_s == pytest.approx(0.1, rel=0.1)
 
 
-def test_after_a_long_time_the_schedule_is_learned_anew() -> None:
+def test_after_a_long_time_the_schedule_is_learned_anew():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -341,9 +330,7 @@ def test_after_a_long_time_the_schedule_is_learned_anew() -> None:
 
 
 @given(st.dictionaries(st.integers(15, 60), st.floats(0.0, 0.5), max_size=6))
-def test_a_host_that_sleeps_too_long_mistakes_no_step_for_another(
-    hiccups: dict[int, float],
-) -> None:
+def test_a_host_that_sleeps_too_long_mistakes_no_step_for_another(hiccups):
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -352,7 +339,7 @@ def test_a_host_that_sleeps_too_long_mistakes_no_step_for_another(
     assert powers == pytest.approx(400.0, rel=0.002)
 
 
-def test_a_step_that_was_seen_through_a_slow_read_does_not_spoil_the_schedule() -> None:
+def test_a_step_that_was_seen_through_a_slow_read_does_not_spoil_the_schedule():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     edges = [counter.probe()]
@@ -362,14 +349,14 @@ def test_a_step_that_was_seen_through_a_slow_read_does_not_spoil_the_schedule() 
     assert np.ptp(powers_w(counter, item(counter))) < 0.01
 
 
-def test_steps_that_are_seen_badly_are_awaited_in_every_item() -> None:
+def test_steps_that_are_seen_badly_are_awaited_in_every_item():
     card = DelayingCard(lambda _: 0, read_s=0.03)
     counter = EnergyCounter(card.device)
     for _ in range(3):
         assert np.ptp(powers_w(counter, item(counter))) > 0.5
 
 
-def test_reads_that_become_slow_end_the_schedule() -> None:
+def test_reads_that_become_slow_end_the_schedule():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -380,7 +367,7 @@ def test_reads_that_become_slow_end_the_schedule() -> None:
     assert energies == sorted(set(energies))
 
 
-def test_a_scheduled_counter_that_stops_is_stale() -> None:
+def test_a_scheduled_counter_that_stops_is_stale():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -391,7 +378,7 @@ def test_a_scheduled_counter_that_stops_is_stale() -> None:
     assert raised.value.flag == "counter_stale"
 
 
-def test_a_scheduled_counter_that_falls_was_reset() -> None:
+def test_a_scheduled_counter_that_falls_was_reset():
     card = DelayingCard(lambda _: 0)
     counter = EnergyCounter(card.device)
     item(counter)
@@ -402,6 +389,6 @@ def test_a_scheduled_counter_that_falls_was_reset() -> None:
     assert raised.value.flag == "counter_reset"
 
 
-def test_two_edges_keep_their_own_times() -> None:
+def test_two_edges_keep_their_own_times():
     times_s, _ = regular_times_s(make_edges([1.0, 1.1], [0.004, 0.004]), 0.1)
     assert times_s == pytest.approx([1.0, 1.1])

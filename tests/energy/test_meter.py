@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices import Repeater, Timeline
-from pytest_gpuenergy.emulator import EmulatedDevice, HostRunner, find_profile
+from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
 from pytest_gpuenergy.energy import (
     MIN_PAUSE_S,
     CounterError,
@@ -72,9 +72,7 @@ def measure(
 @pytest.mark.parametrize(
     ("time_ms", "power_w"), [(0.0194, 419.0), (0.0329, 288.0), (0.003, 120.0), (14.0, 690.0)]
 )
-def test_energy_is_true_within_half_a_percent(
-    device: EmulatedDevice, repeat: Repeat, time_ms: float, power_w: float
-) -> None:
+def test_energy_is_true_within_half_a_percent(device, repeat, time_ms, power_w):
     reading, witness = measure(device, repeat(time_ms, power_w))
     assert reading.raw_energy_mj == pytest.approx(witness.true_energy_mj, rel=0.005)
     assert reading.time_ms.value == pytest.approx(time_ms, rel=0.003)
@@ -83,9 +81,7 @@ def test_energy_is_true_within_half_a_percent(
 
 @pytest.mark.parametrize("profile", ["h100", "h200", "v100", "rtx4090"])
 @pytest.mark.parametrize("load", [0.25, 0.5, 0.9])
-def test_energy_is_that_of_a_settled_card(
-    repeat: Repeat, runner: HostRunner, profile: str, load: float
-) -> None:
+def test_energy_is_that_of_a_settled_card(repeat, runner, profile, load):
     with EmulatedDevice(find_profile(profile), runner=runner) as card:
         power_w = load * card.profile.default_limit_w
         reading, _ = measure(card, repeat(0.02, power_w, on=card))
@@ -95,18 +91,14 @@ def test_energy_is_that_of_a_settled_card(
 
 
 @pytest.mark.parametrize(("time_ms", "least"), [(0.02, 1000), (5.0, 1000), (70.0, 40)])
-def test_the_trials_have_the_launches_that_they_must(
-    device: EmulatedDevice, repeat: Repeat, time_ms: float, least: int
-) -> None:
+def test_the_trials_have_the_launches_that_they_must(device, repeat, time_ms, least):
     reading, _ = measure(device, repeat(time_ms), MeterSettings(min_launches=least))
     assert sum(one.launches for one in reading.trials) >= least
     assert reading.time_ms.value == pytest.approx(time_ms, rel=0.003)
     assert reading.flags == ()
 
 
-def test_a_short_kernel_is_measured_no_longer_for_the_least_number_of_launches(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_a_short_kernel_is_measured_no_longer_for_the_least_number_of_launches(device, repeat):
     lengths = [
         len(measure(device, repeat(), MeterSettings(min_launches=least))[0].trials)
         for least in (0, 1000)
@@ -114,7 +106,7 @@ def test_a_short_kernel_is_measured_no_longer_for_the_least_number_of_launches(
     assert lengths[0] == pytest.approx(lengths[1], abs=2)
 
 
-def test_energy_under_a_cap_is_true(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_energy_under_a_cap_is_true(device, repeat):
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 250_000)
     reading, witness = measure(device, repeat())
     assert reading.energy_mj.value == pytest.approx(witness.true_energy_mj, rel=0.005)
@@ -122,7 +114,7 @@ def test_energy_under_a_cap_is_true(device: EmulatedDevice, repeat: Repeat) -> N
     assert reading.flags == ()
 
 
-def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: HostRunner) -> None:
+def test_a_card_with_a_fast_counter_is_measured(repeat, runner):
     with EmulatedDevice(find_profile("v100"), runner=runner) as v100:
         for pause_s in (0.0, 0.0137, 0.0061, 0.0113):  # another phase of the counter each time
             v100.clock.sleep_s(1.0 + pause_s)
@@ -131,7 +123,7 @@ def test_a_card_with_a_fast_counter_is_measured(repeat: Repeat, runner: HostRunn
             assert set(reading.flags) <= {"interval_wide"}  # it has not settled yet
 
 
-def test_figures_come_from_the_same_windows(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_figures_come_from_the_same_windows(device, repeat):
     reading, _ = measure(device, repeat())
     trials = reading.trials
     assert reading.time_ms.value == pytest.approx(np.mean([t.time_ms for t in trials]))
@@ -147,7 +139,7 @@ def test_figures_come_from_the_same_windows(device: EmulatedDevice, repeat: Repe
     )
 
 
-def test_the_interval_holds_the_truth(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_the_interval_holds_the_truth(device, repeat):
     held = 0
     for time_ms in (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08):
         reading, witness = measure(device, repeat(time_ms, 400.0))
@@ -159,9 +151,7 @@ def test_the_interval_holds_the_truth(device: EmulatedDevice, repeat: Repeat) ->
 
 
 @pytest.mark.slow
-def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(device, repeat):
     rng = np.random.default_rng(7)
     truths: dict[Metric, float] = {"time": 0.02, "energy": 8.0, "edp": 0.16}
     held = dict.fromkeys(truths, 0)
@@ -175,7 +165,7 @@ def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(
     assert min(held.values()) >= 17, held
 
 
-def test_a_trial_lasts_whole_updates_of_the_counter(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_trial_lasts_whole_updates_of_the_counter(device, repeat):
     reading, _ = measure(device, repeat(), MeterSettings(trial_s=0.3))
     for trial in reading.trials:
         assert trial.seconds / 0.1 == pytest.approx(round(trial.seconds / 0.1), abs=0.02)
@@ -201,9 +191,7 @@ def heat_s(reading: Reading, device: EmulatedDevice, began_s: float) -> float:
     return device.clock.now_s() - began_s - sum(trial.seconds for trial in reading.trials)
 
 
-def test_after_a_hotter_kernel_the_heat_up_is_longer(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_after_a_hotter_kernel_the_heat_up_is_longer(device, repeat):
     heats_s = []
     for before_w in (129.0, 316.0):
         began_s = device.clock.now_s()
@@ -213,9 +201,7 @@ def test_after_a_hotter_kernel_the_heat_up_is_longer(
     assert heats_s[1] > heats_s[0] + 2.0
 
 
-def test_the_interval_after_a_hotter_kernel_holds_what_the_card_settles_at(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_the_interval_after_a_hotter_kernel_holds_what_the_card_settles_at(device, repeat):
     cooling = after(device, repeat, 690.0, for_s=60.0).energy_mj
     device.clock.sleep_s(120.0)
     settled = after(device, repeat, 129.0, for_s=120.0).energy_mj
@@ -223,9 +209,7 @@ def test_the_interval_after_a_hotter_kernel_holds_what_the_card_settles_at(
     assert cooling.low < settled.value < cooling.high
 
 
-def test_what_is_left_of_a_hotter_kernel_is_part_of_the_interval(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_what_is_left_of_a_hotter_kernel_is_part_of_the_interval(device, repeat):
     raw = MeterSettings(preheat_s=0.0, corrected=False)
     cooling = after(device, repeat, 690.0, 60.0, raw).energy_mj
     device.clock.sleep_s(120.0)
@@ -256,9 +240,7 @@ class RealEdges(EnergyCounter):
 
 
 @pytest.mark.slow
-def test_power_that_still_rises_is_measured_for_longer(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_power_that_still_rises_is_measured_for_longer(device, repeat):
     rng, lengths = np.random.default_rng(11), []
     meter = EnergyMeter(device)
     for _ in range(40):
@@ -270,16 +252,14 @@ def test_power_that_still_rises_is_measured_for_longer(
     assert np.mean(lengths) < 13
 
 
-def test_trials_begin_only_after_the_warm_up(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_trials_begin_only_after_the_warm_up(device, repeat):
     settings = MeterSettings(warmup_s=2.0)
     reading, witness = measure(device, repeat(), settings)
     measured_s = sum(trial.seconds for trial in reading.trials)
     assert device.clock.now_s() - witness.start_s - measured_s >= 2.0 - 0.05
 
 
-def test_the_heat_up_tells_of_the_scatter_of_few_trials(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_the_heat_up_tells_of_the_scatter_of_few_trials(device, repeat):
     few = MeterSettings(
         min_trials=2, min_measure_s=0.0, relative_half_width=1.0, corrected=False, preheat_s=0.0
     )
@@ -291,44 +271,40 @@ def test_the_heat_up_tells_of_the_scatter_of_few_trials(
         assert found.relative_half_width < 6 * few.wander[metric]
 
 
-def test_trials_longer_than_the_heat_ups_windows_are_judged_by_themselves(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_trials_longer_than_the_heat_ups_windows_are_judged_by_themselves(device, repeat):
     long = MeterSettings(trial_s=1.5, min_trials=2, min_measure_s=0.0, relative_half_width=1.0)
     reading, _ = measure(device, repeat(), long)
     assert len(reading.trials) == 2
     assert reading.warm_trials == ()
 
 
-def test_there_are_at_least_the_trials_asked_for(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_there_are_at_least_the_trials_asked_for(device, repeat):
     settings = MeterSettings(min_trials=7, min_measure_s=0.0, relative_half_width=1.0)
     reading, _ = measure(device, repeat(), settings)
     assert len(reading.trials) == 7
 
 
-def test_trials_last_as_long_as_asked_for(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_trials_last_as_long_as_asked_for(device, repeat):
     settings = MeterSettings(min_measure_s=1.7, relative_half_width=1.0)
     reading, _ = measure(device, repeat(), settings)
     assert sum(trial.seconds for trial in reading.trials) == pytest.approx(1.7, abs=0.06)
 
 
-def test_measuring_ends_when_the_interval_is_narrow(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_measuring_ends_when_the_interval_is_narrow(device, repeat):
     settings = MeterSettings()
     reading, _ = measure(device, repeat(), settings)
     assert reading.flags == ()
     assert sum(trial.seconds for trial in reading.trials) < settings.max_measure_s / 2
 
 
-def test_measuring_ends_in_time_however_wide_the_interval(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_measuring_ends_in_time_however_wide_the_interval(device, repeat):
     settings = MeterSettings(relative_half_width=1e-9, max_measure_s=2.0)
     reading, _ = measure(device, repeat(), settings)
     assert 2.0 <= sum(trial.seconds for trial in reading.trials) <= 2.0 + 0.5
     assert reading.flags == ("interval_wide",)
 
 
-def test_warming_up_ends_in_time_steady_or_not(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_warming_up_ends_in_time_steady_or_not(device, repeat):
     device.inject("power_brake", {"after_s": 1.2})
     settings = MeterSettings(steady_slope_per_s=0.0, settled=0.0, warmup_max_s=1.5, preheat_s=0.0)
     reading, witness = measure(device, repeat(), settings)
@@ -344,15 +320,13 @@ def test_warming_up_ends_in_time_steady_or_not(device: EmulatedDevice, repeat: R
         ("power_brake", {"hw_slowdown", "hw_power_brake"}),
     ],
 )
-def test_a_card_that_protects_itself_is_flagged(
-    device: EmulatedDevice, repeat: Repeat, fault: str, flags: set[str]
-) -> None:
+def test_a_card_that_protects_itself_is_flagged(device, repeat, fault, flags):
     device.inject(fault)
     reading, _ = measure(device, repeat())
     assert set(reading.flags) == flags
 
 
-def test_a_drift_of_temperature_is_flagged(repeat: Repeat, runner: HostRunner) -> None:
+def test_a_drift_of_temperature_is_flagged(repeat, runner):
     settings = MeterSettings(
         warmup_max_s=1.0, max_measure_s=30.0, relative_half_width=0.0, preheat_s=0.0
     )
@@ -361,14 +335,14 @@ def test_a_drift_of_temperature_is_flagged(repeat: Repeat, runner: HostRunner) -
     assert "temperature_drift" in reading.flags
 
 
-def test_the_heat_up_is_no_drift(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_the_heat_up_is_no_drift(device, repeat):
     settings = MeterSettings(settled=0.0, warmup_max_s=15.0)
     reading, _ = measure(device, repeat(power_w=690.0), settings)
     assert "temperature_drift" not in reading.flags
     assert reading.begin.temperature_c > reading.start.temperature_c + 8
 
 
-def test_a_limit_that_somebody_changes_is_flagged(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_limit_that_somebody_changes_is_flagged(device, repeat):
     device.inject("limit_changed", {"power_w": 690, "after_s": 1.6})
     reading, _ = measure(device, repeat(power_w=300.0))
     assert reading.flags == ("power_limit_changed",)
@@ -382,9 +356,7 @@ def test_a_limit_that_somebody_changes_is_flagged(device: EmulatedDevice, repeat
         ({"limit_changed": {"power_w": 250}}, "power_limit_changed"),
     ],
 )
-def test_what_comes_and_goes_during_the_trials_is_flagged(
-    device: EmulatedDevice, repeat: Repeat, fault: dict[str, dict[str, Any]], flag: str
-) -> None:
+def test_what_comes_and_goes_during_the_trials_is_flagged(device, repeat, fault, flag):
     settings = MeterSettings(warmup_max_s=1.5, min_measure_s=3.0, preheat_s=0.0)
     ((what, how),) = fault.items()
     device.inject(what, {**how, "after_s": 2.5, "lasts_s": 0.3})
@@ -397,9 +369,7 @@ def test_what_comes_and_goes_during_the_trials_is_flagged(
     assert flag in reading.flags
 
 
-def test_a_power_reading_that_follows_slowly_is_no_change_of_power(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_a_power_reading_that_follows_slowly_is_no_change_of_power(device, repeat):
     device.inject("energy", "not_supported")
     device.inject("field_missing", {"field": 186})
     meter = EnergyMeter(device)
@@ -412,22 +382,14 @@ def test_a_power_reading_that_follows_slowly_is_no_change_of_power(
 
 
 @pytest.mark.parametrize("time_ms", [900.0, 2200.0, 7000.0])
-def test_a_kernel_may_take_longer_than_a_trial(
-    device: EmulatedDevice, repeat: Repeat, time_ms: float
-) -> None:
+def test_a_kernel_may_take_longer_than_a_trial(device, repeat, time_ms):
     reading, _ = measure(device, repeat(time_ms=time_ms, power_w=400.0))
     assert reading.time_ms.value == pytest.approx(time_ms, rel=0.01)
     assert reading.energy_mj.value == pytest.approx(400.0 * time_ms, rel=0.02)
 
 
 @pytest.mark.parametrize(("factor", "flags"), [(0.97, ("sources_disagree",)), (0.99, ())])
-def test_sources_that_disagree_are_flagged(
-    device: EmulatedDevice,
-    repeat: Repeat,
-    monkeypatch: pytest.MonkeyPatch,
-    factor: float,
-    flags: tuple[str, ...],
-) -> None:
+def test_sources_that_disagree_are_flagged(device, repeat, monkeypatch, factor, flags):
     read = device.nvml.nvmlDeviceGetSamples
 
     def biased(*arguments: Any) -> Any:
@@ -441,13 +403,13 @@ def test_sources_that_disagree_are_flagged(
     assert reading.flags == flags
 
 
-def test_without_samples_nothing_disagrees(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_without_samples_nothing_disagrees(device, repeat):
     device.inject("samples", "not_supported")
     reading, _ = measure(device, repeat())
     assert reading.flags == ()
 
 
-def test_a_gpu_that_waits_for_the_host_is_flagged(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_gpu_that_waits_for_the_host_is_flagged(device, repeat):
     reading, _ = measure(device, repeat(), busy=0.9)
     assert reading.flags == ("host_gaps",)
 
@@ -456,9 +418,7 @@ def test_a_gpu_that_waits_for_the_host_is_flagged(device: EmulatedDevice, repeat
     ("fault", "flag"), [("counter_stuck", "counter_stale"), ("counter_reset", "counter_reset")]
 )
 @pytest.mark.parametrize("after_s", [0.0, 1.5])
-def test_a_broken_counter_ends_the_measurement(
-    device: EmulatedDevice, repeat: Repeat, fault: str, flag: str, after_s: float
-) -> None:
+def test_a_broken_counter_ends_the_measurement(device, repeat, fault, flag, after_s):
     device.clock.sleep_s(1.0)
     device.inject(fault, {"after_s": max(after_s, 0.05)})
     with pytest.raises(CounterError) as raised:
@@ -466,9 +426,7 @@ def test_a_broken_counter_ends_the_measurement(
     assert raised.value.flag == flag
 
 
-def test_the_card_is_idle_after_a_failed_measurement(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_the_card_is_idle_after_a_failed_measurement(device, repeat):
     device.inject("energy", {"error": "gpu_is_lost", "after_s": 1.0})
     with repeat() as repeater:
         with pytest.raises(DeviceError):
@@ -476,7 +434,7 @@ def test_the_card_is_idle_after_a_failed_measurement(
         assert device.state.spend(0).load is None
 
 
-def test_a_launch_that_fails_is_the_kernels_fault(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_launch_that_fails_is_the_kernels_fault(device, repeat):
     device.inject("launch", {"error": "gpu_is_lost", "after_calls": 2})
     with pytest.raises(KernelFault) as raised:
         measure(device, repeat())
@@ -500,9 +458,7 @@ class Uneven:
         return replace(timeline, busy_s=np.cumsum(steps_s), placements=2)
 
 
-def test_places_that_differ_widen_the_interval_of_the_time(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_places_that_differ_widen_the_interval_of_the_time(device, repeat):
     readings = []
     for slower in (0.0, 0.02):
         with repeat(time_ms=0.02) as repeater:
@@ -520,16 +476,14 @@ SWINGING = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, restrained_warmup_s=2.0
 
 
 @pytest.mark.parametrize(("limit_w", "least_s"), [(700.0, 0.0), (300.0, 2.0)])
-def test_a_card_held_back_by_its_limit_is_heated_for_longer(
-    device: EmulatedDevice, repeat: Repeat, limit_w: float, least_s: float
-) -> None:
+def test_a_card_held_back_by_its_limit_is_heated_for_longer(device, repeat, limit_w, least_s):
     device.inject("enforced_limit", {"power_w": limit_w})
     reading, witness = measure(device, repeat(), SWINGING)
     heated_s = device.clock.now_s() - witness.start_s - sum(one.seconds for one in reading.trials)
     assert least_s - 0.05 <= heated_s < least_s + 1.5
 
 
-def test_the_swings_at_the_beginning_are_no_doubt(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_the_swings_at_the_beginning_are_no_doubt(device, repeat):
     """A governor that lets too little power through at first, and then too much."""
     device.inject("enforced_limit", {"power_w": 300.0})
     device.inject("enforced_limit", {"power_w": 220.0, "after_s": 0.6, "lasts_s": 0.9})
@@ -562,32 +516,30 @@ def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 10
     ],
     ids=["cold", "no time", "settled", "open", "an error that heating leaves", "no temperature"],
 )
-def test_a_card_is_heated_while_it_may_get_warmer(
-    longest_s: float, settling: Settling | None, expected_s: int
-) -> None:
+def test_a_card_is_heated_while_it_may_get_warmer(longest_s, settling, expected_s):
     assert seconds(Preheat(longest_s, lambda _: None), settling) == expected_s
 
 
-def test_the_seconds_are_for_all_runs_together() -> None:
+def test_the_seconds_are_for_all_runs_together():
     preheat = Preheat(20.0, lambda _: None)
     assert [seconds(preheat), seconds(preheat)] == [20, 0]
 
 
 @pytest.mark.parametrize(("pause_s", "expected_s"), [(12.0, 12), (MIN_PAUSE_S, 0), (1000.0, 20)])
-def test_a_pause_gives_its_seconds_back_unless_it_is_short(pause_s: float, expected_s: int) -> None:
+def test_a_pause_gives_its_seconds_back_unless_it_is_short(pause_s, expected_s):
     preheat = Preheat(20.0, lambda _: None)
     seconds(preheat)
     preheat.paused(pause_s)
     assert seconds(preheat) == expected_s
 
 
-def test_the_time_left_is_announced_every_five_seconds() -> None:
+def test_the_time_left_is_announced_every_five_seconds():
     told: list[float] = []
     seconds(Preheat(12.0, told.append))
     assert told == [11.0, 6.0, 1.0]
 
 
-def test_a_heating_up_of_less_than_a_second_is_not_announced() -> None:
+def test_a_heating_up_of_less_than_a_second_is_not_announced():
     told: list[float] = []
     preheat = Preheat(12.0, told.append)
     preheat.goes_on(0.0, COLD)

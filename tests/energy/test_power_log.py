@@ -38,7 +38,7 @@ def run(device: EmulatedDevice, log: PowerLog, seconds: int) -> None:
         repeater.stop()
 
 
-def test_it_has_all_samples_of_the_card(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_it_has_all_samples_of_the_card(device, tmp_path):
     with PowerLog(device, tmp_path / "power.csv") as log:
         run(device, log, 5)
     found = rows(tmp_path / "power.csv")
@@ -48,7 +48,7 @@ def test_it_has_all_samples_of_the_card(device: EmulatedDevice, tmp_path: Path) 
     assert found[-5][1] == pytest.approx(400.0, rel=0.1)
 
 
-def test_a_row_may_be_the_mean_over_an_interval(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_a_row_may_be_the_mean_over_an_interval(device, tmp_path):
     with PowerLog(device, tmp_path / "power.csv", 0.1) as log:
         run(device, log, 5)
     found = rows(tmp_path / "power.csv")
@@ -56,22 +56,20 @@ def test_a_row_may_be_the_mean_over_an_interval(device: EmulatedDevice, tmp_path
     assert found[5][0] - found[4][0] == pytest.approx(0.1, abs=1e-5)
 
 
-def test_rows_are_on_disk_as_they_come(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_rows_are_on_disk_as_they_come(device, tmp_path):
     with PowerLog(device, tmp_path / "power.csv") as log:
         run(device, log, 1)
         assert len(rows(tmp_path / "power.csv")) > 40
 
 
-def test_a_card_without_samples_gets_one_sentence(device: EmulatedDevice, tmp_path: Path) -> None:
+def test_a_card_without_samples_gets_one_sentence(device, tmp_path):
     device.inject("samples", "not_supported")
     with pytest.raises(DeviceError, match="keeps no samples of its power: leave out --power-log"):
         PowerLog(device, tmp_path / "power.csv").__enter__()
     assert not (tmp_path / "power.csv").exists()
 
 
-def test_samples_that_fail_later_do_not_end_what_is_measured(
-    device: EmulatedDevice, tmp_path: Path
-) -> None:
+def test_samples_that_fail_later_do_not_end_what_is_measured(device, tmp_path):
     with PowerLog(device, tmp_path / "power.csv") as log:
         run(device, log, 1)
         device.inject("samples", "unknown")
@@ -80,7 +78,7 @@ def test_samples_that_fail_later_do_not_end_what_is_measured(
     assert "cannot be read" in log.problem
 
 
-def test_each_sample_is_read_once() -> None:
+def test_each_sample_is_read_once():
     with EmulatedDevice() as device:
         device.clock.sleep_s(5.0)
         samples = CardSamples(device)
@@ -90,7 +88,7 @@ def test_each_sample_is_read_once() -> None:
         assert len(samples.new()) == 5
 
 
-def test_a_real_card_is_read_on_and_on_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_card_is_read_on_and_on_until_the_end(monkeypatch):
     monkeypatch.setattr(card_samples, "_EVERY_S", 1e-3)
     card: Any = SimpleNamespace(emulated=False)
     times, again = [], threading.Event()

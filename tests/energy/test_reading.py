@@ -32,7 +32,7 @@ VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30)
 
 
 @pytest.mark.parametrize("count", [2, 4, 10])
-def test_the_interval_covers_the_mean_as_often_as_it_says(count: int) -> None:
+def test_the_interval_covers_the_mean_as_often_as_it_says(count):
     draws = np.random.default_rng(20).normal(400.0, 8.0, (4000, count))
     intervals = [estimate(row) for row in draws.tolist()]
     covered = sum(found.low <= 400.0 <= found.high for found in intervals)
@@ -40,7 +40,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says(count: int) -> None:
     assert covered / 4000 == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 4000))
 
 
-def test_an_error_shared_by_all_values_widens_the_interval() -> None:
+def test_an_error_shared_by_all_values_widens_the_interval():
     generator = np.random.default_rng(21)
     rows = generator.normal(400.0, 1.0, (4000, 8)) + generator.normal(0.0, 5.0, (4000, 1))
     intervals = [estimate(row, extra_variance=25.0) for row in rows.tolist()]
@@ -49,9 +49,7 @@ def test_an_error_shared_by_all_values_widens_the_interval() -> None:
 
 @pytest.mark.parametrize("count", [2, 8])
 @pytest.mark.parametrize("scatter", [0.5, 5.0, 50.0])
-def test_an_error_known_beforehand_widens_it_by_no_more_than_it_must(
-    count: int, scatter: float
-) -> None:
+def test_an_error_known_beforehand_widens_it_by_no_more_than_it_must(count, scatter):
     generator = np.random.default_rng(22)
     rows = generator.normal(400.0, scatter, (4000, count)) + generator.normal(0.0, 5.0, (4000, 1))
     intervals = [estimate(row, known_variance=25.0) for row in rows.tolist()]
@@ -60,29 +58,29 @@ def test_an_error_known_beforehand_widens_it_by_no_more_than_it_must(
 
 
 @given(VALUES)
-def test_the_interval_is_centred_on_the_mean(values: list[float]) -> None:
+def test_the_interval_is_centred_on_the_mean(values):
     found = estimate(values)
     assert found.low <= found.value <= found.high
     assert found.value - found.low == pytest.approx(found.high - found.value, rel=1e-6, abs=1e-6)
 
 
 @given(st.floats(-1e6, 1e6), st.integers(2, 20))
-def test_equal_values_leave_no_doubt(value: float, count: int) -> None:
+def test_equal_values_leave_no_doubt(value, count):
     found = estimate([value] * count)
     assert (found.low, found.value, found.high) == pytest.approx((value, value, value))
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan], [1.0, math.inf]], ids=repr)
-def test_an_interval_needs_two_finite_values(values: list[float]) -> None:
+def test_an_interval_needs_two_finite_values(values):
     with pytest.raises(ValueError, match="two finite values"):
         estimate(values)
 
 
-def test_relative_half_width_of_a_negative_mean_is_positive() -> None:
+def test_relative_half_width_of_a_negative_mean_is_positive():
     assert Estimate(-10.0, -11.0, -9.0).relative_half_width == pytest.approx(0.1)
 
 
-def test_relative_half_width_of_zero_is_infinite() -> None:
+def test_relative_half_width_of_zero_is_infinite():
     assert Estimate(0.0, -1.0, 1.0).relative_half_width == math.inf
 
 
@@ -101,9 +99,7 @@ def wandering(rng: np.random.Generator, count: int) -> list[float]:
 
 @pytest.mark.parametrize(("draw", "least"), [(shared_edges, 0.95), (wandering, 0.75)])
 @pytest.mark.parametrize("count", [6, 12, 24])
-def test_intervals_of_successive_values_hold_the_truth(
-    draw: Callable[[np.random.Generator, int], list[float]], least: float, count: int
-) -> None:
+def test_intervals_of_successive_values_hold_the_truth(draw, least, count):
     rng = np.random.default_rng(count)
     for earlier in (0, 7):
         series = [draw(rng, earlier + count) for _ in range(1000)]
@@ -111,7 +107,7 @@ def test_intervals_of_successive_values_hold_the_truth(
         assert sum(one.low <= 1 <= one.high for one in found) >= 1000 * least
 
 
-def test_values_from_before_tell_of_the_scatter_and_are_no_part_of_the_mean() -> None:
+def test_values_from_before_tell_of_the_scatter_and_are_no_part_of_the_mean():
     rng = np.random.default_rng(5)
     widths = []
     for _ in range(200):
@@ -125,14 +121,14 @@ def test_values_from_before_tell_of_the_scatter_and_are_no_part_of_the_mean() ->
     assert with_before < 0.75 * without
 
 
-def test_values_that_wander_are_less_certain_than_independent_ones() -> None:
+def test_values_that_wander_are_less_certain_than_independent_ones():
     rng = np.random.default_rng(3)
     drawn = [wandering(rng, 24) for _ in range(200)]
     plain = np.mean([np.var(values, ddof=1) / 24 for values in drawn])
     assert np.mean([variance_of_mean(values) for values in drawn]) > 1.3 * plain
 
 
-def test_errors_of_edges_partly_drop_out_of_the_mean() -> None:
+def test_errors_of_edges_partly_drop_out_of_the_mean():
     rng = np.random.default_rng(4)
     drawn = [shared_edges(rng, 24) for _ in range(200)]
     plain = np.mean([np.var(values, ddof=1) / 24 for values in drawn])
@@ -143,9 +139,7 @@ def test_errors_of_edges_partly_drop_out_of_the_mean() -> None:
     st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30),
     st.lists(st.floats(-1e6, 1e6), max_size=9),
 )
-def test_the_variance_of_a_mean_is_that_of_the_ends_at_least(
-    values: list[float], before: list[float]
-) -> None:
+def test_the_variance_of_a_mean_is_that_of_the_ends_at_least(values, before):
     least = np.var([*before, *values], ddof=1) / len(values) ** 2
     assert variance_of_mean(values, before) >= least * (1 - 1e-9) - 1e-9
 
@@ -162,12 +156,12 @@ SETTLINGS = st.builds(
 
 
 @given(settling=SETTLINGS, headroom=st.floats(0, 0.2))
-def test_the_power_rises_no_further_than_its_limit(settling: Settling, headroom: float) -> None:
+def test_the_power_rises_no_further_than_its_limit(settling, headroom):
     assert settling_gains(settling, headroom)[Metric.ENERGY].factor <= 1 + headroom + 1e-12
 
 
 @given(settling=SETTLINGS)
-def test_far_from_the_limit_energy_and_edp_follow_the_power(settling: Settling) -> None:
+def test_far_from_the_limit_energy_and_edp_follow_the_power(settling):
     found = settling_gains(settling, math.inf)
     assert found[Metric.ENERGY] == found[Metric.EDP]
     assert found[Metric.ENERGY] == (1 + settling.gain, settling.gain_error)
@@ -175,14 +169,14 @@ def test_far_from_the_limit_energy_and_edp_follow_the_power(settling: Settling) 
 
 
 @given(settling=SETTLINGS)
-def test_at_the_limit_nobody_knows_how_much_faster_a_cooler_card_is(settling: Settling) -> None:
+def test_at_the_limit_nobody_knows_how_much_faster_a_cooler_card_is(settling):
     found = settling_gains(settling, 0.0)
     assert {gain.factor for gain in found.values()} == {1.0}
     assert found[Metric.EDP].error == pytest.approx(2 * found[Metric.TIME].error)
     assert 0 < found[Metric.ENERGY].error < math.hypot(settling.gain, settling.gain_error)
 
 
-def test_without_a_temperature_nothing_changes() -> None:
+def test_without_a_temperature_nothing_changes():
     assert set(settling_gains(None, 0.1).values()) == {(1.0, 0.0)}
 
 
@@ -192,9 +186,7 @@ def ascending(least: int = 2) -> st.SearchStrategy[list[float]]:
 
 
 @given(ascending(), ascending(), ascending(), st.integers(0, 2**32))
-def test_trials_add_up_to_the_whole_window(
-    batches_s: list[float], edges_s: list[float], counts: list[float], seed: int
-) -> None:
+def test_trials_add_up_to_the_whole_window(batches_s, edges_s, counts, seed):
     count = min(len(batches_s), len(counts))
     time_s, launches = np.array(batches_s[:count]), np.array(counts[:count])
     timeline = Timeline(time_s, launches, 0.9 * time_s)
@@ -209,7 +201,7 @@ def test_trials_add_up_to_the_whole_window(
         assert sum(getattr(t, name) for t in trials) == pytest.approx(inside, abs=1e-9)
 
 
-def test_a_trial_of_a_known_rate() -> None:
+def test_a_trial_of_a_known_rate():
     timeline = Timeline(np.array([0.0, 10.0]), np.array([0.0, 1000.0]), np.array([0.0, 9.0]))
     (trial,) = cut_windows([2.0, 4.0], [5000, 6000], timeline)
     assert (trial.seconds, trial.joules, trial.launches) == pytest.approx((2.0, 1.0, 200.0))
@@ -224,19 +216,19 @@ def turns(times_s: list[float], rounds: int, *, launches: int = 100) -> Timeline
 
 
 @given(st.lists(st.floats(1e-6, 2e-6), min_size=2, max_size=12), st.integers(2, 9))
-def test_places_that_differ_leave_the_mean_unsure(times_s: list[float], rounds: int) -> None:
+def test_places_that_differ_leave_the_mean_unsure(times_s, rounds):
     timeline = turns(times_s, rounds)
     expected = np.var(times_s, ddof=1) / len(times_s) / np.mean(times_s) ** 2
     found = placement_variance(timeline, 0.0, float(timeline.time_s[-1]))
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-15)
 
 
-def test_one_place_says_nothing_of_others() -> None:
+def test_one_place_says_nothing_of_others():
     timeline = turns([1e-6], 20)
     assert placement_variance(timeline, 0.0, float(timeline.time_s[-1])) == 0.0
 
 
-def test_batches_before_and_after_the_trials_do_not_count() -> None:
+def test_batches_before_and_after_the_trials_do_not_count():
     slow, fast = turns([9e-6, 1e-6], 4), turns([2e-6, 2e-6], 4)
     time_s = np.concatenate([slow.time_s, slow.time_s[-1] + fast.time_s])
     launches = np.concatenate([slow.launches, slow.launches[-1] + fast.launches])
@@ -246,7 +238,7 @@ def test_batches_before_and_after_the_trials_do_not_count() -> None:
     assert placement_variance(both, 0.0, begin_s) > 0.1
 
 
-def test_a_place_that_had_no_turn_is_left_out() -> None:
+def test_a_place_that_had_no_turn_is_left_out():
     timeline = turns([1e-6, 2e-6, 3e-6], 1)
     assert placement_variance(timeline, float(timeline.time_s[1]), float(timeline.time_s[2])) == 0.0
 
@@ -254,9 +246,7 @@ def test_a_place_that_had_no_turn_is_left_out() -> None:
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 
 
-def test_the_temperature_is_the_mean_over_the_trials(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_the_temperature_is_the_mean_over_the_trials(device, repeat):
     with repeat(power_w=680.0) as repeater:
         reading = EnergyMeter(device).measure(repeater)
     assert reading.start.temperature_c is not None
@@ -267,15 +257,13 @@ def test_the_temperature_is_the_mean_over_the_trials(
     assert reading.begin.temperature_c <= reading.temperature_c <= reading.end.temperature_c
 
 
-def test_a_card_without_a_thermometer_has_no_temperature(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_a_card_without_a_thermometer_has_no_temperature(device, repeat):
     device.inject("temperature", "not_supported")
     with repeat() as repeater:
         assert EnergyMeter(device).measure(repeater).temperature_c is None
 
 
-def test_the_clock_is_that_of_the_trials_alone(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_the_clock_is_that_of_the_trials_alone(device, repeat):
     device.inject("thermal_throttle", {"lasts_s": 0.8})
     with repeat() as repeater:
         reading = EnergyMeter(device).measure(repeater)
@@ -283,7 +271,7 @@ def test_the_clock_is_that_of_the_trials_alone(device: EmulatedDevice, repeat: R
     assert reading.effective_sm_clock_mhz != 1980
 
 
-def test_the_clock_follows_the_cap(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_the_clock_follows_the_cap(device, repeat):
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 250_000)
     with repeat() as repeater:
         reading = EnergyMeter(device).measure(repeater)
@@ -292,9 +280,7 @@ def test_the_clock_follows_the_cap(device: EmulatedDevice, repeat: Repeat) -> No
     assert reading.effective_sm_clock_mhz == pytest.approx(reading.end.sm_clock_mhz, rel=0.01)
 
 
-def test_where_the_clock_cannot_be_noted_it_is_unknown(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_where_the_clock_cannot_be_noted_it_is_unknown(device, repeat):
     stop = VirtualRepeater.stop
     with (
         patch.object(VirtualRepeater, "stop", lambda self: replace(stop(self), clocks=None)),
@@ -316,9 +302,7 @@ def run_warm(device: EmulatedDevice, repeat: Repeat, after_s: float) -> Reading:
         return EnergyMeter(device, MeterSettings(preheat_s=0.0)).measure(repeater)
 
 
-def test_a_step_within_the_trials_is_flagged_and_named(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_a_step_within_the_trials_is_flagged_and_named(device, repeat):
     reading = run_warm(device, repeat, 1.4)
     assert "clock_step" in reading.flags
     before, after = reading.clock_states
@@ -329,19 +313,19 @@ def test_a_step_within_the_trials_is_flagged_and_named(
     )
 
 
-def test_a_step_within_the_heat_up_is_named_only(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_step_within_the_heat_up_is_named_only(device, repeat):
     reading = run_warm(device, repeat, 0.6)
     assert "clock_step" not in reading.flags
     assert [state.share for state in reading.clock_states] == [0.0, 1.0]
 
 
-def test_under_a_cap_that_binds_there_are_no_states(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_under_a_cap_that_binds_there_are_no_states(device, repeat):
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 450_000)
     reading = run_warm(device, repeat, 1.4)
     assert (reading.clock_states, "clock_step" in reading.flags) == ((), False)
 
 
-def test_a_slowdown_is_no_state(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_slowdown_is_no_state(device, repeat):
     device.inject("thermal_throttle", {"after_s": 1.4})
     with repeat() as repeater:
         reading = EnergyMeter(device).measure(repeater)
@@ -353,7 +337,7 @@ def test_a_slowdown_is_no_state(device: EmulatedDevice, repeat: Repeat) -> None:
     clocks=st.lists(st.floats(100, 3000), min_size=2, max_size=30),
     ends=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
-def test_the_mean_clock_is_cycles_over_time(clocks: list[float], ends: tuple[float, float]) -> None:
+def test_the_mean_clock_is_cycles_over_time(clocks, ends):
     edges_s = 10 + 0.05 * np.arange(len(clocks) + 1)
     samples = ClockSamples(edges_s[:-1], edges_s[1:], np.array(clocks))
     begin_s, end_s = (10 + part * (edges_s[-1] - 10) for part in sorted(ends))
@@ -365,7 +349,7 @@ def test_the_mean_clock_is_cycles_over_time(clocks: list[float], ends: tuple[flo
 
 
 @pytest.mark.parametrize(("end_s", "known"), [(1.0, True), (1.9, True), (2.1, False)])
-def test_samples_of_less_than_half_of_the_time_do_not_tell(end_s: float, known: bool) -> None:
+def test_samples_of_less_than_half_of_the_time_do_not_tell(end_s, known):
     samples = ClockSamples(np.array([0.0]), np.array([1.0]), np.array([1980.0]))
     assert (mean_clock_mhz(samples, 0.0, end_s) is not None) == known
     assert mean_clock_mhz(None, 0.0, end_s) is None

@@ -52,36 +52,28 @@ def measure(card: EmulatedDevice, repeat: Repeat, power_w: float, time_ms: float
 
 
 @pytest.mark.parametrize("profile", ["h200", "a100", "v100", "rtx3090"])
-def test_a_card_with_a_counter_is_measured_by_it(
-    open_card: Callable[..., EmulatedDevice], profile: str
-) -> None:
+def test_a_card_with_a_counter_is_measured_by_it(open_card, profile):
     assert choose_source(open_card(profile)).name == "counter"
 
 
 @pytest.mark.parametrize("error", ["not_supported", "no_permission"])
-def test_a_counter_that_cannot_be_had_is_replaced_by_the_instant_power(
-    open_card: Callable[..., EmulatedDevice], error: str
-) -> None:
+def test_a_counter_that_cannot_be_had_is_replaced_by_the_instant_power(open_card, error):
     assert choose_source(open_card("h200", energy=error)).name == "instant power"
 
 
-def test_a_card_without_the_instant_power_is_measured_by_the_average(
-    open_card: Callable[..., EmulatedDevice],
-) -> None:
+def test_a_card_without_the_instant_power_is_measured_by_the_average(open_card):
     card = open_card("p100", field_missing={"field": INSTANT})
     assert choose_source(card).name == "average power"
 
 
-def test_a_card_without_any_source_is_refused(open_card: Callable[..., EmulatedDevice]) -> None:
+def test_a_card_without_any_source_is_refused(open_card):
     card = open_card("p100", fields="not_supported", power="not_supported")
     with pytest.raises(DeviceError, match="neither an energy counter nor a power reading"):
         choose_source(card)
 
 
 @pytest.mark.parametrize("error", ["gpu_is_lost", "unknown"])
-def test_a_counter_that_fails_is_not_replaced(
-    open_card: Callable[..., EmulatedDevice], error: str
-) -> None:
+def test_a_counter_that_fails_is_not_replaced(open_card, error):
     assert choose_source(open_card("h200", energy=error)).name == "counter"
 
 
@@ -103,12 +95,8 @@ def test_a_counter_that_fails_is_not_replaced(
     ids=["p100", "v100", "h200", "rtx3090", "rtx3090-average"],
 )
 def test_energy_without_a_counter_is_true_within_a_percent(
-    open_card: Callable[..., EmulatedDevice],
-    repeat: Repeat,
-    profile: str,
-    faults: dict[str, object],
-    source: str,
-) -> None:
+    open_card, repeat, profile, faults, source
+):
     card = open_card(profile, **faults)
     for power_w in (240.0, 130.0):  # a second kernel uses what the first one's probe found
         reading = measure(card, repeat, power_w)
@@ -129,14 +117,7 @@ def test_energy_without_a_counter_is_true_within_a_percent(
         ("rtx3090", instant_power_mw, 0.1, 0.1),
     ],
 )
-def test_period_and_window_are_found(
-    open_card: Callable[..., EmulatedDevice],
-    repeat: Repeat,
-    profile: str,
-    read: Callable[[EmulatedDevice], float | None],
-    period_s: float,
-    window_s: float,
-) -> None:
+def test_period_and_window_are_found(open_card, repeat, profile, read, period_s, window_s):
     card = open_card(profile)
     card.clock.sleep_s(2.0)
     source = PowerSamples(card, "power", read)  # type: ignore[arg-type]
@@ -149,7 +130,7 @@ def test_period_and_window_are_found(
     assert abs(source.memory_s - max(window_s, period_s)) <= period_s
 
 
-def test_a_card_is_probed_once(open_card: Callable[..., EmulatedDevice], repeat: Repeat) -> None:
+def test_a_card_is_probed_once(open_card, repeat):
     card = open_card("p100")
     meter, spent_s = EnergyMeter(card), []
     for _ in range(2):
@@ -160,17 +141,13 @@ def test_a_card_is_probed_once(open_card: Callable[..., EmulatedDevice], repeat:
     assert spent_s[0] - spent_s[1] > 1.0
 
 
-def test_trials_are_no_shorter_than_what_the_sensor_remembers(
-    open_card: Callable[..., EmulatedDevice], repeat: Repeat
-) -> None:
+def test_trials_are_no_shorter_than_what_the_sensor_remembers(open_card, repeat):
     card = open_card("rtx3090", energy="not_supported", field_missing={"field": INSTANT})
     trials = measure(card, repeat, 240.0).trials
     assert min(trial.seconds for trial in trials) >= 0.8
 
 
-def test_a_power_reading_that_never_changes_gives_no_figures(
-    open_card: Callable[..., EmulatedDevice], repeat: Repeat, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_power_reading_that_never_changes_gives_no_figures(open_card, repeat, monkeypatch):
     card = open_card("p100", fields="not_supported")
     monkeypatch.setattr(card.nvml, "nvmlDeviceGetPowerUsage", lambda _handle: 100_000)
     with pytest.raises(CounterError) as raised:
@@ -178,9 +155,7 @@ def test_a_power_reading_that_never_changes_gives_no_figures(
     assert raised.value.flag == "power_stale"
 
 
-def test_a_power_reading_that_freezes_later_gives_no_figures(
-    open_card: Callable[..., EmulatedDevice], repeat: Repeat, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_power_reading_that_freezes_later_gives_no_figures(open_card, repeat, monkeypatch):
     card = open_card("p100", fields="not_supported")
     meter = EnergyMeter(card)
     with repeat(0.05, 240.0, on=card) as repeater:
@@ -191,9 +166,7 @@ def test_a_power_reading_that_freezes_later_gives_no_figures(
     assert raised.value.flag == "power_stale"
 
 
-def test_a_power_reading_that_is_lost_is_a_device_error(
-    open_card: Callable[..., EmulatedDevice], repeat: Repeat
-) -> None:
+def test_a_power_reading_that_is_lost_is_a_device_error(open_card, repeat):
     card = open_card("p100", fields={"error": "gpu_is_lost", "after_s": 5.0})
     with pytest.raises(
         DeviceError, match="instant power of Tesla P100-SXM2-16GB can no longer be read"
@@ -208,9 +181,7 @@ def test_a_power_reading_that_is_lost_is_a_device_error(
     st.floats(0.0, 1.0),
     st.floats(1.5, 5.0),
 )
-def test_a_mean_over_a_window_shows_its_length(
-    period_s: float, window_s: float, idle_w: float, phase: float, ratio: float
-) -> None:
+def test_a_mean_over_a_window_shows_its_length(period_s, window_s, idle_w, phase, ratio):
     times_s = np.arange(0.0, 2.5, 0.002)
     update_s = (np.floor(times_s / period_s + phase) - phase) * period_s
     share = np.clip(update_s / window_s, 0.0, 1.0)
@@ -222,15 +193,13 @@ def test_a_mean_over_a_window_shows_its_length(
     assert abs(found.window_s - max(window_s, period_s)) <= 1.5 * period_s + 0.01
 
 
-def test_without_a_step_the_window_is_taken_to_be_long() -> None:
+def test_without_a_step_the_window_is_taken_to_be_long():
     readings = [(0.01 * k, 1e5 + k % 2) for k in range(250)]
     assert probe_sensor(readings).window_s == 1.0
 
 
 @pytest.mark.parametrize("profile", ["p100", "v100", "rtx3090"])
-def test_the_power_of_a_candidate_is_told_by_every_card(
-    open_card: Callable[..., EmulatedDevice], repeat: Repeat, profile: str
-) -> None:
+def test_the_power_of_a_candidate_is_told_by_every_card(open_card, repeat, profile):
     card = open_card(profile)
     with repeat(0.05, 200.0, on=card) as repeater:
         assert EnergyMeter(card, QUICK).measure(repeater).power_w == pytest.approx(200.0, rel=0.05)

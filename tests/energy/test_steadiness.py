@@ -17,7 +17,7 @@ def energies_mj(times_s: np.ndarray, power_w: float, slope_per_s: float) -> np.n
 
 
 @given(watts, st.floats(-0.2, 0.2), st.integers(5, 40), st.floats(0.02, 1.0))
-def test_a_slope_is_found(power_w: float, slope: float, count: int, period_s: float) -> None:
+def test_a_slope_is_found(power_w, slope, count, period_s):
     times_s = period_s * np.arange(count)
     slope /= times_s[-1]
     found = power_slope(times_s.tolist(), energies_mj(times_s, power_w, slope).tolist())
@@ -25,7 +25,7 @@ def test_a_slope_is_found(power_w: float, slope: float, count: int, period_s: fl
     assert found.error_per_s == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_error_of_a_slope_is_that_of_repeated_fits() -> None:
+def test_the_error_of_a_slope_is_that_of_repeated_fits():
     rng = np.random.default_rng(1)
     times_s = 0.1 * np.arange(11)
     found = []
@@ -40,29 +40,27 @@ def test_the_error_of_a_slope_is_that_of_repeated_fits() -> None:
     ("slope", "exceeds"),
     [(Slope(0.02, 0.001), True), (Slope(-0.02, 0.001), True), (Slope(0.009, 0.0001), False)],
 )
-def test_a_slope_exceeds_a_limit_in_either_direction(slope: Slope, exceeds: bool) -> None:
+def test_a_slope_exceeds_a_limit_in_either_direction(slope, exceeds):
     assert slope.exceeds(0.01) is exceeds
 
 
-def test_a_slope_within_its_error_exceeds_nothing() -> None:
+def test_a_slope_within_its_error_exceeds_nothing():
     assert not Slope(0.03, 0.02).exceeds(0.01)
 
 
 @pytest.mark.parametrize("energies", [[0, 1, 2], [5, 5, 5, 5]])
-def test_a_slope_takes_edges_and_energy(energies: list[float]) -> None:
+def test_a_slope_takes_edges_and_energy(energies):
     with pytest.raises(ValueError, match="four edges"):
         power_slope(list(range(len(energies))), energies)
 
 
 @given(watts, watts, st.floats(0, 10), st.floats(0.1, 10))
-def test_what_was_before_is_forgotten(
-    before_w: float, power_w: float, since_s: float, more_s: float
-) -> None:
+def test_what_was_before_is_forgotten(before_w, power_w, since_s, more_s):
     there = former_power_effect(before_w, power_w, since_s)
     assert 0 <= former_power_effect(before_w, power_w, since_s + more_s) <= there
 
 
 @given(watts, st.floats(0, 10))
-def test_the_same_power_before_is_settled(power_w: float, since_s: float) -> None:
+def test_the_same_power_before_is_settled(power_w, since_s):
     assert former_power_effect(power_w, power_w, since_s) == 0
     assert former_power_effect(None, power_w, since_s) == 0

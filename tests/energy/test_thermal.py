@@ -61,7 +61,7 @@ def settled_power_w(run: list[ThermalSample], settling: Settling) -> float:
 
 
 @pytest.mark.parametrize("sink_k_per_w", [0.002, 0.010, 0.022])
-def test_a_card_that_had_rested_is_corrected_to_what_it_settles_at(sink_k_per_w: float) -> None:
+def test_a_card_that_had_rested_is_corrected_to_what_it_settles_at(sink_k_per_w):
     card = Card(sink_k_per_w=sink_k_per_w)
     model = ThermalModel(card.rest())
     run = card.run(540.0, 7.0)
@@ -80,8 +80,8 @@ def test_a_card_that_had_rested_is_corrected_to_what_it_settles_at(sink_k_per_w:
     loads=st.lists(st.floats(0.3, 1.0), min_size=2, max_size=8),
 )
 def test_after_a_preheating_each_kernel_is_within_its_interval(
-    air_c: float, die_k: float, sink_k: float, sink_s: float, per_k: float, loads: list[float]
-) -> None:
+    air_c, die_k, sink_k, sink_s, per_k, loads
+):
     card = Card(air_c, die_k / 700, sink_k / 700, sink_s, per_k)
     model = ThermalModel(card.rest())
     model.add_run(card.run(500.0, 30.0))
@@ -95,7 +95,7 @@ def test_after_a_preheating_each_kernel_is_within_its_interval(
         model.add_run(run)
 
 
-def test_a_kernel_that_heats_mostly_the_memory_is_told_from_others() -> None:
+def test_a_kernel_that_heats_mostly_the_memory_is_told_from_others():
     card = Card()
     model = ThermalModel(card.rest())
     model.add_run(card.run(540.0, 30.0))
@@ -107,7 +107,7 @@ def test_a_kernel_that_heats_mostly_the_memory_is_told_from_others() -> None:
     assert settled_power_w(run, settling) == pytest.approx(500.0, rel=0.015)
 
 
-def test_the_power_per_kelvin_is_learned_from_a_long_heat_up() -> None:
+def test_the_power_per_kelvin_is_learned_from_a_long_heat_up():
     card = Card(per_k=0.0065)
     model = ThermalModel(card.rest())
     before = model.settling(card.run(200.0, 1.0), trials=8)
@@ -120,7 +120,7 @@ def test_the_power_per_kelvin_is_learned_from_a_long_heat_up() -> None:
     assert after.per_k_error < before.per_k_error
 
 
-def test_a_step_of_the_power_is_not_taken_for_an_effect_of_the_temperature() -> None:
+def test_a_step_of_the_power_is_not_taken_for_an_effect_of_the_temperature():
     card = Card(per_k=0.0044)
     model = ThermalModel(card.rest())
     run = card.run(500.0, 40.0)
@@ -132,7 +132,7 @@ def test_a_step_of_the_power_is_not_taken_for_an_effect_of_the_temperature() -> 
     assert model.settling(card.run(500.0, 1.0), trials=8).per_k == pytest.approx(0.0044, abs=0.0012)
 
 
-def test_a_settled_card_needs_no_correction() -> None:
+def test_a_settled_card_needs_no_correction():
     card = Card()
     model = ThermalModel(card.rest())
     model.add_run(card.run(450.0, 90.0))
@@ -140,7 +140,7 @@ def test_a_settled_card_needs_no_correction() -> None:
     assert settling.gain == pytest.approx(0.0, abs=0.002)
 
 
-def test_a_few_seconds_do_not_exclude_that_the_temperature_rises_further() -> None:
+def test_a_few_seconds_do_not_exclude_that_the_temperature_rises_further():
     """Cards that hardly differ within seconds may differ within minutes."""
     ends_k, settlings = [], []
     for sink_k_per_w, sink_s in ((0.001, 20.0), (0.008, 60.0)):
@@ -155,7 +155,7 @@ def test_a_few_seconds_do_not_exclude_that_the_temperature_rises_further() -> No
 
 
 @given(sink_k=st.floats(0, 15), sink_s=st.floats(6, 60), power_w=st.floats(200, 700))
-def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: float) -> None:
+def test_a_longer_run_leaves_less_open(sink_k, sink_s, power_w):
     card = Card(sink_k_per_w=sink_k / 700, sink_s=sink_s)
     model = ThermalModel(card.rest())
     run = card.run(power_w, 60.0)
@@ -164,7 +164,7 @@ def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: fl
     assert abs(long.settled_c - card.temperature_c(power_w, power_w)) < 3 * long.error_k
 
 
-def test_what_takes_minutes_to_change_is_an_error_of_a_load_that_is_new() -> None:
+def test_what_takes_minutes_to_change_is_an_error_of_a_load_that_is_new():
     """The same kernel runs half a minute after a rest and some minutes later."""
     card = Card()
     model = ThermalModel(card.rest())
@@ -179,7 +179,7 @@ def test_what_takes_minutes_to_change_is_an_error_of_a_load_that_is_new() -> Non
     assert new.gain_error > 1.5 * old.gain_error
 
 
-def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes() -> None:
+def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes():
     card = Card(sink_k_per_w=0.002)
     model = ThermalModel(card.rest())
     model.add_run(card.run(500.0, 30.0))
@@ -187,7 +187,7 @@ def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes() -> None:
     assert model.settling(card.run(500.0, 2.0), trials=8).error_k < 1.0
 
 
-def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
+def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small():
     """Another process has warmed the card, so its heat sink warms little at first."""
     rng = np.random.default_rng(3)
     held = []
@@ -206,7 +206,7 @@ def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
     assert np.mean(held) > 0.85
 
 
-def test_a_run_of_one_sample_gives_a_settling() -> None:
+def test_a_run_of_one_sample_gives_a_settling():
     card = Card()
     model = ThermalModel(card.rest())
     settling = model.settling(card.run(450.0, 0.1), trials=8)
@@ -215,19 +215,17 @@ def test_a_run_of_one_sample_gives_a_settling() -> None:
 
 
 @given(nearer=st.floats(0, 100), farther=st.floats(0, 100))
-def test_the_farther_a_temperature_the_less_is_known_of_the_steps_on_the_way(
-    nearer: float, farther: float
-) -> None:
+def test_the_farther_a_temperature_the_less_is_known_of_the_steps_on_the_way(nearer, farther):
     nearer, farther = sorted((nearer, farther))
     assert 0 <= step_error(nearer) <= step_error(farther)
 
 
-def test_at_the_present_temperature_there_is_no_step() -> None:
+def test_at_the_present_temperature_there_is_no_step():
     assert step_error(0.0) == 0.0
 
 
 @given(away_k=st.floats(0.1, 4))
-def test_the_error_is_that_of_a_staircase_of_unknown_phase(away_k: float) -> None:
+def test_the_error_is_that_of_a_staircase_of_unknown_phase(away_k):
     step, spacing_k = 0.012, 8.0
     starts_k = np.linspace(0, spacing_k, 4001)
     crossed = np.floor((starts_k + away_k) / spacing_k)
@@ -236,7 +234,7 @@ def test_the_error_is_that_of_a_staircase_of_unknown_phase(away_k: float) -> Non
 
 
 @given(to_go_k=st.floats(2, 10), error_k=st.floats(0.1, 5))
-def test_a_gain_counts_both_the_slope_and_the_steps(to_go_k: float, error_k: float) -> None:
+def test_a_gain_counts_both_the_slope_and_the_steps(to_go_k, error_k):
     steady, stepping = (
         Settling(50.0, 50.0 + to_go_k, error_k, 0.0, per_k, 0.0) for per_k in (0.0, 0.004)
     )
@@ -245,7 +243,7 @@ def test_a_gain_counts_both_the_slope_and_the_steps(to_go_k: float, error_k: flo
 
 
 @given(per_k=st.floats(0.001, 0.008), drift=st.floats(-0.002, 0.002))
-def test_a_run_that_warms_the_card_by_far_shows_the_slope(per_k: float, drift: float) -> None:
+def test_a_run_that_warms_the_card_by_far_shows_the_slope(per_k, drift):
     temperatures_c = np.linspace(50, 65, 300)
     powers_w = 500 * (1 + per_k * (temperatures_c - 50) + np.linspace(0, drift, 300))
     found = Leakage().plus(powers_w, temperatures_c)
@@ -253,8 +251,6 @@ def test_a_run_that_warms_the_card_by_far_shows_the_slope(per_k: float, drift: f
 
 
 @given(drift=st.floats(-0.003, 0.003), count=st.integers(30, 3000))
-def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(
-    drift: float, count: int
-) -> None:
+def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(drift, count):
     found = Leakage().plus(500 * (1 + np.linspace(0, drift, count)), np.linspace(50, 50.3, count))
     assert abs(found.per_k - Leakage().per_k) < Leakage().error / 2

@@ -91,11 +91,11 @@ def right(_: Launches, x: Any, y: Any) -> None:
     y[:] = 2 * x
 
 
-def test_a_kernel_that_stays_right_passes() -> None:
+def test_a_kernel_that_stays_right_passes():
     assert again(right).count > 100
 
 
-def test_where_nothing_was_launched_nothing_is_checked() -> None:
+def test_where_nothing_was_launched_nothing_is_checked():
     assert again(lambda *_: None, sets=0).count == 0
 
 
@@ -173,7 +173,7 @@ def writes_past_the_end(launches: Launches, x: Any, y: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_kernel_that_is_right_only_at_first_is_found(launch: Launch, words: str) -> None:
+def test_a_kernel_that_is_right_only_at_first_is_found(launch, words):
     with pytest.raises(
         KernelFault, match=rf"^Correct at first, wrong after \d+ launches: .*{words}"
     ):
@@ -195,7 +195,7 @@ VALUES = st.sampled_from(["float16", "float32", "float64", "int8", "uint8", "int
     ),
     seed=st.integers(0, 2**32),
 )
-def test_false_elements_are_far_off_and_finite(right: Any, seed: int) -> None:
+def test_false_elements_are_far_off_and_finite(right, seed):
     false = falsified(right, np.random.default_rng(seed))
     assert false.dtype == right.dtype
     wide = right.astype(np.float64)
@@ -207,7 +207,7 @@ def test_false_elements_are_far_off_and_finite(right: Any, seed: int) -> None:
     assert (off >= 0.24 * largest).all() or right.dtype.kind in "iub"
 
 
-def test_most_elements_stay_right_and_none_leaves_their_range() -> None:
+def test_most_elements_stay_right_and_none_leaves_their_range():
     right = np.random.default_rng(0).uniform(0.0, 3.0, 10_000).astype(np.float32)
     false = falsified(right, np.random.default_rng(0))
     assert 80 < (false != right).sum() < 125

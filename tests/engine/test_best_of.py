@@ -106,15 +106,15 @@ def best(device: ListDevice, *texts: str, workload: Workload = GEMM) -> AnyKerne
         (["0.1 foreign", "2"], "2"),
     ],
 )
-def test_the_fastest_right_one_wins(device: ListDevice, texts: list[str], chosen: str) -> None:
+def test_the_fastest_right_one_wins(device, texts, chosen):
     assert text_of(best(device, *texts)) == chosen
 
 
-def test_the_origin_says_of_how_many(device: ListDevice) -> None:
+def test_the_origin_says_of_how_many(device):
     assert best(device, "2", "1", "crashing").origin.details == {"text": "1", "candidates": 3}
 
 
-def test_the_choice_is_kept(device: ListDevice) -> None:
+def test_the_choice_is_kept(device):
     first = best(device, "2", "1")
     device.timed.clear()
     again = best(device, "1", "2", workload=replace(GEMM, name="other"))
@@ -122,9 +122,7 @@ def test_the_choice_is_kept(device: ListDevice) -> None:
 
 
 @pytest.mark.parametrize("what", ["gpu", "driver", "workload", "candidates", "damage"])
-def test_it_is_made_again_where_it_may_be_another(
-    device: ListDevice, what: str, tmp_path: Path
-) -> None:
+def test_it_is_made_again_where_it_may_be_another(device, what, tmp_path):
     best(device, "2", "1")
     device.timed.clear()
     device.name = "Other" if what == "gpu" else device.name
@@ -145,9 +143,7 @@ def test_it_is_made_again_where_it_may_be_another(
         (["unbuildable"], "compile", "the first one failed: It is unbuildable"),
     ],
 )
-def test_without_a_right_one_it_is_a_fault(
-    device: ListDevice, texts: list[str], outcome: str, told: str
-) -> None:
+def test_without_a_right_one_it_is_a_fault(device, texts, outcome, told):
     with pytest.raises(KernelFault, match=told) as fault:
         best(device, *texts)
     assert fault.value.outcome == outcome
@@ -161,14 +157,12 @@ def test_without_a_right_one_it_is_a_fault(
         ([], "product has no candidates"),
     ],
 )
-def test_without_one_for_this_gpu_there_is_none(
-    device: ListDevice, texts: list[str], told: str
-) -> None:
+def test_without_one_for_this_gpu_there_is_none(device, texts, told):
     with pytest.raises(UnavailableError, match=told):
         best(device, *texts)
     assert "1 foreign" not in device.timed
 
 
-def test_a_lost_gpu_is_no_fault_of_a_candidate(device: ListDevice) -> None:
+def test_a_lost_gpu_is_no_fault_of_a_candidate(device):
     with pytest.raises(DeviceError, match="The GPU is lost"):
         best(device, "1", "lost")

@@ -71,14 +71,14 @@ def in_a_buffer_that_looks_right() -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     "make", [kept, kept_by_address, of_the_first_input, in_a_buffer_that_looks_right]
 )
-def test_a_callable_that_returns_what_it_kept_is_wrong(make: Callable[[], Any]) -> None:
+def test_a_callable_that_returns_what_it_kept_is_wrong(make):
     with pytest.raises(
         KernelFault, match=r"^Correct at first, wrong when its arguments have other"
     ):
         called(make(), X.copy())
 
 
-def test_one_that_depends_on_the_direction_only_is_found_too() -> None:
+def test_one_that_depends_on_the_direction_only_is_found_too():
     def direction(x: Any) -> Any:
         return x / np.sqrt((x * x).sum())
 
@@ -93,7 +93,7 @@ def test_one_that_depends_on_the_direction_only_is_found_too() -> None:
         called(keeps, X.copy(), reference=direction)
 
 
-def test_a_right_callable_is_called_elsewhere_and_its_arguments_are_restored() -> None:
+def test_a_right_callable_is_called_elsewhere_and_its_arguments_are_restored():
     x, seen = X.copy(), set()
 
     def function(given: Any) -> Any:
@@ -105,7 +105,7 @@ def test_a_right_callable_is_called_elsewhere_and_its_arguments_are_restored() -
     np.testing.assert_array_equal(x, X)
 
 
-def test_with_an_array_as_the_reference_it_is_called_once() -> None:
+def test_with_an_array_as_the_reference_it_is_called_once():
     calls = []
 
     def function(x: Any) -> Any:
@@ -117,7 +117,7 @@ def test_with_an_array_as_the_reference_it_is_called_once() -> None:
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_tensors_in_lists_are_changed_too(on_gpu: bool) -> None:
+def test_tensors_in_lists_are_changed_too(on_gpu):
     results: list[Any] = []
 
     def keeps(parts: Any) -> Any:
@@ -137,21 +137,19 @@ def picky(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("function", "reference"), [(picky, double), (double, picky)])
-def test_inputs_that_one_of_the_two_does_not_take_are_left_out(
-    function: Callable[[Any], Any], reference: Callable[[Any], Any]
-) -> None:
+def test_inputs_that_one_of_the_two_does_not_take_are_left_out(function, reference):
     x = X.copy()
     assert called(function, x, reference=reference) == 0
     np.testing.assert_array_equal(x, X)
 
 
-def test_an_argument_that_cannot_be_written_to_is_left_alone() -> None:
+def test_an_argument_that_cannot_be_written_to_is_left_alone():
     x = X.copy()
     x.flags.writeable = False
     assert called(double, x) == 0
 
 
-def test_an_output_among_the_arguments_is_not_an_input() -> None:
+def test_an_output_among_the_arguments_is_not_an_input():
     out = np.full_like(X, np.nan)
 
     def into(x: Any, result: Any) -> Any:
@@ -162,7 +160,7 @@ def test_an_output_among_the_arguments_is_not_an_input() -> None:
     assert called(into, X.copy(), out, reference=lambda x, _: 2 * x) == 0
 
 
-def test_sorted_positive_definite_and_integer_arguments_stay_so() -> None:
+def test_sorted_positive_definite_and_integer_arguments_stay_so():
     half = np.random.default_rng(0).standard_normal((20, 20))
     matrix, places = half @ half.T + np.eye(20), np.arange(20)
 
@@ -224,28 +222,28 @@ class Card:
         return watched
 
 
-def test_launches_that_take_what_they_say_are_accepted() -> None:
+def test_launches_that_take_what_they_say_are_accepted():
     card = Card()
     assert card.measured().calls_s == (20e-6, 24e-6)
     assert card.reset == 1
 
 
 @pytest.mark.parametrize("told", [0.5, 0.9, 2.0])
-def test_events_that_tell_another_time_than_has_passed_are_refused(told: float) -> None:
+def test_events_that_tell_another_time_than_has_passed_are_refused(told):
     card = Card()
     card.told = told
     with pytest.raises(KernelFault, match=r"events around .* tell of .* while 3 s have passed"):
         card.measured()
 
 
-def test_work_that_goes_on_after_the_launches_is_refused() -> None:
+def test_work_that_goes_on_after_the_launches_is_refused():
     card = Card()
     card.left_s = 0.4
     with pytest.raises(KernelFault, match=r"went on for 400 ms after .*: it works on another str"):
         card.measured()
 
 
-def test_calls_that_leave_work_to_one_of_them_are_refused() -> None:
+def test_calls_that_leave_work_to_one_of_them_are_refused():
     card = Card()
     card.calls_s = (20e-6, 300e-6)
     with pytest.raises(KernelFault, match=r"20 us among others .* 300 us alone: some of the calls"):
@@ -253,15 +251,13 @@ def test_calls_that_leave_work_to_one_of_them_are_refused() -> None:
 
 
 @pytest.mark.parametrize("calls_s", [None, (2e-6, 12e-6), (1e-3, 1.1e-3)])
-def test_short_calls_and_those_without_graphs_are_not(calls_s: tuple[float, float] | None) -> None:
+def test_short_calls_and_those_without_graphs_are_not(calls_s):
     card = Card()
     card.calls_s = calls_s
     card.measured()
 
 
-def test_the_clock_is_the_machines_although_time_has_been_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_clock_is_the_machines_although_time_has_been_replaced(monkeypatch):
     clock = HostClock()
     before_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
@@ -286,7 +282,7 @@ class Lazy:
         return self._kept.__array_interface__
 
 
-def test_a_result_that_is_computed_when_it_is_read_is_wrong() -> None:
+def test_a_result_that_is_computed_when_it_is_read_is_wrong():
     x = np.arange(4.0)
     lazy = Lazy(lambda: 2 * x)
     check = CallableCheck(Specification(2 * x).of((x,)), (x,))

@@ -114,7 +114,7 @@ RIGHT: dict[str, tuple[Any, Any, tuple[float, float] | None]] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("drawing", DRAWINGS, ids=str)
-def test_a_difference_of_terms_is_right_within_their_rounding(name: str, drawing: Drawing) -> None:
+def test_a_difference_of_terms_is_right_within_their_rounding(name, drawing):
     right, kernel, init = RIGHT[name]
     worst = verdict(right, kernel, drawing, init)
     assert worst.max_relative < 1e-6
@@ -146,7 +146,7 @@ WRONG: dict[str, tuple[Any, Any, tuple[float, float] | None]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_beyond_the_rounding_of_terms_is_found(name: str) -> None:
+def test_a_mistake_beyond_the_rounding_of_terms_is_found(name):
     right, kernel, init = WRONG[name]
 
     def judged_on_all() -> None:
@@ -160,7 +160,7 @@ def test_a_mistake_beyond_the_rounding_of_terms_is_found(name: str) -> None:
 ROWS = 10.0 ** np.where(np.arange(100) == 37, -6.0, 0.0)
 
 
-def test_an_error_of_1_percent_in_one_small_row_is_found() -> None:
+def test_an_error_of_1_percent_in_one_small_row_is_found():
     tensors = (
         Tensor("x", (100, 64), "float32", "input"),
         Tensor("y", (100, 64), "float32", "output"),
@@ -174,7 +174,7 @@ def test_an_error_of_1_percent_in_one_small_row_is_found() -> None:
         compare({"y": output}, case.reference, workload.io.bounds, 0)
 
 
-def test_a_callables_result_may_have_the_rounding_of_terms() -> None:
+def test_a_callables_result_may_have_the_rounding_of_terms():
     x = np.random.default_rng(0).uniform(10, 1000, SIZE).astype(F)
     result = np.sqrt(x * x + F(1)) - x
     expected = expect(lambda x: 1 / (np.sqrt(F(1) + x.astype(np.float64) ** 2) + x), (x,), None)

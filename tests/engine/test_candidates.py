@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tuning_fakes import SLOWDOWN, FakeDevice, sustained_at, time_ms, word_kernel
 
 from pytest_gpuenergy.devices import Timeline
-from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
+from pytest_gpuenergy.emulator import VirtualRepeater
 from pytest_gpuenergy.engine import (
     Evaluation,
     Rig,
@@ -72,7 +72,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluate]:
         yield go
 
 
-def test_each_candidate_is_timed_in_its_order(found: Evaluate) -> None:
+def test_each_candidate_is_timed_in_its_order(found):
     assert [(place, one.time_ms) for place, one in found("xxx x xx")] == [
         (0, pytest.approx(3.0)),
         (1, pytest.approx(1.0)),
@@ -80,19 +80,19 @@ def test_each_candidate_is_timed_in_its_order(found: Evaluate) -> None:
     ]
 
 
-def test_a_candidate_that_fails_has_its_reason(found: Evaluate) -> None:
+def test_a_candidate_that_fails_has_its_reason(found):
     evaluations = [one for _, one in found("x hang bad")]
     assert [one.outcome for one in evaluations] == ["timed", "timeout", "compile"]
     assert [one.message for one in evaluations] == [None, "It hangs.", "It cannot be lowered."]
     assert [one.good for one in evaluations] == [True, False, False]
 
 
-def test_a_lost_gpu_is_not_taken_for_a_bad_kernel(found: Evaluate) -> None:
+def test_a_lost_gpu_is_not_taken_for_a_bad_kernel(found):
     with pytest.raises(DeviceError, match=r"The GPU is lost\."):
         found("x gone")
 
 
-def test_the_promising_are_weighed_after_all_are_timed(found: Evaluate) -> None:
+def test_the_promising_are_weighed_after_all_are_timed(found):
     *timed, (place, weighed) = found("xxxx xxx x xx", Metric.EDP, power_w=lambda _: 250.0)
     assert [place for place, _ in timed] == [0, 1, 2, 3]
     assert all(one.power_w is None for _, one in timed)
@@ -102,12 +102,12 @@ def test_the_promising_are_weighed_after_all_are_timed(found: Evaluate) -> None:
     assert weighed.energy_mj == pytest.approx(SLOWDOWN * 250.0)
 
 
-def test_what_cannot_become_the_best_is_not_weighed(found: Evaluate) -> None:
+def test_what_cannot_become_the_best_is_not_weighed(found):
     known = [Evaluation(outcome="timed", time_ms=0.5, power_w=100.0)]
     assert len(found("x", Metric.ENERGY, known=known)) == 1
 
 
-def test_a_kernel_that_fails_under_load_has_failed(found: Evaluate) -> None:
+def test_a_kernel_that_fails_under_load_has_failed(found):
     def fail(_: str) -> float:
         raise KernelFault("runtime", "It crashed.")
 
@@ -115,15 +115,13 @@ def test_a_kernel_that_fails_under_load_has_failed(found: Evaluate) -> None:
     assert (weighed.outcome, weighed.message, weighed.time_ms) == ("runtime", "It crashed.", None)
 
 
-def test_a_card_that_tells_no_energy_has_times(found: Evaluate) -> None:
+def test_a_card_that_tells_no_energy_has_times(found):
     _, (_, weighed) = found("x", Metric.EDP, power_w=lambda _: None)
     assert (weighed.good, weighed.power_w) == (True, None)
 
 
 @pytest.mark.parametrize(("stop_after", "count"), [(0, 0), (1, 1), (2, 2), (3, 2)])
-def test_what_is_left_when_it_is_stopped_is_left_out(
-    found: Evaluate, stop_after: int, count: int
-) -> None:
+def test_what_is_left_when_it_is_stopped_is_left_out(found, stop_after, count):
     assert len(found("x xx", stop_after=stop_after)) == count
 
 
@@ -145,13 +143,13 @@ class CountingHarness:
         return "1 of 100 elements is wrong."
 
 
-def test_a_kernel_that_is_kept_is_verified_once() -> None:
+def test_a_kernel_that_is_kept_is_verified_once():
     harness: Any = CountingHarness()
     confirm(FakeDevice(time_ms), harness, word_kernel("x"), WORKLOAD)
     assert (harness.verified, harness.measured) == (1, 1)
 
 
-def test_a_wrong_kernel_is_not_confirmed() -> None:
+def test_a_wrong_kernel_is_not_confirmed():
     harness: Any = CountingHarness("correctness")
     with pytest.raises(KernelFault, match="1 of 100 elements") as fault:
         confirm(FakeDevice(time_ms), harness, word_kernel("x"), WORKLOAD)
@@ -179,9 +177,7 @@ def measured(draw: st.DrawFn) -> Evaluation:
 
 
 @given(objectives, measured(), measured(), POWERS)
-def test_it_ranks_as_the_cost_does(
-    objective: Metric, one: Evaluation, other: Evaluation, typical_w: float
-) -> None:
+def test_it_ranks_as_the_cost_does(objective, one, other, typical_w):
     costs = [cost(objective, trial) for trial in (one, other)]
     times = [cost_ms(objective, trial, Typical(typical_w)) for trial in (one, other)]
     if costs[0] < costs[1] * (1 - 1e-9):
@@ -189,9 +185,7 @@ def test_it_ranks_as_the_cost_does(
 
 
 @given(objectives, TIMES, POWERS)
-def test_a_kernel_of_typical_power_counts_by_its_time(
-    objective: Metric, time_ms: float, typical_w: float
-) -> None:
+def test_a_kernel_of_typical_power_counts_by_its_time(objective, time_ms, typical_w):
     trial = Evaluation(outcome="timed", time_ms=time_ms, power_w=typical_w)
     assert cost_ms(objective, trial, Typical(typical_w)) == pytest.approx(time_ms)
     unknown = Evaluation(outcome="timed", time_ms=time_ms)
@@ -199,12 +193,12 @@ def test_a_kernel_of_typical_power_counts_by_its_time(
 
 
 @given(objectives)
-def test_a_failed_trial_is_the_worst(objective: Metric) -> None:
+def test_a_failed_trial_is_the_worst(objective):
     assert cost_ms(objective, Evaluation(outcome="timeout"), Typical(300.0)) == math.inf
 
 
 @given(st.lists(measured(), max_size=9))
-def test_the_typical_power_is_between_the_known_ones(trials: list[Evaluation]) -> None:
+def test_the_typical_power_is_between_the_known_ones(trials):
     typical = Typical.of(
         [*trials, Evaluation(outcome="timeout"), Evaluation(outcome="timed", time_ms=1.0)]
     )
@@ -220,8 +214,8 @@ def slowed(time_ms: float, slowdown: float, power_w: float = 300.0) -> Evaluatio
 
 @given(st.sampled_from(["energy", "edp"]), TIMES, st.floats(1, 3))
 def test_a_kernel_that_is_slowed_as_usual_counts_as_one_that_was_not_measured(
-    objective: Metric, time_ms: float, slowdown: float
-) -> None:
+    objective, time_ms, slowdown
+):
     found = slowed(time_ms, slowdown)
     typical = Typical.of([found])
     assert typical == (300.0, pytest.approx(slowdown))
@@ -230,7 +224,7 @@ def test_a_kernel_that_is_slowed_as_usual_counts_as_one_that_was_not_measured(
     assert cost_ms(objective, more, typical) == pytest.approx(1.1 * time_ms)
 
 
-def test_what_may_be_slowed_less_than_the_best_is_promising() -> None:
+def test_what_may_be_slowed_less_than_the_best_is_promising():
     known = [slowed(1.0, 1.5), slowed(1.2, 1.0)]
     assert promising("energy", batch(1.1), known) == [0]
     assert promising("energy", batch(1.3), known) == []
@@ -240,21 +234,21 @@ def batch(*times_ms: float) -> list[Evaluation]:
     return [Evaluation(outcome="timed", time_ms=time_ms) for time_ms in times_ms]
 
 
-def test_no_power_is_measured_for_the_objective_time() -> None:
+def test_no_power_is_measured_for_the_objective_time():
     assert promising("time", batch(1.0, 2.0), batch(1.0, 2.0)) == []
 
 
-def test_the_fastest_quarter_is_promising() -> None:
+def test_the_fastest_quarter_is_promising():
     trials = batch(8.0, 1.0, 3.0, 2.0, 5.0, 4.0, 7.0, 6.0)
     assert promising("edp", trials, trials) == [1, 3]
 
 
-def test_failed_trials_are_not_promising() -> None:
+def test_failed_trials_are_not_promising():
     trials = [Evaluation(outcome="timeout"), *batch(1.0)]
     assert promising("energy", trials, trials) == [1]
 
 
-def test_what_cannot_become_the_best_is_not_measured() -> None:
+def test_what_cannot_become_the_best_is_not_measured():
     known = [
         Evaluation(outcome="timed", time_ms=1.0, power_w=400.0),
         Evaluation(outcome="timed", time_ms=9.0, power_w=100.0),
@@ -265,9 +259,7 @@ def test_what_cannot_become_the_best_is_not_measured() -> None:
 
 
 @given(objectives, st.lists(TIMES, min_size=1, max_size=64), st.lists(measured(), max_size=9))
-def test_the_fastest_of_a_batch_comes_first(
-    objective: Metric, times_ms: list[float], known: list[Evaluation]
-) -> None:
+def test_the_fastest_of_a_batch_comes_first(objective, times_ms, known):
     chosen = [times_ms[place] for place in promising(objective, batch(*times_ms), known)]
     assert chosen == sorted(times_ms)[: len(chosen)]
     assert len(chosen) <= math.ceil(len(times_ms) / 4)
@@ -281,13 +273,13 @@ def timeline(launches: list[float], busy_s: list[float]) -> Timeline:
     return Timeline(np.array(busy_s), np.array(launches), np.array(busy_s))
 
 
-def test_it_is_the_gpu_time_of_a_launch() -> None:
+def test_it_is_the_gpu_time_of_a_launch():
     device = FakeDevice(lambda _: 0.25)
     with seeded_arenas(WORKLOAD, seed=0) as arenas:
         assert measure_time_ms(device, JOB, arenas) == pytest.approx(0.25)
 
 
-def test_it_runs_for_as_long_as_told_by_the_devices_clock() -> None:
+def test_it_runs_for_as_long_as_told_by_the_devices_clock():
     device = FakeDevice(lambda _: 0.25)
     began_s = device.clock.now_s()
     with seeded_arenas(WORKLOAD, seed=0) as arenas:
@@ -295,29 +287,27 @@ def test_it_runs_for_as_long_as_told_by_the_devices_clock() -> None:
     assert device.clock.now_s() - began_s == pytest.approx(0.04)
 
 
-def test_a_disturbed_batch_does_not_count() -> None:
+def test_a_disturbed_batch_does_not_count():
     busy_s = [0.0, 0.01, 0.02, 0.12, 0.13, 0.14]
     assert median_time_ms(timeline([0, 10, 20, 30, 40, 50], busy_s)) == pytest.approx(1.0)
 
 
-def test_the_first_batch_does_not_count_when_there_are_others() -> None:
+def test_the_first_batch_does_not_count_when_there_are_others():
     assert median_time_ms(timeline([0, 10, 20, 30], [0, 0.5, 0.51, 0.52])) == pytest.approx(1.0)
 
 
-def test_a_single_batch_is_enough() -> None:
+def test_a_single_batch_is_enough():
     assert median_time_ms(timeline([0, 1], [0, 0.5])) == pytest.approx(500.0)
 
 
 @pytest.mark.parametrize("launches", [[], [0], [0, 0], [5, 5]])
-def test_no_finished_launch_is_a_fault(launches: list[float]) -> None:
+def test_no_finished_launch_is_a_fault(launches):
     with pytest.raises(KernelFault) as fault:
         median_time_ms(timeline(launches, [0.1] * len(launches)))
     assert fault.value.outcome == "runtime"
 
 
-def test_sustained_figures_are_those_of_a_card_held_back_by_its_limit(
-    device: EmulatedDevice,
-) -> None:
+def test_sustained_figures_are_those_of_a_card_held_back_by_its_limit(device):
     launch = Launch("f", (1, 1, 1), (32, 1, 1), ())
     figures = RecordedFigures(device.name, 700.0, 0.02, 400.0, 8.0)
     kernel = Kernel("text", (launch,), recorded=(figures,))
@@ -332,7 +322,7 @@ def test_sustained_figures_are_those_of_a_card_held_back_by_its_limit(
     assert found.power_w == pytest.approx(250.0, rel=0.03)
 
 
-def test_a_fault_of_the_kernel_passes_through() -> None:
+def test_a_fault_of_the_kernel_passes_through():
     def hang(kernel: Kernel) -> float:
         raise KernelFault("timeout", f"{kernel.short_digest} hangs.")
 
@@ -342,7 +332,7 @@ def test_a_fault_of_the_kernel_passes_through() -> None:
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_right_only_at_first_is_found(monkeypatch):
     """A kernel that leaves the poison in place when it is run back to back."""
 
     def relaunch(_: VirtualRepeater, *, once: bool) -> Iterator[int]:

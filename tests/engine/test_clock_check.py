@@ -34,13 +34,13 @@ def read(device: EmulatedDevice, repeat: Make) -> Callable[..., Reading]:
     return measure
 
 
-def test_a_card_that_keeps_to_its_lock_has_no_flag(read: Callable[..., Reading]) -> None:
+def test_a_card_that_keeps_to_its_lock_has_no_flag(read):
     reading = read(1500)
     assert lock_flags(reading, 1500) == ()
     assert keeps_to_lock(reading, 1500)
 
 
-def test_a_card_that_is_not_locked_is_not_judged(read: Callable[..., Reading]) -> None:
+def test_a_card_that_is_not_locked_is_not_judged(read):
     reading = read(1500)
     assert lock_flags(reading, None) == ()
     assert not keeps_to_lock(reading, None)
@@ -59,15 +59,11 @@ def test_a_card_that_is_not_locked_is_not_judged(read: Callable[..., Reading]) -
     ],
     ids=str,
 )
-def test_a_clock_that_is_not_the_lock_is_flagged(
-    read: Callable[..., Reading], faults: dict[str, object], flags: tuple[str, ...]
-) -> None:
+def test_a_clock_that_is_not_the_lock_is_flagged(read, faults, flags):
     assert lock_flags(read(1500, **faults), 1500) == flags
 
 
-def test_a_cap_explains_a_clock_below_the_lock(
-    device: EmulatedDevice, read: Callable[..., Reading]
-) -> None:
+def test_a_cap_explains_a_clock_below_the_lock(device, read):
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 250_000)
     reading = read(1980, power_w=690.0)
     assert reading.effective_sm_clock_mhz is not None
@@ -76,13 +72,13 @@ def test_a_cap_explains_a_clock_below_the_lock(
     assert not keeps_to_lock(reading, 1980)
 
 
-def test_without_the_sms_own_clock_nvmls_counts(read: Callable[..., Reading]) -> None:
+def test_without_the_sms_own_clock_nvmls_counts(read):
     reading = replace(read(1500), effective_sm_clock_mhz=None)
     assert lock_flags(reading, 1500) == ()
     assert lock_flags(reading, 1200) == ("clock_above_lock",)
 
 
-def test_a_clock_that_nobody_knows_is_not_judged(read: Callable[..., Reading]) -> None:
+def test_a_clock_that_nobody_knows_is_not_judged(read):
     reading = read(1500)
     blind = struct_replace(reading.begin, sm_clock_mhz=None)
     unknown = replace(reading, effective_sm_clock_mhz=None, begin=blind, end=blind)
@@ -95,9 +91,7 @@ def test_a_clock_that_nobody_knows_is_not_judged(read: Callable[..., Reading]) -
     [(None, 445.0, True), (1980, 445.0, False), (1500, 445.0, False), (1980, 690.0, True)],
     ids=["near the cap", "at the lock", "far below the cap", "below the lock"],
 )
-def test_a_cap_does_not_bind_where_the_lock_does(
-    device: EmulatedDevice, clock_mhz: int | None, power_w: float, binding: bool
-) -> None:
+def test_a_cap_does_not_bind_where_the_lock_does(device, clock_mhz, power_w, binding):
     setpoint = Setpoint(450.0, sm_clock_mhz=clock_mhz)
     with Station(device) as station:
         subject = Subject("test_x", "f", setpoint, station.apply(setpoint))
@@ -112,9 +106,7 @@ def test_a_cap_does_not_bind_where_the_lock_does(
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 
 
-def test_a_record_has_the_mean_temperature_and_clock_of_the_trials(
-    device: EmulatedDevice, repeat: Repeat
-) -> None:
+def test_a_record_has_the_mean_temperature_and_clock_of_the_trials(device, repeat):
     found = Harness(device).measure_callable(
         repeat, WorkloadInfo("w", {}, 10**8, 10**6), Subject("id", "k01"), "callable"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,13 @@ def twice(dtype: str) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_right_kernel_is_right(dtype: str) -> None:
+def test_a_right_kernel_is_right(dtype):
     arrays = StrictArrays(shared=True)
     verify_on_device(PythonDevice(twice(dtype), arrays=arrays), KERNEL, doubled(dtype))
     assert arrays.memories == 2
 
 
-def test_only_the_beginning_of_the_inputs_travels() -> None:
+def test_only_the_beginning_of_the_inputs_travels():
     arrays = StrictArrays(shared=True)
     sizes: list[int] = []
     put = arrays.put
@@ -99,9 +98,7 @@ def stale(x: Any, y: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_wrong_kernel_is_found_there_as_on_the_host(
-    body: Callable[..., None], words: str, shared: bool
-) -> None:
+def test_a_wrong_kernel_is_found_there_as_on_the_host(body, words, shared):
     device = PythonDevice(body, arrays=StrictArrays(shared=shared))
     with pytest.raises(KernelFault, match=words):
         verify_on_device(device, KERNEL, doubled())
@@ -114,7 +111,7 @@ def test_a_wrong_kernel_is_found_there_as_on_the_host(
         (GUARD_BYTES + 4 * SIZE, "past the end of y"),
     ],
 )
-def test_a_write_beside_a_tensor_is_found(at: int, words: str) -> None:
+def test_a_write_beside_a_tensor_is_found(at, words):
     arrays = StrictArrays(shared=True)
     device = PythonDevice(twice("float32"), arrays=arrays)
     with seeded_arenas(doubled(), 0, arrays) as arenas:
@@ -128,7 +125,7 @@ def test_a_write_beside_a_tensor_is_found(at: int, words: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_outputs_made_wrong_on_purpose_are_wrong(dtype: str) -> None:
+def test_outputs_made_wrong_on_purpose_are_wrong(dtype):
     arrays = StrictArrays(shared=True)
     device = PythonDevice(twice(dtype), arrays=arrays)
     with seeded_arenas(doubled(dtype), 0, arrays) as arenas:
@@ -144,7 +141,7 @@ def run(device: PythonDevice, arenas: Mapping[str, Arena]) -> None:
         loaded.run()
 
 
-def test_a_reference_that_needs_the_hosts_arrays_is_compared_there() -> None:
+def test_a_reference_that_needs_the_hosts_arrays_is_compared_there():
     tensors = doubled().tensors
     workload = Contract(
         "doubled", tensors, lambda inputs: {"y": np.array([2 * float(x) for x in inputs["x"]])}
@@ -154,19 +151,19 @@ def test_a_reference_that_needs_the_hosts_arrays_is_compared_there() -> None:
         verify_on_device(device, KERNEL, workload)
 
 
-def test_without_shared_memory_arenas_are_files() -> None:
+def test_without_shared_memory_arenas_are_files():
     arrays = StrictArrays(shared=False)
     with seeded_arenas(doubled(), 0, arrays) as arenas:
         assert not any(arena.memory.in_place for arena in arenas.values())
 
 
-def test_small_workloads_stay_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_workloads_stay_in_files(monkeypatch):
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 2 * SIZE + 1)
     with seeded_arenas(doubled(), 0, StrictArrays(shared=True)) as arenas:
         assert not any(arena.memory.in_place for arena in arenas.values())
 
 
-def test_a_stored_job_is_checked_where_its_kernel_runs(tmp_path: Path) -> None:
+def test_a_stored_job_is_checked_where_its_kernel_runs(tmp_path):
     contract = doubled()
     name = write_job(tmp_path, Job.of(KERNEL, contract), contract)
     arrays = StrictArrays(shared=True)
@@ -180,7 +177,7 @@ def test_a_stored_job_is_checked_where_its_kernel_runs(tmp_path: Path) -> None:
             check()
 
 
-def test_a_stored_job_is_checked_on_the_host_if_memory_cannot_be_shared(tmp_path: Path) -> None:
+def test_a_stored_job_is_checked_on_the_host_if_memory_cannot_be_shared(tmp_path):
     contract = doubled()
     name = write_job(tmp_path, Job.of(KERNEL, contract), contract)
     with read_job(tmp_path, name).opened(StrictArrays()) as (arenas, check):

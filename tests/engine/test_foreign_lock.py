@@ -12,7 +12,6 @@ from power_cards import as_real
 
 from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.devices import ClockSamples
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import Station, pinned_at, refuse_locked
 from pytest_gpuenergy.record import Conditions
 from pytest_gpuenergy.support import KernelFault, SetpointError
@@ -48,28 +47,22 @@ def own(*clocks_mhz: float) -> ClockSamples:
         ([], own(), None),
     ],
 )
-def test_a_clock_that_stays_below_the_highest_for_no_reason_is_pinned(
-    readings: list[Conditions], achieved: ClockSamples | None, pinned: float | None
-) -> None:
+def test_a_clock_that_stays_below_the_highest_for_no_reason_is_pinned(readings, achieved, pinned):
     assert pinned_at(readings, achieved, 1980) == pinned
 
 
 @given(st.lists(st.integers(1945, 1980), max_size=9), st.integers(0, 1 << 9))
-def test_a_card_that_reaches_its_highest_clock_is_never_pinned(
-    clocks_mhz: list[int], reasons: int
-) -> None:
+def test_a_card_that_reaches_its_highest_clock_is_never_pinned(clocks_mhz, reasons):
     assert pinned_at(told(*clocks_mhz, 1980, reasons=reasons), None, 1980) is None
 
 
-def test_a_card_at_its_defaults_is_locked(device: EmulatedDevice) -> None:
+def test_a_card_at_its_defaults_is_locked(device):
     with Station(device) as station:
         assert station.apply(CLOCK).sm_clock_mhz == 1500
 
 
 @pytest.mark.parametrize("watts", [200.0, None])
-def test_a_card_that_somebody_has_locked_is_refused(
-    device: EmulatedDevice, watts: float | None
-) -> None:
+def test_a_card_that_somebody_has_locked_is_refused(device, watts):
     device.inject("clock_locked", {"clock_mhz": 1200})
     with Station(device) as station:
         with pytest.raises(SetpointError) as raised:
@@ -81,7 +74,7 @@ def test_a_card_that_somebody_has_locked_is_refused(
         assert card.lock_mhz == (1200, 1200)
 
 
-def test_it_is_locked_and_unlocked_where_that_is_allowed(device: EmulatedDevice) -> None:
+def test_it_is_locked_and_unlocked_where_that_is_allowed(device):
     device.inject("clock_locked", {"clock_mhz": 1200})
     with Station(device, allow_clocks=True) as station:
         assert station.apply(CLOCK).sm_clock_mhz == 1500
@@ -90,22 +83,20 @@ def test_it_is_locked_and_unlocked_where_that_is_allowed(device: EmulatedDevice)
 
 
 @pytest.mark.parametrize("fault", ["thermal_throttle", "power_brake"])
-def test_a_low_clock_that_nvml_explains_is_no_lock(device: EmulatedDevice, fault: str) -> None:
+def test_a_low_clock_that_nvml_explains_is_no_lock(device, fault):
     device.inject(fault)
     with Station(device) as station:
         assert station.apply(CLOCK).sm_clock_mhz == 1500
 
 
-def test_a_card_opened_for_its_settings_alone_is_not_refused(device: EmulatedDevice) -> None:
+def test_a_card_opened_for_its_settings_alone_is_not_refused(device):
     device.inject("clock_locked", {"clock_mhz": 1200})
     began_s = device.clock.now_s()
     refuse_locked(as_real(device))
     assert device.clock.now_s() == began_s  # no load has run
 
 
-def test_a_card_that_runs_no_load_is_refused(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_runs_no_load_is_refused(device, monkeypatch):
     def fails() -> AbstractContextManager[Any]:
         raise KernelFault("runtime", "no kernel image is available")
 

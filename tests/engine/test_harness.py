@@ -96,7 +96,7 @@ def refused(device: EmulatedDevice, kernel: Kernel) -> Measurement:
 
 
 @pytest.mark.slow
-def test_a_correct_kernel_has_all_figures(device: EmulatedDevice) -> None:
+def test_a_correct_kernel_has_all_figures(device):
     found = measure(device, conv())
     assert (found.outcome, found.error, found.validity) == ("correct", None, ())
     assert None not in [getattr(found, name) for name in FIGURES]
@@ -105,9 +105,7 @@ def test_a_correct_kernel_has_all_figures(device: EmulatedDevice) -> None:
 
 
 @pytest.mark.slow
-def test_an_item_is_of_several_places_in_memory(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_item_is_of_several_places_in_memory(device, monkeypatch):
     stop, placed = VirtualRepeater.stop, []
 
     def noted(self: VirtualRepeater) -> Timeline:
@@ -120,7 +118,7 @@ def test_an_item_is_of_several_places_in_memory(
     assert placed == [MAX_PLACEMENTS]
 
 
-def test_figures_agree_with_each_other(device: EmulatedDevice) -> None:
+def test_figures_agree_with_each_other(device):
     m = measure(device, conv())
     assert m.time_ms is not None
     assert m.energy_mj is not None
@@ -135,14 +133,14 @@ def test_figures_agree_with_each_other(device: EmulatedDevice) -> None:
 
 
 @pytest.mark.slow
-def test_a_dropped_channel_is_found(device: EmulatedDevice) -> None:
+def test_a_dropped_channel_is_found(device):
     found = refused(device, conv("ci < 4", "ci < 3"))
     assert found.outcome == "correctness"
     assert "512 of 512 elements of output (first output[0, 0, 0, 0]) are wrong" in found.error
     assert "of the largest value" in found.error
 
 
-def test_a_missing_barrier_is_found(device: EmulatedDevice) -> None:
+def test_a_missing_barrier_is_found(device):
     found = refused(device, conv("    }\n    __syncthreads();\n", "    }\n"))
     assert found.outcome == "correctness"
     assert "race on shared memory" in found.error
@@ -150,7 +148,7 @@ def test_a_missing_barrier_is_found(device: EmulatedDevice) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_at_one_border_is_found(device: EmulatedDevice) -> None:
+def test_an_error_at_one_border_is_found(device):
     found = refused(device, conv("column < 8", "column < 7"))
     assert found.outcome == "correctness"
     # The last column of the input is missing in the last two columns of 8 x 8 outputs.
@@ -158,33 +156,33 @@ def test_an_error_at_one_border_is_found(device: EmulatedDevice) -> None:
 
 
 @pytest.mark.slow
-def test_an_element_never_written_is_found(device: EmulatedDevice) -> None:
+def test_an_element_never_written_is_found(device):
     found = refused(device, conv("  output[", "  if (co != 3 || thread != 13) output["))
     assert found.outcome == "correctness"
     assert "1 of 512 elements of output (first output[0, 3, 1, 5]) is never written" in found.error
 
 
 @pytest.mark.slow
-def test_a_write_past_the_end_is_found(device: EmulatedDevice) -> None:
+def test_a_write_past_the_end_is_found(device):
     past = "= sum;\n  if (co == 7 && thread == 63) output[514] = sum;\n"
     found = refused(device, conv("= sum;\n", past))
     assert found.outcome == "correctness"
     assert "output[514], past its end of 512 elements" in found.error
 
 
-def test_a_kernel_that_does_not_compile_has_its_line(device: EmulatedDevice) -> None:
+def test_a_kernel_that_does_not_compile_has_its_line(device):
     found = refused(device, conv("float sum = 0", "float sum = nothing"))
     assert found.outcome == "compile"
     assert "nothing" in found.error
 
 
-def test_a_block_too_large_breaks_the_constraints(device: EmulatedDevice) -> None:
+def test_a_block_too_large_breaks_the_constraints(device):
     found = refused(device, conv(launch={"block": (64, 32, 1)}))
     assert found.outcome == "constraints"
 
 
 @pytest.mark.slow
-def test_a_kernel_that_hangs_is_stopped(device: EmulatedDevice) -> None:
+def test_a_kernel_that_hangs_is_stopped(device):
     loop = "while (*(volatile const float*)data != 123.0f) {}\n  float sum = 0"
     harness = Harness(device, timeout_s=0.5)
     found = harness.measure_kernel(conv("float sum = 0", loop), SMALL, SUBJECT)
@@ -192,13 +190,13 @@ def test_a_kernel_that_hangs_is_stopped(device: EmulatedDevice) -> None:
     assert "0.5 s" in (found.error or "")
 
 
-def test_a_launch_that_fails_while_measuring_leaves_no_figure(device: EmulatedDevice) -> None:
+def test_a_launch_that_fails_while_measuring_leaves_no_figure(device):
     measure(device, conv())
     device.inject("launch", {"error": "gpu_is_lost", "after_calls": 1})
     assert refused(device, conv()).outcome == "runtime"
 
 
-def test_a_broken_counter_leaves_a_flag_and_no_figure(device: EmulatedDevice) -> None:
+def test_a_broken_counter_leaves_a_flag_and_no_figure(device):
     device.inject("counter_stuck", {"after_s": 0.5})
     found = measure(device, conv())
     assert (found.outcome, found.validity) == ("correct", ("counter_stale",))
@@ -206,7 +204,7 @@ def test_a_broken_counter_leaves_a_flag_and_no_figure(device: EmulatedDevice) ->
     assert not found.measured
 
 
-def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> None:
+def test_the_record_names_workload_kernel_and_cap(device):
     origin = Origin("record", 7, {"tuner": "meta-schedule"})
     kernel = conv(origin=origin)
     subject = Subject("id", "k07", Setpoint(450.0, index=3), Setpoint(430.0))
@@ -224,9 +222,7 @@ def test_the_record_names_workload_kernel_and_cap(device: EmulatedDevice) -> Non
 
 
 @pytest.mark.parametrize("clock_mhz", [None, 1500])
-def test_a_measurement_has_the_identity_of_its_subject(
-    device: EmulatedDevice, clock_mhz: int | None
-) -> None:
+def test_a_measurement_has_the_identity_of_its_subject(device, clock_mhz):
     subject = Subject("id", "k07", Setpoint(450.0, sm_clock_mhz=clock_mhz))
     found, _ = Harness(device).verify_kernel(conv(), SMALL, subject)
     assert found.identity == subject.identity("small", "hot")
@@ -240,9 +236,7 @@ def recorded(device: EmulatedDevice, power_w: float) -> Kernel:
 
 
 @pytest.mark.parametrize(("power_w", "binding"), [(600.0, True), (210.0, False)])
-def test_a_cap_binds_only_a_kernel_that_needs_more(
-    device: EmulatedDevice, power_w: float, binding: bool
-) -> None:
+def test_a_cap_binds_only_a_kernel_that_needs_more(device, power_w, binding):
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 300_000)
     subject = replace(SUBJECT, setpoint=Setpoint(300.0), enforced=Setpoint(300.0))
     found = measure(device, recorded(device, power_w), subject)
@@ -250,42 +244,40 @@ def test_a_cap_binds_only_a_kernel_that_needs_more(
     assert found.validity == ()
 
 
-def test_power_near_the_limit_counts_as_bound(device: EmulatedDevice) -> None:
+def test_power_near_the_limit_counts_as_bound(device):
     subject = replace(SUBJECT, enforced=Setpoint(426.0))
     assert measure(device, recorded(device, 420.0), subject).cap_binding is True
 
 
-def test_a_stranger_on_the_card_is_flagged(device: EmulatedDevice) -> None:
+def test_a_stranger_on_the_card_is_flagged(device):
     device.inject("foreign_process", {"pid": 4242})
     assert measure(device, conv()).validity == ("foreign_process",)
 
 
-def test_a_stranger_that_appears_while_measuring_is_flagged(device: EmulatedDevice) -> None:
+def test_a_stranger_that_appears_while_measuring_is_flagged(device):
     harness = Harness(device)
     device.inject("foreign_process", {"pid": 4242, "after_s": 1.5})
     assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
 
 
-def test_a_stranger_that_appears_between_two_items_is_flagged(device: EmulatedDevice) -> None:
+def test_a_stranger_that_appears_between_two_items_is_flagged(device):
     harness = Harness(device)
     assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ()
     device.inject("foreign_process", {"pid": 4242})
     assert harness.measure_kernel(conv(), SMALL, SUBJECT).validity == ("foreign_process",)
 
 
-def test_settings_of_the_meter_are_used(device: EmulatedDevice) -> None:
+def test_settings_of_the_meter_are_used(device):
     settings = MeterSettings(min_trials=6, min_measure_s=0.0, relative_half_width=1.0)
     harness = Harness(device, settings)
     assert len(harness.measure_kernel(conv(), SMALL, SUBJECT).trials) == 6
 
 
-def test_a_kernel_is_not_launched_by_this_process(device: EmulatedDevice) -> None:
+def test_a_kernel_is_not_launched_by_this_process(device):
     assert Harness(device).measure_kernel(conv(), SMALL, SUBJECT).in_process is False
 
 
-def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_is_wrong_after_its_measurement_has_no_figures(device, monkeypatch):
     """As on a card, where the launches are real: here they leave the poison where it is."""
 
     def relaunch(_: VirtualRepeater, *, once: bool) -> Iterator[int]:
@@ -305,7 +297,7 @@ def repeater(device: EmulatedDevice, timeout_s: float = 60.0) -> Any:
     return device.repeat(job_of(kernel, flops=10**6, bytes_moved=10**3, timeout_s=timeout_s), {})
 
 
-def test_a_callable_is_measured(device: EmulatedDevice) -> None:
+def test_a_callable_is_measured(device):
     workload = WorkloadInfo("mine", {}, 10**6, 10**3)
     found = Harness(device).measure_callable(lambda: repeater(device), workload, SUBJECT, "call")
     assert (found.workload, found.kernel.origin) == (workload, "call")
@@ -315,9 +307,7 @@ def test_a_callable_is_measured(device: EmulatedDevice) -> None:
     assert found.correctness is None
 
 
-def test_a_callable_that_is_wrong_after_its_measurement_has_no_figures(
-    device: EmulatedDevice,
-) -> None:
+def test_a_callable_that_is_wrong_after_its_measurement_has_no_figures(device):
     measured_s = []
 
     def check(_: Repeater) -> None:
@@ -332,7 +322,7 @@ def test_a_callable_that_is_wrong_after_its_measurement_has_no_figures(
     assert measured_s[0] > began_s + 1
 
 
-def test_a_callable_that_fails_leaves_no_figure(device: EmulatedDevice) -> None:
+def test_a_callable_that_fails_leaves_no_figure(device):
     workload = WorkloadInfo("mine", {}, 10**6, 10**3)
     found = Harness(device).measure_callable(
         lambda: repeater(device, timeout_s=1e-6), workload, SUBJECT, "call"
@@ -340,7 +330,7 @@ def test_a_callable_that_fails_leaves_no_figure(device: EmulatedDevice) -> None:
     assert (found.outcome, found.measured) == ("timeout", False)
 
 
-def test_a_callables_repeater_may_be_any(device: EmulatedDevice) -> None:
+def test_a_callables_repeater_may_be_any(device):
     with repeater(device) as ready:
         inner: Repeater = ready
         found = Harness(device).measure_callable(
@@ -349,7 +339,7 @@ def test_a_callables_repeater_may_be_any(device: EmulatedDevice) -> None:
     assert found.measured
 
 
-def test_a_process_killed_while_measuring_leaves_the_card_usable(device: EmulatedDevice) -> None:
+def test_a_process_killed_while_measuring_leaves_the_card_usable(device):
     script = (
         "import os, signal\n"
         "from pytest_gpuenergy.opening import open_device\n"
@@ -370,7 +360,7 @@ def test_a_process_killed_while_measuring_leaves_the_card_usable(device: Emulate
 
 
 @pytest.mark.slow
-def test_the_kernels_of_boards_are_right_and_their_references_can_tell() -> None:
+def test_the_kernels_of_boards_are_right_and_their_references_can_tell():
     with open_device("emulated") as device:
         rotate, scale = board_kernels(device)
         for one in (rotate, scale):
@@ -380,7 +370,7 @@ def test_the_kernels_of_boards_are_right_and_their_references_can_tell() -> None
             verify_on_device(device, shorter, rotate.workload)
 
 
-def test_boards_of_one_model_get_the_same_kernels() -> None:
+def test_boards_of_one_model_get_the_same_kernels():
     with open_device("emulated:h200x2") as one, open_device("emulated:h200x2", index=1) as other:
         assert [k.kernel.digest for k in board_kernels(one)] == [
             k.kernel.digest for k in board_kernels(other)
@@ -409,14 +399,14 @@ def verifier(
     return Verifier(device, 60.0, None), device
 
 
-def test_a_workload_that_is_a_function_is_verified_once_on_an_emulated_gpu() -> None:
+def test_a_workload_that_is_a_function_is_verified_once_on_an_emulated_gpu():
     found, device = verifier()
     results = [found.verify(KERNEL, DOUBLE) for _ in range(5)]
     assert device.runs == EACH
     assert len(set(results)) == 1
 
 
-def test_a_real_gpu_verifies_every_time() -> None:
+def test_a_real_gpu_verifies_every_time():
     found, device = verifier(emulated=False)
     for _ in range(2):
         found.verify(KERNEL, DOUBLE)
@@ -432,14 +422,14 @@ def test_a_real_gpu_verifies_every_time() -> None:
     ],
     ids=["text", "function", "range"],
 )
-def test_what_was_known_of_another_pair_does_not_count(kernel: Any, workload: Contract) -> None:
+def test_what_was_known_of_another_pair_does_not_count(kernel, workload):
     found, device = verifier()
     found.verify(KERNEL, DOUBLE)
     found.verify(kernel, workload)
     assert device.runs == 2 * EACH
 
 
-def test_a_wrong_kernel_is_never_known() -> None:
+def test_a_wrong_kernel_is_never_known():
     found, device = verifier(lambda x, y: None)  # noqa: ARG005 -- it does nothing
     for _ in range(2):
         with pytest.raises(KernelFault):
@@ -447,7 +437,7 @@ def test_a_wrong_kernel_is_never_known() -> None:
     assert device.runs == 2 * 2  # a wrong one runs once more, on other outputs
 
 
-def test_a_workload_without_a_hash_is_verified_every_time() -> None:
+def test_a_workload_without_a_hash_is_verified_every_time():
     class Unhashable(Contract):
         __hash__ = None  # type: ignore[assignment]
 

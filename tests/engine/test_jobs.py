@@ -39,7 +39,7 @@ def stored(folder: Path, job: Job = JOB) -> StoredJob:
     return read_job(folder, write_job(folder, job, SCALE))
 
 
-def test_a_job_comes_back_with_its_inputs_and_its_reference(tmp_path: Path) -> None:
+def test_a_job_comes_back_with_its_inputs_and_its_reference(tmp_path):
     found = stored(tmp_path)
     assert found.job == JOB
     assert found.job.io.bounds == SCALE.io.bounds
@@ -49,11 +49,11 @@ def test_a_job_comes_back_with_its_inputs_and_its_reference(tmp_path: Path) -> N
     )
 
 
-def test_a_job_survives_pickling() -> None:
+def test_a_job_survives_pickling():
     assert pickle.loads(pickle.dumps(JOB)) == JOB
 
 
-def test_a_stored_job_runs_and_is_checked_without_its_workload(tmp_path: Path) -> None:
+def test_a_stored_job_runs_and_is_checked_without_its_workload(tmp_path):
     with EmulatedDevice() as device, stored(tmp_path).opened() as (arenas, check):
         device.run_once(JOB, arenas)
         check()
@@ -61,7 +61,7 @@ def test_a_stored_job_runs_and_is_checked_without_its_workload(tmp_path: Path) -
         np.testing.assert_array_equal(y, 3 * x)
 
 
-def test_a_wrong_kernel_of_a_stored_job_is_found(tmp_path: Path) -> None:
+def test_a_wrong_kernel_of_a_stored_job_is_found(tmp_path):
     wrong = Kernel(SOURCE.replace("a *", "2 *"), KERNEL.launches)
     found = stored(tmp_path, Job.of(wrong, SCALE))
     with EmulatedDevice() as device, found.opened() as (arenas, check):
@@ -70,7 +70,7 @@ def test_a_wrong_kernel_of_a_stored_job_is_found(tmp_path: Path) -> None:
             check()
 
 
-def test_jobs_share_what_is_the_same(tmp_path: Path) -> None:
+def test_jobs_share_what_is_the_same(tmp_path):
     for cache in ("hot", "cold", "hot"):
         write_job(tmp_path, Job.of(KERNEL, SCALE, cache=cache), SCALE)
     assert len(list((tmp_path / "jobs").iterdir())) == 2
@@ -95,9 +95,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], object]:
         (lambda job: job["io"].update(bounds={}), "its outputs and bounds"),
     ],
 )
-def test_a_job_that_makes_no_sense_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], words: str
-) -> None:
+def test_a_job_that_makes_no_sense_is_refused(tmp_path, change, words):
     name = write_job(tmp_path, JOB, SCALE)
     path = tmp_path / "jobs" / f"{name}.json"
     content = json.loads(path.read_text())
@@ -122,16 +120,14 @@ def archive(**arrays: Any) -> bytes:
         (archive(x=np.zeros(1 << 20, np.float32)), "its tensors take at most"),
     ],
 )
-def test_arrays_that_are_not_the_tensors_are_refused(
-    tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_arrays_that_are_not_the_tensors_are_refused(tmp_path, content, words):
     found = stored(tmp_path)
     found.inputs_path.write_bytes(content)
     with pytest.raises(InputError, match=words):
         found.inputs()
 
 
-def test_names_in_a_job_do_not_lead_out_of_its_folder(tmp_path: Path) -> None:
+def test_names_in_a_job_do_not_lead_out_of_its_folder(tmp_path):
     folder = tmp_path / "in"
     name = write_job(folder, JOB, SCALE)
     path = folder / "jobs" / f"{name}.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,12 +48,12 @@ def exps(seed: int = 0) -> Any:
     return np.exp(EXP.make_inputs(seed)["x"])
 
 
-def test_single_precision_is_right_over_a_wide_range() -> None:
+def test_single_precision_is_right_over_a_wide_range():
     assert judged(EXP, exps()).max_relative < 1e-6
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1.01, 1.0001])
-def test_small_elements_of_a_wide_range_are_wrong_by_their_own_measure(scale: float) -> None:
+def test_small_elements_of_a_wide_range_are_wrong_by_their_own_measure(scale):
     output = exps()
     output[output < 1] *= np.float32(scale)
     with pytest.raises(KernelFault, match=r"y.* wrong .* of its own value \(bound"):
@@ -62,7 +61,7 @@ def test_small_elements_of_a_wide_range_are_wrong_by_their_own_measure(scale: fl
 
 
 @given(st.integers(0, SIZE - 1))
-def test_one_small_element_of_a_wide_range_is_found(place: int) -> None:
+def test_one_small_element_of_a_wide_range_is_found(place):
     output = exps()
     output[place] *= np.float32(0.9)
     with pytest.raises(KernelFault, match=rf"1 of 4096 elements of y \(first y\[{place}\]\)"):
@@ -84,9 +83,7 @@ def test_one_small_element_of_a_wide_range_is_found(place: int) -> None:
     ids=["exp", "underflow", "sinh", "power", "reciprocal", "softmax", "zeros", "softplus"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_single_precision_passes_whatever_the_function(
-    function: Any, options: dict[str, Any], seed: int
-) -> None:
+def test_single_precision_passes_whatever_the_function(function, options, seed):
     workload = elementwise(function, **options)
     output = function(workload.make_inputs(seed)["x"])
     output[np.abs(output) < np.finfo(np.float32).tiny] = 0
@@ -95,7 +92,7 @@ def test_single_precision_passes_whatever_the_function(
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 3))
-def test_sums_with_rows_of_very_different_size_pass_in_single(seed: int, decades: int) -> None:
+def test_sums_with_rows_of_very_different_size_pass_in_single(seed, decades):
     rows = 10.0 ** np.repeat(np.arange(-4 * decades, 4 * decades), 8)
 
     def product(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +113,7 @@ def test_sums_with_rows_of_very_different_size_pass_in_single(seed: int, decades
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_only_sum_of_an_output_may_be_close_to_zero(seed: int) -> None:
+def test_the_only_sum_of_an_output_may_be_close_to_zero(seed):
     tensors = (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (1,), "float32", "output"))
     workload = Contract(
         "sum",
@@ -132,7 +129,7 @@ def test_the_only_sum_of_an_output_may_be_close_to_zero(seed: int) -> None:
     assert compare({"y": in_order}, Reference(values, conditions), workload.io.bounds, seed)
 
 
-def test_each_element_of_half_precision_is_judged_by_its_own_rounding() -> None:
+def test_each_element_of_half_precision_is_judged_by_its_own_rounding():
     workload = elementwise(lambda x: 3 * x, "float16")
     right = (3 * workload.make_inputs(0)["x"].astype(np.float32)).astype(np.float16)
     assert judged(workload, right)
@@ -143,7 +140,7 @@ def test_each_element_of_half_precision_is_judged_by_its_own_rounding() -> None:
         judged(workload, wrong)
 
 
-def test_a_bound_of_its_own_is_relative_to_the_largest_element_only() -> None:
+def test_a_bound_of_its_own_is_relative_to_the_largest_element_only():
     workload = elementwise(np.exp, bound=ErrorBound(1e-3, 1e-3), **WIDE)
     output = exps()
     output[output < 1] = 0
@@ -169,18 +166,18 @@ def verified(body: str, workload: Contract, kind: str = "float") -> Correctness:
 
 
 @pytest.mark.slow
-def test_a_kernel_that_flushes_what_is_small_is_wrong() -> None:
+def test_a_kernel_that_flushes_what_is_small_is_wrong():
     with pytest.raises(KernelFault, match="of its own value"):
         verified("x[i] < -5.0f ? 0.0f : expf(x[i])", EXP)
 
 
 @pytest.mark.slow
-def test_a_kernel_of_wide_range_is_right() -> None:
+def test_a_kernel_of_wide_range_is_right():
     assert verified("expf(x[i])", EXP).max_relative_error < 1e-6
 
 
 @pytest.mark.slow
-def test_a_stored_job_is_judged_by_element_too(tmp_path: Path) -> None:
+def test_a_stored_job_is_judged_by_element_too(tmp_path):
     wrong = kernel("x[i] < -5.0f ? 0.0f : expf(x[i])")
     stored = read_job(tmp_path, write_job(tmp_path, Job.of(wrong, EXP), EXP))
     with EmulatedDevice() as device, stored.opened() as (arenas, check):
@@ -201,21 +198,21 @@ def halved(rounding: str) -> str:
 
 
 @pytest.mark.slow
-def test_bfloat16_is_right_when_it_is_rounded_once() -> None:
+def test_bfloat16_is_right_when_it_is_rounded_once():
     workload = elementwise(lambda x: 1 + 0.5 * x, "bfloat16")
     found = verified(halved(ROUNDED), workload, BITS)
     assert 2**-11 < found.max_relative_error < 2**-8
 
 
 @pytest.mark.slow
-def test_bfloat16_is_wrong_when_it_has_other_bits() -> None:
+def test_bfloat16_is_wrong_when_it_has_other_bits():
     workload = elementwise(lambda x: 1 + 0.5 * x, "bfloat16")
     with pytest.raises(KernelFault, match=r"of y .* wrong"):
         verified(halved("(unsigned short)(__float_as_uint(1.02f * v) >> 16)"), workload, BITS)
 
 
 @pytest.mark.slow
-def test_bfloat16_that_was_not_written_is_told() -> None:
+def test_bfloat16_that_was_not_written_is_told():
     workload = elementwise(lambda x: x, "bfloat16")
     with pytest.raises(KernelFault, match=r"of y .* never written"):
         verified("i % 7 ? x[i] : y[i]", workload, BITS)
@@ -231,14 +228,14 @@ def small_as_zero(values: Any) -> Any:
 @pytest.mark.parametrize(
     "reference", [np.exp, np.exp(X.astype(np.float64))], ids=["function", "array"]
 )
-def test_a_callables_result_of_wide_range_is_judged_by_element(reference: Any) -> None:
+def test_a_callables_result_of_wide_range_is_judged_by_element(reference):
     expected = expect(reference, (X,), None)
     assert expected.check(np.exp(X)).max_relative_error < 1e-6
     with pytest.raises(KernelFault, match="of its own value"):
         expected.check(small_as_zero(np.exp(X)))
 
 
-def test_the_parts_of_a_callables_result_have_the_bounds_of_the_outputs() -> None:
+def test_the_parts_of_a_callables_result_have_the_bounds_of_the_outputs():
     outputs = (Tensor("h", (SIZE,), "float16", "output"), Tensor("d", (SIZE,), "float64", "output"))
     workload = Contract("two", (Tensor("x", (SIZE,), "float32", "input"), *outputs), dict)
     exact = 3 * X.astype(np.float64)
@@ -248,7 +245,7 @@ def test_the_parts_of_a_callables_result_have_the_bounds_of_the_outputs() -> Non
         expected.check((exact.astype(np.float16), (exact / 7).astype(np.float32)))
 
 
-def test_a_callables_result_in_half_precision_may_be_rounded() -> None:
+def test_a_callables_result_in_half_precision_may_be_rounded():
     exact = 3 * X.astype(np.float64)
     expected = expect(exact, (), None)
     assert expected.check(exact.astype(np.float16)).max_relative_bound > 2**-11
@@ -256,7 +253,7 @@ def test_a_callables_result_in_half_precision_may_be_rounded() -> None:
         expected.check((1.002 * exact).astype(np.float16))
 
 
-def test_a_callables_arguments_are_as_they_were_after_its_reference_was_called_again() -> None:
+def test_a_callables_arguments_are_as_they_were_after_its_reference_was_called_again():
     before = X.copy()
     expect(np.exp, (X,), None)
     np.testing.assert_array_equal(X, before)

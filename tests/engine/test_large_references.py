@@ -14,7 +14,7 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import Drawing, case_of, compare, references, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor, Workload
+from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 DRAWINGS = [Drawing(0), Drawing(1, -1), Drawing(2, 1)]
 SIZE = 4096
@@ -65,9 +65,7 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("drawing", DRAWINGS)
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_they_equal_those_of_the_host(
-    workload: Workload, drawing: Drawing, arrays: StrictArrays
-) -> None:
+def test_they_equal_those_of_the_host(workload, drawing, arrays):
     there, here = case_of(workload, drawing, arrays), case_of(workload, drawing)
     assert there.reference.arrays is arrays
     for name, expected in here.reference.items():
@@ -81,9 +79,7 @@ def test_they_equal_those_of_the_host(
 
 @pytest.mark.parametrize("drawing", DRAWINGS)
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_what_errors_are_measured_against_is_the_same(
-    workload: Workload, drawing: Drawing, arrays: StrictArrays
-) -> None:
+def test_what_errors_are_measured_against_is_the_same(workload, drawing, arrays):
     there = case_of(workload, drawing, arrays).reference.conditions
     here = case_of(workload, drawing).reference.conditions
     assert {name: one.scale for name, one in there.items()} == {
@@ -96,7 +92,7 @@ def test_what_errors_are_measured_against_is_the_same(
 
 @pytest.mark.parametrize("name", ["doubled", "of wide range", "integers", "conv2d"])
 @pytest.mark.parametrize("wrong", [0, 1, -1])
-def test_outputs_are_judged_as_on_the_host(name: str, wrong: int, arrays: StrictArrays) -> None:
+def test_outputs_are_judged_as_on_the_host(name, wrong, arrays):
     workload = WORKLOADS[name]
 
     def judged(where: StrictArrays | None) -> str:
@@ -118,7 +114,7 @@ def test_outputs_are_judged_as_on_the_host(name: str, wrong: int, arrays: Strict
 
 
 @pytest.mark.parametrize(("factor", "good"), [(1.0, True), (1.01, False)])
-def test_terms_are_estimated_on_the_device(factor: float, good: bool, arrays: StrictArrays) -> None:
+def test_terms_are_estimated_on_the_device(factor, good, arrays):
     workload = contract(lambda inputs: {"y": np.sqrt(inputs["x"] ** 2 + 1) - inputs["x"]})
     drawing = Drawing(20, 1)
     x = case_of(workload, drawing).inputs["x"]
@@ -134,14 +130,14 @@ def test_terms_are_estimated_on_the_device(factor: float, good: bool, arrays: St
     assert ("wrong" not in found[0]) is good
 
 
-def test_an_output_that_was_not_written_is_told(arrays: StrictArrays) -> None:
+def test_an_output_that_was_not_written_is_told(arrays):
     reference = case_of(DOUBLE, DRAWINGS[0], arrays).reference
     unset = {"y": np.full(SIZE, np.nan, np.float32)}
     with pytest.raises(KernelFault, match=r"4096 of 4096 elements of y .* never written or NaN"):
         compare(unset, reference, DOUBLE.io.bounds, 0)
 
 
-def test_a_reference_that_is_not_finite_is_refused(arrays: StrictArrays) -> None:
+def test_a_reference_that_is_not_finite_is_refused(arrays):
     workload = contract(lambda inputs: {"y": (inputs["x"] * 0) / (inputs["x"] * 0)})
     with np.errstate(all="ignore"):
         reference = case_of(workload, DRAWINGS[0], arrays).reference
@@ -162,17 +158,13 @@ def back_to_the_host(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("compute", [by_loop, on_the_host, back_to_the_host])
-def test_a_function_that_needs_the_hosts_arrays_gets_them(
-    compute: Callable[[Mapping[str, Any]], Mapping[str, Any]], arrays: StrictArrays
-) -> None:
+def test_a_function_that_needs_the_hosts_arrays_gets_them(compute, arrays):
     reference = case_of(contract(compute), DRAWINGS[0], arrays).reference
     assert reference.arrays is None
     np.testing.assert_array_equal(reference["y"], case_of(DOUBLE, DRAWINGS[0]).reference["y"])
 
 
-def test_memory_that_is_short_there_is_taken_from_the_host(
-    arrays: StrictArrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_short_there_is_taken_from_the_host(arrays, monkeypatch):
     def fails(_: object) -> None:
         raise MemoryError("out of memory")
 
@@ -180,15 +172,13 @@ def test_memory_that_is_short_there_is_taken_from_the_host(
     assert case_of(DOUBLE, DRAWINGS[0], arrays).reference.arrays is None
 
 
-def test_small_ones_stay_on_the_host(arrays: StrictArrays, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_ones_stay_on_the_host(arrays, monkeypatch):
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 2 * SIZE + 1)
     assert case_of(DOUBLE, DRAWINGS[0], arrays).reference.arrays is None
     assert not arrays.puts
 
 
-def test_those_of_many_operations_are_large(
-    arrays: StrictArrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_of_many_operations_are_large(arrays, monkeypatch):
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 2 * SIZE + 1)
     case = case_of(replace(DOUBLE, flops=10**10), DRAWINGS[0], arrays)
     assert case.reference.arrays is arrays
@@ -211,7 +201,7 @@ def with_arrays(arrays: StrictArrays, monkeypatch: pytest.MonkeyPatch) -> Strict
 
 
 @pytest.mark.slow
-def test_a_right_kernel_is_verified_with_them(with_arrays: StrictArrays) -> None:
+def test_a_right_kernel_is_verified_with_them(with_arrays):
     with EmulatedDevice() as device:
         assert (
             verify_on_device(device, kernel("y[i] = 2 * x[i];"), DOUBLE).max_relative_error < 1e-6
@@ -221,7 +211,7 @@ def test_a_right_kernel_is_verified_with_them(with_arrays: StrictArrays) -> None
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_arrays")
-def test_a_wrong_kernel_is_found_with_them() -> None:
+def test_a_wrong_kernel_is_found_with_them():
     wrong = kernel("y[i] = 2 * x[i == 77 ? 78 : i];")
     with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"worst is y\[77\]"):
         verify_on_device(device, wrong, DOUBLE)

@@ -57,7 +57,7 @@ def off_between(low: float, high: float) -> Function:
 
 
 @pytest.mark.parametrize("exponent", range(-5, 7))
-def test_an_error_in_one_octave_is_found(exponent: int) -> None:
+def test_an_error_in_one_octave_is_found(exponent):
     workload = contract(lambda x: 1 * x, (4096,), (4096,))
     verified(workload, lambda x: x)
     low = 2.0**exponent
@@ -65,7 +65,7 @@ def test_an_error_in_one_octave_is_found(exponent: int) -> None:
         assert_wrong(workload, off_between(low, 2 * low))
 
 
-def test_a_threshold_where_ordinary_inputs_are_rare_is_found() -> None:
+def test_a_threshold_where_ordinary_inputs_are_rare_is_found():
     workload = contract(softplus, (4096,), (4096,))
     verified(workload, lambda x: np.where(x > 20, x, np.log1p(np.exp(x))))
     assert_wrong(workload, lambda x: np.where(x > 8, x, np.log1p(np.exp(x))))
@@ -84,7 +84,7 @@ def test_a_threshold_where_ordinary_inputs_are_rare_is_found() -> None:
         ("0x1F", 30.9, 31.1),
     ],
 )
-def test_values_near_a_number_in_the_text_are_tried(text: str, low: float, high: float) -> None:
+def test_values_near_a_number_in_the_text_are_tried(text, low, high):
     seen = []
     workload = contract(lambda x: x, (4096,), (4096,))
     verified(workload, lambda x: seen.append(x.copy()) or x, text)
@@ -96,7 +96,7 @@ def test_values_near_a_number_in_the_text_are_tried(text: str, low: float, high:
     assert ((sizes >= low) & (sizes <= high)).sum() >= 3
 
 
-def test_an_input_just_below_and_above_a_number_in_the_text_is_tried() -> None:
+def test_an_input_just_below_and_above_a_number_in_the_text_is_tried():
     seen = []
     workload = contract(lambda x: x, (4096,), (4096,))
     verified(workload, lambda x: seen.append(x.copy()) or x, "v >= 4.25f")
@@ -105,7 +105,7 @@ def test_an_input_just_below_and_above_a_number_in_the_text_is_tried() -> None:
     assert min(near) < 4.25 < max(near)
 
 
-def test_numbers_in_the_text_of_a_triton_function_count() -> None:
+def test_numbers_in_the_text_of_a_triton_function_count():
     workload = contract(lambda x: x, (4096,), (4096,))
     source = "@triton.jit\ndef f(x, y):\n    tl.store(y, tl.where(v > 6.25, 0, v))\n"
     kernel = TritonKernel(source=source, function="f", grid=(1, 1, 1), arguments=("x", "y"))
@@ -113,7 +113,7 @@ def test_numbers_in_the_text_of_a_triton_function_count() -> None:
     assert all(6.25 in drawing.literals for drawing in (drawings[1], drawings[-1]))
 
 
-def test_scalars_count_as_numbers_in_the_text() -> None:
+def test_scalars_count_as_numbers_in_the_text():
     workload = contract(lambda x: x, (4096,), (4096,), values=(Scalar("limit", "float32", 11.5),))
     assert 11.5 in drawings_of((0, 1, 2), workload, KERNEL)[1].literals
 
@@ -130,7 +130,7 @@ def test_scalars_count_as_numbers_in_the_text() -> None:
         ("v > 5 + 0x10 * 2.0 ? 0 : v", 37.0),
     ],
 )
-def test_numbers_that_a_text_computes_count(text: str, number: float) -> None:
+def test_numbers_that_a_text_computes_count(text, number):
     workload = contract(lambda x: x, (4096,), (4096,), values=(Scalar("limit", "float32", 11.5),))
     kernel = Kernel(f"__global__ void f() {{\n{text}\n}}", KERNEL.launches)
     assert number in drawings_of((0, 1, 2), workload, kernel)[1].literals
@@ -138,7 +138,7 @@ def test_numbers_that_a_text_computes_count(text: str, number: float) -> None:
 
 @settings(deadline=None)
 @given(st.text("0123456789.efx+-*/<() #define\nAB", max_size=60).map("f{}".__add__))
-def test_no_text_is_too_odd_to_look_for_numbers(text: str) -> None:
+def test_no_text_is_too_odd_to_look_for_numbers(text):
     workload = contract(lambda x: x, (64,), (64,))
     drawings = drawings_of((0, 1, 2), workload, Kernel(text, KERNEL.launches))
     assert all(0 <= number < 2**64 for number in drawings[1].literals)
@@ -154,7 +154,7 @@ def half_away(x: Any) -> Any:
 
 @pytest.mark.parametrize("rounded", [half_up, half_away])
 @pytest.mark.parametrize("scale", [32.0, 0.125, 10.0, 12.75, 1.0])
-def test_values_that_scaling_brings_between_integers_are_tried(rounded: Any, scale: float) -> None:
+def test_values_that_scaling_brings_between_integers_are_tried(rounded, scale):
     def quantized(to_integer: Any) -> Any:
         return lambda x: np.clip(to_integer(x * x.dtype.type(scale)), -128, 127)
 
@@ -169,7 +169,7 @@ def test_values_that_scaling_brings_between_integers_are_tried(rounded: Any, sca
     assert verified(workload, quantized(np.rint), "rintf(v * scale)")
 
 
-def test_integers_near_numbers_in_the_text_are_tried() -> None:
+def test_integers_near_numbers_in_the_text_are_tried():
     workload = contract(lambda x: x, (4096,), (4096,), "int32")
     assert_wrong(workload, lambda x: np.where(x == 77777, 0, x), "v == 77777 ? 0 : v")
     assert_wrong(workload, lambda x: np.where(x == -1001, 0, x), "v < -1000")
@@ -195,7 +195,7 @@ EXTREMES: dict[str, tuple[Function, Any]] = {
     ],
     ids=str,
 )
-def test_every_part_of_a_vector_decides_its_extreme(name: str, missing: slice) -> None:
+def test_every_part_of_a_vector_decides_its_extreme(name, missing):
     function, neutral = EXTREMES[name]
     workload = contract(function, (10_007,), (1,))
 
@@ -209,7 +209,7 @@ def test_every_part_of_a_vector_decides_its_extreme(name: str, missing: slice) -
 
 @pytest.mark.parametrize("rows", [1, 5, 37])
 @pytest.mark.parametrize("function", [np.any, np.all, np.bitwise_or.reduce, np.argmax, np.max])
-def test_every_part_of_a_row_of_integers_decides(rows: int, function: Any) -> None:
+def test_every_part_of_a_row_of_integers_decides(rows, function):
     dtype = "bool" if function in (np.any, np.all) else "int32"
     result = "int32" if function is np.argmax else dtype
     workload = contract(lambda x: function(x, axis=1), (rows, 333), (rows,), dtype, result)
@@ -227,9 +227,7 @@ def softmax(x: Any, step: int = 1, axis: int = 1) -> Any:
 @pytest.mark.parametrize("shape", [(16, 64), (64, 192), (37, 333), (64, 1024)], ids=str)
 @pytest.mark.parametrize("step", [2, 3, 4, 8, 16])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_softmax_with_the_maximum_of_a_part_is_wrong(
-    shape: tuple[int, int], step: int, axis: int
-) -> None:
+def test_a_softmax_with_the_maximum_of_a_part_is_wrong(shape, step, axis):
     workload = contract(lambda x: softmax(x, axis=axis), shape, shape, reduction_length=shape[axis])
     assert_wrong(workload, lambda x: softmax(x, step, axis))
 
@@ -276,7 +274,7 @@ RARE: dict[str, tuple[Function, Function, str | None]] = {
 
 
 @pytest.mark.parametrize("name", RARE)
-def test_rows_of_a_rare_kind_are_tried(name: str) -> None:
+def test_rows_of_a_rare_kind_are_tried(name):
     right, wrong, result = RARE[name]
     workload = contract(right, ROWS, ROWS, result=result, reduction_length=96)
     verified(workload, right)
@@ -287,7 +285,7 @@ SCALES = np.where(np.arange(100) == 7, np.float32(1e-6), np.float32(1))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_slice_of_other_scale_is_judged_by_its_own_size(axis: int) -> None:
+def test_a_slice_of_other_scale_is_judged_by_its_own_size(axis):
     scales = SCALES[:, None] if axis == 0 else SCALES
     shape = (100, 64) if axis == 0 else (64, 100)
     workload = contract(lambda x: x * scales, shape, shape)
@@ -295,18 +293,18 @@ def test_a_slice_of_other_scale_is_judged_by_its_own_size(axis: int) -> None:
     assert_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
 
 
-def test_a_piece_of_a_vector_of_other_scale_is_judged_by_its_own_size() -> None:
+def test_a_piece_of_a_vector_of_other_scale_is_judged_by_its_own_size():
     scales = np.where(np.arange(4096) // 64 == 7, np.float32(1e-6), np.float32(1))[:4096]
     workload = contract(lambda x: x * scales, (4096,), (4096,))
     verified(workload, lambda x: x * scales)
     assert_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
 
 
-def test_large_workloads_of_many_outputs_have_no_sparse_drawings() -> None:
+def test_large_workloads_of_many_outputs_have_no_sparse_drawings():
     assert len(drawings_of((0, 1, 2), contract(lambda x: x, (1 << 20,), (1 << 20,)))) == 3
 
 
-def test_a_period_that_the_shape_tells_is_found() -> None:
+def test_a_period_that_the_shape_tells_is_found():
     shape = (5000, 256)
     workload = contract(lambda x: 2 * x, shape, shape)
     rows = np.arange(5000) % 4093
@@ -326,7 +324,7 @@ def steps_to_first(most: int) -> Function:
     return function
 
 
-def test_a_limit_of_steps_that_only_a_long_chain_exceeds_is_found() -> None:
+def test_a_limit_of_steps_that_only_a_long_chain_exceeds_is_found():
     workload = contract(steps_to_first(300), (300,), (300,), "int32", init={"x": (0, 300)})
     verified(workload, steps_to_first(300))
     assert_wrong(workload, steps_to_first(120))
@@ -345,7 +343,7 @@ def shortest(squarings: int) -> Function:
     return function
 
 
-def test_a_search_that_ends_before_the_longest_path_is_found() -> None:
+def test_a_search_that_ends_before_the_longest_path_is_found():
     workload = contract(shortest(6), (40, 40), (40, 40), "int32", init={"x": (0, 1000)})
     verified(workload, shortest(6))
     assert_wrong(workload, shortest(5))
@@ -367,7 +365,7 @@ def grouped(centred: bool, epsilon: float) -> Function:
 
 
 @pytest.mark.parametrize("wrong", [grouped(False, 1e-5), grouped(True, 0.0)])
-def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong: Function) -> None:
+def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong):
     workload = contract(grouped(True, 1e-5), (64, 32), (64, 32))
     verified(workload, grouped(True, 1e-5))
     assert_wrong(workload, wrong)
@@ -384,7 +382,7 @@ def first_of_largest(by_bits: bool) -> Function:
     return function
 
 
-def test_zeros_of_both_signs_that_are_told_apart_are_found() -> None:
+def test_zeros_of_both_signs_that_are_told_apart_are_found():
     workload = contract(first_of_largest(False), (37, 61), (37,), result="int32")
     verified(workload, first_of_largest(False))
     assert_wrong(workload, first_of_largest(True))

@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize("theirs", KINDS)
 @pytest.mark.parametrize("ours", KINDS)
-def test_arrays_of_all_kinds_are_compared(ours: str, theirs: str) -> None:
+def test_arrays_of_all_kinds_are_compared(ours, theirs):
     found = expected(KINDS[theirs](ONES)).check(KINDS[ours](ONES * np.float32(1 + 5e-6)))
     assert 0 < found.max_relative_error < 1e-5
     assert (found.max_relative_bound, found.seeds) == (1e-5, ())
@@ -55,7 +55,7 @@ def test_arrays_of_all_kinds_are_compared(ours: str, theirs: str) -> None:
 
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_function_gives_the_reference_too(kind: str) -> None:
+def test_a_function_gives_the_reference_too(kind):
     def reference(x: Any, factor: float) -> object:
         return KINDS[kind](factor * x)
 
@@ -92,7 +92,7 @@ def spoiled(tree: Any, which: int) -> Any:
 
 
 @given(TREES, st.data())
-def test_each_array_of_a_tuple_list_or_dictionary_is_compared(tree: Any, data: Any) -> None:
+def test_each_array_of_a_tuple_list_or_dictionary_is_compared(tree, data):
     judge = expected(tree)
     assert judge.check(tree).max_relative_error == 0
     names = list(judge.arrays)
@@ -102,7 +102,7 @@ def test_each_array_of_a_tuple_list_or_dictionary_is_compared(tree: Any, data: A
     assert f"elements of {names[wrong]} (first {names[wrong]}[0])" in str(fault.value)
 
 
-def test_parts_are_named_by_their_places() -> None:
+def test_parts_are_named_by_their_places():
     found = expected({"y": (ONES, [CupyArray(ONES)]), 3: ONES}).arrays
     assert list(found) == ["result['y'][0]", "result['y'][1][0]", "result[3]"]
 
@@ -118,13 +118,13 @@ def test_parts_are_named_by_their_places() -> None:
         (ONES, {}),
     ],
 )
-def test_other_parts_than_the_references_are_refused(reference: object, returned: object) -> None:
+def test_other_parts_than_the_references_are_refused(reference, returned):
     with pytest.raises(ResultError, match=r"^The callable returned .*, but reference= has result"):
         expected(reference).check(returned)
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 3, 1), (2, 2), ()])
-def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_another_shape_is_refused(shape):
     with pytest.raises(ResultError) as error:
         expected(np.ones(shape)).check(ONES)
     assert str(error.value) == (
@@ -137,24 +137,24 @@ NOT_NUMBERS = [None, object(), "text", ["a", "b"], ONES + 1j, [[1.0], [1.0, 2.0]
 
 
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=lambda value: type(value).__name__)
-def test_what_is_not_numbers_is_refused(value: object) -> None:
+def test_what_is_not_numbers_is_refused(value):
     with pytest.raises(ResultError, match=r"^The reference of result has type \w+"):
         expected(lambda: value)
     with pytest.raises(ResultError, match=r"^The callable's result has type \w+"):
         expected(ONES).check(value)
 
 
-def test_structured_arrays_are_refused() -> None:
+def test_structured_arrays_are_refused():
     with pytest.raises(ResultError, match="only real numbers can be compared"):
         expected(np.zeros(2, [("x", "f8")]))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float64"])
-def test_numbers_of_any_type_are_compared(dtype: str) -> None:
+def test_numbers_of_any_type_are_compared(dtype):
     assert expected(ONES.astype(dtype)).check(ONES.astype(dtype)).normwise_error == 0
 
 
-def test_types_that_were_added_to_numpy_are_compared() -> None:
+def test_types_that_were_added_to_numpy_are_compared():
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     assert expected(ONES.astype(bfloat16)).check(ONES.astype(bfloat16)).normwise_error == 0
 
@@ -169,7 +169,7 @@ def test_types_that_were_added_to_numpy_are_compared() -> None:
         (np.ma.masked_all(3), "The reference of result is masked as a whole"),
     ],
 )
-def test_a_reference_that_proves_nothing_is_refused(reference: object, words: str) -> None:
+def test_a_reference_that_proves_nothing_is_refused(reference, words):
     with pytest.raises(ResultError, match=f"^{words}.*: nothing can be compared with it"):
         expected(reference)
 
@@ -177,7 +177,7 @@ def test_a_reference_that_proves_nothing_is_refused(reference: object, words: st
 LOGITS = np.array([[1.0, -np.inf, 3.0], [np.inf, 5.0, 6.0]])
 
 
-def test_infinities_of_a_reference_must_be_equal() -> None:
+def test_infinities_of_a_reference_must_be_equal():
     for reference in (LOGITS, lambda x: np.where(np.isinf(LOGITS), LOGITS, x)):
         right = expected(reference, np.nan_to_num(LOGITS, posinf=0, neginf=0))
         assert right.check(LOGITS.astype("float32")).normwise_error == 0
@@ -188,7 +188,7 @@ def test_infinities_of_a_reference_must_be_equal() -> None:
             right.check(np.where(LOGITS == 6, -np.inf, LOGITS))
 
 
-def test_what_a_reference_masks_is_not_compared() -> None:
+def test_what_a_reference_masks_is_not_compared():
     right = expected(np.ma.masked_where(LOGITS > 3, LOGITS))
     assert right.check(np.where(LOGITS > 3, np.nan, LOGITS)).normwise_error == 0
     assert right.check(np.where(LOGITS > 3, 7, LOGITS)).normwise_error == 0
@@ -196,7 +196,7 @@ def test_what_a_reference_masks_is_not_compared() -> None:
         right.check(np.where(LOGITS == 3, 4, LOGITS))
 
 
-def test_a_reference_that_raises_is_told_with_its_place() -> None:
+def test_a_reference_that_raises_is_told_with_its_place():
     def reference(x: Any) -> None:
         raise ValueError(f"shape {x.shape}\nand more")
 
@@ -209,12 +209,12 @@ def test_a_reference_that_raises_is_told_with_its_place() -> None:
     )
 
 
-def test_a_reference_of_other_arguments_is_told() -> None:
+def test_a_reference_of_other_arguments_is_told():
     with pytest.raises(ResultError, match=r"and raised TypeError: .* 1 positional argument"):
         expected(lambda x: x, ONES, ONES)
 
 
-def test_what_a_reference_does_to_its_arguments_does_not_reach_the_callable() -> None:
+def test_what_a_reference_does_to_its_arguments_does_not_reach_the_callable():
     arrays = [np.ones(3) for _ in range(4)]
     args = (arrays[0], [CupyArray(arrays[1])], {"x": Tensor(arrays[2])}, (arrays[3], "text"))
 
@@ -228,7 +228,7 @@ def test_what_a_reference_does_to_its_arguments_does_not_reach_the_callable() ->
     assert all((array == 1).all() for array in arrays)
 
 
-def test_a_reference_is_copied_before_the_callable_can_write_into_it() -> None:
+def test_a_reference_is_copied_before_the_callable_can_write_into_it():
     shared = np.ones(3)
     judge = expected(shared)
     shared[:] = 2
@@ -246,7 +246,7 @@ ARRAYS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
-def test_an_array_is_overwritten_where_it_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_is_overwritten_where_it_is(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", Cupy())
     whole = np.zeros((4, 6), np.float32)
     overwrite(ARRAYS[kind](whole[::2, 1:4]), np.ones((2, 3), np.float32))
@@ -258,9 +258,7 @@ SLICES = st.builds(slice, st.integers(0, 9), st.integers(10, 20), st.integers(1,
 
 
 @given(SLICES, SLICES, st.booleans(), st.booleans())
-def test_slices_overlap_where_their_bounds_do(
-    rows: slice, others: slice, back: bool, apart: bool
-) -> None:
+def test_slices_overlap_where_their_bounds_do(rows, others, back, apart):
     whole = np.zeros((20, 4), np.float32)
     one = whole[rows][:: -1 if back else 1, 1:]
     other = (whole.copy() if apart else whole)[others, :2]
@@ -268,12 +266,12 @@ def test_slices_overlap_where_their_bounds_do(
     assert overlap(one, other) == np.may_share_memory(one, other)
 
 
-def test_nothing_overlaps_an_empty_array() -> None:
+def test_nothing_overlaps_an_empty_array():
     whole = np.zeros(5)
     assert not overlap(whole[2:2], whole)
 
 
-def test_views_of_a_tensor_share_its_storage() -> None:
+def test_views_of_a_tensor_share_its_storage():
     whole = np.zeros((2, 3))
     assert overlap(Tensor(whole), Tensor(whole))
     assert not overlap(Tensor(whole), Tensor(whole.copy()))

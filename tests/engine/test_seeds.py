@@ -34,21 +34,19 @@ def right(data: Any, weight: Any, output: Any) -> None:
     output[...] = SMALL.reference({"data": data, "weight": weight})["output"]
 
 
-def test_all_kernels_of_a_workload_share_it_for_a_day() -> None:
+def test_all_kernels_of_a_workload_share_it_for_a_day():
     first = drawn_seed(SMALL)
     assert drawn_seed(replace(SMALL, name="other")) == first
     assert drawn_seed(Conv2d.of("larger", 1, 7, 7, 3, 4, 3, 3, 1, 1)) != first
 
 
-def test_another_machine_has_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_machine_has_another_one(tmp_path, monkeypatch):
     first = drawn_seed(SMALL)
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "other"))
     assert drawn_seed(SMALL) != first
 
 
-def test_the_next_day_has_another_one_and_the_old_reference_is_gone(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_day_has_another_one_and_the_old_reference_is_gone(own_cache, monkeypatch):
     first = verify_on_device(PythonDevice(right), KERNEL, SMALL).seeds[-1]
     count = len(list((own_cache / "references").iterdir()))
     with monkeypatch.context() as patch:
@@ -57,9 +55,7 @@ def test_the_next_day_has_another_one_and_the_old_reference_is_gone(
     assert len(list((own_cache / "references").iterdir())) == count
 
 
-def test_what_was_verified_on_an_emulated_gpu_is_known_the_next_day(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_verified_on_an_emulated_gpu_is_known_the_next_day(monkeypatch):
     first = verify_on_device(PythonDevice(right, emulated=True), KERNEL, SMALL)
     monkeypatch.setattr(seeds, "datetime", Later)
     device = PythonDevice(right, emulated=True)
@@ -67,7 +63,7 @@ def test_what_was_verified_on_an_emulated_gpu_is_known_the_next_day(
     assert device.runs == 0
 
 
-def test_a_seed_to_repeat_is_run_even_if_another_one_is_known() -> None:
+def test_a_seed_to_repeat_is_run_even_if_another_one_is_known():
     verify_on_device(PythonDevice(right, emulated=True), KERNEL, SMALL)
     device = PythonDevice(right, emulated=True)
     assert verify_on_device(device, KERNEL, SMALL, drawn=77).seeds == (0, 1, 77)
@@ -75,9 +71,7 @@ def test_a_seed_to_repeat_is_run_even_if_another_one_is_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"day": 1}', '{"day": "2099-01-01", "seed": -5}'])
-def test_a_damaged_file_is_written_again(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_a_damaged_file_is_written_again(own_cache, monkeypatch, text):
     monkeypatch.setattr(seeds, "datetime", Later)
     drawn_seed(SMALL)
     (path,) = (own_cache / "seeds").iterdir()
@@ -86,7 +80,7 @@ def test_a_damaged_file_is_written_again(
     assert drawn_seed(SMALL) == again
 
 
-def test_a_cache_that_cannot_be_written_leaves_a_seed_of_its_own(own_cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_leaves_a_seed_of_its_own(own_cache):
     folder = own_cache / "seeds"
     folder.mkdir()
     folder.chmod(0o500)

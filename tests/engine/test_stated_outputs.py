@@ -62,30 +62,30 @@ def quantizer(
 
 
 @pytest.mark.parametrize("reciprocal", [False, True])
-def test_an_integer_may_be_off_by_the_steps_of_its_bound(reciprocal: bool) -> None:
+def test_an_integer_may_be_off_by_the_steps_of_its_bound(reciprocal):
     assert fault_of(quantizer(reciprocal=reciprocal), QUANTIZE) is None
 
 
-def test_the_bound_of_one_output_is_not_that_of_another() -> None:
+def test_the_bound_of_one_output_is_not_that_of_another():
     assert "elements of scale" in str(fault_of(quantizer(factor=1.0009), QUANTIZE))
 
 
 @pytest.mark.parametrize("rounding", [np.trunc, np.floor, np.ceil])
-def test_one_step_off_in_half_of_all_elements_is_wrong(rounding: Any) -> None:
+def test_one_step_off_in_half_of_all_elements_is_wrong(rounding):
     assert "only 0.125 of all may be" in str(fault_of(quantizer(rounding=rounding), QUANTIZE))
 
 
-def test_more_than_the_steps_is_wrong() -> None:
+def test_more_than_the_steps_is_wrong():
     assert "elements of q" in str(fault_of(quantizer(shift=2), QUANTIZE))
 
 
-def test_what_steps_allow_is_not_reported_as_an_error() -> None:
+def test_what_steps_allow_is_not_reported_as_an_error():
     found = verify_on_device(PythonDevice(quantizer(reciprocal=True)), KERNEL, QUANTIZE)
     assert found.max_relative_error < 2e-6
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0009])
-def test_a_plain_number_bounds_an_output(factor: float) -> None:
+def test_a_plain_number_bounds_an_output(factor):
     workload = Contract("plain", tensors((COLUMNS,)), lambda i: {"y": 2 * i["x"]}, bound=2e-6)
 
     def body(x: Any, y: Any) -> None:
@@ -117,17 +117,17 @@ def compacting(count: int) -> Body:
     return body
 
 
-def test_a_masked_part_of_an_output_is_not_written() -> None:
+def test_a_masked_part_of_an_output_is_not_written():
     assert fault_of(compacting(0), COMPACT) is None
 
 
-def test_writing_what_the_reference_masks_is_wrong() -> None:
+def test_writing_what_the_reference_masks_is_wrong():
     said = str(fault_of(compacting(1), COMPACT))
     assert "1 of 64 elements of y" in said
     assert "although the reference masks" in said
 
 
-def test_leaving_out_what_the_reference_does_not_mask_is_wrong() -> None:
+def test_leaving_out_what_the_reference_does_not_mask_is_wrong():
     assert "never written or NaN" in str(fault_of(compacting(-1), COMPACT))
 
 
@@ -140,21 +140,21 @@ LOGITS = Contract("logits", tensors((ROWS, ROWS)), masked_logits)
 
 
 @pytest.mark.parametrize("value", [-math.inf, -1e30, math.inf, math.nan, 0.0])
-def test_infinite_outputs_must_be_equal(value: float) -> None:
+def test_infinite_outputs_must_be_equal(value):
     def body(x: Any, y: Any) -> None:
         y[:] = np.where(np.tri(ROWS, dtype=bool), x, np.float32(value))
 
     assert (fault_of(body, LOGITS) is None) == (value == -math.inf)
 
 
-def test_finite_elements_beside_infinite_ones_are_compared_as_ever() -> None:
+def test_finite_elements_beside_infinite_ones_are_compared_as_ever():
     def body(x: Any, y: Any) -> None:
         y[:] = np.where(np.tri(ROWS, dtype=bool), x * np.float32(1.001), -np.inf)
 
     assert "wrong" in str(fault_of(body, LOGITS))
 
 
-def test_a_reference_that_is_nan_where_nothing_is_masked_is_refused() -> None:
+def test_a_reference_that_is_nan_where_nothing_is_masked_is_refused():
     workload = Contract("log", tensors((COLUMNS,)), lambda i: {"y": np.log(i["x"])})
     with (
         pytest.raises(InputError, match=r"NaN or infinite, first at y\["),
@@ -163,7 +163,7 @@ def test_a_reference_that_is_nan_where_nothing_is_masked_is_refused() -> None:
         verify_on_device(PythonDevice(lambda **_: None), KERNEL, workload)
 
 
-def test_infinities_that_an_overflow_of_the_reference_makes_are_not_asked_for() -> None:
+def test_infinities_that_an_overflow_of_the_reference_makes_are_not_asked_for():
     workload = Contract("big", tensors((COLUMNS,)), lambda i: {"y": np.exp(i["x"] * abs(i["x"]))})
 
     def body(x: Any, y: Any) -> None:
@@ -190,7 +190,7 @@ SCALED = Contract(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "bool"])
-def test_tensors_without_dimensions_are_inputs_and_outputs(dtype: str) -> None:
+def test_tensors_without_dimensions_are_inputs_and_outputs(dtype):
     one = (Tensor("x", (), dtype, "input"), Tensor("y", (), dtype, "output"))
 
     def body(x: Any, y: Any) -> None:
@@ -200,7 +200,7 @@ def test_tensors_without_dimensions_are_inputs_and_outputs(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("missing", "outcome"), [(0, None), (1, "elements of y (first y) is")])
-def test_an_output_without_dimensions_is_compared(missing: int, outcome: str | None) -> None:
+def test_an_output_without_dimensions_is_compared(missing, outcome):
     def body(x: Any, y: Any) -> None:
         y[...] = x[missing:].sum(dtype=np.float64)
 
@@ -209,7 +209,7 @@ def test_an_output_without_dimensions_is_compared(missing: int, outcome: str | N
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.001])
-def test_an_input_without_dimensions_is_drawn(factor: float) -> None:
+def test_an_input_without_dimensions_is_drawn(factor):
     def body(x: Any, a: Any, y: Any) -> None:
         y[:] = a * x * np.float32(factor)
 
@@ -221,7 +221,7 @@ def is_positive(inputs: Values) -> Values:
 
 
 @pytest.mark.parametrize("byte", [0, 1, 2, 0x80, 0xFF])
-def test_the_bytes_of_a_bool_are_0_and_1(byte: int) -> None:
+def test_the_bytes_of_a_bool_are_0_and_1(byte):
     def body(x: Any, y: Any) -> None:
         y.view(np.uint8)[:] = np.where(x > 0, np.uint8(max(byte, 1)), np.uint8(0))
 
@@ -229,7 +229,7 @@ def test_the_bytes_of_a_bool_are_0_and_1(byte: int) -> None:
     assert fault is None if byte < 2 else fault is not None and "neither 0 nor 1" in fault
 
 
-def test_a_bool_that_must_be_left_as_it_was_may_be_anything() -> None:
+def test_a_bool_that_must_be_left_as_it_was_may_be_anything():
     def masked(inputs: Values) -> Values:
         return {"y": np.ma.masked_array(inputs["x"] > 0, mask=np.arange(50) % 2 == 1)}
 

@@ -87,7 +87,7 @@ RIGHT: dict[str, tuple[Function, Function, Any, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("drawn", DRAWN)
-def test_a_right_kernel_is_right_whatever_is_drawn(name: str, drawn: int) -> None:
+def test_a_right_kernel_is_right_whatever_is_drawn(name, drawn):
     function, single, shape, dtype, options = RIGHT[name]
     workload = contract(function, shape, dtype, **options)
     assert verified(workload, single, drawn).seeds == (0, 1, drawn)
@@ -173,14 +173,14 @@ WRONG: dict[str, tuple[Function, Function, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_kernel_that_is_right_on_small_positive_inputs_only_is_wrong(name: str) -> None:
+def test_a_kernel_that_is_right_on_small_positive_inputs_only_is_wrong(name):
     function, wrong, shape, dtype = WRONG[name]
     out = "int32" if name in ("bytes read as unsigned", "shorts added up in a short") else dtype
     with pytest.raises(KernelFault, match=r"of y .*(wrong|NaN)"):
         verified(contract(function, shape, dtype, out=out), wrong)
 
 
-def test_a_kernel_made_for_the_fixed_seeds_is_wrong() -> None:
+def test_a_kernel_made_for_the_fixed_seeds_is_wrong():
     workload = contract(lambda x: 2 * x, SAME, "float32")
     device = PythonDevice(by(lambda x: 2 * x))
     seen: list[Any] = []
@@ -200,7 +200,7 @@ def test_a_kernel_made_for_the_fixed_seeds_is_wrong() -> None:
         verify_on_device(PythonDevice(made_for_them), KERNEL, workload)
 
 
-def test_a_seed_that_was_drawn_can_be_repeated() -> None:
+def test_a_seed_that_was_drawn_can_be_repeated():
     workload = contract(lambda x: 2 * x, SAME, "float32")
     inputs: list[bytes] = []
 
@@ -215,13 +215,13 @@ def test_a_seed_that_was_drawn_can_be_repeated() -> None:
     assert inputs[:half] == inputs[half:]
 
 
-def test_a_contract_is_drawn_for_anew_each_time() -> None:
+def test_a_contract_is_drawn_for_anew_each_time():
     workload = contract(lambda x: 2 * x, SAME, "float32")
     found = {verified(workload, lambda x: 2 * x).seeds[-1] for _ in range(4)}
     assert len(found) == 4
 
 
-def test_a_reference_that_an_integer_cannot_hold_is_refused() -> None:
+def test_a_reference_that_an_integer_cannot_hold_is_refused():
     def total(inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"y": inputs["x"].sum(axis=1)}  # int64, as NumPy has it
 
@@ -231,7 +231,7 @@ def test_a_reference_that_an_integer_cannot_hold_is_refused() -> None:
         verified(workload, lambda x: x.sum(axis=1, dtype=np.int32))
 
 
-def test_a_reference_that_half_precision_cannot_hold_is_refused() -> None:
+def test_a_reference_that_half_precision_cannot_hold_is_refused():
     workload = Gemm("g", 1, 2, 70_000, mode="float16", distribution="ones")
 
     def product(**tensors: Any) -> None:
@@ -242,7 +242,7 @@ def test_a_reference_that_half_precision_cannot_hold_is_refused() -> None:
         verify_on_device(PythonDevice(product), KERNEL, workload)
 
 
-def test_inputs_that_a_reference_does_not_take_are_left_out() -> None:
+def test_inputs_that_a_reference_does_not_take_are_left_out():
     def picky(x: Any) -> Any:
         if np.abs(x).max() > 20:
             raise ValueError("too large")

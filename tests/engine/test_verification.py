@@ -118,7 +118,7 @@ def fault(run: Run) -> str:
     return str(raised.value)
 
 
-def test_a_correct_kernel_passes_with_its_errors() -> None:
+def test_a_correct_kernel_passes_with_its_errors():
     found = verify_on_device(FakeDevice(right), kernel(), SMALL)
     # The output is the reference rounded to float32.
     assert 0 < found.max_relative_error <= 2**-24
@@ -128,13 +128,13 @@ def test_a_correct_kernel_passes_with_its_errors() -> None:
     assert found.seeds[:-1] == SEEDS
 
 
-def test_each_seed_runs_in_another_order_within_the_time_given() -> None:
+def test_each_seed_runs_in_another_order_within_the_time_given():
     device = FakeDevice(right)
     verify_on_device(device, kernel(), SMALL, seeds=(5, 6, 7), timeout_s=3.0)
     assert device.calls == [(order, 3.0) for order in range(RUNS)]
 
 
-def test_scalars_reach_the_kernel_by_name() -> None:
+def test_scalars_reach_the_kernel_by_name():
     tensors = (Tensor("x", (4,), "float32", "input"), Tensor("y", (4,), "float32", "output"))
     alpha = Scalar("alpha", "float32", 2.0)
     workload = Contract("w", tensors, lambda given: {"y": 2 * given["x"]}, values=(alpha,))
@@ -145,7 +145,7 @@ def test_scalars_reach_the_kernel_by_name() -> None:
 
 @given(place=st.tuples(*(st.integers(0, n - 1) for n in SHAPE)))
 @settings(max_examples=15, deadline=None)
-def test_one_wrong_element_is_found_wherever_it_is(place: tuple[int, ...]) -> None:
+def test_one_wrong_element_is_found_wherever_it_is(place):
     def edit(output: Array) -> None:
         output[place] += 1.0
 
@@ -156,7 +156,7 @@ def test_one_wrong_element_is_found_wherever_it_is(place: tuple[int, ...]) -> No
     assert f"the worst is output{list(place)} = " in message
 
 
-def test_the_message_has_the_values_and_the_size_of_the_error() -> None:
+def test_the_message_has_the_values_and_the_size_of_the_error():
     reference = cached_reference(SMALL, 0)["output"]
     scale = float(np.abs(reference).max())
 
@@ -169,13 +169,13 @@ def test_the_message_has_the_values_and_the_size_of_the_error() -> None:
     assert f"(bound {SMALL.error_bound.max_relative:.1e})" in message
 
 
-def test_values_that_are_close_are_told_with_all_their_digits() -> None:
+def test_values_that_are_close_are_told_with_all_their_digits():
     found, right = np.array([2_000_001]), np.array([2_000_000.0])
     with pytest.raises(KernelFault, match=r"n\[0\] = 2000001 instead of 2000000, off by 5\.00e-07"):
         compare({"n": found}, {"n": right}, {"n": ErrorBound(0.0, 0.0)}, 0)
 
 
-def test_the_worst_of_several_is_named() -> None:
+def test_the_worst_of_several_is_named():
     def edit(output: Array) -> None:
         output[0, 0, 1, 1] += 1.0
         output[0, 2, 3, 3] += 50.0
@@ -185,7 +185,7 @@ def test_the_worst_of_several_is_named() -> None:
     assert "the worst is output[0, 2, 3, 3]" in message
 
 
-def test_an_error_of_the_bound_passes_and_more_does_not() -> None:
+def test_an_error_of_the_bound_passes_and_more_does_not():
     reference = cached_reference(SMALL, 0)["output"]
     step = SMALL.error_bound.max_relative * np.abs(reference).max()
     outputs = reference.copy()
@@ -196,7 +196,7 @@ def test_an_error_of_the_bound_passes_and_more_does_not() -> None:
         compare({"output": outputs}, {"output": reference}, {"output": SMALL.error_bound}, 0)
 
 
-def test_small_errors_everywhere_are_too_much_together() -> None:
+def test_small_errors_everywhere_are_too_much_together():
     reference = {"y": np.array([1.0] + [0.1] * 99)}
     outputs = {"y": reference["y"] + 0.009}
     with pytest.raises(
@@ -206,7 +206,7 @@ def test_small_errors_everywhere_are_too_much_together() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 20_000])
-def test_errors_are_those_of_the_whole_array(size: int) -> None:
+def test_errors_are_those_of_the_whole_array(size):
     draw = np.random.default_rng(size).standard_normal
     reference = draw(size)
     output = (reference + 1e-3 * draw(size)).astype(np.float32)
@@ -218,7 +218,7 @@ def test_errors_are_those_of_the_whole_array(size: int) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 9.0])
 @pytest.mark.parametrize("place", [0, 8191, 8192, 19_999])
-def test_one_wrong_element_of_many_is_found(value: float, place: int) -> None:
+def test_one_wrong_element_of_many_is_found(value, place):
     reference = np.ones((4, 5000))
     output = reference.copy()
     output.reshape(-1)[place] = value
@@ -227,14 +227,14 @@ def test_one_wrong_element_of_many_is_found(value: float, place: int) -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_an_infinite_element_is_wrong(value: float) -> None:
+def test_an_infinite_element_is_wrong(value):
     def edit(output: Array) -> None:
         output[0, 2, 5, 6] = value
 
     assert f"the worst is output[0, 2, 5, 6] = {value:g} instead of" in fault(then(edit))
 
 
-def test_what_was_not_written_is_told() -> None:
+def test_what_was_not_written_is_told():
     def forget_one(arenas: Mapping[str, Arena]) -> None:
         poison = arenas["output"].value()
         right(arenas)
@@ -251,7 +251,7 @@ def test_what_was_not_written_is_told() -> None:
     ("dtype", "right"),
     [("int32", -1), ("int8", -1), ("int16", 127), ("uint8", 255), ("uint32", 0), ("bool", 1)],
 )
-def test_an_integer_that_was_not_written_is_told(dtype: str, right: int) -> None:
+def test_an_integer_that_was_not_written_is_told(dtype, right):
     output = Tensor("y", (6,), dtype, "output")
     workload = Contract("c", (output,), lambda _: {"y": np.full(6, right)})
 
@@ -266,9 +266,7 @@ def test_an_integer_that_was_not_written_is_told(dtype: str, right: int) -> None
 
 @pytest.mark.parametrize("combine", [np.fmax, np.fmin, np.maximum, np.minimum])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint32", "uint8"])
-def test_an_output_that_is_combined_with_what_was_there_is_wrong(
-    dtype: str, combine: Callable[..., Array]
-) -> None:
+def test_an_output_that_is_combined_with_what_was_there_is_wrong(dtype, combine):
     """A kernel that combines its result with an uninitialized output, as with atomicMax."""
     output = Tensor("y", (6,), dtype, "output")
     workload = Contract("c", (output,), lambda _: {"y": np.arange(1.0, 7.0)})
@@ -285,13 +283,13 @@ def test_an_output_that_is_combined_with_what_was_there_is_wrong(
 @pytest.mark.parametrize(
     "reference", [[1.0, np.nan, 3.0], [1.0, np.nan, np.inf], [np.nan, np.nan], [np.nan]], ids=str
 )
-def test_a_reference_that_is_nan_is_refused(reference: list[float]) -> None:
+def test_a_reference_that_is_nan_is_refused(reference):
     right = np.array(reference)
     with pytest.raises(InputError, match=r"is NaN or infinite, first at y\[[01]\] with seed 0"):
         compare({"y": right.copy()}, {"y": right}, {"y": ErrorBound(1.0, 1.0)}, 0)
 
 
-def test_a_dropped_channel_is_told() -> None:
+def test_a_dropped_channel_is_told():
     def run(arenas: Mapping[str, Arena]) -> None:
         inputs = {name: arenas[name].value() for name in ("data", "weight")}
         inputs["data"][:, -1] = 0
@@ -300,7 +298,7 @@ def test_a_dropped_channel_is_told() -> None:
     assert f"{SIZE} of {SIZE} elements of output (first output[0, 0, 0, 0]) are wrong" in fault(run)
 
 
-def test_an_error_at_one_border_is_told() -> None:
+def test_an_error_at_one_border_is_told():
     def run(arenas: Mapping[str, Arena]) -> None:
         inputs = {name: arenas[name].value() for name in ("data", "weight")}
         whole = SMALL.reference(inputs)["output"]
@@ -312,14 +310,14 @@ def test_an_error_at_one_border_is_told() -> None:
     assert "18 of 126 elements of output (first output[0, 0, 0, 6]) are wrong" in fault(run)
 
 
-def test_a_kernel_that_is_right_for_one_seed_only_is_told() -> None:
+def test_a_kernel_that_is_right_for_one_seed_only_is_told():
     first = SMALL.reference(SMALL.make_inputs(SEEDS[0]))["output"]
     assert "wrong (seed 1)" in fault(lambda arenas: write(arenas, first))
 
 
 @given(st.sampled_from(["data", "weight", "output"]), st.integers(0, GUARD_BYTES - 1))
 @settings(max_examples=20, deadline=None)
-def test_a_byte_past_the_end_is_told(name: str, distance: int) -> None:
+def test_a_byte_past_the_end_is_told(name, distance):
     tensor = next(t for t in SMALL.tensors if t.name == name)
 
     def run(arenas: Mapping[str, Arena]) -> None:
@@ -335,7 +333,7 @@ def test_a_byte_past_the_end_is_told(name: str, distance: int) -> None:
 
 @pytest.mark.parametrize("value", [-1, 0, 127, -128, np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("element", [-1, SIZE])
-def test_whatever_is_written_outside_is_told(value: float, element: int) -> None:
+def test_whatever_is_written_outside_is_told(value, element):
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         whole = arenas["output"].image(writable=True).view(np.float32)
@@ -345,7 +343,7 @@ def test_whatever_is_written_outside_is_told(value: float, element: int) -> None
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-def test_minus_one_is_not_what_guards_hold(dtype: str) -> None:
+def test_minus_one_is_not_what_guards_hold(dtype):
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         end = GUARD_BYTES + 4 * SIZE
@@ -355,7 +353,7 @@ def test_minus_one_is_not_what_guards_hold(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "distance"), [("data", 0), ("weight", 0), ("output", 8)])
-def test_what_is_copied_from_past_another_end_is_told(source: str, distance: int) -> None:
+def test_what_is_copied_from_past_another_end_is_told(source, distance):
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         at = GUARD_BYTES + arenas[source].tensor.nbytes + distance
@@ -368,7 +366,7 @@ def test_what_is_copied_from_past_another_end_is_told(source: str, distance: int
 
 @given(st.integers(1, GUARD_BYTES))
 @settings(max_examples=20, deadline=None)
-def test_a_byte_before_the_start_is_told(distance: int) -> None:
+def test_a_byte_before_the_start_is_told(distance):
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         arenas["output"].image(writable=True)[GUARD_BYTES - distance] = 0
@@ -380,7 +378,7 @@ def test_a_byte_before_the_start_is_told(distance: int) -> None:
     )
 
 
-def test_the_first_and_the_last_write_outside_are_told() -> None:
+def test_the_first_and_the_last_write_outside_are_told():
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         past = arenas["output"].image(writable=True)[GUARD_BYTES + 4 * SIZE :]
@@ -390,7 +388,7 @@ def test_the_first_and_the_last_write_outside_are_told() -> None:
 
 
 @pytest.mark.parametrize(("name", "place"), [("data", (0, 3, 5, 6)), ("weight", (2, 0, 1, 1))])
-def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
+def test_a_changed_input_is_told(name, place):
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
         value = arenas[name].value()
@@ -402,7 +400,7 @@ def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_a_kernel_is_launched_again_where_that_is_possible(measured: bool) -> None:
+def test_a_kernel_is_launched_again_where_that_is_possible(measured):
     device = FakeDevice(right, relaunches=True)
     verify_on_device(device, kernel(), SMALL, measured=measured)
     assert device.relaunched == [not measured, True, True, True]
@@ -410,9 +408,7 @@ def test_a_kernel_is_launched_again_where_that_is_possible(measured: bool) -> No
 
 @pytest.mark.parametrize("phase", range(4))
 @pytest.mark.parametrize("measured", [True, False])
-def test_a_kernel_that_skips_launches_is_found_whichever_come_last(
-    phase: int, measured: bool
-) -> None:
+def test_a_kernel_that_skips_launches_is_found_whichever_come_last(phase, measured):
     def run(arenas: Mapping[str, Arena]) -> None:
         again = len(device.relaunched)
         if again <= 1 or again % 4 == phase:
@@ -425,9 +421,7 @@ def test_a_kernel_that_skips_launches_is_found_whichever_come_last(
 
 @pytest.mark.parametrize("good", range(RUNS, RUNS + 2))
 @pytest.mark.parametrize("measured", [True, False])
-def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(
-    good: int, measured: bool
-) -> None:
+def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(good, measured):
     def run(arenas: Mapping[str, Arena]) -> None:
         if len(device.calls) + len(device.relaunched) <= good:
             right(arenas)
@@ -439,7 +433,7 @@ def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(
     assert raised.value.outcome == "correctness"
 
 
-def test_what_the_device_finds_is_passed_on() -> None:
+def test_what_the_device_finds_is_passed_on():
     def run(_: Mapping[str, Arena]) -> None:
         raise KernelFault("timeout", "It hangs.")
 
@@ -448,9 +442,7 @@ def test_what_the_device_finds_is_passed_on() -> None:
     assert raised.value.outcome == "timeout"
 
 
-def test_an_interrupt_leaves_no_thread_that_waits_for_ever(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_leaves_no_thread_that_waits_for_ever(own_cache, monkeypatch):
     assert own_cache.exists()
     started: list[threading.Thread] = []
     start = threading.Thread.start
@@ -470,9 +462,7 @@ def test_an_interrupt_leaves_no_thread_that_waits_for_ever(
 
 
 @pytest.mark.parametrize("space", ["roomy", "full", "missing"])
-def test_arenas_are_gone_afterwards(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, space: str
-) -> None:
+def test_arenas_are_gone_afterwards(monkeypatch, tmp_path, space):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if space == "full":
         monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
@@ -489,7 +479,7 @@ def test_arenas_are_gone_afterwards(
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("emulated", "runs"), [(True, RUNS), (False, 2 * RUNS)])
-def test_only_an_emulated_device_runs_what_it_knows_once(emulated: bool, runs: int) -> None:
+def test_only_an_emulated_device_runs_what_it_knows_once(emulated, runs):
     device = FakeDevice(right, emulated=emulated)
     first, second = (verify_on_device(device, kernel(), SMALL) for _ in range(2))
     assert first == second
@@ -512,9 +502,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["source", "launch", "seeds", "compiler"],
 )
-def test_what_was_known_of_another_kernel_does_not_count(
-    own_cache: Path, changed: dict[str, Any]
-) -> None:
+def test_what_was_known_of_another_kernel_does_not_count(own_cache, changed):
     verify_on_device(FakeDevice(right, emulated=True), kernel(), SMALL)
     device = FakeDevice(right, emulated=True, compiler=changed.get("compiler", "1.0"))
     verify_on_device(
@@ -524,7 +512,7 @@ def test_what_was_known_of_another_kernel_does_not_count(
     assert len(device.calls) == len(SEEDS)
 
 
-def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
+def test_a_wrong_kernel_is_never_known(own_cache):
     device = FakeDevice(lambda _: None, emulated=True)
     for _ in range(2):
         with pytest.raises(KernelFault):
@@ -533,7 +521,7 @@ def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
     assert len(device.calls) == 2 * 2  # a wrong one runs once more, on other outputs
 
 
-def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> None:
+def test_a_workload_without_a_digest_is_verified_every_time(own_cache):
     tensors = (Tensor("x", (4,), "float32", "input"), Tensor("y", (4,), "float32", "output"))
     workload = Contract("w", tensors, lambda given: {"y": given["x"]})
     device = FakeDevice(lambda arenas: write(arenas, arenas["x"].value(), "y"), emulated=True)
@@ -544,7 +532,7 @@ def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"seeds": 5}', '{"seeds": [0, 1]}', "\0"])
-def test_a_damaged_memory_is_made_again(own_cache: Path, text: str) -> None:
+def test_a_damaged_memory_is_made_again(own_cache, text):
     verify_on_device(FakeDevice(right, emulated=True), kernel(), SMALL)
     (memory,) = (own_cache / "verified").iterdir()
     memory.write_text(text)
@@ -553,7 +541,7 @@ def test_a_damaged_memory_is_made_again(own_cache: Path, text: str) -> None:
     assert len(device.calls) == RUNS
 
 
-def test_a_reference_is_computed_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_is_computed_once(own_cache, monkeypatch):
     first = cached_reference(SMALL, 3)["output"]
     monkeypatch.setattr(Conv2d, "reference", None)
     assert own_cache.is_dir()
@@ -561,9 +549,7 @@ def test_a_reference_is_computed_once(own_cache: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(monkeypatch):
     made: list[Drawing] = []
 
     def noted(workload: Any, drawing: Drawing, arrays: Any) -> Case:
@@ -579,7 +565,7 @@ def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(
     assert made == [first, second, third, second]
 
 
-def test_workloads_of_the_same_sizes_share_a_reference(own_cache: Path) -> None:
+def test_workloads_of_the_same_sizes_share_a_reference(own_cache):
     cached_reference(SMALL, 0)
     cached_reference(replace(SMALL, name="other"), 0)
     assert len(list(own_cache.rglob("*.npz"))) == 1
@@ -589,7 +575,7 @@ def test_workloads_of_the_same_sizes_share_a_reference(own_cache: Path) -> None:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_a_damaged_reference_is_made_again(own_cache: Path, data: st.DataObject) -> None:
+def test_a_damaged_reference_is_made_again(own_cache, data):
     workload = Conv2d.of("tiny", 1, 2, 2, 1, 1, 1, 1, 1, 0)
     wanted = cached_reference(workload, 0)["output"]
     (path,) = own_cache.rglob("*.npz")
@@ -603,7 +589,7 @@ def test_a_damaged_reference_is_made_again(own_cache: Path, data: st.DataObject)
     np.testing.assert_array_equal(cached_reference(workload, 0)["output"], wanted)
 
 
-def test_a_reference_of_another_shape_is_made_again(own_cache: Path) -> None:
+def test_a_reference_of_another_shape_is_made_again(own_cache):
     wanted = cached_reference(SMALL, 0)["output"]
     (path,) = own_cache.rglob("*.npz")
     np.savez(path, output=wanted[:, :1])
@@ -622,7 +608,7 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
-def test_float32_is_not_computed_on_tensor_cores(device: EmulatedDevice) -> None:
+def test_float32_is_not_computed_on_tensor_cores(device):
     kernel = ON_TENSOR_CORES.kernel(SPLIT)
     with pytest.raises(KernelFault) as fault:
         verify_on_device(device, kernel, FLOAT32)
@@ -631,17 +617,17 @@ def test_float32_is_not_computed_on_tensor_cores(device: EmulatedDevice) -> None
     assert "declare mode=3xtf32" in str(fault.value)
 
 
-def test_a_mode_that_declares_them_may(device: EmulatedDevice) -> None:
+def test_a_mode_that_declares_them_may(device):
     assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
 
 
-def test_float32_may_be_computed_on_cuda_cores(device: EmulatedDevice) -> None:
+def test_float32_may_be_computed_on_cuda_cores(device):
     assert (
         verify_on_device(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5
     )
 
 
-def test_text_that_is_not_compiled_does_not_count(device: EmulatedDevice) -> None:
+def test_text_that_is_not_compiled_does_not_count(device):
     kernel = ON_CUDA_CORES.kernel(FLOAT32)
     unused = "#if 0\n" + ON_TENSOR_CORES.kernel(SPLIT).source + "\n#endif\n"
     other = type(kernel)(unused + kernel.source, kernel.launches)
@@ -664,13 +650,13 @@ def product_kernel(source: str) -> Kernel:
 
 
 @pytest.mark.slow
-def test_an_exact_product_is_right() -> None:
+def test_an_exact_product_is_right():
     with EmulatedDevice() as device:
         assert verify_on_device(device, product_kernel(SOURCE), PRODUCT).seeds[:2] == (0, 1)
 
 
 @pytest.mark.slow
-def test_errors_of_the_size_of_rounding_are_found_where_nothing_is_rounded() -> None:
+def test_errors_of_the_size_of_rounding_are_found_where_nothing_is_rounded():
     careless = product_kernel(SOURCE.replace("= sum;", "= sum * 1.0000002f;"))
     with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"bound 0\.0e\+00"):
         verify_on_device(device, careless, PRODUCT)

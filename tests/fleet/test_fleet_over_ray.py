@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fleet_search import Search
-
     from conftest import Hosts
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
@@ -75,9 +73,7 @@ def kept(hosts: Hosts, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_a_node_that_is_killed_loses_nothing_but_its_item(
-    cluster: Any, hosts: Hosts, pytester: pytest.Pytester
-) -> None:
+def test_a_node_that_is_killed_loses_nothing_but_its_item(cluster, hosts, pytester):
     (hosts.project / "test_scale.py").unlink()
     pytester.makepyfile(test_item=ITEMS)
     node(cluster, hosts, "n1")
@@ -109,9 +105,7 @@ def test_a_node_that_is_killed_loses_nothing_but_its_item(
     assert len(done) == 6
 
 
-def test_a_search_goes_on_when_its_node_is_killed(
-    cluster: Any, hosts: Hosts, search: Search
-) -> None:
+def test_a_search_goes_on_when_its_node_is_killed(cluster, hosts, search):
     node(cluster, hosts, "n1")
     doomed = node(cluster, hosts, "n2")
     search.happens["0"] = lambda: cluster.remove_node(doomed, allow_graceful=False)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from fleet_search import Search
-
-    from conftest import Hosts
+    pass
 
 ITEMS = """
 import os
@@ -25,9 +22,7 @@ def test_item(number):
 
 
 @pytest.mark.slow
-def test_tasks_that_cannot_measure_or_start_are_left_out(
-    hosts: Hosts, run_fleet: Callable[..., pytest.RunResult], pytester: pytest.Pytester
-) -> None:
+def test_tasks_that_cannot_measure_or_start_are_left_out(hosts, run_fleet, pytester):
     (hosts.project / "test_scale.py").unlink()
     pytester.makepyfile(test_item=ITEMS)
     hosts.add("h1", GPUENERGY_EMULATED_FAULTS='{"foreign_process":{"pid":4711}}')
@@ -45,7 +40,7 @@ def test_tasks_that_cannot_measure_or_start_are_left_out(
 
 
 @pytest.mark.slow
-def test_a_search_takes_the_places_that_slurm_gives_it(search: Search, hosts: Hosts) -> None:
+def test_a_search_takes_the_places_that_slurm_gives_it(search, hosts):
     hosts.add("h1", "h2")
     fleet = f'slurm:"--partition=gpu" x3 dir={hosts.folder / "h1" / "project"} wait=60'
     search.run(fleet)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 Run = Callable[..., pytest.RunResult]
 
 
-def test_items_are_measured_where_no_file_is_shared(hosts: Hosts, run_fleet: Run) -> None:
+def test_items_are_measured_where_no_file_is_shared(hosts, run_fleet):
     hosts.add("h1", "h2")
     result = run_fleet(hosts.text("h1", "h2", "h3"), "--powercap", "1,3")
     result.assert_outcomes(passed=2)
@@ -86,34 +86,32 @@ def done(hosts: Hosts) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.thorough
-def test_each_gpu_of_a_host_has_a_worker(hosts: Hosts, run_items: Run) -> None:
+def test_each_gpu_of_a_host_has_a_worker(hosts, run_items):
     result = run_items("pass", "h1", device="emulated:h200x2", meeting=2)
     result.assert_outcomes(passed=4)
     assert {gpu for _, _, gpu in done(hosts)} == {"0", "1"}
 
 
-def test_a_worker_that_is_killed_is_replaced(hosts: Hosts, run_items: Run) -> None:
+def test_a_worker_that_is_killed_is_replaced(hosts, run_items):
     result = run_items(KILL, "h1")
     result.stdout.fnmatch_lines(["*node down: h1 was lost*", "replacing crashed worker *"])
     assert {number for _, number, _ in done(hosts)} >= {"1", "2", "3"}
 
 
-def test_a_worker_that_somebody_else_ends_is_replaced(hosts: Hosts, run_items: Run) -> None:
+def test_a_worker_that_somebody_else_ends_is_replaced(hosts, run_items):
     as_scancel = "os.kill(os.getpid(), signal.SIGTERM); signal.pause()"
     result = run_items(as_scancel, "h1", fixtures=", gpu")
     result.stdout.fnmatch_lines(["*node down: ended by SIGTERM", "replacing crashed worker *"])
     assert {number for _, number, _ in done(hosts)} == {"0", "1", "2", "3"}
 
 
-def test_a_run_goes_on_without_a_host_that_is_lost(hosts: Hosts, run_items: Run) -> None:
+def test_a_run_goes_on_without_a_host_that_is_lost(hosts, run_items):
     result = run_items(VANISH, "h1", "h2", meeting=2)
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
     assert {host for host, *_ in done(hosts)} == {"h2"}
 
 
-def test_a_host_that_had_ended_takes_over_from_one_that_is_lost_last(
-    hosts: Hosts, run_items: Run
-) -> None:
+def test_a_host_that_had_ended_takes_over_from_one_that_is_lost_last(hosts, run_items):
     other = 'int((HOME.parent / "h2" / "pids").read_text().split()[-1])'
     ended = f"import select; select.select([os.pidfd_open({other})], [], [])"
     result = run_items(f"{ended}; {VANISH}", "h1", "h2", meeting=2)
@@ -122,16 +120,14 @@ def test_a_host_that_had_ended_takes_over_from_one_that_is_lost_last(
 
 
 @pytest.mark.thorough
-def test_a_run_that_has_lost_all_hosts_ends_with_a_sentence(run_items: Run) -> None:
+def test_a_run_that_has_lost_all_hosts_ends_with_a_sentence(run_items):
     result = run_items(VANISH, "h1")
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
 
 
 @pytest.mark.thorough
-def test_a_cap_that_no_host_can_have_ends_the_run_in_one_sentence(
-    hosts: Hosts, run_fleet: Run
-) -> None:
+def test_a_cap_that_no_host_can_have_ends_the_run_in_one_sentence(hosts, run_fleet):
     hosts.add("h1", "h2")
     result = run_fleet(hosts.text("h1", "h2"), "--powercap", "900W")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -139,9 +135,7 @@ def test_a_cap_that_no_host_can_have_ends_the_run_in_one_sentence(
     assert "900W" not in result.stdout.str()
 
 
-def test_hosts_with_another_project_are_left_out_and_say_why(
-    hosts: Hosts, pytester: pytest.Pytester, run_fleet: Run
-) -> None:
+def test_hosts_with_another_project_are_left_out_and_say_why(hosts, pytester, run_fleet):
     hosts.add("h2")
     pytester.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--own')")
     hosts.add("h1")
@@ -169,9 +163,7 @@ def pytest_configure(config):
 """
 
 
-def test_an_interrupt_reaches_the_workers_which_restore_the_limit(
-    hosts: Hosts, run_items: Run, pytester: pytest.Pytester
-) -> None:
+def test_an_interrupt_reaches_the_workers_which_restore_the_limit(hosts, run_items, pytester):
     pytester.makeconftest(CONTROLLER.format(path=str(hosts.folder / "pid")))
     action = 'os.kill(int((HOME.parent / "pid").read_text()), signal.SIGINT); signal.pause()'
     result = run_items(action, "h1", fixtures=", powercap", run=pytester.runpytest_subprocess)

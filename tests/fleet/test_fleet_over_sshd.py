@@ -99,7 +99,7 @@ def real_hosts(
         server.communicate()
 
 
-def test_items_are_measured_over_connections_of_ssh(real_hosts: Hosts, run_fleet: Run) -> None:
+def test_items_are_measured_over_connections_of_ssh(real_hosts, run_fleet):
     result = run_fleet(real_hosts.text("h1", "h2", "h3"), "--powercap", "1,3")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -128,9 +128,7 @@ def test_item(number, powercap):
 """
 
 
-def test_a_cut_connection_of_ssh_leaves_no_limit_and_loses_no_item(
-    real_hosts: Hosts, run_fleet: Run
-) -> None:
+def test_a_cut_connection_of_ssh_leaves_no_limit_and_loses_no_item(real_hosts, run_fleet):
     for folder in (real_hosts.project, *real_hosts.folder.glob("h*/project")):
         (folder / "test_scale.py").unlink()
         (folder / "test_item.py").write_text(ITEMS)

@@ -33,12 +33,12 @@ from pytest_gpuenergy.support import DeviceError
         ("a=/here/b", "a=/here/b"),
     ],
 )
-def test_paths_in_the_project_are_those_of_the_other_host(given: str, there: str) -> None:
+def test_paths_in_the_project_are_those_of_the_other_host(given, there):
     order = WorkerOrder("popen", "h1", None, "/here", 1, 1, {})
     assert order.arguments([given], "/there") == ["--rootdir=/there", there]
 
 
-def test_a_root_that_was_given_is_kept() -> None:
+def test_a_root_that_was_given_is_kept():
     order = WorkerOrder("popen", "h1", None, "/here", 1, 1, {})
     assert order.arguments(["--rootdir=/here/a"], "/there") == ["--rootdir=/there/a"]
 
@@ -52,7 +52,7 @@ def hosts(*unfit: bool) -> list[ProbedHost]:
 
 
 @pytest.mark.parametrize(("free", "left"), [(3, 2), (2, 2), (1, 1), (0, 0)])
-def test_gpus_that_other_jobs_hold_are_left_out(free: int, left: int) -> None:
+def test_gpus_that_other_jobs_hold_are_left_out(free, left):
     found = without_taken(hosts(False, True, False), free)
     usable = [gpu for host in found for gpu in host.gpus if gpu.no_measuring is None]
     assert len(usable) == left
@@ -70,7 +70,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_runs_outlive_the_project_that_ray_sent(sent: Path, tmp_path: Path) -> None:
+def test_runs_outlive_the_project_that_ray_sent(sent, tmp_path):
     copy = persistent_copy(sent, "bench")
     assert (copy / "bench/test_it.py").read_text() == "pass\n"
     (copy / ".gpuenergy/runs").mkdir()
@@ -81,7 +81,7 @@ def test_runs_outlive_the_project_that_ray_sent(sent: Path, tmp_path: Path) -> N
     assert (tmp_path / "state/fleet/bench/.gpuenergy/runs").is_dir()
 
 
-def test_a_copy_is_made_once_and_removed_when_it_is_old(sent: Path, tmp_path: Path) -> None:
+def test_a_copy_is_made_once_and_removed_when_it_is_old(sent, tmp_path):
     copy = persistent_copy(sent, "bench")
     (copy / "mark").touch()
     assert persistent_copy(sent, "bench") == copy
@@ -112,25 +112,25 @@ def output(interpreter: Interpreter, kind: int) -> bytes:
             found += data if one == kind else b""
 
 
-def test_an_actors_interpreter_is_talked_to_through_calls(interpreter: Interpreter) -> None:
+def test_an_actors_interpreter_is_talked_to_through_calls(interpreter):
     assert interpreter.write(b" wafers\n")
     assert interpreter.write(b"")
     assert output(interpreter, 1) == b"3 wafers\n"
 
 
-def test_what_it_says_when_it_fails_is_passed_on(interpreter: Interpreter) -> None:
+def test_what_it_says_when_it_fails_is_passed_on(interpreter):
     assert interpreter.write(b"")
     assert b"EOFError" in output(interpreter, 2)
     assert not interpreter.write(b"more\n")
 
 
-def test_an_interpreter_is_stopped(interpreter: Interpreter) -> None:
+def test_an_interpreter_is_stopped(interpreter):
     interpreter.stop()
     assert output(interpreter, 1) == b""
     assert not interpreter.write(b"more")
 
 
-def test_a_copy_that_does_not_fit_leaves_nothing_behind(sent: Path, tmp_path: Path) -> None:
+def test_a_copy_that_does_not_fit_leaves_nothing_behind(sent, tmp_path):
     (sent / "large.bin").write_bytes(bytes(10_000))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -151,9 +151,7 @@ def refuse_renames(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(Path, "rename", rename)
 
 
-def test_a_copy_that_another_actor_has_made_first_is_used(
-    sent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_another_actor_has_made_first_is_used(sent, monkeypatch):
     refuse_renames(monkeypatch, errno.ENOTEMPTY)
     copy = persistent_copy(sent, "bench")
     assert (copy / "bench/test_it.py").is_file()
@@ -161,9 +159,7 @@ def test_a_copy_that_another_actor_has_made_first_is_used(
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOSPC])
-def test_a_copy_that_cannot_be_put_in_place_is_reported(
-    sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_copy_that_cannot_be_put_in_place_is_reported(sent, tmp_path, monkeypatch, number):
     refuse_renames(monkeypatch, number)
     with pytest.raises(OSError, match=os.strerror(number)):
         persistent_copy(sent, "bench")

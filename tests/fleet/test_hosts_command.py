@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuenergy.cli import main
 
 if TYPE_CHECKING:
-    from conftest import Hosts
+    pass
 
 EMULATED = ("--gpu-device", "emulated:h200x2")
 PROCESS = '{"foreign_process":{"pid":4711}}'
@@ -24,9 +24,7 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, li
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_this_hosts_gpus_are_listed_with_what_starts_a_worker(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_this_hosts_gpus_are_listed_with_what_starts_a_worker(capsys):
     code, lines = listed(capsys, *EMULATED)
     assert code == 0
     assert lines[0].split()[:4] == ["host", "GPU", "model", "UUID"]
@@ -46,12 +44,7 @@ def test_this_hosts_gpus_are_listed_with_what_starts_a_worker(
     ],
     ids=["foreign process", "MIG", "lost", "no permission"],
 )
-def test_a_gpu_that_cannot_measure_is_listed_with_the_reason(
-    fault: str,
-    said: str | None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_cannot_measure_is_listed_with_the_reason(fault, said, capsys, monkeypatch):
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", fault)
     code, lines = listed(capsys, "--gpu-device", "emulated", "--json")
     answer = json.loads("\n".join(lines))
@@ -61,9 +54,7 @@ def test_a_gpu_that_cannot_measure_is_listed_with_the_reason(
     assert (said or "None") in str(gpu["no_measuring"])
 
 
-def test_a_host_without_a_driver_is_listed_with_the_reason(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_without_a_driver_is_listed_with_the_reason(capsys, monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.fleet.probe.find_gpus", no_driver)
     code, lines = listed(capsys)
     assert code == 1
@@ -77,9 +68,7 @@ def no_driver() -> None:
 
 
 @pytest.mark.slow
-def test_hosts_behind_ssh_are_listed_in_their_order(
-    hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_behind_ssh_are_listed_in_their_order(hosts, capsys):
     hosts.add("h1", GPUENERGY_EMULATED_FAULTS=PROCESS)
     hosts.add("h2")
     fleet = hosts.text("h3", "h1", "h2").removeprefix("ssh:")
@@ -110,9 +99,7 @@ def test_hosts_behind_ssh_are_listed_in_their_order(
         ("python=/no/such", "h1: there is no interpreter /no/such: give python=PATH of the"),
     ],
 )
-def test_what_a_host_lacks_is_said_with_what_to_do(
-    word: str, said: str, hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_host_lacks_is_said_with_what_to_do(word, said, hosts, capsys):
     hosts.add("h1", copy=False)
     where = word if word.startswith("dir") else f"dir={hosts.folder} {word}"
     code, (line,) = listed(capsys, "--ssh", f"h1 {where}", "--gpu-device", "emulated")
@@ -121,9 +108,7 @@ def test_what_a_host_lacks_is_said_with_what_to_do(
 
 
 @pytest.mark.slow
-def test_the_places_of_slurms_tasks_are_listed(
-    hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_places_of_slurms_tasks_are_listed(hosts, capsys):
     hosts.add("h1", "h2")
     fleet = f"--partition=gpu x2 dir={hosts.folder / 'h1' / 'project'}"
     code, lines = listed(capsys, "--slurm", fleet, "--gpu-device", "emulated")
@@ -149,15 +134,13 @@ def test_the_places_of_slurms_tasks_are_listed(
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_cannot_work_is_said_in_a_sentence(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_work_is_said_in_a_sentence(arguments, said, capsys):
     assert main(["hosts", *arguments]) != 0
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_ray")
-def test_ray_is_asked_for_where_it_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ray_is_asked_for_where_it_is_missing(capsys):
     assert main(["hosts", "--ray"]) == 1
     assert "needs ray: pip install 'pytest-gpuenergy[ray]'" in capsys.readouterr().err

@@ -57,22 +57,22 @@ def placed(ray: FakeRay, *, device: str = "auto", avoid: str = "") -> int:
 
 
 @pytest.mark.parametrize(("device", "number"), [("auto", 0), ("emulated:h200x4", 3)])
-def test_a_real_gpu_is_the_only_one_that_its_worker_sees(device: str, number: int) -> None:
+def test_a_real_gpu_is_the_only_one_that_its_worker_sees(device, number):
     assert placed(FakeRay(("n1", 3)), device=device) == number
 
 
-def test_a_gpu_that_cannot_be_used_is_held_until_another_is_found() -> None:
+def test_a_gpu_that_cannot_be_used_is_held_until_another_is_found():
     ray = FakeRay(("n1", 0), ("n1", 2), ("n1", 1))
     assert placed(ray, device="emulated:h200x3", avoid="n1:0,n1:2") == 1
     assert len(ray.killed) == 2
 
 
-def test_another_node_is_tried_where_the_preferred_one_has_died() -> None:
+def test_another_node_is_tried_where_the_preferred_one_has_died():
     ray = FakeRay(None, ("n2", 0))
     assert placed(ray) == 0
     assert ray.preferred == ["n1", None]
 
 
-def test_a_cluster_that_keeps_losing_actors_is_given_up() -> None:
+def test_a_cluster_that_keeps_losing_actors_is_given_up():
     with pytest.raises(LostError):
         placed(FakeRay(*[None] * 20))

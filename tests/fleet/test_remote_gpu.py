@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -34,7 +32,6 @@ from pytest_gpuenergy.fleet import (
 )
 from pytest_gpuenergy.support import (
     DeviceError,
-    GpuEnergyError,
     InputError,
     KernelFault,
     SetpointError,
@@ -48,28 +45,28 @@ ERRORS = (DeviceError, InputError, SetpointError, WorkerDiedError, WorkerTimeout
 
 
 @given(st.one_of(*(st.builds(kind, st.text(min_size=1)) for kind in ERRORS)))
-def test_an_error_arrives_as_it_was_raised(error: GpuEnergyError) -> None:
+def test_an_error_arrives_as_it_was_raised(error):
     arrived = decode(encode(Failed.of(error)), Message)  # type: ignore[arg-type]
     assert isinstance(arrived, Failed)
     found = arrived.error()
     assert (type(found), str(found)) == (type(error), str(error))
 
 
-def test_a_fault_of_a_kernel_keeps_its_outcome() -> None:
+def test_a_fault_of_a_kernel_keeps_its_outcome():
     found = Failed.of(KernelFault("timeout", "It hung.")).error()
     assert isinstance(found, KernelFault)
     assert (found.outcome, str(found)) == ("timeout", "It hung.")
 
 
 @given(st.binary(max_size=40), st.data())
-def test_requests_that_are_cut_short_are_none(content: bytes, data: st.DataObject) -> None:
+def test_requests_that_are_cut_short_are_none(content, data):
     frame = framed(("run", (content,)))
     assert read_request(io.BytesIO(frame)) == ("run", (content,))
     cut = data.draw(st.integers(0, len(frame) - 1))
     assert read_request(io.BytesIO(frame[:cut])) is None
 
 
-def test_a_file_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_read_all_the_same(tmp_path):
     stream = io.BytesIO(b"content" + framed(("rest", ())))
     with pytest.raises(OSError, match="No such file"):
         read_file(stream, tmp_path / "none" / "file", len(b"content"))
@@ -98,7 +95,7 @@ FOUND = f'{STARTED},"emulated":true,"versions":{{}}}}'
 DONE = '{"type":"answer"}'
 
 
-def test_lines_of_a_login_shell_are_ignored() -> None:
+def test_lines_of_a_login_shell_are_ignored():
     gpu = gpu_that(says(READY, FOUND, DONE) + HEARS)
     gpu.start()
     assert gpu.claimed.name == "N"
@@ -117,18 +114,18 @@ def test_lines_of_a_login_shell_are_ignored() -> None:
         (says(READY, FOUND.replace("GPU-1", "GPU-2")), "h1: its GPU GPU-1 is gone."),
     ],
 )
-def test_why_a_gpu_cannot_be_used(code: str, said: str) -> None:
+def test_why_a_gpu_cannot_be_used(code, said):
     with pytest.raises(DeviceError) as caught:
         gpu_that(code).start()
     assert str(caught.value) == said
 
 
-def test_a_process_that_does_not_start_in_time_is_ended() -> None:
+def test_a_process_that_does_not_start_in_time_is_ended():
     with pytest.raises(DeviceError, match=r"no process started within 0.01 s \(wait=SECONDS"):
         gpu_that("import signal; signal.pause()", wait_s=0.01).start()
 
 
-def test_a_gpu_that_is_lost_again_and_again_is_given_up() -> None:
+def test_a_gpu_that_is_lost_again_and_again_is_given_up():
     gpu = gpu_that(f"{says(READY, FOUND)}{HEARS}raise SystemExit('The host burns.')")
     for _ in range(MAX_LOSSES + 1):
         with pytest.raises(HostLostError, match=r"was lost: The host burns\."):
@@ -137,7 +134,7 @@ def test_a_gpu_that_is_lost_again_and_again_is_given_up() -> None:
         gpu.call("rest")
 
 
-def test_the_energy_of_a_gpu_that_is_lost_is_not_known() -> None:
+def test_the_energy_of_a_gpu_that_is_lost_is_not_known():
     gpu = gpu_that(says(READY, FOUND, '{"type":"answer","value":5.0}'))
     gpu.start()
     assert gpu.energy_mj() == 5.0
@@ -146,7 +143,7 @@ def test_the_energy_of_a_gpu_that_is_lost_is_not_known() -> None:
     assert len(gpu.losses) == 1
 
 
-def test_a_program_that_is_missing_is_named() -> None:
+def test_a_program_that_is_missing_is_named():
     with pytest.raises(DeviceError, match="no-such-program cannot be started"):
         RemoteGpu(Slot(("no-such-program",), "h1"), {}, 1.0, print).start()
 
@@ -155,7 +152,7 @@ def a_gpu(number: int, name: str, **unfit: str) -> ProbedGpu:
     return ProbedGpu(number, f"GPU-{name}-{number}", name, False, "580", **unfit)
 
 
-def test_gpus_of_another_model_than_most_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_another_model_than_most_are_left_out(monkeypatch):
     found = [
         ProbedHost("h1", "", own_version(), (a_gpu(0, "A100"), a_gpu(1, "H200")), label="h1"),
         ProbedHost("h2", "", own_version(), (a_gpu(0, "H200"), a_gpu(1, "H200")), label="h2"),
@@ -186,7 +183,7 @@ def test_gpus_of_another_model_than_most_are_left_out(monkeypatch: pytest.Monkey
     assert "fleet: left out: h3, GPU 0 (A100): It is in MIG mode." in told
 
 
-def test_gpus_that_are_set_unlike_most_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_are_set_unlike_most_are_left_out(monkeypatch):
     def slot(number: int, limit_w: int, name: str = "N") -> Slot:
         found = FOUND.replace("GPU-1", f"GPU-{number}").replace('"N"', f'"{name}"')
         code = says(READY, f'{found[:-1]},"power_limit_w":{limit_w}}}') + HEARS
@@ -216,18 +213,14 @@ def test_gpus_that_are_set_unlike_most_are_left_out(monkeypatch: pytest.MonkeyPa
         (("ssh:h1", "--gpu-device", "0,1"), "--gpu-device 0,1 names GPUs of one host, but a fleet"),
     ],
 )
-def test_a_fleet_that_is_not_understood_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str], said: str
-) -> None:
+def test_a_fleet_that_is_not_understood_is_refused(tmp_path, capsys, words, said):
     what = ("tune", "--shape", "gemm:MNK=32", "--out", str(tmp_path), "--fleet")
     assert main([*what, *words]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_ssh")
-def test_a_fleet_without_a_usable_gpu_ends_with_the_reasons(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fleet_without_a_usable_gpu_ends_with_the_reasons(tmp_path, capsys):
     what = ("tune", "--shape", "gemm:MNK=32", "--out", str(tmp_path), "--fleet", "ssh:h1")
     assert main(what) == 2
     assert "no GPU of this fleet can be used. h1: no route." in capsys.readouterr().err

@@ -67,9 +67,7 @@ def run_items(
 
 
 @pytest.mark.slow
-def test_a_worker_that_hears_nothing_restores_the_limit_and_ends(
-    hosts: Hosts, run_items: Callable[..., pytest.RunResult]
-) -> None:
+def test_a_worker_that_hears_nothing_restores_the_limit_and_ends(hosts, run_items):
     state = hosts.folder / "h1" / "state"
     seen: list[object] = []
 
@@ -92,9 +90,7 @@ def test_a_worker_that_hears_nothing_restores_the_limit_and_ends(
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_worker_that_says_nothing_is_given_up_and_replaced(
-    run_items: Callable[..., pytest.RunResult],
-) -> None:
+def test_a_worker_that_says_nothing_is_given_up_and_replaced(run_items):
     result = run_items("os.kill(os.getpid(), signal.SIGSTOP)", lambda *_: None)
     result.stdout.fnmatch_lines(["*node down: h1 was lost: it has not answered for 10 s."])
     result.assert_outcomes(passed=2)
@@ -102,9 +98,7 @@ def test_a_worker_that_says_nothing_is_given_up_and_replaced(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("host_cache")
-def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path))
     asked = {
         "version": own_version(),
@@ -137,7 +131,7 @@ FOUND = (
 )
 
 
-def test_a_gpu_of_a_search_that_says_nothing_is_lost() -> None:
+def test_a_gpu_of_a_search_that_says_nothing_is_lost():
     says = f"print('{MARK}' + line, flush=True)"
     code = (
         f"import signal\nfor line in ('{{\"type\":\"ready\"}}', '{FOUND}'): {says}\nsignal.pause()"
@@ -147,7 +141,7 @@ def test_a_gpu_of_a_search_that_says_nothing_is_lost() -> None:
         gpu.call("rest")
 
 
-def test_a_silence_begins_anew_with_every_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silence_begins_anew_with_every_sign(monkeypatch):
     periods: list[float] = []
     silent_after: list[int] = []
     watch = Watch(lambda: silent_after.append(len(periods)), silence_s=1.0)

@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.fleet import (
     MAX_WORKERS,
-    Fleet,
     FleetSettings,
     RayFleet,
     SlurmFleet,
@@ -54,12 +53,12 @@ FLEETS = st.one_of(
 
 
 @given(FLEETS)
-def test_a_fleet_is_read_from_what_it_is_written_as(fleet: Fleet) -> None:
+def test_a_fleet_is_read_from_what_it_is_written_as(fleet):
     assert parse_fleet(str(fleet)) == fleet
 
 
 @given(st.sampled_from(["", "ray", "ssh:", "ssh:a ", "slurm:"]), PRINTABLE | st.text(max_size=9))
-def test_any_other_text_is_refused_in_a_sentence(begin: str, rest: str) -> None:
+def test_any_other_text_is_refused_in_a_sentence(begin, rest):
     try:
         fleet = parse_fleet(begin + rest)
     except InputError as error:
@@ -89,7 +88,7 @@ def test_any_other_text_is_refused_in_a_sentence(begin: str, rest: str) -> None:
         ("slurm", SlurmFleet(())),
     ],
 )
-def test_the_forms_of_the_documentation_are_understood(text: str, fleet: Fleet) -> None:
+def test_the_forms_of_the_documentation_are_understood(text, fleet):
     assert parse_fleet(text) == fleet
 
 
@@ -113,14 +112,14 @@ def test_the_forms_of_the_documentation_are_understood(text: str, fleet: Fleet) 
         ("k8s:pods", "give ray, "),
     ],
 )
-def test_a_mistake_is_named(text: str, said: str) -> None:
+def test_a_mistake_is_named(text, said):
     with pytest.raises(InputError, match="--gpuenergy-fleet") as refused:
         parse_fleet(text)
     assert said in str(refused.value)
 
 
 @given(st.lists(PRINTABLE | SPACED, min_size=1))
-def test_execnet_starts_the_words_that_a_specification_was_made_of(words: list[str]) -> None:
+def test_execnet_starts_the_words_that_a_specification_was_made_of(words):
     spec = execnet.XSpec(tx_spec(words))
     assert spec.popen
     assert shlex.split(spec.python) == words
@@ -148,18 +147,14 @@ def passing(pytester: pytest.Pytester) -> pytest.Pytester:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[1:]) or "text",
 )
-def test_a_contradiction_is_wrong_usage(
-    passing: pytest.Pytester, arguments: tuple[str, ...], said: str
-) -> None:
+def test_a_contradiction_is_wrong_usage(passing, arguments, said):
     result = passing.runpytest_inprocess(*OWN, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: *{said}*"])
 
 
 @pytest.mark.usefixtures("no_ssh")
-def test_a_fleet_without_a_usable_gpu_is_refused_with_the_reasons(
-    passing: pytest.Pytester,
-) -> None:
+def test_a_fleet_without_a_usable_gpu_is_refused_with_the_reasons(passing):
     result = passing.runpytest_inprocess(*OWN, "ssh:a,b")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
@@ -167,7 +162,7 @@ def test_a_fleet_without_a_usable_gpu_is_refused_with_the_reasons(
     )
 
 
-def test_an_empty_option_switches_the_ini_file_off(passing: pytest.Pytester) -> None:
+def test_an_empty_option_switches_the_ini_file_off(passing):
     passing.makeini("[pytest]\ngpuenergy_fleet = ssh:a,b")
     passing.runpytest_inprocess(*OWN, "").assert_outcomes(passed=1)
 
@@ -176,15 +171,13 @@ def test_an_empty_option_switches_the_ini_file_off(passing: pytest.Pytester) -> 
     ("option", "shown"),
     [("--collect-only", "*test_of_somebody_else*"), ("--markers", "*energy_budget*")],
 )
-def test_what_only_shows_something_needs_no_fleet(
-    passing: pytest.Pytester, option: str, shown: str
-) -> None:
+def test_what_only_shows_something_needs_no_fleet(passing, option, shown):
     result = passing.runpytest_inprocess(*OWN, "ssh:a,b", option)
     assert result.ret == 0
     result.stdout.fnmatch_lines([shown])
 
 
-def test_a_run_outside_the_project_is_refused(passing: pytest.Pytester) -> None:
+def test_a_run_outside_the_project_is_refused(passing):
     inner = passing.mkdir("project")
     (inner / "pytest.ini").write_text("[pytest]\n")
     (inner / "test_it.py").write_text("def test_it():\n    pass\n")
@@ -194,7 +187,7 @@ def test_a_run_outside_the_project_is_refused(passing: pytest.Pytester) -> None:
 
 
 @given(st.text(max_size=400))
-def test_anything_becomes_one_printable_line(text: str) -> None:
+def test_anything_becomes_one_printable_line(text):
     reason = reason_in(text)
     assert bool(reason) == bool(text.strip())
     assert not reason or (reason.isprintable() and reason.endswith((".", "!", "?")))
@@ -216,7 +209,7 @@ def test_anything_becomes_one_printable_line(text: str) -> None:
         ("Connection closed by 10.0.0.1 port 22\n", "Connection closed by 10.0.0.1 port 22."),
     ],
 )
-def test_the_reason_is_found_among_what_is_printed(printed: str, reason: str) -> None:
+def test_the_reason_is_found_among_what_is_printed(printed, reason):
     assert reason in reason_in(printed)
 
 
@@ -232,5 +225,5 @@ def test_the_reason_is_found_among_what_is_printed(printed: str, reason: str) ->
         ("--gpuenergy-seed: x is no number.\nMore.", "--gpuenergy-seed: x is no number."),
     ],
 )
-def test_a_usage_error_is_told_without_its_usage(said: str, reason: str) -> None:
+def test_a_usage_error_is_told_without_its_usage(said, reason):
     assert usage_problem(said) == reason

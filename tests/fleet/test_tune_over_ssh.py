@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fleet_search import Search
 from processes import has_ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import DeviceError
 
 if TYPE_CHECKING:
-    from conftest import Hosts
+    pass
 
 pytestmark = pytest.mark.slow
 
 
-def test_tune_times_candidates_on_all_hosts_and_confirms_on_the_first(
-    hosts: Hosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tune_times_candidates_on_all_hosts_and_confirms_on_the_first(hosts, tmp_path, capsys):
     hosts.add("h1", "h2")
     what = ("gemm", "tune", "MNK=16 layout=nt mode=float32", "--trials", "2", "--keep", "1")
     where = ("--gpu-device", "emulated", "--fleet", hosts.text("h1", "h2", "h3"))
@@ -37,7 +33,7 @@ def test_tune_times_candidates_on_all_hosts_and_confirms_on_the_first(
     assert "2 GPUs: h1 (1), h2 (1)" in told
 
 
-def test_a_process_that_dies_is_replaced(search: Search, hosts: Hosts) -> None:
+def test_a_process_that_dies_is_replaced(search, hosts):
     hosts.add("h1", "h2")
     search.happens["0"] = lambda: search.kill("h2")
     search.run(hosts.text("h1", "h2"), powercap="300W")
@@ -48,7 +44,7 @@ def test_a_process_that_dies_is_replaced(search: Search, hosts: Hosts) -> None:
     assert search.limit_w("h2") == 700
 
 
-def test_a_search_goes_on_without_a_host_that_is_lost(search: Search, hosts: Hosts) -> None:
+def test_a_search_goes_on_without_a_host_that_is_lost(search, hosts):
     hosts.add("h1", "h2")
     search.happens["0"] = lambda: search.lose("h2")
     search.run(hosts.text("h1", "h2"), powercap="300W")
@@ -63,9 +59,7 @@ def test_a_search_goes_on_without_a_host_that_is_lost(search: Search, hosts: Hos
 
 
 @pytest.mark.thorough
-def test_a_search_that_has_lost_all_hosts_is_continued_on_others(
-    search: Search, hosts: Hosts
-) -> None:
+def test_a_search_that_has_lost_all_hosts_is_continued_on_others(search, hosts):
     hosts.add("h1", "h2")
     search.happens["1"] = lambda: search.lose("h1")
     with pytest.raises(DeviceError, match="Could not resolve hostname h1"):
@@ -76,9 +70,7 @@ def test_a_search_that_has_lost_all_hosts_is_continued_on_others(
     assert [one["outcome"] for one in search.trials] == ["timed"] * 4
 
 
-def test_a_stopped_search_keeps_its_trials_and_leaves_hosts_as_they_were(
-    search: Search, hosts: Hosts
-) -> None:
+def test_a_stopped_search_keeps_its_trials_and_leaves_hosts_as_they_were(search, hosts):
     hosts.add("h1")
     search.happens["1"] = search.stop.set
     with pytest.raises(KeyboardInterrupt):

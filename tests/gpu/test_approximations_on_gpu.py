@@ -36,9 +36,7 @@ def run() -> Iterator[Callable[..., Any]]:
         yield go
 
 
-def test_errors_are_within_the_documented_maximum(
-    run: Callable[..., Any], record_testsuite_property: Callable[[str, object], None]
-) -> None:
+def test_errors_are_within_the_documented_maximum(run, record_testsuite_property):
     x, d = operands()
     y = run(SOURCE, COUNT // 256, 256, x.reshape(-1), d, size=x.size)
     found = {name: np.abs(e).max() for name, e in errors(x, d, y.reshape(x.shape)).items()}
@@ -47,6 +45,6 @@ def test_errors_are_within_the_documented_maximum(
     assert {name for name, largest in found.items() if largest > ROUNDED} == set()
 
 
-def test_powers_of_two_are_exact(run: Callable[..., Any]) -> None:
+def test_powers_of_two_are_exact(run):
     x, exact = powers()
     np.testing.assert_array_equal(run(POWERS_SOURCE, 1, 1, x, size=x.size), exact)

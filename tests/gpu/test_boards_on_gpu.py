@@ -10,7 +10,7 @@ from pytest_gpuenergy.record import Metric
 pytestmark = pytest.mark.gpu
 
 
-def test_the_kernels_of_boards_are_right_and_repeatable() -> None:
+def test_the_kernels_of_boards_are_right_and_repeatable():
     with open_station("auto") as station:
         harness = station.harness()
         for one in board_kernels(station.device):

@@ -52,7 +52,7 @@ def run(repeater: GraphRepeater, seconds: float) -> Timeline:
     return repeater.stop()
 
 
-def test_the_clock_is_near_that_of_nvml_where_no_cap_binds(device: CudaDevice) -> None:
+def test_the_clock_is_near_that_of_nvml_where_no_cap_binds(device):
     work = Contract("spin", (Tensor("y", (N,), "float32", "output"),), lambda _: {}, flops=N)
     kernel = Kernel(SOURCE, (Launch("spin", (N // 256, 1, 1), (256, 1, 1), ("y",)),))
     with (
@@ -71,9 +71,7 @@ def test_the_clock_is_near_that_of_nvml_where_no_cap_binds(device: CudaDevice) -
         assert np.median(timeline.clocks.mhz[5:]) == pytest.approx(state.sm_clock_mhz, rel=0.05)
 
 
-def test_notes_do_not_change_the_time_of_a_launch_of_3_us(
-    launch: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_do_not_change_the_time_of_a_launch_of_3_us(launch, monkeypatch):
     repeater = GraphRepeater([launch])
     run(repeater, 1.0)
     times_us: dict[bool, list[float]] = {True: [], False: []}
@@ -88,7 +86,7 @@ def test_notes_do_not_change_the_time_of_a_launch_of_3_us(
     assert median(times_us[True]) == pytest.approx(median(times_us[False]), rel=0.001)
 
 
-def test_the_clock_of_a_callable_is_known(launch: Callable[[], None]) -> None:
+def test_the_clock_of_a_callable_is_known(launch):
     timeline = run(GraphRepeater([launch], must_capture=False), 0.5)
     assert timeline.clocks is not None
     assert (timeline.clocks.mhz > 100).all()

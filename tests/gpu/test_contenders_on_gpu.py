@@ -68,9 +68,7 @@ def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("contender", NEEDS)
-def test_candidates_are_right(
-    gpu: Device, contender: str, sizes: tuple[int, int, int, int], mode: Any, layout: Any
-) -> None:
+def test_candidates_are_right(gpu, contender, sizes, mode, layout):
     gemm = product(sizes, layout, mode)
     if (contender, mode) == ("cublas", "3xtf32"):
         with pytest.raises(UnavailableError, match="in mode 3xtf32"):
@@ -91,9 +89,7 @@ def test_candidates_are_right(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_machine_code_of_triton_shows_whether_tensor_cores_are_used(
-    gpu: Device, mode: Any
-) -> None:
+def test_the_machine_code_of_triton_shows_whether_tensor_cores_are_used(gpu, mode):
     gemm = Gemm("g", 512, 512, 512, mode=mode)
     first = candidates("triton", gemm, gpu)[0]
     found = gpu.tensor_core_instructions(Job.of(first, gemm))
@@ -101,7 +97,7 @@ def test_the_machine_code_of_triton_shows_whether_tensor_cores_are_used(
     assert found <= {"HMMA", "HGMMA"}
 
 
-def test_tensor_cores_of_triton_are_refused_in_float32(gpu: Device) -> None:
+def test_tensor_cores_of_triton_are_refused_in_float32(gpu):
     first = candidates("triton", Gemm("g", 64, 64, 64, mode="tf32"), gpu)[0]
     with pytest.raises(KernelFault, match=r"tensor cores \(.*\), but g is declared as float32"):
         verify_on_device(gpu, first, Gemm("g", 64, 64, 64))
@@ -110,12 +106,8 @@ def test_tensor_cores_of_triton_are_refused_in_float32(gpu: Device) -> None:
 @pytest.mark.parametrize("mode", ["float32", "bfloat16"])
 @pytest.mark.parametrize("contender", NEEDS)
 def test_the_best_candidate_is_chosen_once_and_stays_right_in_graphs(
-    bench: ContenderSetup,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    contender: str,
-    mode: Any,
-) -> None:
+    bench, monkeypatch, tmp_path, contender, mode
+):
     require(contender)
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
     gemm = Gemm("g", 512, 512, 512, "nt", mode)

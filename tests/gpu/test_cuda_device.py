@@ -13,7 +13,6 @@ from pytest_gpuenergy.control import Lease, Setpoint, read_limits, supported_clo
 from pytest_gpuenergy.devices import MAX_PLACEMENTS, Device
 from pytest_gpuenergy.energy import (
     EnergyMeter,
-    PowerReading,
     PowerSamples,
     average_power_mw,
     instant_power_mw,
@@ -69,7 +68,7 @@ def fault(device: Device, body: str, **keywords: int) -> KernelFault:
     return raised.value
 
 
-def test_a_correct_kernel_is_within_the_bound(device: Device) -> None:
+def test_a_correct_kernel_is_within_the_bound(device):
     result = verify_on_device(device, kernel(), workload())
     assert result.max_relative_error <= result.max_relative_bound
 
@@ -77,9 +76,7 @@ def test_a_correct_kernel_is_within_the_bound(device: Device) -> None:
 @pytest.mark.parametrize(
     ("dtype", "parameter"), [("float16", "__half"), ("bfloat16", "__nv_bfloat16")]
 )
-def test_a_scalar_of_sixteen_bits_is_passed_by_value(
-    device: Device, dtype: str, parameter: str
-) -> None:
+def test_a_scalar_of_sixteen_bits_is_passed_by_value(device, dtype, parameter):
     source = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" + SCALE.replace(
         "float factor", f"{parameter} factor"
     )
@@ -95,57 +92,57 @@ def test_a_scalar_of_sixteen_bits_is_passed_by_value(
     verify_on_device(device, Kernel(source % body, launches), scaled)
 
 
-def test_an_element_never_written_is_found(device: Device) -> None:
+def test_an_element_never_written_is_found(device):
     assert "y[7]" in str(fault(device, "if (i != 7) y[i] = factor * x[i];"))
 
 
-def test_a_write_past_the_end_is_found(device: Device) -> None:
+def test_a_write_past_the_end_is_found(device):
     problem = fault(device, f"y[i] = factor * x[i]; if (i == 0) y[{N} + 2] = 1;")
     assert problem.outcome == "correctness"
     assert f"{N + 2}" in str(problem)
 
 
-def test_an_input_that_changes_is_found(device: Device) -> None:
+def test_an_input_that_changes_is_found(device):
     problem = fault(device, "y[i] = factor * x[i]; if (i == 5) ((float*)x)[9] = 1;")
     assert "x[9]" in str(problem)
 
 
-def test_an_illegal_address_is_a_fault_and_the_device_goes_on(device: Device) -> None:
+def test_an_illegal_address_is_a_fault_and_the_device_goes_on(device):
     assert fault(device, "y[i + (1LL << 40)] = x[i];").outcome == "runtime"
     verify_on_device(device, kernel(), workload())
 
 
-def test_a_misaligned_address_is_a_fault(device: Device) -> None:
+def test_a_misaligned_address_is_a_fault(device):
     assert fault(device, "*(float4*)(y + 1) = make_float4(0, 0, 0, 0);").outcome == "runtime"
 
 
-def test_a_kernel_that_hangs_is_stopped(device: Device) -> None:
+def test_a_kernel_that_hangs_is_stopped(device):
     assert fault(device, "while (*(volatile float*)y != 3.0f) {} y[i] = x[i];").outcome == "timeout"
     verify_on_device(device, kernel(), workload())
 
 
-def test_too_many_threads_break_the_constraints(device: Device) -> None:
+def test_too_many_threads_break_the_constraints(device):
     assert fault(device, BODY, threads=2048).outcome == "constraints"
 
 
-def test_too_much_shared_memory_breaks_the_constraints(device: Device) -> None:
+def test_too_much_shared_memory_breaks_the_constraints(device):
     assert fault(device, BODY, shared_bytes=1 << 20).outcome == "constraints"
 
 
-def test_dynamic_shared_memory_over_48_kib_runs(device: Device) -> None:
+def test_dynamic_shared_memory_over_48_kib_runs(device):
     body = (
         "extern __shared__ float s[]; s[20000] = factor; __syncthreads(); y[i] = s[20000] * x[i];"
     )
     verify_on_device(device, kernel(body, shared_bytes=96 * 1024), workload())
 
 
-def test_text_that_does_not_compile_tells_the_line(device: Device) -> None:
+def test_text_that_does_not_compile_tells_the_line(device):
     problem = fault(device, "y[i] = nonsense;")
     assert problem.outcome == "compile"
     assert "nonsense" in str(problem)
 
 
-def test_two_launches_share_a_workspace(device: Device) -> None:
+def test_two_launches_share_a_workspace(device):
     source = SCALE.replace("scale", "first") % "y[i] = x[i];" + SCALE % "y[i] = factor * x[i];"
     grid, block = (N // 256, 1, 1), (256, 1, 1)
     launches = (
@@ -167,7 +164,7 @@ extern "C" __global__ void turn(const float* x, float* y, float* space) {
 """
 
 
-def test_blocks_wait_for_one_another_at_a_barrier_of_the_grid(device: Device) -> None:
+def test_blocks_wait_for_one_another_at_a_barrier_of_the_grid(device):
     shape = (1 << 14,)
     turned = Contract(
         "turn",
@@ -181,7 +178,7 @@ def test_blocks_wait_for_one_another_at_a_barrier_of_the_grid(device: Device) ->
     assert measured.outcome == "correct", measured.error
 
 
-def test_measured_time_and_energy_are_plausible(device: Device) -> None:
+def test_measured_time_and_energy_are_plausible(device):
     harness = Harness(device)
     measured = harness.measure_kernel(kernel(), workload(), Subject("test", "scale"))
     limits = read_limits(device)
@@ -194,7 +191,7 @@ def test_measured_time_and_energy_are_plausible(device: Device) -> None:
     assert "host_gaps" not in measured.validity
 
 
-def test_launches_are_back_to_back(device: Device) -> None:
+def test_launches_are_back_to_back(device):
     with (
         seeded_arenas(workload(), seed=0) as arenas,
         device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
@@ -204,7 +201,7 @@ def test_launches_are_back_to_back(device: Device) -> None:
     assert busy >= 0.99
 
 
-def test_launches_from_the_host_come_one_after_another(device: Device) -> None:
+def test_launches_from_the_host_come_one_after_another(device):
     with (
         seeded_arenas(workload(), seed=0) as arenas,
         device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
@@ -215,7 +212,7 @@ def test_launches_from_the_host_come_one_after_another(device: Device) -> None:
     assert 0 < one.gpu_s < many.gpu_s
 
 
-def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
+def test_a_cold_cache_makes_a_kernel_slower(device):
     found = {
         state: Harness(device, cache=state).measure_kernel(kernel(), workload(), Subject("t", "s"))
         for state in CACHE_STATES
@@ -229,7 +226,7 @@ def test_a_cold_cache_makes_a_kernel_slower(device: Device) -> None:
     assert "host_gaps" not in cold.validity
 
 
-def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
+def test_sets_of_buffers_take_turns_of_a_graph_each(device):
     with seeded_arenas(workload(), seed=0) as arenas:
         for apart, sets in ((False, 1), (True, MAX_PLACEMENTS)):
             job = Job.of(kernel(), workload(), apart=apart)
@@ -240,7 +237,7 @@ def test_sets_of_buffers_take_turns_of_a_graph_each(device: Device) -> None:
             assert len(set(np.diff(timeline.launches))) == 1
 
 
-def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device: Device) -> None:
+def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device):
     found = [
         Harness(device).measure_kernel(kernel(), workload(), Subject("t", "s")) for _ in range(3)
     ]
@@ -251,7 +248,7 @@ def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device: Devic
 
 
 @pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])
-def test_integrated_power_agrees_with_the_counter(device: Device, read: PowerReading) -> None:
+def test_integrated_power_agrees_with_the_counter(device, read):
     counted: list[tuple[float, int]] = []
 
     def read_with_counter(device: Device) -> float | None:
@@ -274,19 +271,19 @@ def test_integrated_power_agrees_with_the_counter(device: Device, read: PowerRea
     assert joules / seconds == pytest.approx((end_mj - begin_mj) / 1e3 / seconds, rel=0.02)
 
 
-def test_our_own_worker_is_no_stranger(device: Device) -> None:
+def test_our_own_worker_is_no_stranger(device):
     measured = Harness(device).measure_kernel(kernel(), workload(), Subject("test", "scale"))
     assert "foreign_process" not in measured.validity
 
 
-def test_writing_a_power_limit_is_denied(device: Device) -> None:
+def test_writing_a_power_limit_is_denied(device):
     before = read_limits(device)
     with pytest.raises(WritesDeniedError):
         Lease(device).set(Setpoint(before.min_w))
     assert read_limits(device) == before
 
 
-def test_numpy_inputs_reach_the_gpu_unchanged(device: Device) -> None:
+def test_numpy_inputs_reach_the_gpu_unchanged(device):
     copy = kernel("y[i] = x[i];")
     with seeded_arenas(workload(), seed=3) as arenas:
         device.run_once(Job.of(copy, workload()), arenas)
@@ -326,9 +323,7 @@ def counting(device: Device, leave: str, cache: CacheState) -> Measurement:
 
 
 @pytest.mark.parametrize("cache", CACHE_STATES)
-def test_a_kernel_that_counts_and_stays_right_is_measured(
-    device: Device, cache: CacheState
-) -> None:
+def test_a_kernel_that_counts_and_stays_right_is_measured(device, cache):
     measured = counting(device, "call < 0", cache)
     assert (measured.outcome, measured.measured) == ("correct", True), measured.error
 
@@ -345,9 +340,7 @@ def test_a_kernel_that_counts_and_stays_right_is_measured(
     ],
     ids=["stops", "stops for one set", "pauses", "looks for NaN", "looks at a sample"],
 )
-def test_a_kernel_that_is_right_only_at_first_has_no_figures(
-    device: Device, leave: str, cache: CacheState
-) -> None:
+def test_a_kernel_that_is_right_only_at_first_has_no_figures(device, leave, cache):
     measured = counting(device, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
     assert str(measured.error).startswith("Correct at first, wrong after ")
@@ -357,9 +350,7 @@ def test_a_kernel_that_is_right_only_at_first_has_no_figures(
     "leave",
     ["call % 7 == 6", "call >= 20", "call >= 1000", "call > 100 && call % 31", "call % 31 == 30"],
 )
-def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(
-    device: Device, leave: str
-) -> None:
+def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(device, leave):
     launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
     short = Contract(
         "short",
@@ -397,18 +388,14 @@ def adding(device: Device, leave: str, cache: CacheState) -> Measurement:
 
 
 @pytest.mark.parametrize("cache", CACHE_STATES)
-def test_what_a_kernel_changes_is_restored_before_each_launch(
-    device: Device, cache: CacheState
-) -> None:
+def test_what_a_kernel_changes_is_restored_before_each_launch(device, cache):
     measured = adding(device, "false", cache)
     assert (measured.outcome, measured.measured) == ("correct", True), measured.error
 
 
 @pytest.mark.parametrize("leave", ["call % 7 == 6", "call > 2000"])
 @pytest.mark.parametrize("cache", CACHE_STATES)
-def test_a_kernel_that_leaves_out_additions_has_no_figures(
-    device: Device, cache: CacheState, leave: str
-) -> None:
+def test_a_kernel_that_leaves_out_additions_has_no_figures(device, cache, leave):
     measured = adding(device, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
     # The seventh launch may be that of a drawing.
@@ -426,7 +413,7 @@ extern "C" __global__ void gelu(const float* x, float* y) {
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gelu_is_right_where_its_terms_cancel(device: Device, seed: int) -> None:
+def test_gelu_is_right_where_its_terms_cancel(device, seed):
     erf = np.vectorize(math.erf, otypes=[np.float64])
     workload = Contract(
         "gelu",
@@ -439,7 +426,7 @@ def test_gelu_is_right_where_its_terms_cancel(device: Device, seed: int) -> None
         verify_on_device(device, Kernel(GELU % "tanhf", launches), workload, drawn=seed + 2)
 
 
-def test_a_light_load_shows_the_clock_of_the_sms(device: Device) -> None:
+def test_a_light_load_shows_the_clock_of_the_sms(device):
     with device.light_load() as repeater:
         repeater.start()
         device.clock.sleep_s(1.0)
@@ -450,7 +437,7 @@ def test_a_light_load_shows_the_clock_of_the_sms(device: Device) -> None:
     assert reasons is None or not reasons & 0x1  # the card does not count as idle
 
 
-def test_no_clock_is_locked_where_writes_are_denied(device: Device) -> None:
+def test_no_clock_is_locked_where_writes_are_denied(device):
     clock_mhz = supported_clocks(device)[0]
     with pytest.raises(WritesDeniedError):
         Lease(device).set(Setpoint(sm_clock_mhz=clock_mhz))

@@ -68,9 +68,7 @@ def gpu(headers: Headers) -> Iterator[Device]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_candidates_are_right(
-    gpu: Device, headers: Headers, sizes: tuple[int, int, int, int], mode: Any, layout: Any
-) -> None:
+def test_candidates_are_right(gpu, headers, sizes, mode, layout):
     gemm = product(sizes, layout, mode)
     for one in some(gemm, card_resources(gpu), headers):
         verified = verify_on_device(gpu, one, gemm)
@@ -78,9 +76,7 @@ def test_candidates_are_right(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_machine_code_shows_whether_tensor_cores_are_used(
-    gpu: Device, headers: Headers, mode: Any
-) -> None:
+def test_machine_code_shows_whether_tensor_cores_are_used(gpu, headers, mode):
     gemm = Gemm("g", 512, 512, 512, mode=mode)
     for one in some(gemm, card_resources(gpu), headers):
         found = gpu.tensor_core_instructions(Job.of(one, gemm))
@@ -88,7 +84,7 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
         assert found <= {"HMMA", "HGMMA"}
 
 
-def test_tensor_cores_are_refused_in_float32(gpu: Device, headers: Headers) -> None:
+def test_tensor_cores_are_refused_in_float32(gpu, headers):
     split = Gemm("g", 512, 512, 512, mode="3xtf32")
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
         verify_on_device(
@@ -97,9 +93,7 @@ def test_tensor_cores_are_refused_in_float32(gpu: Device, headers: Headers) -> N
 
 
 @pytest.mark.parametrize("gemm", [DEEP, SHARED], ids=["split", "stream_k"])
-def test_products_whose_blocks_wait_for_another_stay_right_in_graphs(
-    gpu: Device, headers: Headers, gemm: Gemm
-) -> None:
+def test_products_whose_blocks_wait_for_another_stay_right_in_graphs(gpu, headers, gemm):
     found = cutlass_candidates(gemm, card_resources(gpu), headers)
     shared = [one for one in found if one.numbers[-1] > 1 or "stream_k" in one.label]
     assert shared, "the list has no kernel whose blocks wait for another"

@@ -50,18 +50,18 @@ def validity_of(pytester: pytest.Pytester, table: str, name: str) -> list[str] |
 
 
 @pytest.mark.parametrize("name", names_in("CHEATS"))
-def test_a_cheat_is_refused_or_flagged(pytester: pytest.Pytester, name: str) -> None:
+def test_a_cheat_is_refused_or_flagged(pytester, name):
     assert validity_of(pytester, "CHEATS", name) != []
 
 
 @pytest.mark.parametrize("name", names_in("HONEST"))
-def test_an_honest_callable_is_measured(pytester: pytest.Pytester, name: str) -> None:
+def test_an_honest_callable_is_measured(pytester, name):
     flags = validity_of(pytester, "HONEST", name)
     assert flags is not None
     assert "host_gaps" not in flags
 
 
-def test_nothing_is_set_aside_in_the_cache_when_a_cold_measurement_begins() -> None:
+def test_nothing_is_set_aside_in_the_cache_when_a_cold_measurement_begins():
     import cupy
 
     from pytest_gpuenergy.devices import reset_persisting_l2

@@ -67,9 +67,7 @@ def ray_head(ray_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("ray_head")
-def test_each_of_two_gpus_measures(
-    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_each_of_two_gpus_measures(pytester, tmp_path_factory):
     meeting = tmp_path_factory.mktemp("meeting")
     pytester.makepyfile(parts=PARTS, test_scale=BENCH.replace("MEETING", repr(str(meeting))))
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\n")

@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_its_triton_kernel_is_a_call_with_figures(run: Path) -> None:
+def test_its_triton_kernel_is_a_call_with_figures(run):
     report: Any = json.loads((run / "results/gpu_energy_report.json").read_text())
     assert not [one for one in report["missing"] if one.startswith("c")]
     for account in report["accounts"]:
@@ -56,7 +56,7 @@ def test_its_triton_kernel_is_a_call_with_figures(run: Path) -> None:
         assert "triton.double" in [part["operator"] for part in account["parts"]]
 
 
-def test_its_calls_take_what_it_takes_as_a_whole(run: Path) -> None:
+def test_its_calls_take_what_it_takes_as_a_whole(run):
     report: Any = json.loads((run / "results/gpu_energy_report.json").read_text())
     (graph,) = [one for one in report["accounts"] if one["level"] == "graph"]
     assert abs(graph["energy_error"]) < 0.1

@@ -34,9 +34,7 @@ def gpu() -> Iterator[Device]:
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_offered_parameters_are_right(
-    gpu: Device, sizes: tuple[int, int, int], mode: Any, layout: Any
-) -> None:
+def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     gemm = Gemm("g", *sizes, layout, mode)
     chosen = [
         one
@@ -53,9 +51,7 @@ def test_offered_parameters_are_right(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("template", INSTRUCTIONS)
-def test_machine_code_shows_whether_tensor_cores_are_used(
-    gpu: Device, template: str, mode: Any
-) -> None:
+def test_machine_code_shows_whether_tensor_cores_are_used(gpu, template, mode):
     gemm, kind = Gemm("g", 64, 64, 64, mode=mode), TEMPLATES[template]
     if not kind.computes(gemm) or not kind.suits(card_resources(gpu)):
         pytest.skip(f"the template {template} does not compute in mode {mode} here")
@@ -63,7 +59,7 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
     assert gpu.tensor_core_instructions(Job.of(kernel, gemm)) == INSTRUCTIONS[template]
 
 
-def test_tensor_cores_are_refused_in_float32(gpu: Device) -> None:
+def test_tensor_cores_are_refused_in_float32(gpu):
     split, float32 = Gemm("g", 64, 64, 64, mode="3xtf32"), Gemm("g", 64, 64, 64)
     kernel = rank_kernels(split, card_resources(gpu))[0].kernel(split)
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):

@@ -59,13 +59,13 @@ def require_triton() -> None:
             pytest.skip(f"needs the module {module}")
 
 
-def test_each_kind_is_measured(pytester: pytest.Pytester) -> None:
+def test_each_kind_is_measured(pytester):
     require_triton()
     pytester.makepyfile(ITEMS.format(sign="+"))
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
 
 
-def test_a_triton_function_that_is_wrong_fails(pytester: pytest.Pytester) -> None:
+def test_a_triton_function_that_is_wrong_fails(pytester):
     require_triton()
     pytester.makepyfile(ITEMS.format(sign="-"))
     result = pytester.runpytest_subprocess("-k", "test_triton")

@@ -58,7 +58,7 @@ def arrays(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> DeviceArrays:
 
 @pytest.mark.parametrize("drawing", [Drawing(0), Drawing(1, -1), Drawing(2, 1)])
 @pytest.mark.parametrize("workload", WORKLOADS, ids=named)
-def test_they_equal_numpys(workload: Workload, drawing: Drawing, arrays: DeviceArrays) -> None:
+def test_they_equal_numpys(workload, drawing, arrays):
     there, here = (case_of(workload, drawing, one).reference for one in (arrays, None))
     assert there.arrays is not None
     for name, right in here.items():
@@ -67,9 +67,7 @@ def test_they_equal_numpys(workload: Workload, drawing: Drawing, arrays: DeviceA
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=named)
-def test_a_right_output_has_the_errors_it_has_on_the_host(
-    workload: Workload, arrays: DeviceArrays
-) -> None:
+def test_a_right_output_has_the_errors_it_has_on_the_host(workload, arrays):
     there, here = (case_of(workload, Drawing(0), one).reference for one in (arrays, None))
     outputs = {
         tensor.name: numbers(rounded_to(here[tensor.name], tensor.dtype), tensor.dtype)

@@ -14,7 +14,7 @@ extern "C" __global__ void scale(const float* x, float* y, float factor) {
 """
 
 
-def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> None:
+def test_a_callable_is_measured_in_this_process(pytester):
     pytester.makepyfile(
         """
         import cupy
@@ -29,7 +29,7 @@ def test_a_callable_is_measured_in_this_process(pytester: pytest.Pytester) -> No
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_references_may_be_arrays_and_functions_of_the_gpu(pytester: pytest.Pytester) -> None:
+def test_references_may_be_arrays_and_functions_of_the_gpu(pytester):
     pytester.makepyfile(
         """
         import cupy
@@ -64,9 +64,7 @@ def test_references_may_be_arrays_and_functions_of_the_gpu(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(["* of 1048576 elements of result[[]0] * are wrong *"])
 
 
-def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(
-    pytester: pytest.Pytester,
-) -> None:
+def test_kernels_and_callables_in_one_run_are_no_strangers_to_each_other(pytester):
     pytester.makepyfile(
         f"""
         import numpy as np
@@ -155,7 +153,7 @@ def test_in_place(energy_benchmark):
 """
 
 
-def test_a_callable_is_checked_again_after_its_measurement(pytester: pytest.Pytester) -> None:
+def test_a_callable_is_checked_again_after_its_measurement(pytester):
     pytester.makepyfile(CALLABLES)
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(passed=4, failed=3)

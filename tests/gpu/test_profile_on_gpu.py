@@ -26,7 +26,7 @@ def run(
     return folder / "run"
 
 
-def test_kernels_have_phases_layers_and_launch_plans(run: Path) -> None:
+def test_kernels_have_phases_layers_and_launch_plans(run):
     lines = (run / "unique_kernels_compute.jsonl").read_text().splitlines()
     kernels = [one for one in map(json.loads, lines) if one["work"] == "kernel"]
     assert {one["phase"] for one in kernels} >= {"prefill", "decode"}
@@ -34,13 +34,13 @@ def test_kernels_have_phases_layers_and_launch_plans(run: Path) -> None:
     assert all(one["grid"] and one["block"] and one["registers"] for one in kernels)
 
 
-def test_almost_all_gpu_time_can_be_replayed(run: Path) -> None:
+def test_almost_all_gpu_time_can_be_replayed(run):
     found = json.loads((run / "kernel_signatures.json").read_text())
     assert found["time_coverage"] > 0.99
     assert {one["tier"] for one in found["signatures"]} >= {2, 3}
 
 
-def test_power_samples_are_on_the_clock_of_the_trace(tmp_path: Path, run: Path) -> None:
+def test_power_samples_are_on_the_clock_of_the_trace(tmp_path, run):
     model, out = str(run.parent), tmp_path / "long"
     assert main(["profile", model, *SMALL, "--runs", "50", "--out", str(out)]) == 0
     power = json.loads((out / "profile.json").read_text())["power"]
@@ -55,9 +55,7 @@ def test_power_samples_are_on_the_clock_of_the_trace(tmp_path: Path, run: Path) 
     assert any(begin_us < one < end_us for one in times_us)
 
 
-def test_an_export_makes_the_same_calls(
-    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_makes_the_same_calls(tmp_path, run, capsys):
     model, file = str(run.parent), str(tmp_path / "model.pt")
     first, again = tmp_path / "first", tmp_path / "again"
     assert main(["profile", model, *SMALL, "--out", str(first), "--export", file]) == 0

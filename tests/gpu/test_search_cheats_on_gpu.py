@@ -33,7 +33,7 @@ def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(variant_refusals, check, lambda *_: frozenset())
 
 
-def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -> None:
+def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu):
     found = SearchBench(SPEC, gpu, Metric.TIME).evaluate(candidate("honest"))
     assert found.outcome == "correct"
     assert found.other_sizes is not None
@@ -41,26 +41,24 @@ def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -
 
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_is_refused_whatever_its_text_is(gpu: Device, name: str) -> None:
+def test_a_cheat_is_refused_whatever_its_text_is(gpu, name):
     found = SearchBench(SPEC, gpu, Metric.TIME).evaluate(candidate(name))
     assert (found.outcome == "correct", found.cost) == (False, None)
 
 
 @pytest.mark.usefixtures("text_unseen")
-def test_one_that_stops_after_many_launches_is_found_by_its_results(
-    gpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_stops_after_many_launches_is_found_by_its_results(gpu, monkeypatch):
     monkeypatch.setattr(CudaDevice, "variable_bytes", lambda *_: 0)
     found = SearchBench(SPEC, gpu, Metric.TIME).evaluate(candidate("stops_after_many_launches"))
     assert "Correct at first, wrong after" in str(found.message)
 
 
-def test_one_that_recognizes_its_output_is_found_by_its_text(gpu: Device) -> None:
+def test_one_that_recognizes_its_output_is_found_by_its_text(gpu):
     found = SearchBench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
     assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "constraints"
 
 
 @pytest.mark.usefixtures("text_unseen")
-def test_and_by_that_alone(gpu: Device) -> None:
+def test_and_by_that_alone(gpu):
     found = SearchBench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
     assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "correct"

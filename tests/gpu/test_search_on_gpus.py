@@ -50,7 +50,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "kernels/_softmax"
 
 
-def test_both_gpus_evaluate_variants_one_killed_process_or_not(found: Path) -> None:
+def test_both_gpus_evaluate_variants_one_killed_process_or_not(found):
     state = read(found / "search_state.json")
     assert state["finished"]
     assert state["builds"] == BUDGET
@@ -59,18 +59,18 @@ def test_both_gpus_evaluate_variants_one_killed_process_or_not(found: Path) -> N
     assert {one["outcome"] for one in results} == {"correct"}
 
 
-def test_cards_of_one_model_differ_by_some_percent(found: Path) -> None:
+def test_cards_of_one_model_differ_by_some_percent(found):
     scales = [read(path)["scale"] for path in found.glob("variants/*/result.json")]
     assert all(0.7 < scale < 1.4 for scale in scales)
 
 
-def test_the_best_is_compared_with_the_baseline_on_one_card(found: Path) -> None:
+def test_the_best_is_compared_with_the_baseline_on_one_card(found):
     gain = read(found / "search_state.json")["gains"][-1]
     assert gain["message"] == ""
     assert gain["accepted"]
 
 
-def test_it_goes_on_with_one_gpu(found: Path) -> None:
+def test_it_goes_on_with_one_gpu(found):
     out = found.parents[1]
     more = ("--resume", "--gpus", "0", "--budget-builds", str(BUDGET + 1))
     assert search(out, *more) == 0

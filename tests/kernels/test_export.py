@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +59,7 @@ def exported(item: RankedKernel, folder: Path, suffix: str) -> str:
     return (folder / f"kernels/{item.workload.name}/{item.stem}.{suffix}").read_text()
 
 
-def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
+def test_an_export_holds_everything_needed_to_build_it(tmp_path):
     written = export_kernels([ITEM, replace(ITEM, rank=12)], tmp_path / "out")
     assert {str(path.relative_to(tmp_path / "out")) for path in written} == {
         "kernel_metadata.csv",
@@ -78,12 +77,12 @@ def test_an_export_holds_everything_needed_to_build_it(tmp_path: Path) -> None:
     assert all(path.is_file() for path in written)
 
 
-def test_an_exported_kernel_loads_as_the_same_kernel(tmp_path: Path) -> None:
+def test_an_exported_kernel_loads_as_the_same_kernel(tmp_path):
     export_kernels([ITEM], tmp_path)
     assert load_kernel(tmp_path / "kernels/tiny/kernel01.json") == ITEM.kernel
 
 
-def test_the_table_has_a_row_for_every_launch(tmp_path: Path) -> None:
+def test_the_table_has_a_row_for_every_launch(tmp_path):
     twice = replace(ITEM.kernel, launches=ITEM.kernel.launches * 2, recorded=())
     export_kernels([ITEM, RankedKernel(TINY, 2, twice)], tmp_path)
     with (tmp_path / "kernel_metadata.csv").open() as stream:
@@ -101,7 +100,7 @@ def test_the_table_has_a_row_for_every_launch(tmp_path: Path) -> None:
     assert rows[1]["time_ms"] == ""
 
 
-def test_the_launch_keeps_the_kernels_own_argument_order(tmp_path: Path) -> None:
+def test_the_launch_keeps_the_kernels_own_argument_order(tmp_path):
     source = exported(ITEM, tmp_path, "launch.cu")
     assert (
         "direct<<<dim3(4, 1, 1), dim3(36, 1, 1), 0, stream>>>(\n"
@@ -110,7 +109,7 @@ def test_the_launch_keeps_the_kernels_own_argument_order(tmp_path: Path) -> None
     ) in source
 
 
-def test_the_header_has_every_parameter_and_tensor(tmp_path: Path) -> None:
+def test_the_header_has_every_parameter_and_tensor(tmp_path):
     grouped = Conv2d.of("tiny", 1, 6, 6, 4, 4, 3, 3, 1, 2, 2, 4)
     header = exported(replace(ITEM, workload=grouped), tmp_path, "workload.cuh")
     for name, value in grouped.shape.sizes.items():
@@ -121,14 +120,14 @@ def test_the_header_has_every_parameter_and_tensor(tmp_path: Path) -> None:
     assert f'{{"output", Type::float32, {4 * 36}, true, {bounds}}}' in header
 
 
-def test_large_dynamic_shared_memory_is_asked_for(tmp_path: Path) -> None:
+def test_large_dynamic_shared_memory_is_asked_for(tmp_path):
     small, large = with_launch(shared_bytes=48 << 10), with_launch(shared_bytes=65536)
     assert "cudaFuncSetAttribute" not in exported(small, tmp_path, "launch.cu")
     source = exported(large, tmp_path, "launch.cu")
     assert "MaxDynamicSharedMemorySize, 65536)" in source
 
 
-def test_a_workspace_is_allocated_and_passed(tmp_path: Path) -> None:
+def test_a_workspace_is_allocated_and_passed(tmp_path):
     space = Tensor("pack", (8, 4), "float32", "workspace")
     item = with_launch(arguments=("data", "pack"))
     item = replace(item, kernel=replace(item.kernel, workspaces=(space,)))
@@ -137,12 +136,12 @@ def test_a_workspace_is_allocated_and_passed(tmp_path: Path) -> None:
     assert arguments in exported(item, tmp_path, "launch.cu")
 
 
-def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_argument_is_refused(tmp_path):
     with pytest.raises(InputError, match="takes 'bias', which is not a tensor of tiny"):
         exported(with_launch(arguments=("data", "bias")), tmp_path, "launch.cu")
 
 
-def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
+def test_a_workload_without_a_reference_is_refused(tmp_path):
     output = Tensor("output", (4,), "float32", "output")
     contract = Contract("mine", (output,), lambda _: {"output": np.zeros(4)})
     item = replace(with_launch(arguments=("output",)), workload=contract)
@@ -151,7 +150,7 @@ def test_a_workload_without_a_reference_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workspace_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
+def test_a_workspace_of_an_unknown_type_is_refused(tmp_path):
     space = Tensor("pack", (8,), "int16", "workspace")
     item = replace(ITEM, kernel=replace(ITEM.kernel, workspaces=(space,)))
     with pytest.raises(InputError, match="the workspace pack of type int16"):
@@ -159,14 +158,14 @@ def test_a_workspace_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", 'x";//', "two\nlines", "${ENV}", "a b", ""])
-def test_a_workload_whose_name_is_other_text_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_workload_whose_name_is_other_text_is_refused(tmp_path, name):
     item = replace(ITEM, workload=replace(TINY, name=name))
     with pytest.raises(InputError, match="cannot be exported: use letters"):
         export_kernels([item], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
         export_kernels([ITEM], tmp_path)
@@ -178,7 +177,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_an_export_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+def test_an_export_takes_the_place_of_an_earlier_one(tmp_path):
     export_kernels([ITEM, replace(ITEM, rank=12)], tmp_path / "out")
     (tmp_path / "out" / "build").mkdir()
     (tmp_path / "out" / "build" / "cache").write_text("cmake's")
@@ -190,7 +189,7 @@ def test_an_export_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
     assert again == contents(tmp_path / "fresh")
 
 
-def test_what_was_changed_in_an_export_is_not_lost(tmp_path: Path) -> None:
+def test_what_was_changed_in_an_export_is_not_lost(tmp_path):
     export_kernels([ITEM], tmp_path)
     (tmp_path / "driver.cu").write_text("mine")
     before = contents(tmp_path)
@@ -199,7 +198,7 @@ def test_what_was_changed_in_an_export_is_not_lost(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_a_file_in_the_way_of_an_export_is_not_lost(tmp_path: Path) -> None:
+def test_a_file_in_the_way_of_an_export_is_not_lost(tmp_path):
     export_kernels([ITEM], tmp_path)
     (mine := tmp_path / "kernels" / "tiny" / "kernel03.cu").write_text("mine")
     before = contents(tmp_path)
@@ -209,7 +208,7 @@ def test_a_file_in_the_way_of_an_export_is_not_lost(tmp_path: Path) -> None:
     assert mine.read_text() == "mine"
 
 
-def test_an_export_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:
+def test_an_export_that_was_interrupted_can_be_repeated(tmp_path):
     export_kernels([ITEM], tmp_path)
     for name in ("driver.cu", "CMakeLists.txt"):
         (tmp_path / name).unlink()
@@ -217,13 +216,13 @@ def test_an_export_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:
     assert (tmp_path / "driver.cu").exists()
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "out").write_text("a file")
     with pytest.raises(InputError, match="cannot be written"):
         export_kernels([ITEM], tmp_path / "out")
 
 
-def test_an_export_is_built_for_the_architecture_that_is_named(tmp_path: Path) -> None:
+def test_an_export_is_built_for_the_architecture_that_is_named(tmp_path):
     export_kernels([ITEM], tmp_path / "here")
     export_kernels([ITEM], tmp_path / "there", "sm_80")
     lines = [(tmp_path / one / "CMakeLists.txt").read_text() for one in ("here", "there")]
@@ -246,7 +245,7 @@ def built_with_nvcc(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-def test_an_export_compiles_with_nvcc(tmp_path: Path) -> None:
+def test_an_export_compiles_with_nvcc(tmp_path):
     space = Tensor("pack", (8, 4), "float32", "workspace")
     kernel = replace(with_launch(shared_bytes=65536).kernel, workspaces=(space,))
     export_kernels([replace(ITEM, kernel=kernel)], tmp_path)
@@ -261,7 +260,7 @@ def test_an_export_compiles_with_nvcc(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 @pytest.mark.parametrize("mode", ["3xtf32"])
-def test_a_product_with_shared_tiles_compiles_with_nvcc(tmp_path: Path, mode: Any) -> None:
+def test_a_product_with_shared_tiles_compiles_with_nvcc(tmp_path, mode):
     product = Gemm("tiny", 60, 50, 300, "nt", mode, lda=64, ldb=56)
     kernel = MmaParameters(tile_m=32, tile_n=32, blocks=7).kernel(product)
     assert len(kernel.launches) == 2
@@ -270,7 +269,7 @@ def test_a_product_with_shared_tiles_compiles_with_nvcc(tmp_path: Path, mode: An
     assert built.returncode == 0, built.stderr
 
 
-def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_path: Path) -> None:
+def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_path):
     gemm = Gemm("g", 64, 128, 256, "nt", "bfloat16")
     item = RankedKernel(gemm, 1, WgmmaParameters().kernel(gemm))
     export_kernels([item], tmp_path, "sm_90")
@@ -283,6 +282,6 @@ def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_pat
     ) in exported(item, tmp_path, "launch.cu")
 
 
-def test_other_kernels_are_exported_without_it(tmp_path: Path) -> None:
+def test_other_kernels_are_exported_without_it(tmp_path):
     export_kernels([ITEM], tmp_path)
     assert not (tmp_path / "tensor_maps.cuh").exists()

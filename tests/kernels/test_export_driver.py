@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from exported_programs import run_exported
@@ -62,7 +61,7 @@ def run_driver(
     return run_exported(folder, Conv2d.of("tiny", *sizes), Kernel(source, (LAUNCH,)))
 
 
-def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path: Path) -> None:
+def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path):
     done = run_driver(tmp_path, "output[i] = float(sum);")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "tiny kernel01 on host"
@@ -71,7 +70,7 @@ def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path: Path) -> None:
     assert "time 5.333333 ms, 0.0 GFLOP/s (median of 11 replays of 12 launches)" in done.stdout
 
 
-def test_dilation_and_groups_are_computed(tmp_path: Path) -> None:
+def test_dilation_and_groups_are_computed(tmp_path):
     done = run_driver(tmp_path, "output[i] = float(sum);", DILATED_SIZES, DILATED)
     assert done.returncode == 0
     assert ": correct" in done.stdout
@@ -82,7 +81,7 @@ def test_dilation_and_groups_are_computed(tmp_path: Path) -> None:
     ["output[i] = float(sum) + (i == 77 ? 1e-3f : 0);", "if (i != 77) output[i] = float(sum);"],
     ids=["off", "unwritten"],
 )
-def test_a_wrong_kernel_exits_with_1_and_has_no_time(tmp_path: Path, body: str) -> None:
+def test_a_wrong_kernel_exits_with_1_and_has_no_time(tmp_path, body):
     done = run_driver(tmp_path, body)
     assert done.returncode == 1
     assert "WRONG" in done.stdout
@@ -110,9 +109,7 @@ PRODUCT = """
         [("nn", "i * 14 + k"), ("nt", "k * 14 + i")],
     ),
 )
-def test_products_in_each_layout_and_mode_are_computed(
-    tmp_path: Path, layout: Any, next_a: str, mode: Any, c_type: str
-) -> None:
+def test_products_in_each_layout_and_mode_are_computed(tmp_path, layout, next_a, mode, c_type):
     body = PRODUCT.replace("NEXT_A", next_a).replace("TYPE", c_type)
     include = "" if mode == "float32" else "#include <cuda_fp16.h>\n#define BFLOAT16 1\n"
     source = f"{include}inline void product({c_type}* a, {c_type}* b, {c_type}* c) {{{body}}}"
@@ -127,9 +124,7 @@ def test_products_in_each_layout_and_mode_are_computed(
     ("layout", "next_a"),
     [("nn", "i * 600 + k"), pytest.param("nt", "k * 3 + i", marks=pytest.mark.thorough)],
 )
-def test_a_product_larger_than_a_part_of_the_reference_is_computed(
-    tmp_path: Path, layout: Any, next_a: str
-) -> None:
+def test_a_product_larger_than_a_part_of_the_reference_is_computed(tmp_path, layout, next_a):
     source = """
         inline void product(float* a, float* b, float* c) {
           for (int i = 0; i < 3; ++i) {
@@ -148,7 +143,7 @@ def test_a_product_larger_than_a_part_of_the_reference_is_computed(
     assert ": correct" in done.stdout
 
 
-def test_a_kernel_that_needs_a_workspace_of_zeros_is_wrong(tmp_path: Path) -> None:
+def test_a_kernel_that_needs_a_workspace_of_zeros_is_wrong(tmp_path):
     body = "output[i] = float(sum) + pack[0];"
     source = "inline void gather(float* data, float* weight, float* output, float* pack) {%s}"
     launch = Launch("gather", (1, 1, 1), (1, 1, 1), ("data", "weight", "output", "pack"))
@@ -162,7 +157,7 @@ def test_a_kernel_that_needs_a_workspace_of_zeros_is_wrong(tmp_path: Path) -> No
     assert "WRONG" in done.stdout
 
 
-def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path: Path) -> None:
+def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path):
     source = """
         #define BFLOAT16 0
         #define COUNT nonsense
@@ -192,9 +187,7 @@ def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path: 
         ("sparse:0.25", lambda values: 150 < sum(value != 0 for value in values) < 270),
     ],
 )
-def test_inputs_are_drawn_from_the_distribution_of_the_product(
-    tmp_path: Path, distribution: str, are_right: Callable[[list[float]], bool]
-) -> None:
+def test_inputs_are_drawn_from_the_distribution_of_the_product(tmp_path, distribution, are_right):
     source = """
         #include <cstdio>
         inline void show(float* a, float* c) {

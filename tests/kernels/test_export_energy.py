@@ -180,9 +180,7 @@ def figures_of(output: str) -> LaunchFigures:
 
 
 @pytest.mark.parametrize("read_s", ["2e-6", "0.0035"])
-def test_energy_is_that_of_a_launch_of_a_busy_gpu(
-    program: Path, tmp_path: Path, read_s: str
-) -> None:
+def test_energy_is_that_of_a_launch_of_a_busy_gpu(program, tmp_path, read_s):
     done = run_program(program, libraries=with_nvml(tmp_path, READ_S=read_s))
     assert done.returncode == 0, done.stderr
     figures = figures_of(done.stdout)
@@ -191,7 +189,7 @@ def test_energy_is_that_of_a_launch_of_a_busy_gpu(
     assert figures.gflops == pytest.approx(2 * 8**3 / LAUNCH_S * 1e-9, rel=0.001)
 
 
-def test_the_window_is_of_at_least_a_second(program: Path, tmp_path: Path) -> None:
+def test_the_window_is_of_at_least_a_second(program, tmp_path):
     done = run_program(program, libraries=with_nvml(tmp_path))
     window = re.search(
         r"mean power (\S+) W \((\S+) s, (\d+) replays of (\d+) launches\)", done.stdout
@@ -203,7 +201,7 @@ def test_the_window_is_of_at_least_a_second(program: Path, tmp_path: Path) -> No
     assert replayed_s == pytest.approx(float(window[2]), abs=0.2)
 
 
-def test_the_output_is_read_as_that_of_an_older_tool(program: Path, tmp_path: Path) -> None:
+def test_the_output_is_read_as_that_of_an_older_tool(program, tmp_path):
     done = run_program(program, libraries=with_nvml(tmp_path))
     folder = tmp_path / "case1" / "powercap3"
     folder.mkdir(parents=True)
@@ -220,9 +218,7 @@ WITHOUT_COUNTER = [
 
 
 @pytest.mark.parametrize(("changes", "why"), WITHOUT_COUNTER, ids=["missing", "unsupported"])
-def test_without_a_counter_power_is_sampled_and_that_is_told(
-    program: Path, tmp_path: Path, changes: dict[str, str], why: str
-) -> None:
+def test_without_a_counter_power_is_sampled_and_that_is_told(program, tmp_path, changes, why):
     power = {**changes, "POWER": "nvmlDeviceGetPowerUsage"}
     done = run_program(program, libraries=with_nvml(tmp_path, **power))
     assert done.returncode == 0, done.stderr
@@ -232,7 +228,7 @@ def test_without_a_counter_power_is_sampled_and_that_is_told(
     assert figures.time_ms == pytest.approx(LAUNCH_S * 1e3, rel=0.001)
 
 
-def test_power_that_cannot_be_read_any_more_is_no_energy(program: Path, tmp_path: Path) -> None:
+def test_power_that_cannot_be_read_any_more_is_no_energy(program, tmp_path):
     nvml = {"COUNTER": "other", "POWER": "nvmlDeviceGetPowerUsage", "LAST_SAMPLE": "50"}
     done = run_program(program, libraries=with_nvml(tmp_path, **nvml))
     assert done.returncode == 0
@@ -241,7 +237,7 @@ def test_power_that_cannot_be_read_any_more_is_no_energy(program: Path, tmp_path
     assert parse_figures(done.stdout) == "it has no energy"
 
 
-def test_a_counter_is_preferred_to_power_samples(program: Path, tmp_path: Path) -> None:
+def test_a_counter_is_preferred_to_power_samples(program, tmp_path):
     nvml = with_nvml(tmp_path, POWER="nvmlDeviceGetPowerUsage")
     done = run_program(program, libraries=nvml)
     assert "power samples" not in done.stdout
@@ -262,25 +258,21 @@ def test_a_counter_is_preferred_to_power_samples(program: Path, tmp_path: Path) 
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_without_a_counter_that_works_there_is_only_a_time(
-    program: Path, tmp_path: Path, changes: dict[str, str], told: str
-) -> None:
+def test_without_a_counter_that_works_there_is_only_a_time(program, tmp_path, changes, told):
     done = run_program(program, libraries=with_nvml(tmp_path, **changes))
     assert done.returncode == 0
     assert f"energy not measured: {told}" in done.stdout.splitlines()
     assert parse_figures(done.stdout) == "it has no energy"
 
 
-def test_without_nvml_there_is_only_a_time(program: Path, tmp_path: Path) -> None:
+def test_without_nvml_there_is_only_a_time(program, tmp_path):
     done = run_program(program, libraries=tmp_path)
     assert done.returncode == 0
     assert "energy not measured: NVML (libnvidia-ml.so.1, of the NVIDIA driver)" in done.stdout
     assert "\nMean time per iteration: 0.0200" in done.stdout
 
 
-def test_a_program_for_a_profiler_launches_and_measures_nothing(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_program_for_a_profiler_launches_and_measures_nothing(program, tmp_path):
     done = run_program(program, "--launches", "5", libraries=tmp_path)
     assert done.returncode == 0
     assert ": correct" in done.stdout
@@ -288,8 +280,6 @@ def test_a_program_for_a_profiler_launches_and_measures_nothing(
 
 
 @pytest.mark.parametrize("arguments", [["x"], ["--launches", "x"], ["1", "2"], ["--launches"]])
-def test_bad_arguments_are_answered_with_the_usage(
-    program: Path, tmp_path: Path, arguments: list[str]
-) -> None:
+def test_bad_arguments_are_answered_with_the_usage(program, tmp_path, arguments):
     done = run_program(program, *arguments, libraries=tmp_path)
     assert (done.returncode, done.stderr.split(":")[0]) == (2, "usage")

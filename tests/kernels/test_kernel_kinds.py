@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.kernels import (
-    AnyKernel,
     CudaProgram,
     Headers,
     Kernel,
@@ -49,9 +45,7 @@ CUDA = Kernel("__global__ void f() {}", (Launch("f", (1, 1, 1), (1, 1, 1), ()),)
 
 
 @pytest.mark.parametrize("kernel", [TRITON, CALL, CUDA, PROGRAM, replace(PROGRAM, headers=None)])
-def test_a_kernel_comes_back_from_its_folder_and_from_a_pickle(
-    tmp_path: Path, kernel: AnyKernel
-) -> None:
+def test_a_kernel_comes_back_from_its_folder_and_from_a_pickle(tmp_path, kernel):
     write_kernel(tmp_path, kernel)
     for found in (read_kernel(tmp_path), pickle.loads(pickle.dumps(kernel))):
         assert found == kernel
@@ -60,7 +54,7 @@ def test_a_kernel_comes_back_from_its_folder_and_from_a_pickle(
             assert found.headers.folder == "/opt/cutlass/include"
 
 
-def test_a_digest_is_of_what_is_executed() -> None:
+def test_a_digest_is_of_what_is_executed():
     assert replace(TRITON, origin=Origin("other")).digest == TRITON.digest
     others = [
         replace(TRITON, num_stages=4),
@@ -94,7 +88,7 @@ def test_a_digest_is_of_what_is_executed() -> None:
         (lambda: replace(CALL, options={"alpha": 1.0}), "does not take alpha=1.0"),
     ],
 )
-def test_a_kernel_that_makes_no_sense_is_refused(make: Callable[[], object], words: str) -> None:
+def test_a_kernel_that_makes_no_sense_is_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
 
@@ -110,9 +104,7 @@ def test_a_kernel_that_makes_no_sense_is_refused(make: Callable[[], object], wor
         (PROGRAM, {"numbers": [1]}, "does not match its sha256"),
     ],
 )
-def test_a_damaged_folder_is_refused(
-    tmp_path: Path, kernel: AnyKernel, changes: dict[str, Any], words: str
-) -> None:
+def test_a_damaged_folder_is_refused(tmp_path, kernel, changes, words):
     write_kernel(tmp_path, kernel)
     path = tmp_path / "kernel.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -121,6 +113,6 @@ def test_a_damaged_folder_is_refused(
 
 
 @pytest.mark.parametrize("kernel", [TRITON, CALL, PROGRAM])
-def test_a_name_that_the_workload_does_not_have_is_a_fault(kernel: AnyKernel) -> None:
+def test_a_name_that_the_workload_does_not_have_is_a_fault(kernel):
     with pytest.raises(KernelFault, match="which is not a tensor, workspace or scalar"):
         kernel.check_arguments(["x", "a", "b"], ["y"])

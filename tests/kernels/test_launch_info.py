@@ -29,9 +29,7 @@ def static_shared_bytes(source: str) -> int | None:
 
 
 @given(st.lists(ARRAYS, max_size=4))
-def test_static_shared_memory_is_that_of_all_arrays(
-    arrays: list[tuple[str, list[int], str]],
-) -> None:
+def test_static_shared_memory_is_that_of_all_arrays(arrays):
     lines = [
         f"  __shared__ {prefix}{kind} a{place}{''.join(f'[{size}]' for size in sizes)};"
         for place, (kind, sizes, prefix) in enumerate(arrays)
@@ -45,17 +43,17 @@ def test_static_shared_memory_is_that_of_all_arrays(
     "source",
     ["__shared__ float a[N];", "__shared__ Tile a[4];", "__shared__ union { float a; int b; } u;"],
 )
-def test_what_the_text_does_not_say_is_not_guessed(source: str) -> None:
+def test_what_the_text_does_not_say_is_not_guessed(source):
     assert static_shared_bytes(source) is None
 
 
-def test_a_library_decides_itself_and_triton_chooses_its_shared_memory() -> None:
+def test_a_library_decides_itself_and_triton_chooses_its_shared_memory():
     triton = TritonKernel("import triton", "add", (8, 2, 1), ("x",), num_warps=2)
     assert triton.launch_infos == (LaunchInfo("add", (8, 2, 1), (64, 1, 1)),)
     assert LibraryCall.__new__(LibraryCall).launch_infos == ()
 
 
-def test_of_several_launches_no_one_knows_whose_the_arrays_are() -> None:
+def test_of_several_launches_no_one_knows_whose_the_arrays_are():
     launches = tuple(Launch("f", (count, 1, 1), (32, 1, 1), ()) for count in (1, 2))
     infos = Kernel("__shared__ float a[4]; void f", launches).launch_infos
     assert [(one.grid, one.static_shared_bytes) for one in infos] == [

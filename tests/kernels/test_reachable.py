@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +48,7 @@ def kept(before: str, body: str = "x[threadIdx.x]", after: str = "") -> str:
     ],
 )
 @pytest.mark.parametrize("behind", [False, True])
-def test_what_the_entry_does_not_need_is_left_out(unneeded: str, behind: bool) -> None:
+def test_what_the_entry_does_not_need_is_left_out(unneeded, behind):
     found = kept("", after=unneeded) if behind else kept(unneeded)
     left = re.sub(
         r"(?<!using )namespace host|#define.*|[{}\s]", "", found.replace(PLAIN.strip(), "")
@@ -81,23 +80,23 @@ def test_what_the_entry_does_not_need_is_left_out(unneeded: str, behind: bool) -
          "return v; }\n", "g(x[0])"),
     ],
 )  # fmt: skip
-def test_what_the_entry_needs_stays(needed: str, body: str) -> None:
+def test_what_the_entry_needs_stays(needed, body):
     assert kept(needed, body) == needed + KERNEL.replace("BODY", body)
 
 
-def test_directives_within_what_is_left_out_stay() -> None:
+def test_directives_within_what_is_left_out_stay():
     found = kept("void host() {\n#define N 4\n#if N > 2\n  f<<<1, 1>>>(0, 0);\n#endif\n}\n", "x[N]")
     assert "#define N 4" in found
     assert found.count("#") == 3
     assert "<<<" not in found
 
 
-def test_a_text_whose_braces_do_not_match_is_left_alone() -> None:
+def test_a_text_whose_braces_do_not_match_is_left_alone():
     text = "int main() { f<<<1, 1>>>(0, 0);\n" + PLAIN
     assert reachable(text, ("f",), lambda _: True) == text
 
 
-def test_files_included_in_quotes_are_read_once_with_the_kernels(tmp_path: Path) -> None:
+def test_files_included_in_quotes_are_read_once_with_the_kernels(tmp_path):
     (tmp_path / "a.h").write_text('#pragma once\n#include "b.h"\n#define A 1\n')
     (tmp_path / "b.h").write_text('#include "a.h"\n#define B 2\n')
     path = tmp_path / "f.cu"

@@ -49,7 +49,7 @@ def kernel() -> Kernel:
 
 
 @pytest.mark.parametrize("suffix", [".cu", ".txt"])
-def test_a_source_file_becomes_a_kernel(tmp_path: Path, suffix: str) -> None:
+def test_a_source_file_becomes_a_kernel(tmp_path, suffix):
     path = tmp_path / f"saxpy{suffix}"
     path.write_text(SAXPY)
     launch: dict[str, Any] = {**LAUNCH, "grid": (4, 2), "block": 64, "shared_bytes": 512}
@@ -60,7 +60,7 @@ def test_a_source_file_becomes_a_kernel(tmp_path: Path, suffix: str) -> None:
     assert kernel == load_kernel(SAXPY, **launch) == load_kernel(str(path), **launch)
 
 
-def test_a_plan_gives_back_the_kernel_it_was_written_from(tmp_path: Path, kernel: Kernel) -> None:
+def test_a_plan_gives_back_the_kernel_it_was_written_from(tmp_path, kernel):
     again = load_kernel(write_plan(tmp_path, kernel))
     assert again == kernel
     assert (again.origin, again.recorded) == (kernel.origin, kernel.recorded)
@@ -73,18 +73,12 @@ def test_a_plan_gives_back_the_kernel_it_was_written_from(tmp_path: Path, kernel
     shared=st.integers(0, 1 << 17),
     names=st.lists(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), min_size=1, max_size=5),
 )
-def test_any_launch_survives_its_plan(
-    tmp_path_factory: pytest.TempPathFactory,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    shared: int,
-    names: list[str],
-) -> None:
+def test_any_launch_survives_its_plan(tmp_path_factory, grid, block, shared, names):
     kernel = Kernel(SAXPY, (Launch("saxpy", grid, block, tuple(names), shared),))
     assert read_plan(write_plan(tmp_path_factory.mktemp("plan"), kernel)) == kernel
 
 
-def test_the_fields_of_a_plan_cannot_be_given_twice(tmp_path: Path, kernel: Kernel) -> None:
+def test_the_fields_of_a_plan_cannot_be_given_twice(tmp_path, kernel):
     with pytest.raises(InputError, match="already gives 'grid'"):
         load_kernel(write_plan(tmp_path, kernel), grid=3)
 
@@ -107,9 +101,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("source", "changes", "message"), REFUSED)
-def test_a_kernel_that_cannot_be_launched_is_refused(
-    source: str, changes: dict[str, Any], message: str
-) -> None:
+def test_a_kernel_that_cannot_be_launched_is_refused(source, changes, message):
     with pytest.raises(InputError, match=message):
         load_kernel(source, **{**LAUNCH, **changes})
 
@@ -126,9 +118,7 @@ def test_a_kernel_that_cannot_be_launched_is_refused(
     ],
     ids=["missing", "folder", "empty", "ELF", "UTF-16", "large"],
 )
-def test_a_bad_source_file_is_refused(
-    tmp_path: Path, content: bytes | Path | None, message: str
-) -> None:
+def test_a_bad_source_file_is_refused(tmp_path, content, message):
     path = tmp_path / "kernel.cu"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -138,7 +128,7 @@ def test_a_bad_source_file_is_refused(
         load_kernel(path, **LAUNCH)
 
 
-def test_headers_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
+def test_headers_are_looked_for_in_the_folders_given(tmp_path):
     for folder, text in (("own", "#define OWN 1\n"), ("common", '#include "b.h"\n#define A 2\n')):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.h").write_text(text)
@@ -155,13 +145,13 @@ def test_headers_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
         load_kernel(path, include=[tmp_path / "gone"], **LAUNCH)
 
 
-def test_macros_are_defined_before_the_text() -> None:
+def test_macros_are_defined_before_the_text():
     given = {"N": 4, "FAST": True, "MUL(a, b)": "((a) * (b))"}
     kernel = load_kernel(SAXPY, define=given, **LAUNCH)
     assert kernel.source == (f"#define N 4\n#define FAST\n#define MUL(a, b) ((a) * (b))\n{SAXPY}")
 
 
-def test_ends_of_lines_and_comments_may_be_those_of_windows(tmp_path: Path) -> None:
+def test_ends_of_lines_and_comments_may_be_those_of_windows(tmp_path):
     path = tmp_path / "f.cu"
     path.write_bytes(b"// \xa9 and \xb5s\r\n" + SAXPY.replace("\n", "\r\n").encode())
     kernel = load_kernel(path, **LAUNCH)
@@ -178,12 +168,12 @@ def test_ends_of_lines_and_comments_may_be_those_of_windows(tmp_path: Path) -> N
         ("y[cg::this_grid().thread_rank()] = 1; __syncthreads();", False),
     ],
 )
-def test_a_barrier_of_the_grid_is_seen(text: str, needs: bool) -> None:
+def test_a_barrier_of_the_grid_is_seen(text, needs):
     kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
     assert kernel.has_grid_barrier == needs
 
 
-def test_an_entry_may_be_an_instance_of_a_template_in_a_namespace() -> None:
+def test_an_entry_may_be_an_instance_of_a_template_in_a_namespace():
     source = "namespace n { template <int k> __global__ void f(float* a) { a[k] = 1; } }"
     kernel = load_kernel(source, entry="n::f<4>", grid=1, block=1, arguments=["a"])
     assert kernel.launches[0].entry == "n::f<4>"
@@ -192,7 +182,7 @@ def test_an_entry_may_be_an_instance_of_a_template_in_a_namespace() -> None:
 @pytest.mark.parametrize(
     "entry", ["saxpy", "n::f<4>", "fill<short, 7>", "f <A<sizeof(float)>, -1>", "f<>"]
 )
-def test_functions_and_instances_of_templates_are_entries(entry: str) -> None:
+def test_functions_and_instances_of_templates_are_entries(entry):
     assert Launch(entry, (1, 1, 1), (1, 1, 1), ()).entry == entry
 
 
@@ -214,7 +204,7 @@ def test_functions_and_instances_of_templates_are_entries(entry: str) -> None:
         "",
     ],
 )
-def test_an_entry_that_is_other_text_is_refused(tmp_path: Path, kernel: Kernel, entry: str) -> None:
+def test_an_entry_that_is_other_text_is_refused(tmp_path, kernel, entry):
     launch = {**asdict(kernel.launches[0]), "entry": entry}
     with pytest.raises(
         InputError, match=r"^In the launch plan .* not the name of a function: give a"
@@ -223,14 +213,12 @@ def test_an_entry_that_is_other_text_is_refused(tmp_path: Path, kernel: Kernel, 
 
 
 @pytest.mark.parametrize("name", ["../secret.cu", "/etc/passwd", "sub/kernel.cu", "..", ""])
-def test_a_plan_cannot_name_a_file_outside_its_folder(
-    tmp_path: Path, kernel: Kernel, name: str
-) -> None:
+def test_a_plan_cannot_name_a_file_outside_its_folder(tmp_path, kernel, name):
     with pytest.raises(InputError, match="own folder"):
         read_plan(write_plan(tmp_path, kernel, source=name))
 
 
-def test_a_plan_cannot_reach_outside_through_a_link(tmp_path: Path, kernel: Kernel) -> None:
+def test_a_plan_cannot_reach_outside_through_a_link(tmp_path, kernel):
     outside = tmp_path / "outside.cu"
     outside.write_text(kernel.source)
     inside = tmp_path / "inside"
@@ -242,7 +230,7 @@ def test_a_plan_cannot_reach_outside_through_a_link(tmp_path: Path, kernel: Kern
         read_plan(plan)
 
 
-def test_a_truncated_plan_is_refused(tmp_path: Path, kernel: Kernel) -> None:
+def test_a_truncated_plan_is_refused(tmp_path, kernel):
     plan = write_plan(tmp_path, kernel)
     plan.write_text(plan.read_text()[:-40])
     with pytest.raises(InputError, match="not complete JSON"):
@@ -278,14 +266,12 @@ def test_a_truncated_plan_is_refused(tmp_path: Path, kernel: Kernel) -> None:
         ({"sha256": "0"}, "written for a different"),
     ],
 )
-def test_a_damaged_plan_is_refused(
-    tmp_path: Path, kernel: Kernel, changes: dict[str, object], said: str
-) -> None:
+def test_a_damaged_plan_is_refused(tmp_path, kernel, changes, said):
     with pytest.raises(InputError, match=said):
         read_plan(write_plan(tmp_path, kernel, **changes))
 
 
-def test_a_plan_for_another_text_is_refused(tmp_path: Path, kernel: Kernel) -> None:
+def test_a_plan_for_another_text_is_refused(tmp_path, kernel):
     plan = write_plan(tmp_path, kernel)
     (tmp_path / "kernel01.cu").write_text(kernel.source + "// edited\n")
     with pytest.raises(InputError, match="written for a different"):
@@ -293,16 +279,14 @@ def test_a_plan_for_another_text_is_refused(tmp_path: Path, kernel: Kernel) -> N
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200))
-def test_no_plan_file_whatever_is_met_with_a_traceback(
-    tmp_path_factory: pytest.TempPathFactory, content: str | bytes
-) -> None:
+def test_no_plan_file_whatever_is_met_with_a_traceback(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     with pytest.raises(InputError):
         read_plan(path)
 
 
-def test_half_a_character_in_the_text_is_refused() -> None:
+def test_half_a_character_in_the_text_is_refused():
     with pytest.raises(InputError, match="half of a surrogate pair at position 3"):
         load_kernel("// \ud800\n" + SAXPY, **{**LAUNCH, "grid": 4, "block": 64})
 
@@ -310,7 +294,7 @@ def test_half_a_character_in_the_text_is_refused() -> None:
 @pytest.mark.parametrize(
     "size", [1.5, None, "8", True, {8}, -1, 0, (8, 1.0), np.True_, np.float32(8)]
 )
-def test_a_size_that_is_no_positive_integer_is_refused(size: object) -> None:
+def test_a_size_that_is_no_positive_integer_is_refused(size):
     with pytest.raises(InputError):
         load_kernel(SAXPY, **{**LAUNCH, "grid": size})
 
@@ -323,7 +307,7 @@ def test_a_size_that_is_no_positive_integer_is_refused(size: object) -> None:
         ([4], (64, np.int64(1))),
     ],
 )
-def test_sizes_of_a_launch_are_ints_whatever_they_were_given_as(grid: Any, block: Any) -> None:
+def test_sizes_of_a_launch_are_ints_whatever_they_were_given_as(grid, block):
     kernel = load_kernel(SAXPY, **{**LAUNCH, "grid": grid, "block": block})
     plain = load_kernel(SAXPY, **{**LAUNCH, "grid": 4, "block": 64})
     assert kernel == plain

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,27 +34,27 @@ KERNEL = Kernel(
         ({"swizzle_bytes": 100}, "its swizzle is 100 instead of"),
     ],
 )
-def test_a_map_that_cannot_exist_is_refused(change: dict[str, Any], problem: str) -> None:
+def test_a_map_that_cannot_exist_is_refused(change, problem):
     with pytest.raises(InputError, match=f"The tensor map 'a_map' cannot be used: .*{problem}"):
         replace(MAP, **change)
 
 
-def test_it_knows_its_bytes() -> None:
+def test_it_knows_its_bytes():
     assert replace(MAP, strides_bytes=(2000,)).nbytes == 511 * 2000 + 640 * 2
 
 
-def test_a_map_is_part_of_what_a_kernel_is() -> None:
+def test_a_map_is_part_of_what_a_kernel_is():
     other = replace(KERNEL, tensor_maps=(replace(MAP, box=(64, 64)),))
     assert other.digest != KERNEL.digest
 
 
-def test_a_launch_plan_keeps_it(tmp_path: Path) -> None:
+def test_a_launch_plan_keeps_it(tmp_path):
     (tmp_path / "f.cu").write_text(KERNEL.source)
     (tmp_path / "f.json").write_bytes(encode(launch_plan(KERNEL, "f.cu")))
     assert load_kernel(tmp_path / "f.json") == KERNEL
 
 
-def test_a_map_of_no_tensor_is_found() -> None:
+def test_a_map_of_no_tensor_is_found():
     KERNEL.check_arguments(["A", "C"], [])
     with pytest.raises(KernelFault, match="The tensor map 'a_map' takes an argument 'A'"):
         KERNEL.check_arguments(["B", "C"], [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,9 +55,7 @@ def flagged(project: Project) -> list[int]:
     return [n for n, m in enumerate(measurements, start=1) if "drift" in m.validity]
 
 
-def test_in_a_card_that_stays_the_same_good_checks_speak_for_every_item_once(
-    project: Project,
-) -> None:
+def test_in_a_card_that_stays_the_same_good_checks_speak_for_every_item_once(project):
     result = run_with(project, *EVERY)
     result.assert_outcomes(passed=12)
     report = project.report()
@@ -79,7 +76,7 @@ def test_in_a_card_that_stays_the_same_good_checks_speak_for_every_item_once(
     result.stdout.fnmatch_lines([f"anchor kernels (emulated) were measured again {times}"])
 
 
-def test_a_card_that_has_become_slower_flags_what_no_good_check_follows(project: Project) -> None:
+def test_a_card_that_has_become_slower_flags_what_no_good_check_follows(project):
     result = run_with(project, *EVERY, faults={6: {"slower": SLOWER}})
     result.assert_outcomes(passed=12)
     report = project.report()
@@ -98,7 +95,7 @@ def test_a_card_that_has_become_slower_flags_what_no_good_check_follows(project:
     result.stdout.fnmatch_lines([f"drift in * of these checks: {count} measurements are flagged *"])
 
 
-def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project: Project) -> None:
+def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project):
     faults = {4: {"slower": {**SLOWER, "lasts_s": 6.0}}}
     run_with(project, *EVERY, faults=faults).assert_outcomes(passed=12)
     assert {check.verdict for check in project.report().anchors} == {"good", "drift"}
@@ -108,7 +105,7 @@ def test_a_card_that_recovers_is_trusted_from_the_next_good_check_on(project: Pr
     assert spoiled == list(range(min(spoiled), max(spoiled) + 1))
 
 
-def test_what_is_flagged_afterwards_is_on_disk_at_once(project: Project) -> None:
+def test_what_is_flagged_afterwards_is_on_disk_at_once(project):
     # Ended in the middle: only what was written item by item exists.
     numbered(project, faults={3: {"slower": SLOWER}}, after="if number == 8: os._exit(1)")
     project.run_apart("--powercap", "700W", *EVERY)
@@ -118,7 +115,7 @@ def test_what_is_flagged_afterwards_is_on_disk_at_once(project: Project) -> None
     assert len(stored.measurements) == 8
 
 
-def test_each_power_cap_has_its_own_anchor(project: Project) -> None:
+def test_each_power_cap_has_its_own_anchor(project):
     numbered(project, 4)
     arguments = ("--powercap", "1,5", "--gpuenergy-order", "interleaved")
     project.run(*arguments, *EVERY).assert_outcomes(passed=8)
@@ -130,15 +127,13 @@ def test_each_power_cap_has_its_own_anchor(project: Project) -> None:
         assert {by_id[item].cap for item in check.items} == {check.cap}
 
 
-def test_the_checks_can_be_left_out(project: Project) -> None:
+def test_the_checks_can_be_left_out(project):
     run_with(project, "--gpuenergy-anchor", "0", faults={3: {"slower": SLOWER}})
     assert project.report().anchors == ()
     assert flagged(project) == []
 
 
-def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_drifts(
-    project: Project,
-) -> None:
+def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_drifts(project):
     run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
     nearly = {"percent": 15}
     result = run_with(project, *GATED, *ALWAYS, faults={3: {"slower": nearly}})
@@ -148,9 +143,7 @@ def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_dri
     )
 
 
-def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(
-    project: Project,
-) -> None:
+def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(project):
     run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
     faults = {12: {"slower": SLOWER}}  # found after all verdicts were given
     late = ("--gpuenergy-anchor", "15")
@@ -164,7 +157,7 @@ def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(
     strict.stdout.fnmatch_lines([line])
 
 
-def test_a_check_that_fails_is_told_and_flags_nothing(project: Project) -> None:
+def test_a_check_that_fails_is_told_and_flags_nothing(project):
     faults = {4: {"counter_reset": {"after_s": 1.2}}}
     result = run_with(project, *ALWAYS, faults=faults)
     checks = project.report().anchors
@@ -176,9 +169,7 @@ def test_a_check_that_fails_is_told_and_flags_nothing(project: Project) -> None:
     result.stdout.fnmatch_lines(["1 of these checks could not be judged: *"])
 
 
-def test_a_run_that_is_resumed_checks_its_anchor_first(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_run_that_is_resumed_checks_its_anchor_first(project, inject):
     run_with(project, "-k", "1-700W or 2-700W or 3-700W").assert_outcomes(passed=5, deselected=7)
     assert project.report().anchors == ()
     inject(slower=SLOWER)
@@ -192,9 +183,7 @@ def test_a_run_that_is_resumed_checks_its_anchor_first(
     assert clean == [check.node_id]
 
 
-def test_a_short_run_has_no_check_and_one_that_is_resumed_with_nothing_left(
-    project: Project,
-) -> None:
+def test_a_short_run_has_no_check_and_one_that_is_resumed_with_nothing_left(project):
     result = run_with(project)
     result.assert_outcomes(passed=12)
     assert project.report().anchors == ()
@@ -203,7 +192,7 @@ def test_a_short_run_has_no_check_and_one_that_is_resumed_with_nothing_left(
     assert project.report().anchors == ()
 
 
-def test_workers_have_an_anchor_each(project: Project) -> None:
+def test_workers_have_an_anchor_each(project):
     two = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2")
     numbered(project, 6)
     result = project.run("--powercap", "700W", *two, *ALWAYS)
@@ -216,7 +205,7 @@ def test_workers_have_an_anchor_each(project: Project) -> None:
         assert {by_id[item].gpu_uuid for item in check.items} == {check.gpu_uuid}
 
 
-def test_an_interrupted_run_makes_no_more_checks(project: Project) -> None:
+def test_an_interrupted_run_makes_no_more_checks(project):
     numbered(project, after="if number == 3: raise KeyboardInterrupt")
     arguments = ("--powercap", "700W", "--gpuenergy-anchor", "3")
     assert project.run_apart(*arguments).ret == pytest.ExitCode.INTERRUPTED
@@ -225,7 +214,7 @@ def test_an_interrupted_run_makes_no_more_checks(project: Project) -> None:
     assert all(report.measurements[2].node_id not in check.items for check in report.anchors)
 
 
-def test_a_limit_that_somebody_has_set_is_left_alone_by_the_last_checks(project: Project) -> None:
+def test_a_limit_that_somebody_has_set_is_left_alone_by_the_last_checks(project):
     numbered(project, 3, faults={3: {"limit_changed": {"power_w": 444, "after_s": 1.5}}})
     project.run("--powercap", "1,2", "--gpuenergy-anchor", "6")
     last = project.report().anchors[-1]

@@ -24,7 +24,7 @@ def records(project: Project) -> dict[str, Any]:
     return {record["fullname"]: record for record in document["benchmarks"]}
 
 
-def test_time_energy_and_edp_are_records_of_their_own(project: Project) -> None:
+def test_time_energy_and_edp_are_records_of_their_own(project):
     project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
     (measurement,) = project.report().measurements
     found = records(project)
@@ -45,7 +45,7 @@ def test_time_energy_and_edp_are_records_of_their_own(project: Project) -> None:
     assert json.loads((project.path / "b.json").read_text())["gpuenergy"]["emulated"] is True
 
 
-def test_the_table_names_the_right_units_and_nothing_stays_changed(project: Project) -> None:
+def test_the_table_names_the_right_units_and_nothing_stays_changed(project):
     before = TableResults.compute_scale, dict(TIME_UNITS)
     result = project.run("--benchmark-json", "b.json", *ONE)
     assert (TableResults.compute_scale, dict(TIME_UNITS)) == before
@@ -53,7 +53,7 @@ def test_the_table_names_the_right_units_and_nothing_stays_changed(project: Proj
     result.stdout.fnmatch_lines(["Name (in ?J·ms) *", "Name (in ?J) *", "Name (time in us) *"])
 
 
-def test_saved_records_are_compared(project: Project) -> None:
+def test_saved_records_are_compared(project):
     project.run("--benchmark-save", "first", *ONE).assert_outcomes(passed=1)
     result = project.run("--benchmark-compare", "--benchmark-compare-fail=mean:50%", *ONE)
     result.assert_outcomes(passed=1)
@@ -62,7 +62,7 @@ def test_saved_records_are_compared(project: Project) -> None:
     )
 
 
-def test_more_energy_fails_a_comparison(project: Project) -> None:
+def test_more_energy_fails_a_comparison(project):
     project.run("--benchmark-save", "first", *ONE).assert_outcomes(passed=1)
     (saved,) = project.path.glob(".benchmarks/*/0001_first.json")
     document = json.loads(saved.read_text())
@@ -77,7 +77,7 @@ def test_more_energy_fails_a_comparison(project: Project) -> None:
     assert "EDP (mJ·ms) (0001_first) - Field" not in text
 
 
-def test_the_histogram_names_the_right_units(project: Project) -> None:
+def test_the_histogram_names_the_right_units(project):
     # In a subprocess, because drawing changes sys.meta_path.
     result = project.run_apart("--benchmark-histogram=plots/h", *ONE)
     result.assert_outcomes(passed=1)
@@ -87,7 +87,7 @@ def test_the_histogram_names_the_right_units(project: Project) -> None:
     assert "in mJ of" in energy
 
 
-def test_benchmarks_of_others_stay_as_they_are(project: Project) -> None:
+def test_benchmarks_of_others_stay_as_they_are(project):
     project.module("def test_own(benchmark):\n    benchmark(sum, [1, 2])\n", name="test_own")
     result = project.run("--benchmark-json", "b.json", *ONE)
     result.assert_outcomes(passed=2)
@@ -95,18 +95,18 @@ def test_benchmarks_of_others_stay_as_they_are(project: Project) -> None:
     assert records(project)["test_own.py::test_own"]["extra_info"] == {}
 
 
-def test_without_an_output_of_it_nothing_is_added(project: Project) -> None:
+def test_without_an_output_of_it_nothing_is_added(project):
     result = project.run(*ONE)
     result.assert_outcomes(passed=1)
     assert "benchmark '" not in result.stdout.str()
 
 
-def test_without_pytest_benchmark_all_else_works(project: Project) -> None:
+def test_without_pytest_benchmark_all_else_works(project):
     result = project.run_apart(*ONE, "-p", "no:benchmark")
     result.assert_outcomes(passed=1)
 
 
-def test_workers_of_xdist_hand_their_items_over(project: Project) -> None:
+def test_workers_of_xdist_hand_their_items_over(project):
     result = project.run("--benchmark-json", "b.json", "-p", "xdist", "-n", "1", *ONE)
     result.assert_outcomes(passed=1)
     assert len(records(project)) == 3
@@ -132,9 +132,7 @@ def parametrized(project: Project) -> None:
         ("group,param:n", ["time (emulated) n=1", "energy (mJ) (emulated) n=2"]),
     ],
 )
-def test_items_are_grouped_by_their_parameters_and_unit(
-    project: Project, group_by: str, titles: list[str]
-) -> None:
+def test_items_are_grouped_by_their_parameters_and_unit(project, group_by, titles):
     result = project.run("--benchmark-json", "b.json", "--benchmark-group-by", group_by, *ONE)
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines_random([f"*- benchmark '{title}': * tests -*" for title in titles])
@@ -142,7 +140,7 @@ def test_items_are_grouped_by_their_parameters_and_unit(
 
 
 @pytest.mark.usefixtures("parametrized")
-def test_parameters_are_readable_in_every_record(project: Project) -> None:
+def test_parameters_are_readable_in_every_record(project):
     project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=3)
     assert "UNSERIALIZABLE" not in (project.path / "b.json").read_text()
     found = records(project)
@@ -153,7 +151,7 @@ def test_parameters_are_readable_in_every_record(project: Project) -> None:
     assert found["test_scale.py::test_own[450W]"]["params"] == {"powercap": "450W"}
 
 
-def test_a_failure_of_another_plugin_at_the_end_drops_no_line_of_ours(project: Project) -> None:
+def test_a_failure_of_another_plugin_at_the_end_drops_no_line_of_ours(project):
     (project.path / "conftest.py").write_text(
         "import pytest\n@pytest.hookimpl(trylast=True)\n"
         "def pytest_sessionfinish(session):\n    raise KeyError('n')\n"

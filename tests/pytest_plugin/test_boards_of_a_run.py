@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,9 +24,7 @@ def two(project: Project) -> None:
     project.bench(marks=mark, arguments="number, powercap, ")
 
 
-def test_each_board_measures_the_kernels_once_and_its_gain_is_found(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_board_measures_the_kernels_once_and_its_gain_is_found(project, monkeypatch, capsys):
     two(project)  # pytest-xdist gives one item to each worker
     arguments = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2")
     result = project.run(*arguments, "--powercap", "700W", "--gpuenergy-preheat", "30")
@@ -52,7 +49,7 @@ def test_each_board_measures_the_kernels_once_and_its_gain_is_found(
     assert "scale at 700W (emulated, calibrated)" in capsys.readouterr().out
 
 
-def test_a_resumed_run_measures_the_kernels_under_new_caps_only(project: Project) -> None:
+def test_a_resumed_run_measures_the_kernels_under_new_caps_only(project):
     two(project)
     project.run(*ALWAYS, "-k", "0-700W").assert_outcomes(passed=1, deselected=1)
     first = project.stored().board_checks
@@ -63,16 +60,14 @@ def test_a_resumed_run_measures_the_kernels_under_new_caps_only(project: Project
     assert {m.cap for m in checks[len(first) :]} == {"200W"}
 
 
-def test_a_single_gpu_measures_no_kernels_of_ours_unless_asked_to(project: Project) -> None:
+def test_a_single_gpu_measures_no_kernels_of_ours_unless_asked_to(project):
     project.run("--powercap", "700W").assert_outcomes(passed=1)
     assert project.stored().board_checks == ()
     project.run(*ALWAYS, "--gpuenergy-resume").assert_outcomes(skipped=1)
     assert project.stored().board_checks == ()  # nothing was measured that it could be for
 
 
-def test_a_kernel_that_fails_is_recorded_with_the_reason_and_the_run_goes_on(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_kernel_that_fails_is_recorded_with_the_reason_and_the_run_goes_on(project, inject):
     inject(launch="unknown")
     project.run(*ALWAYS).assert_outcomes(failed=1)  # as without them
     checks = project.stored().board_checks
@@ -80,14 +75,12 @@ def test_a_kernel_that_fails_is_recorded_with_the_reason_and_the_run_goes_on(
     assert all(m.error for m in checks)
 
 
-def test_verifying_measures_no_boards(project: Project) -> None:
+def test_verifying_measures_no_boards(project):
     project.run("--gpuenergy-verify-only", "--gpuenergy-boards", "always")
     assert project.stored().board_checks == ()
 
 
-def test_calibrated_figures_need_the_gains_of_boards(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibrated_figures_need_the_gains_of_boards(project, monkeypatch, capsys):
     project.run(*ALWAYS)
     assert len(project.stored().board_checks) >= 2
     monkeypatch.chdir(project.path)

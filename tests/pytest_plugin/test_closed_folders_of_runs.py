@@ -25,7 +25,7 @@ def closed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-def test_tests_that_measure_nothing_pass(closed: Project) -> None:
+def test_tests_that_measure_nothing_pass(closed):
     closed.module("def test_plain(): pass", "test_plain")
     result = closed.run("test_plain.py")
     result.assert_outcomes(passed=1)
@@ -33,9 +33,7 @@ def test_tests_that_measure_nothing_pass(closed: Project) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--gpuenergy-resume",)])
-def test_items_that_measure_end_the_run_with_one_sentence(
-    closed: Project, arguments: tuple[str, ...]
-) -> None:
+def test_items_that_measure_end_the_run_with_one_sentence(closed, arguments):
     result = closed.run("--powercap", "1", *arguments)
     shown = result.stdout.str() + result.stderr.str()
     assert result.ret != pytest.ExitCode.OK
@@ -49,9 +47,7 @@ def test_items_that_measure_end_the_run_with_one_sentence(
     ("option", "name"),
     each_once(["json", "csv", "html", "compare"], ["x" * 300, ".gpuenergy/file"]),
 )
-def test_an_option_with_a_path_that_cannot_be_used_is_one_sentence(
-    closed: Project, option: str, name: str
-) -> None:
+def test_an_option_with_a_path_that_cannot_be_used_is_one_sentence(closed, option, name):
     result = closed.run(f"--gpuenergy-{option}", name)
     shown = result.stdout.str() + result.stderr.str()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -75,12 +71,8 @@ def _full(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("place", ["/proc/nope", "/proc/1", "test_scale.py", "full"])
 @pytest.mark.parametrize("arguments", [(), ("--gpuenergy-verify-only",)])
 def test_a_folder_of_ours_that_cannot_be_written_is_one_sentence(
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str,
-    place: str,
-    arguments: tuple[str, ...],
-) -> None:
+    project, monkeypatch, variable, place, arguments
+):
     monkeypatch.setenv(variable, place)
     with monkeypatch.context() as patch:
         if place == "full":
@@ -94,9 +86,7 @@ def test_a_folder_of_ours_that_cannot_be_written_is_one_sentence(
     assert len(result.stdout.str().splitlines()) < 10
 
 
-def test_a_home_folder_that_cannot_be_written_is_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_folder_that_cannot_be_written_is_one_sentence(project, monkeypatch):
     for variable in ("GPUENERGY_STATE", "XDG_STATE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", "/proc/nope")

@@ -135,7 +135,7 @@ def pair(items: Sequence[str], **of_first: bool) -> tuple[Run, Node, Node]:
     return run, one, two
 
 
-def test_each_group_goes_to_one_worker() -> None:
+def test_each_group_goes_to_one_worker():
     run, one, two = pair(ITEMS)
     run.finish(one, two)
     assert sorted(item for item, _ in run.done) == ITEMS
@@ -145,7 +145,7 @@ def test_each_group_goes_to_one_worker() -> None:
     assert run.scheduler.tests_finished
 
 
-def test_the_longest_group_comes_first_if_durations_are_known() -> None:
+def test_the_longest_group_comes_first_if_durations_are_known():
     first, later = Node("gw0"), Node("gw0")
     run = Run(first, durations_s={"b/0": 1.0, "c/1": 60.0})
     run.collect(first, ITEMS)
@@ -156,7 +156,7 @@ def test_the_longest_group_comes_first_if_durations_are_known() -> None:
     assert [item for item, _ in run.done] == ITEMS
 
 
-def test_what_a_lost_worker_has_left_is_run_by_others_once() -> None:
+def test_what_a_lost_worker_has_left_is_run_by_others_once():
     run, one, two = pair(ITEMS)
     run.step(one)
     assert run.lose(one) is None
@@ -165,7 +165,7 @@ def test_what_a_lost_worker_has_left_is_run_by_others_once() -> None:
     assert run.scheduler.left == 0
 
 
-def test_a_second_loss_in_an_item_is_its_end() -> None:
+def test_a_second_loss_in_an_item_is_its_end():
     run, one, two = pair(["a/0"])
     first, second = (one, two) if one.queue else (two, one)
     assert run.lose(first) is None
@@ -175,7 +175,7 @@ def test_a_second_loss_in_an_item_is_its_end() -> None:
     assert run.scheduler.left == 0
 
 
-def test_the_item_in_which_a_worker_was_lost_is_run_elsewhere() -> None:
+def test_the_item_in_which_a_worker_was_lost_is_run_elsewhere():
     run, one, two = pair(["a/0", "b/0", "b/1"])
     lost, other = (one, two) if "a/0" in run.has(one) else (two, one)
     run.lose(lost)
@@ -187,7 +187,7 @@ def test_the_item_in_which_a_worker_was_lost_is_run_elsewhere() -> None:
     assert ("a/0", other.name) in run.done
 
 
-def test_what_an_unfit_worker_puts_off_is_run_by_others_but_not_its_plain_items() -> None:
+def test_what_an_unfit_worker_puts_off_is_run_by_others_but_not_its_plain_items():
     run, one, two = pair([*ITEMS, "plain"])
     one.fit = False
     run.finish(one, two)
@@ -196,7 +196,7 @@ def test_what_an_unfit_worker_puts_off_is_run_by_others_but_not_its_plain_items(
     assert one.shutting_down
 
 
-def test_another_worker_is_called_when_all_are_ending() -> None:
+def test_another_worker_is_called_when_all_are_ending():
     run, one, two = pair(["a/0", "b/0"])
     run.step(two)  # it has ended the last of its items
     one.fit = False
@@ -204,7 +204,7 @@ def test_another_worker_is_called_when_all_are_ending() -> None:
     assert run.crew.recruited == 1
 
 
-def test_what_only_one_model_has_collected_is_run_there() -> None:
+def test_what_only_one_model_has_collected_is_run_there():
     big, small = Node("gw0", "H200"), Node("gw1", "A30")
     run = Run(big, small)
     run.collect(big, ["a/200W", "a/700W"])
@@ -215,7 +215,7 @@ def test_what_only_one_model_has_collected_is_run_there() -> None:
     assert len(run.done) == 3
 
 
-def test_the_rest_of_a_group_stays_on_its_model() -> None:
+def test_the_rest_of_a_group_stays_on_its_model():
     one, two, other = Node("gw0"), Node("gw1"), Node("gw2", "A30")
     run = Run(one, two, other)
     items = [f"{group}/{item}" for group in "abc" for item in range(3)]
@@ -228,14 +228,14 @@ def test_the_rest_of_a_group_stays_on_its_model() -> None:
     assert {by for item, by in run.done if item[0] == group} == {"gw0", "gw1"}
 
 
-def test_a_worker_that_can_no_longer_be_told_anything_gets_nothing() -> None:
+def test_a_worker_that_can_no_longer_be_told_anything_gets_nothing():
     run, one, two = pair(ITEMS, broken=True)
     run.lose(one)
     run.finish(two)
     assert sorted(item for item, _ in run.done) == ITEMS
 
 
-def test_items_that_nobody_else_has_collected_do_not_hold_up_the_end() -> None:
+def test_items_that_nobody_else_has_collected_do_not_hold_up_the_end():
     one, two = Node("gw0"), Node("gw1")
     run = Run(one, two)
     run.collect(one, ["a/0", "a/1"])
@@ -250,9 +250,7 @@ def test_items_that_nobody_else_has_collected_do_not_hold_up_the_end() -> None:
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     events=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ssssfl")), max_size=60),
 )
-def test_nothing_is_lost_and_nothing_is_run_twice(
-    sizes: list[int], events: list[tuple[int, str]]
-) -> None:
+def test_nothing_is_lost_and_nothing_is_run_twice(sizes, events):
     items = [f"{group}/{item}" for group, size in enumerate(sizes) for item in range(size)]
     nodes = [Node(f"gw{number}") for number in range(4)]
     run = Run(*nodes)

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import pytest
 from pytest_gpuenergy.report import Report, load_report, write_classic_csv, write_json
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +46,7 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
         (100_000, "The buffers of scale, * bytes, cannot be written (File too large): make room *"),
     ],
 )
-def test_a_disk_that_fills_up_keeps_what_was_measured(
-    project: Project, limit_bytes: int, sentence: str
-) -> None:
+def test_a_disk_that_fills_up_keeps_what_was_measured(project, limit_bytes, sentence):
     project.module(f"LIMIT = {limit_bytes}\n{FILLS_UP}")
     result = project.run_apart("--powercap", "1", "--gpuenergy-order", "file")
     result.assert_outcomes(passed=1, failed=2)
@@ -59,9 +56,7 @@ def test_a_disk_that_fills_up_keeps_what_was_measured(
     assert project.limit_w() == 700
 
 
-def test_a_measurement_that_cannot_be_written_fails_its_item_and_no_other(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measurement_that_cannot_be_written_fails_its_item_and_no_other(project, monkeypatch):
     real_open, struck = os.open, []
 
     def refuse_once(path: Any, flags: int, *rest: Any, **options: Any) -> int:
@@ -80,9 +75,7 @@ def test_a_measurement_that_cannot_be_written_fails_its_item_and_no_other(
     assert project.limit_w() == 700
 
 
-def test_a_report_folder_that_turns_read_only_keeps_the_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_folder_that_turns_read_only_keeps_the_run(project, monkeypatch):
     real_replace = Path.replace
 
     def refuse(path: Path, target: Path) -> Path:
@@ -101,7 +94,7 @@ def test_a_report_folder_that_turns_read_only_keeps_the_run(
     assert project.limit_w() == 700
 
 
-def test_two_runs_of_one_project_at_once_have_a_report_each(project: Project) -> None:
+def test_two_runs_of_one_project_at_once_have_a_report_each(project):
     command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1,2"]
     devices = ("emulated", "emulated:a30")
     runs = [
@@ -131,7 +124,7 @@ def _write(report: Report, folder: Path, times: int) -> None:
         write_classic_csv(report, folder / "csv")
 
 
-def test_a_file_that_two_processes_write_is_always_whole(project: Project, tmp_path: Path) -> None:
+def test_a_file_that_two_processes_write_is_always_whole(project, tmp_path):
     project.run("--powercap", "1,2").assert_outcomes(passed=2)
     report = project.report()
     write_json(report, tmp_path / "baseline.json")
@@ -175,13 +168,8 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
     ids=["runs", "cache", "state"],
 )
 def test_a_folder_that_is_removed_in_mid_run_is_told_in_one_sentence(
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    give_toolchain: Callable[[Path], None],
-    variable: str,
-    sentence: str,
-) -> None:
+    project, monkeypatch, tmp_path, give_toolchain, variable, sentence
+):
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "folder"))
     if variable == "GPUENERGY_CACHE":
@@ -212,7 +200,7 @@ def test_scale(powercap, load_kernel, energy_benchmark):
 """
 
 
-def test_too_few_open_files_are_told_in_one_sentence(project: Project) -> None:
+def test_too_few_open_files_are_told_in_one_sentence(project):
     project.module(FEW_FILES)
     result = project.run_apart("--powercap", "1")
     result.assert_outcomes(failed=1)

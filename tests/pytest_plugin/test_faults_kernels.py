@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +97,7 @@ def test_scale(turn, powercap, load_kernel, energy_benchmark):
         ("shared", "constraints"),
     ],
 )
-def test_a_kernel_that_fails_takes_only_its_own_item_along(
-    project: Project, fault: str, outcome: str
-) -> None:
+def test_a_kernel_that_fails_takes_only_its_own_item_along(project, fault, outcome):
     project.module(f"FAULT = {fault!r}\n{BENCH}")
     result = project.run("--powercap", "1", "--gpuenergy-timeout", "2", "--gpuenergy-order", "file")
     result.assert_outcomes(passed=2, failed=1)
@@ -121,8 +119,8 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(
     ],
 )
 def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_along(
-    project: Project, number: str, outcome: str
-) -> None:
+    project, number, outcome
+):
     project.module(f"NUMBER = {getattr(signal, number):d}\n{STRIKES}")
     result = project.run_apart(
         "--powercap", "1", "--gpuenergy-timeout", "2", "--gpuenergy-order", "file"
@@ -133,9 +131,7 @@ def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_a
     assert project.limit_w() == 700
 
 
-def test_a_kernel_that_asks_for_too_much_memory_takes_only_its_own_item_along(
-    project: Project,
-) -> None:
+def test_a_kernel_that_asks_for_too_much_memory_takes_only_its_own_item_along(project):
     project.module(
         """
         from dataclasses import replace

@@ -94,9 +94,7 @@ def buffers(pid: int) -> list[Path]:
     return [path for folder in folders for path in folder.glob(f"gpuenergy-{pid}-*")]
 
 
-def test_a_kill_in_the_middle_of_an_item_leaves_results_and_the_next_start_removes_the_rest(
-    killed: tuple[Project, list[int]],
-) -> None:
+def test_a_kill_in_the_middle_of_an_item_leaves_results_and_the_next_start_removes_the_rest(killed):
     project, pids = killed
     assert all(map(has_ended, pids))
     stored = project.stored().measurements
@@ -108,7 +106,7 @@ def test_a_kill_in_the_middle_of_an_item_leaves_results_and_the_next_start_remov
     assert not buffers(pids[0])
 
 
-def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> None:
+def test_a_run_that_was_killed_is_resumed(killed):
     project, _ = killed
     project.module(HANGS_AT_THE_THIRD.replace("number == 3", "False"))
     result = project.run("--powercap", "1", "--gpuenergy-resume")
@@ -133,9 +131,7 @@ VirtualClock.sleep_s = sleep_s
 """
 
 
-def test_a_kill_while_the_cap_settles_is_undone(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_the_cap_settles_is_undone(project, monkeypatch):
     (project.path / "conftest.py").write_text(DIES_IN_THE_SETTLE)
     with monkeypatch.context() as late:
         # The enforced limit does not follow, so the lease waits for it.
@@ -159,7 +155,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_next_start_restores_other_gpus_too(project: Project) -> None:
+def test_the_next_start_restores_other_gpus_too(project):
     died = subprocess.run([sys.executable, "-c", DIES_WITH_ANOTHER_GPU], check=False)
     assert died.returncode == -signal.SIGKILL
     with open_device("emulated:h200x2", index=1) as other:
@@ -168,14 +164,14 @@ def test_the_next_start_restores_other_gpus_too(project: Project) -> None:
         assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 700_000
 
 
-def test_another_gpu_that_is_in_use_is_left_to_its_user(project: Project) -> None:
+def test_another_gpu_that_is_in_use_is_left_to_its_user(project):
     subprocess.run([sys.executable, "-c", DIES_WITH_ANOTHER_GPU], check=False)
     with open_device("emulated:h200x2", index=1) as other, gpu_lock(other, wait_s=0):
         project.run("--powercap", "1").assert_outcomes(passed=1)
         assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 300_000
 
 
-def test_sigterm_ends_a_run_with_workers_as_it_ends_others(project: Project) -> None:
+def test_sigterm_ends_a_run_with_workers_as_it_ends_others(project):
     project.module(HANGS_AT_THE_THIRD)
     options = ["-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2"]
     command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1", *options]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,9 +38,7 @@ def run_with(project: Project, *arguments: str, **faults: object) -> pytest.RunR
     return project.run("--powercap", "1", *arguments)
 
 
-def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
-    project: Project,
-) -> None:
+def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(project):
     result = run_with(project, any={"error": "gpu_is_lost", "after_s": 1.0})
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
@@ -63,7 +60,7 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
 @pytest.mark.parametrize(
     "cap", [pytest.param("700W", marks=pytest.mark.thorough), "300W", "current"]
 )
-def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, cap: str) -> None:
+def test_a_gpu_that_is_lost_between_items_fails_what_follows(project, cap):
     three(project, {}, after="if number == 1: gpu.inject('any', 'gpu_is_lost')")
     result = project.run("--powercap", cap)
     outcomes = result.parseoutcomes()
@@ -72,7 +69,7 @@ def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, c
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_limit_that_changes_under_current_is_flagged(project: Project) -> None:
+def test_a_limit_that_changes_under_current_is_flagged(project):
     three(project, {"limit_changed": {"power_w": 444, "after_s": 0.1}})
     project.run("--powercap", "current", "-k", "2").assert_outcomes(passed=1)
     assert [m.validity for m in project.stored().measurements] == [("power_limit_changed",)]
@@ -81,9 +78,7 @@ def test_a_limit_that_changes_under_current_is_flagged(project: Project) -> None
 @pytest.mark.parametrize(
     ("fault", "flag"), [("counter_reset", "counter_reset"), ("counter_stuck", "counter_stale")]
 )
-def test_a_counter_that_breaks_in_an_item_leaves_no_figure_there(
-    project: Project, fault: str, flag: str
-) -> None:
+def test_a_counter_that_breaks_in_an_item_leaves_no_figure_there(project, fault, flag):
     result = run_with(project, **{fault: {"after_s": 0.5, "lasts_s": 0.7}})
     result.assert_outcomes(passed=2, failed=1)
     stored = project.stored().measurements
@@ -92,7 +87,7 @@ def test_a_counter_that_breaks_in_an_item_leaves_no_figure_there(
     assert project.limit_w() == 700
 
 
-def test_a_limit_enforced_lower_than_asked_is_recorded(project: Project) -> None:
+def test_a_limit_enforced_lower_than_asked_is_recorded(project):
     run_with(project, enforced_limit={"power_w": 150}).assert_outcomes(passed=3)
     limits = [(m.power_limit_w, m.enforced_power_limit_w) for m in project.stored().measurements]
     assert limits == [(200, 200), (200, 150), (200, 150)]
@@ -100,9 +95,7 @@ def test_a_limit_enforced_lower_than_asked_is_recorded(project: Project) -> None
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1.5])
-def test_a_process_that_appears_flags_every_item_from_then_on(
-    project: Project, after_s: float
-) -> None:
+def test_a_process_that_appears_flags_every_item_from_then_on(project, after_s):
     run_with(project, foreign_process={"pid": 4242, "after_s": after_s}).assert_outcomes(passed=3)
     flagged = ["foreign_process" in m.validity for m in project.stored().measurements]
     assert flagged == [False, True, True]
@@ -115,16 +108,12 @@ def test_a_process_that_appears_flags_every_item_from_then_on(
         ["temperature", "samples", "processes", "power", "fields"],
     ),
 )
-def test_a_reading_that_cannot_be_had_does_not_stop_a_run(
-    project: Project, what: str, error: str
-) -> None:
+def test_a_reading_that_cannot_be_had_does_not_stop_a_run(project, what, error):
     run_with(project, **{what: error}).assert_outcomes(passed=3)
     assert all(m.measured for m in project.stored().measurements)
 
 
-def test_a_card_without_a_counter_is_measured_by_its_power(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_card_without_a_counter_is_measured_by_its_power(project, inject):
     inject(energy="not_supported", field_missing={"field": 186})
     result = project.run("--powercap", "700W")
     result.assert_outcomes(passed=1)
@@ -135,16 +124,14 @@ def test_a_card_without_a_counter_is_measured_by_its_power(
     assert measurement.energy_source == "average power"
 
 
-def test_the_source_of_energy_and_the_card_are_recorded(project: Project) -> None:
+def test_the_source_of_energy_and_the_card_are_recorded(project):
     project.run("--powercap", "2", "--gpu-device", "emulated:v100").assert_outcomes(passed=1)
     (measurement,) = project.stored().measurements
     with open_device("emulated:v100") as device:
         assert (measurement.energy_source, measurement.gpu_uuid) == ("counter", device.uuid)
 
 
-def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(project, inject):
     inject(**dict.fromkeys(("energy", "fields", "power"), "not_supported"))
     result = project.run("--powercap", "700W")
     assert result.ret != pytest.ExitCode.OK
@@ -164,9 +151,7 @@ def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(
     ],
     ids=["mismatch", "not-loaded", "no-permission", "lost"],
 )
-def test_an_nvml_that_does_not_start_ends_the_run_in_one_sentence(
-    project: Project, inject: Callable[..., None], faults: dict[str, object]
-) -> None:
+def test_an_nvml_that_does_not_start_ends_the_run_in_one_sentence(project, inject, faults):
     inject(**faults)
     result = project.run("--powercap", "1")
     assert result.ret != pytest.ExitCode.OK
@@ -179,9 +164,7 @@ def test_an_nvml_that_does_not_start_ends_the_run_in_one_sentence(
     assert project.limit_w() == 700
 
 
-def test_without_the_module_pynvml_a_real_gpu_is_refused_in_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_module_pynvml_a_real_gpu_is_refused_in_one_sentence(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     result = project.run("--powercap", "1", "--gpu-device", "0")
     assert result.ret != pytest.ExitCode.OK

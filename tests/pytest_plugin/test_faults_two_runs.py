@@ -14,7 +14,7 @@ from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def waits(in_use: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> list
 
 @pytest.mark.usefixtures("in_use")
 @pytest.mark.parametrize("by", ["option", "ini"])
-def test_a_second_run_that_may_not_wait_ends_with_a_sentence(project: Project, by: str) -> None:
+def test_a_second_run_that_may_not_wait_ends_with_a_sentence(project, by):
     if by == "ini":
         project.ini('gpuenergy_lock_wait = "0"')
     result = project.run(*ONE, *(["--gpuenergy-lock-wait", "0"] if by == "option" else []))
@@ -60,7 +60,7 @@ def test_a_second_run_that_may_not_wait_ends_with_a_sentence(project: Project, b
     assert not project.runs
 
 
-def test_a_second_run_waits_for_the_first(project: Project, waits: list[float]) -> None:
+def test_a_second_run_waits_for_the_first(project, waits):
     project.run(*ONE, "--gpuenergy-lock-wait", "600").assert_outcomes(passed=1)
     assert len(waits) >= 3
     assert project.stored().measurements[0].measured

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 ONE = ("--powercap", "450W")
 
 
 @pytest.mark.slow
-def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
+def test_a_right_kernel_is_measured_and_recorded(project):
     project.bench(
         after="""
     assert m.outcome == "correct" and m.measured
@@ -31,7 +30,7 @@ def test_a_right_kernel_is_measured_and_recorded(project: Project) -> None:
     assert measurement.power_limit_w == measurement.enforced_power_limit_w == 450
 
 
-def test_a_wrong_kernel_fails_with_size_and_place_and_has_no_figures(project: Project) -> None:
+def test_a_wrong_kernel_fails_with_size_and_place_and_has_no_figures(project):
     project.bench('SOURCE.replace("factor *", "(i == 77 ? 0 : factor) *")')
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
@@ -49,7 +48,7 @@ def test_a_wrong_kernel_fails_with_size_and_place_and_has_no_figures(project: Pr
     assert not measurement.trials
 
 
-def test_a_kernel_that_does_not_compile_fails_with_the_line(project: Project) -> None:
+def test_a_kernel_that_does_not_compile_fails_with_the_line(project):
     project.bench('SOURCE.replace("factor *", "nonsense *")')
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
@@ -57,9 +56,7 @@ def test_a_kernel_that_does_not_compile_fails_with_the_line(project: Project) ->
     assert [m.outcome for m in project.report().measurements] == ["compile"]
 
 
-def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(
-    project: Project,
-) -> None:
+def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(project):
     project.bench(after="energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)")
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
@@ -73,7 +70,7 @@ def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(
         assert [(m.kernel.label, m.measured) for m in report.measurements] == [("scale", True)]
 
 
-def test_an_item_that_is_run_again_measures_again(project: Project) -> None:
+def test_an_item_that_is_run_again_measures_again(project):
     project.module(
         """
         from _pytest.runner import runtestprotocol
@@ -90,7 +87,7 @@ def test_an_item_that_is_run_again_measures_again(project: Project) -> None:
     assert len(project.report().measurements) == 1
 
 
-def test_a_callable_is_skipped_on_the_emulated_gpu(project: Project) -> None:
+def test_a_callable_is_skipped_on_the_emulated_gpu(project):
     project.module(
         """
         def test_callable(powercap, energy_benchmark):
@@ -104,9 +101,7 @@ def test_a_callable_is_skipped_on_the_emulated_gpu(project: Project) -> None:
     )
 
 
-def test_without_a_cap_the_card_is_left_as_it_is_also_between_capped_items(
-    project: Project,
-) -> None:
+def test_without_a_cap_the_card_is_left_as_it_is_also_between_capped_items(project):
     project.bench(
         head="def test_capped(powercap): pass",
         arguments="",
@@ -115,7 +110,7 @@ def test_without_a_cap_the_card_is_left_as_it_is_also_between_capped_items(
     project.run("--powercap", "1").assert_outcomes(passed=2)
 
 
-def test_the_gpu_fixture_is_the_device(project: Project) -> None:
+def test_the_gpu_fixture_is_the_device(project):
     project.module(
         """
         def test_device(gpu):
@@ -127,9 +122,7 @@ def test_the_gpu_fixture_is_the_device(project: Project) -> None:
     project.run().assert_outcomes(passed=1)
 
 
-def test_a_kernel_is_loaded_from_a_path_relative_to_the_test(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_is_loaded_from_a_path_relative_to_the_test(project, monkeypatch):
     (project.path / "test_scale.py").unlink()
     bench = project.pytester.mkdir("bench")
     source = 'extern "C" __global__ void f(float* y) {}'
@@ -151,18 +144,14 @@ def test_text_and_path(load_kernel):
     project.run(f"--rootdir={project.path}", os.fspath(bench)).assert_outcomes(passed=1)
 
 
-def test_a_gpu_that_fails_while_measuring_fails_the_item_in_one_sentence(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_gpu_that_fails_while_measuring_fails_the_item_in_one_sentence(project, inject):
     inject(launch="gpu_is_lost")
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["runtime: The launch failed on the emulated GPU: *"])
 
 
-def test_a_counter_that_stands_still_gives_no_figures(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_counter_that_stands_still_gives_no_figures(project, inject):
     inject(counter_stuck=True)
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)

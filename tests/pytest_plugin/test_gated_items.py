@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,7 +51,7 @@ def properties(project: Project) -> list[tuple[str, str]]:
     return [(p.attrib["name"], p.attrib["value"]) for p in case.iter("property")]
 
 
-def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> None:
+def test_a_kernel_that_is_worse_fails_in_its_call_phase(project):
     make_baseline(project)
     (project.path / "parts.py").write_text(PARTS.replace(LINE, SLOWER))
     arguments = (*COMPARE, "--gpuenergy-fail", "edp:2%", "--junitxml=j.xml")
@@ -72,9 +71,7 @@ def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> Non
     assert {"edp_verdict", "edp_mj_ms"} <= set(names)
 
 
-def test_in_github_actions_what_fails_is_annotated(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_github_actions_what_fails_is_annotated(project, monkeypatch):
     make_baseline(project, edp=0.5)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert "::error" not in project.run(*COMPARE).stdout.str()
@@ -85,7 +82,7 @@ def test_in_github_actions_what_fails_is_annotated(
     )
 
 
-def test_names_in_a_baseline_do_not_command_the_terminal(project: Project) -> None:
+def test_names_in_a_baseline_do_not_command_the_terminal(project):
     make_baseline(project, validity=("x\x1b]0;x\x07\n::error::x\r\x9b31m",))
     result = project.run(*FAIL, "--gpuenergy-strict")
     result.assert_outcomes(failed=1)
@@ -112,22 +109,22 @@ def test_names_in_a_baseline_do_not_command_the_terminal(project: Project) -> No
     ids=["same", "worse without a limit", "ambiguous", "ambiguous and strict"],
 )
 def test_the_verdict_is_shown_and_fails_an_item_where_it_must(
-    project: Project, edp: float, arguments: tuple[str, ...], failed: int, lines: list[str]
-) -> None:
+    project, edp, arguments, failed, lines
+):
     make_baseline(project, edp=edp)
     result = project.run(*arguments)
     result.assert_outcomes(passed=1 - failed, failed=failed)
     result.stdout.fnmatch_lines(lines)
 
 
-def test_a_flagged_baseline_is_ambiguous(project: Project) -> None:
+def test_a_flagged_baseline_is_ambiguous(project):
     make_baseline(project, edp=1 / 1.15, validity=("not_steady",))
     result = project.run(*FAIL)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*AMBIGUOUS (flagged in the baseline: not_steady)"])
 
 
-def test_what_the_baseline_lacks_is_named_and_fails_when_strict(project: Project) -> None:
+def test_what_the_baseline_lacks_is_named_and_fails_when_strict(project):
     make_baseline(project)
     result = project.run("--powercap", "1,2", *SAME)
     result.assert_outcomes(passed=2)
@@ -145,7 +142,7 @@ def test_what_the_baseline_lacks_is_named_and_fails_when_strict(project: Project
     assert project.run("--powercap", "2", *BASE).ret == pytest.ExitCode.OK
 
 
-def test_another_gpu_ends_the_run_before_it_measures(project: Project) -> None:
+def test_another_gpu_ends_the_run_before_it_measures(project):
     make_baseline(project)
     result = project.run(*FAIL, "--gpu-device", "emulated:a30", "--gpuenergy-html", "page.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -155,19 +152,19 @@ def test_another_gpu_ends_the_run_before_it_measures(project: Project) -> None:
     assert shown(project)["baseline"] is None
 
 
-def test_what_was_resumed_is_judged_too(project: Project) -> None:
+def test_what_was_resumed_is_judged_too(project):
     make_baseline(project, edp=0.5)
     project.run(*ONE).assert_outcomes(passed=1)
     project.run(*FAIL, "--gpuenergy-resume").assert_outcomes(failed=1)
 
 
-def test_the_ini_file_can_ask_for_a_gate(project: Project) -> None:
+def test_the_ini_file_can_ask_for_a_gate(project):
     make_baseline(project, edp=0.5)
     project.ini('gpuenergy_compare = "base.json"\ngpuenergy_fail = "edp:5%,time:5%"')
     project.run(*ONE).assert_outcomes(failed=1)
 
 
-def test_a_run_can_be_named_by_its_id(project: Project) -> None:
+def test_a_run_can_be_named_by_its_id(project):
     project.run(*ONE).assert_outcomes(passed=1)
     (folder,) = project.runs
     result = project.run(*ONE, "--gpuenergy-compare", folder.name)
@@ -190,13 +187,11 @@ def test_a_run_can_be_named_by_its_id(project: Project) -> None:
         ("--gpuenergy-compare=x --gpuenergy-session-sd=1%", "session-sd '1%' is not *"),
     ],
 )
-def test_a_gate_that_cannot_be_used_is_refused(
-    project: Project, arguments: str, sentence: str
-) -> None:
+def test_a_gate_that_cannot_be_used_is_refused(project, arguments, sentence):
     project.refused(*arguments.split()).fnmatch_lines([f"*{sentence}"])
 
 
-def test_a_legacy_baseline_is_refused(project: Project) -> None:
+def test_a_legacy_baseline_is_refused(project):
     make_baseline(project)
     path = project.path / "base.json"
     document = json.loads(path.read_text())
@@ -219,7 +214,7 @@ def shown(project: Project) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "workers", [(), pytest.param(XDIST, marks=pytest.mark.thorough)], ids=["one process", "xdist"]
 )
-def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
+def test_the_page_shows_the_comparison(project, workers):
     make_baseline(project, edp=0.5)
     base = load_report(project.path / "base.json")
     result = project.run(*COMPARE, "--gpuenergy-html", "page.html", *workers)
@@ -234,9 +229,7 @@ def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...
     assert verdicts["edp"] == "WORSE"
 
 
-def test_with_xdist_the_verdicts_are_shown_and_the_last_failed_are_those_that_were_worse(
-    project: Project,
-) -> None:
+def test_with_xdist_the_verdicts_are_shown_and_the_last_failed_are_those_that_were_worse(project):
     make_baseline(project, edp=0.5)
     arguments = (*XDIST, "--powercap", "1,2", *FAIL[2:])
     result = project.run(*arguments)
@@ -268,9 +261,7 @@ EDP, ENERGY = "@pytest.mark.edp_budget({})", "@pytest.mark.energy_budget({})"
     ],
     ids=["EDP within", "energy within", "EDP over", "energy over", "both over"],
 )
-def test_a_budget_is_judged_in_the_call_phase(
-    project: Project, markers: str, lines: list[str]
-) -> None:
+def test_a_budget_is_judged_in_the_call_phase(project, markers, lines):
     project.bench(marks=markers)
     result = project.run(*ONE, "--strict-markers", "--junitxml", "j.xml")
     failed = int("over" in lines[0])
@@ -280,7 +271,7 @@ def test_a_budget_is_judged_in_the_call_phase(
     assert verdicts == ["over budget" if failed else "within budget"] * markers.count("@")
 
 
-def test_a_budget_about_right_is_ambiguous(project: Project) -> None:
+def test_a_budget_about_right_is_ambiguous(project):
     project.run(*ONE).assert_outcomes(passed=1)
     (m,) = project.report().measurements
     assert m.energy_mj is not None
@@ -313,29 +304,25 @@ def test_a_budget_about_right_is_ambiguous(project: Project) -> None:
         ("edp_budget(max_mj_ms=1, rel=3)", "edp_budget's rel 3 is not understood"),
     ],
 )
-def test_a_budget_that_cannot_be_used_is_refused_at_collection(
-    project: Project, marker: str, sentence: str
-) -> None:
+def test_a_budget_that_cannot_be_used_is_refused_at_collection(project, marker, sentence):
     project.bench(marks=f"@pytest.mark.{marker}")
     text = project.refused(*ONE).str()
     assert re.search(rf"test_scale\[200W\]: .*{re.escape(sentence)}", text)
 
 
-def test_with_xdist_an_unusable_budget_fails_its_item(project: Project) -> None:
+def test_with_xdist_an_unusable_budget_fails_its_item(project):
     project.bench(marks=EDP.format("max_mj_ms=0"))
     result = project.run(*XDIST, *ONE)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_scale[[]200W]: The marker edp_budget needs max_mj_ms*"])
 
 
-def test_a_budget_needs_something_that_measures(project: Project) -> None:
+def test_a_budget_needs_something_that_measures(project):
     project.module(f"import pytest\n\n{EDP.format('max_mj_ms=1')}\ndef test_nothing(): pass\n")
     project.refused().fnmatch_lines(["*The marker edp_budget needs the fixture energy_benchmark."])
 
 
-def test_exported_kernels_are_verified_and_not_measured(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_exported_kernels_are_verified_and_not_measured(project, inject):
     inject(power_limit="no_permission")  # a cap is recorded, but none is set
     result = project.run(*ONE, "--gpuenergy-export", "out", "-rs")
     result.assert_outcomes(skipped=1)
@@ -353,7 +340,7 @@ def test_exported_kernels_are_verified_and_not_measured(
     assert 0 < stored.job.io.bounds["y"].max_relative < 1e-5
 
 
-def test_an_export_leaves_out_a_cap_that_the_card_cannot_take(project: Project) -> None:
+def test_an_export_leaves_out_a_cap_that_the_card_cannot_take(project):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 200]')
     result = project.run("--powercap", "1,2", "--gpuenergy-export", "out", "-rs")
     result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W is outside *"])
@@ -384,9 +371,7 @@ def three(project: Project) -> Project:
     return project
 
 
-def test_a_kernel_that_is_gone_from_the_code_fails_when_strict(
-    three: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_is_gone_from_the_code_fails_when_strict(three, monkeypatch):
     kernels(three, "one", "two")
     result = three.run(*TWO_CAPS, *STRICT)
     result.assert_outcomes(passed=4)
@@ -420,14 +405,12 @@ def test_a_kernel_that_is_gone_from_the_code_fails_when_strict(
     ],
     ids=" ".join,
 )
-def test_what_the_command_line_deselects_is_not_missed(
-    three: Project, arguments: tuple[str, ...]
-) -> None:
+def test_what_the_command_line_deselects_is_not_missed(three, arguments):
     assert three.run(*arguments, *STRICT).ret == pytest.ExitCode.OK
 
 
 @pytest.mark.parametrize("lost", ["skip", "-x", "conftest"])
-def test_what_the_user_did_not_deselect_is_missed(three: Project, lost: str) -> None:
+def test_what_the_user_did_not_deselect_is_missed(three, lost):
     if lost == "conftest":
         three.pytester.makeconftest(
             "def pytest_collection_modifyitems(config, items):\n"
@@ -442,7 +425,7 @@ def test_what_the_user_did_not_deselect_is_missed(three: Project, lost: str) -> 
     result.stdout.fnmatch_lines(["*error: *missing from this run*"])
 
 
-def test_a_project_tells_what_its_own_option_leaves_out(three: Project) -> None:
+def test_a_project_tells_what_its_own_option_leaves_out(three):
     kernels(three, "one", "two")
     three.pytester.makeconftest(
         "def pytest_addoption(parser): parser.addoption('--kernels')\n"
@@ -453,7 +436,7 @@ def test_a_project_tells_what_its_own_option_leaves_out(three: Project) -> None:
     assert three.run(*TWO_CAPS, "--kernels=three", *STRICT).ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_with_xdist_the_selection_is_that_of_the_workers(three: Project) -> None:
+def test_with_xdist_the_selection_is_that_of_the_workers(three):
     assert three.run(*XDIST, *TWO_CAPS, "-k", "one", *STRICT).ret == pytest.ExitCode.OK
     kernels(three, "one", "two")
     result = three.run(*XDIST, *TWO_CAPS, *STRICT)
@@ -461,7 +444,7 @@ def test_with_xdist_the_selection_is_that_of_the_workers(three: Project) -> None
     result.stdout.fnmatch_lines(["*error: gate: 2 of 6 missing from this run *"])
 
 
-def test_an_item_has_one_interval_everywhere(three: Project) -> None:
+def test_an_item_has_one_interval_everywhere(three):
     arguments = ("--gpuenergy-json", "new.json", "--gpuenergy-html", "page.html")
     result = three.run(*TWO_CAPS, *BASE, "--gpuenergy-fail=edp:0%", *arguments)
     main(["compare", "base.json", "new.json", "--fail", "edp:0%", "--json", "gate.json"])
@@ -473,7 +456,7 @@ def test_an_item_has_one_interval_everywhere(three: Project) -> None:
         assert f"({100 * low:+.1f} % to {100 * high:+.1f} %), limit 0 %" in result.stdout.str()
 
 
-def test_figures_of_the_emulated_gpu_say_so(project: Project) -> None:
+def test_figures_of_the_emulated_gpu_say_so(project):
     result = project.run(*ONE, "-v", "--junitxml=j.xml")
     result.stdout.fnmatch_lines(["*PASSED * mJ·ms (emulated)*"])
     assert "mJ·ms (emulated)" in (project.path / "j.xml").read_text()

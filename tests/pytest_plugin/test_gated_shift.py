@@ -48,7 +48,7 @@ def other_board(project: Project, factor: float) -> None:
     write_json(replace(report, run=run, measurements=tuple(rows)), path)
 
 
-def test_another_board_hides_no_regression(project: Project) -> None:
+def test_another_board_hides_no_regression(project):
     bench(project, LINE, first=False)
     other_board(project, 1.2)
     bench(project, SLOWER, first=False)
@@ -62,7 +62,7 @@ def test_another_board_hides_no_regression(project: Project) -> None:
     )
 
 
-def test_what_was_measured_first_is_judged_again_at_the_end(project: Project) -> None:
+def test_what_was_measured_first_is_judged_again_at_the_end(project):
     bench(project, LINE, first=True)
     other_board(project, 1.2)
     bench(project, SLOWER, first=True)
@@ -81,7 +81,7 @@ def test_what_was_measured_first_is_judged_again_at_the_end(project: Project) ->
     assert properties["edp_change"].endswith("WORSE (when it was measured: AMBIGUOUS)")
 
 
-def test_an_items_interval_is_the_same_in_junit_xml_and_in_the_summary(project: Project) -> None:
+def test_an_items_interval_is_the_same_in_junit_xml_and_in_the_summary(project):
     bench(project, LINE, first=False)
     project.run("--powercap", "current", "--gpuenergy-json", "base.json")
     bench(project, SLOWER, first=False)
@@ -98,7 +98,7 @@ def test_an_items_interval_is_the_same_in_junit_xml_and_in_the_summary(project: 
     assert failure.attrib["message"].removeprefix("Failed: ") in result.stdout.str()
 
 
-def test_a_slower_harness_fails_the_run(project: Project) -> None:
+def test_a_slower_harness_fails_the_run(project):
     bench(project, LINE, first=False)
     other_board(project, 0.5)
     result = project.run(*COMPARE, "--gpuenergy-fail", "time:5%", "--junitxml=j.xml")

@@ -69,14 +69,14 @@ def members(groups: dict[str, str | None], name: str) -> set[str]:
     return {item for item, group in groups.items() if group == name}
 
 
-def test_the_items_of_a_workload_are_a_group(groups: dict[str, str | None]) -> None:
+def test_the_items_of_a_workload_are_a_group(groups):
     found = sorted(str(group) for item, group in groups.items() if "workload" in item)
     assert found == ["workload case1"] * 2 + ["workload case2"] * 2
     assert members(groups, "workload case2") > {"test_candidate[c-200W]", "test_candidate[c-325W]"}
     assert groups["test_candidate[d-200W]"] == "workload scale"
 
 
-def test_without_a_workload_caps_and_kernels_are_a_group(groups: dict[str, str | None]) -> None:
+def test_without_a_workload_caps_and_kernels_are_a_group(groups):
     first = groups["test_sizes[one-1-200W]"]
     assert first is not None
     assert members(groups, first) == {
@@ -85,9 +85,9 @@ def test_without_a_workload_caps_and_kernels_are_a_group(groups: dict[str, str |
     assert groups["test_single[200W]"] == groups["test_single[325W]"] != first
 
 
-def test_a_mark_names_a_group(groups: dict[str, str | None]) -> None:
+def test_a_mark_names_a_group(groups):
     assert members(groups, "group mine") == {"test_marked[1]", "test_marked[2]"}
 
 
-def test_items_of_somebody_else_have_no_group(groups: dict[str, str | None]) -> None:
+def test_items_of_somebody_else_have_no_group(groups):
     assert {groups["test_plain[1]"], groups["test_plain[2]"]} == {None}

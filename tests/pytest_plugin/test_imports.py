@@ -10,7 +10,7 @@ import pytest
 from small_project import QUICK
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 HEAVY = "{'tvm', 'tvm_ffi', 'cupy', 'torch', 'triton', 'matplotlib'}"
 
@@ -41,7 +41,7 @@ def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 @pytest.mark.slow
-def test_a_foreign_project_loads_the_entry_alone(foreign: pytest.Pytester) -> None:
+def test_a_foreign_project_loads_the_entry_alone(foreign):
     found = _python(
         f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}]);"
         "print(int(code), *sorted(m for m in sys.modules if m.startswith('pytest_gpuenergy')))"
@@ -50,7 +50,7 @@ def test_a_foreign_project_loads_the_entry_alone(foreign: pytest.Pytester) -> No
 
 
 @pytest.mark.slow
-def test_a_foreign_project_loads_no_package_of_ours(foreign: pytest.Pytester) -> None:
+def test_a_foreign_project_loads_no_package_of_ours(foreign):
     packages = "{'numpy', 'msgspec', 'pynvml', 'rich', 'vl_convert', 'pyarrow'}"
     found = _python(
         f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}, '-p', 'no:benchmark']);"
@@ -61,9 +61,7 @@ def test_a_foreign_project_loads_no_package_of_ours(foreign: pytest.Pytester) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("-v",), ("-n", "1")])
-def test_a_foreign_project_sees_no_line_of_ours(
-    foreign: pytest.Pytester, arguments: tuple[str, ...]
-) -> None:
+def test_a_foreign_project_sees_no_line_of_ours(foreign, arguments):
     result = foreign.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=1)
     # Apart from pytest's own line of installed plugins.
@@ -73,7 +71,7 @@ def test_a_foreign_project_sees_no_line_of_ours(
 
 
 @pytest.mark.slow
-def test_collecting_imports_nothing_heavy(project: Project) -> None:
+def test_collecting_imports_nothing_heavy(project):
     found = _python(
         f"import sys, pytest; code = pytest.main(['--collect-only', {str(project.path)!r}]);"
         f"print(int(code), sorted({HEAVY} & set(sys.modules)))"
@@ -82,7 +80,7 @@ def test_collecting_imports_nothing_heavy(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_without_our_items_opens_no_device(project: Project) -> None:
+def test_a_run_without_our_items_opens_no_device(project):
     project.module(PLAIN)
     found = _python(
         f"import sys, pytest; code = pytest.main([{str(project.path)!r}]);"
@@ -92,7 +90,7 @@ def test_a_run_without_our_items_opens_no_device(project: Project) -> None:
 
 
 @pytest.mark.parametrize("option", ["--kernels", "--quick", "--records", "--timeout"])
-def test_options_of_another_project_do_not_clash(project: Project, option: str) -> None:
+def test_options_of_another_project_do_not_clash(project, option):
     project.pytester.makeconftest(
         f"""
         def pytest_addoption(parser):
@@ -108,7 +106,7 @@ def test_options_of_another_project_do_not_clash(project: Project, option: str) 
     project.run(option).assert_outcomes(passed=1)
 
 
-def test_fixtures_of_our_names_can_be_overridden(project: Project) -> None:
+def test_fixtures_of_our_names_can_be_overridden(project):
     project.pytester.makeconftest(
         """
         import pytest
@@ -137,14 +135,14 @@ def powercap():
 """
 
 
-def test_a_powercap_of_the_projects_own_is_not_parametrized(project: Project) -> None:
+def test_a_powercap_of_the_projects_own_is_not_parametrized(project):
     project.pytester.makeconftest(OWN_FIXTURES)
     project.module("def test_own(powercap):\n    assert powercap == 'mine'\n")
     project.run("--powercap", "all").assert_outcomes(passed=1)
     assert not project.runs
 
 
-def test_beside_fixtures_of_our_names_a_kernel_is_measured(project: Project) -> None:
+def test_beside_fixtures_of_our_names_a_kernel_is_measured(project):
     project.pytester.makeconftest(OWN_FIXTURES)
     project.module(
         """
@@ -163,9 +161,7 @@ def test_beside_fixtures_of_our_names_a_kernel_is_measured(project: Project) -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("arguments", [(), pytest.param(("-n", "1"), marks=pytest.mark.thorough)])
-def test_items_are_measured_where_no_option_is_set(
-    project: Project, arguments: tuple[str, ...]
-) -> None:
+def test_items_are_measured_where_no_option_is_set(project, arguments):
     (project.path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     result = project.run_apart(*arguments)
     result.assert_outcomes(passed=5)

@@ -42,17 +42,13 @@ PLACES = [
         ("powercap = []", "powercap", None),
     ],
 )
-def test_values_are_given_as_one_would_write_them(
-    pytester: pytest.Pytester, file: str, table: str, line: str, name: str, value: object
-) -> None:
+def test_values_are_given_as_one_would_write_them(pytester, file, table, line, name, value):
     (pytester.path / file).write_text(f"[{table}]{LEAN}{line}\n")
     assert getattr(PytestOptions.from_pytest_config(pytester.parseconfig()), name) == value
 
 
 @pytest.mark.parametrize(("file", "table"), PLACES)
-def test_a_list_of_limits_is_the_same_as_the_option_repeated(
-    pytester: pytest.Pytester, file: str, table: str
-) -> None:
+def test_a_list_of_limits_is_the_same_as_the_option_repeated(pytester, file, table):
     (pytester.path / file).write_text(
         f'[{table}]{LEAN}gpuenergy_fail = ["edp:5%", "time:3%"]\ngpuenergy_session_sd = '
         '["edp:1%", "time:1%"]\n'
@@ -86,8 +82,8 @@ def test_a_list_of_limits_is_the_same_as_the_option_repeated(
     ],
 )
 def test_a_value_of_another_type_is_refused_with_one_sentence(
-    pytester: pytest.Pytester, file: str, table: str, line: str, sentence: str
-) -> None:
+    pytester, file, table, line, sentence
+):
     (pytester.path / file).write_text(f"[{table}]{LEAN}{line}\n")
     result = pytester.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -102,16 +98,14 @@ def test_a_value_of_another_type_is_refused_with_one_sentence(
         *("powercap = {low = 1}", "gpuenergy_seed = 2026-11-28", "strict_powercap = 2"),
     ],
 )
-def test_what_pytest_leaves_as_it_is_in_its_own_table_is_refused(
-    pytester: pytest.Pytester, line: str
-) -> None:
+def test_what_pytest_leaves_as_it_is_in_its_own_table_is_refused(pytester, line):
     pytester.makefile(".toml", pytest=f"[pytest]{LEAN}{line}\n")
     result = pytester.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {line.split()[0]} in */pytest.toml is *: give *."])
 
 
-def test_the_command_line_overrides_an_ini_option_of_any_type(pytester: pytest.Pytester) -> None:
+def test_the_command_line_overrides_an_ini_option_of_any_type(pytester):
     pytester.makefile(".toml", pytest=f"[pytest]{LEAN}powercap = [1, 2]\n")
     config = pytester.parseconfig("-o", "powercap=3")
     assert PytestOptions.from_pytest_config(config).powercap == "3"

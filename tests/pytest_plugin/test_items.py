@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
+from pytest_gpuenergy.kernels import Job, LibraryCall, TritonKernel
 from pytest_gpuenergy.report import RunFolder
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract
@@ -35,13 +34,11 @@ def ids(project: Project, *arguments: str) -> list[str]:
         ("--powercap all,current", "200W 325W 450W 575W 700W current"),
     ],
 )
-def test_items_have_the_caps_of_the_device_or_those_that_are_asked_for(
-    project: Project, arguments: str, labels: str
-) -> None:
+def test_items_have_the_caps_of_the_device_or_those_that_are_asked_for(project, arguments, labels):
     assert ids(project, *arguments.split()) == [f"test_scale[{cap}]" for cap in labels.split()]
 
 
-def test_the_cap_comes_last_in_the_id(project: Project) -> None:
+def test_the_cap_comes_last_in_the_id(project):
     project.module(
         """
         import pytest
@@ -59,7 +56,7 @@ def test_the_cap_comes_last_in_the_id(project: Project) -> None:
     ]
 
 
-def test_a_test_that_sets_the_cap_itself_is_left_alone(project: Project) -> None:
+def test_a_test_that_sets_the_cap_itself_is_left_alone(project):
     project.module(
         """
         import pytest
@@ -78,7 +75,7 @@ def test_a_test_that_sets_the_cap_itself_is_left_alone(project: Project) -> None
     project.run().assert_outcomes(passed=2)
 
 
-def test_the_fixture_may_be_asked_for_by_a_mark_or_not_at_all(project: Project) -> None:
+def test_the_fixture_may_be_asked_for_by_a_mark_or_not_at_all(project):
     project.module(
         """
         import pytest
@@ -95,7 +92,7 @@ def test_the_fixture_may_be_asked_for_by_a_mark_or_not_at_all(project: Project) 
     assert ids(project, "--powercap", "1,2") == ["test_plain", *marked]
 
 
-def test_the_card_is_under_the_cap_and_put_back_afterwards(project: Project) -> None:
+def test_the_card_is_under_the_cap_and_put_back_afterwards(project):
     project.module(
         """
         def test_limit(powercap, gpu):
@@ -107,7 +104,7 @@ def test_the_card_is_under_the_cap_and_put_back_afterwards(project: Project) -> 
     assert project.limit_w() == 700
 
 
-def test_current_touches_nothing(project: Project, inject: Callable[..., None]) -> None:
+def test_current_touches_nothing(project, inject):
     inject(power_limit="no_permission")
     project.run("--powercap", "current").assert_outcomes(passed=1)
     (measurement,) = project.stored().measurements
@@ -115,21 +112,19 @@ def test_current_touches_nothing(project: Project, inject: Callable[..., None]) 
     assert measurement.enforced_power_limit_w == 700
 
 
-def test_a_table_of_the_project_replaces_ours(project: Project) -> None:
+def test_a_table_of_the_project_replaces_ours(project):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]')
     assert ids(project) == ["test_scale[100W]", "test_scale[450W]", "test_scale[1000W]"]
 
 
-def test_a_table_that_is_none_is_refused(project: Project) -> None:
+def test_a_table_that_is_none_is_refused(project):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [0]')
     project.refused().fnmatch_lines(
         ["*/pyproject.toml: the power caps of 'NVIDIA H200' must be a list of positive watts, *."]
     )
 
 
-def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(project, inject):
     inject(nvmlDeviceGetPowerManagementLimitConstraints="not_supported")
     result = project.run()
     assert result.ret != pytest.ExitCode.OK
@@ -152,7 +147,7 @@ def test_plain():
 """
 
 
-def test_items_of_several_caps_and_kernels_are_interleaved(project: Project) -> None:
+def test_items_of_several_caps_and_kernels_are_interleaved(project):
     project.module(SEVERAL)
     caps = ("--powercap", "200W,325W,450W")
     assert ids(project, *caps, "--gpuenergy-order", "interleaved") == [
@@ -163,7 +158,7 @@ def test_items_of_several_caps_and_kernels_are_interleaved(project: Project) -> 
     ]
 
 
-def test_the_order_of_the_file_can_be_kept(project: Project) -> None:
+def test_the_order_of_the_file_can_be_kept(project):
     project.module(SEVERAL)
     project.ini('gpuenergy_order = "file"')
     found = ids(project, "--powercap", "200W,325W")
@@ -171,7 +166,7 @@ def test_the_order_of_the_file_can_be_kept(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_cold_cache_costs_energy_and_is_recorded(project: Project) -> None:
+def test_a_cold_cache_costs_energy_and_is_recorded(project):
     parts = (project.path / "parts.py").read_text()
     larger = parts.replace("1024", "1048576").replace('"grid": 8', '"grid": 8192')
     (project.path / "parts.py").write_text(larger)
@@ -184,7 +179,7 @@ def test_a_cold_cache_costs_energy_and_is_recorded(project: Project) -> None:
     assert cold.energy_mj > 1.1 * hot.energy_mj
 
 
-def test_buffers_too_small_to_be_cold_are_refused(project: Project) -> None:
+def test_buffers_too_small_to_be_cold_are_refused(project):
     result = project.run("--powercap", "700W", "--gpuenergy-cache", "cold")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -193,7 +188,7 @@ def test_buffers_too_small_to_be_cold_are_refused(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_not_resumed_under_another_cache(project: Project) -> None:
+def test_a_run_is_not_resumed_under_another_cache(project):
     caps = ("--powercap", "700W")
     project.run(*caps).assert_outcomes(passed=1)
     before = project.report()
@@ -223,7 +218,7 @@ def test_library(energy_benchmark):
 """
 
 
-def test_items_of_other_kinds_are_skipped_with_the_reason(project: Project) -> None:
+def test_items_of_other_kinds_are_skipped_with_the_reason(project):
     project.module(ITEM)
     result = project.run("--powercap", "current", "-rs")
     result.assert_outcomes(skipped=2)
@@ -236,7 +231,7 @@ def test_items_of_other_kinds_are_skipped_with_the_reason(project: Project) -> N
 
 
 @pytest.mark.parametrize("kernel", [TRITON, CALL])
-def test_the_emulated_gpu_refuses_other_kinds(kernel: AnyKernel) -> None:
+def test_the_emulated_gpu_refuses_other_kinds(kernel):
     with EmulatedDevice() as device:
         device.prepare([kernel])
         with pytest.raises(KernelFault, match="needs a real GPU") as fault:
@@ -246,6 +241,6 @@ def test_the_emulated_gpu_refuses_other_kinds(kernel: AnyKernel) -> None:
     assert fault.value.outcome == "constraints"
 
 
-def test_the_emulated_gpu_has_no_libraries() -> None:
+def test_the_emulated_gpu_has_no_libraries():
     with EmulatedDevice() as device, pytest.raises(KernelFault, match="needs a real GPU"):
         device.offered(CALL, IoContract("w"))

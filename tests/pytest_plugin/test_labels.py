@@ -43,18 +43,16 @@ def item(ids: str | None, *, capped: bool = True) -> Any:
         ("", "scale", "scale", "scale"),
     ],
 )
-def test_labels_hold_what_the_record_lacks_otherwise(
-    ids: str | None, workload: str, base: str, label: str
-) -> None:
+def test_labels_hold_what_the_record_lacks_otherwise(ids, workload, base, label):
     assert item_label(item(ids), base, workload, CAP) == label
 
 
-def test_a_parameter_called_as_the_cap_stays_where_no_cap_is_set() -> None:
+def test_a_parameter_called_as_the_cap_stays_where_no_cap_is_set():
     assert item_label(item("current", capped=False), "f", "w", CURRENT) == "f-current"
 
 
 @given(st.lists(st.text("abc-0", max_size=8), min_size=2, max_size=2, unique=True))
-def test_different_parameters_give_different_labels(ids: list[str]) -> None:
+def test_different_parameters_give_different_labels(ids):
     one, other = (item_label(item(f"{text}-450W"), "f", "w", CAP) for text in ids)
     assert one != other
 
@@ -74,15 +72,13 @@ def sizes(project: Project, *, arguments: str = "powercap, ", more: str = "") ->
     ],
     ids=["capped", "no cap", "label"],
 )
-def test_items_of_a_parametrized_test_are_recorded_apart(
-    project: Project, arguments: str, more: str, names: list[str]
-) -> None:
+def test_items_of_a_parametrized_test_are_recorded_apart(project, arguments, more, names):
     sizes(project, arguments=arguments, more=more)
     project.run(*ONE).assert_outcomes(passed=2)
     assert {m.kernel.label for m in project.report().measurements} == {*names}
 
 
-def test_an_item_that_could_not_be_told_apart_is_refused(project: Project) -> None:
+def test_an_item_that_could_not_be_told_apart_is_refused(project):
     sizes(project, more=', label="same"')
     result = project.run(*ONE)
     result.assert_outcomes(passed=1, failed=1)
@@ -97,9 +93,7 @@ def test_an_item_that_could_not_be_told_apart_is_refused(project: Project) -> No
     assert measurement.node_id == "test_scale.py::test_scale[64-450W]"
 
 
-def test_it_is_refused_too_when_the_other_one_was_measured_before_a_resume(
-    project: Project,
-) -> None:
+def test_it_is_refused_too_when_the_other_one_was_measured_before_a_resume(project):
     sizes(project, more=', label="same"')
     project.run(*ONE, "-k", "128").assert_outcomes(passed=1, deselected=1)
     flagged = any(m.validity for m in project.report().measurements)
@@ -108,7 +102,7 @@ def test_it_is_refused_too_when_the_other_one_was_measured_before_a_resume(
     assert len(project.report().measurements) == 1
 
 
-def test_two_tests_of_one_name_are_refused(project: Project) -> None:
+def test_two_tests_of_one_name_are_refused(project):
     project.module(
         """
         from parts import LAUNCH, SCALE, SOURCE
@@ -127,7 +121,7 @@ def test_two_tests_of_one_name_are_refused(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_items_that_two_workers_measured_are_told_at_the_end(project: Project) -> None:
+def test_items_that_two_workers_measured_are_told_at_the_end(project):
     project.module(
         """
         import os, threading, time

@@ -13,7 +13,7 @@ from unmarked_gpu import unmarked_gpu
 from pytest_gpuenergy.devices import Device
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 ITEM = """
 import numpy as np
@@ -41,9 +41,7 @@ def real_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "reference",
     ["2 * X", "Tensor(2 * X)", "CupyArray(2 * X)", "lambda x: CupyArray(x.data + x.data)"],
 )
-def test_a_reference_may_be_an_array_anywhere_or_a_function(
-    project: Project, reference: str
-) -> None:
+def test_a_reference_may_be_an_array_anywhere_or_a_function(project, reference):
     project.module(ITEM.format(reference=reference))
     project.run("--powercap", "current").assert_outcomes(passed=1)
     (measurement,) = project.report().measurements
@@ -51,7 +49,7 @@ def test_a_reference_may_be_an_array_anywhere_or_a_function(
     assert measurement.in_process
 
 
-def test_the_reference_is_made_before_the_callable_runs(project: Project) -> None:
+def test_the_reference_is_made_before_the_callable_runs(project):
     project.module(
         """
         import numpy as np
@@ -80,9 +78,7 @@ def test_the_reference_is_made_before_the_callable_runs(project: Project) -> Non
         ("lambda x: X", "3 of 4 elements of result (first result[[]1]) are wrong *"),
     ],
 )
-def test_a_reference_that_does_not_fit_fails_the_item_in_one_sentence(
-    project: Project, reference: str, sentence: str
-) -> None:
+def test_a_reference_that_does_not_fit_fails_the_item_in_one_sentence(project, reference, sentence):
     project.module(ITEM.format(reference=reference))
     result = project.run("--powercap", "current")
     result.assert_outcomes(failed=1)
@@ -91,7 +87,7 @@ def test_a_reference_that_does_not_fit_fails_the_item_in_one_sentence(
     assert not project.report().measurements
 
 
-def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
+def test_a_kernels_reference_belongs_to_its_workload(project):
     project.bench(more=", reference=lambda x: 2 * x")
     result = project.run("--powercap", "current")
     result.assert_outcomes(failed=1)
@@ -104,7 +100,7 @@ def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
     assert not project.report().measurements
 
 
-def test_a_workload_named_after_its_item_leaves_the_label_as_it_is(project: Project) -> None:
+def test_a_workload_named_after_its_item_leaves_the_label_as_it_is(project):
     project.module(
         """
         import pytest
@@ -155,9 +151,7 @@ def test_double(energy_benchmark):
         ),
     ],
 )
-def test_a_callable_that_is_right_only_at_first_fails(
-    project: Project, body: str, why: str
-) -> None:
+def test_a_callable_that_is_right_only_at_first_fails(project, body, why):
     project.module(CHANGING.format(body=body))
     result = project.run("--powercap", "current")
     result.assert_outcomes(failed=1)
@@ -176,12 +170,12 @@ def test_a_callable_that_is_right_only_at_first_fails(
         "return 2 * x.data",
     ],
 )
-def test_a_callable_that_stays_right_is_measured(project: Project, body: str) -> None:
+def test_a_callable_that_stays_right_is_measured(project, body):
     project.module(CHANGING.format(body=body))
     project.run("--powercap", "current").assert_outcomes(passed=1)
 
 
-def test_only_a_callables_verification_is_asked_for(project: Project) -> None:
+def test_only_a_callables_verification_is_asked_for(project):
     project.module(ITEM.format(reference="2 * X"))
     result = project.run("--gpuenergy-verify-only")
     result.assert_outcomes(passed=1)
@@ -192,7 +186,7 @@ def test_only_a_callables_verification_is_asked_for(project: Project) -> None:
     project.run("--gpuenergy-verify-only").assert_outcomes(failed=1)
 
 
-def test_a_callable_without_a_reference_cannot_be_verified(project: Project) -> None:
+def test_a_callable_without_a_reference_cannot_be_verified(project):
     project.module(ITEM.format(reference="None"))
     result = project.run("--gpuenergy-verify-only", "-rs")
     result.assert_outcomes(skipped=1)
@@ -200,8 +194,8 @@ def test_a_callable_without_a_reference_cannot_be_verified(project: Project) -> 
 
 
 def test_a_callable_on_another_gpu_than_the_measured_one_fails_in_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, monkeypatch
+):
     monkeypatch.setattr(Device, "misplaced", lambda *_: "The callable works on CUDA device 0.")
     project.module(ITEM.format(reference="2 * X"))
     result = project.run("--powercap", "current")

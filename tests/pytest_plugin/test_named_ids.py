@@ -27,7 +27,7 @@ def ids(result: pytest.RunResult) -> list[str]:
 @pytest.mark.parametrize(
     "cap", ["300W", pytest.param("450W", marks=pytest.mark.thorough), "current"]
 )
-def test_an_id_runs_under_its_cap_without_the_option(project: Project, cap: str) -> None:
+def test_an_id_runs_under_its_cap_without_the_option(project, cap):
     name = f"test_scale.py::test_scale[{cap}]"
     result = project.run(name)
     result.assert_outcomes(passed=1)
@@ -36,7 +36,7 @@ def test_an_id_runs_under_its_cap_without_the_option(project: Project, cap: str)
 
 
 @pytest.mark.slow
-def test_every_id_in_a_report_can_be_run(project: Project) -> None:
+def test_every_id_in_a_report_can_be_run(project):
     two(project)
     project.run("--powercap", "300W,current").assert_outcomes(passed=4)
     for measurement in project.report().measurements:
@@ -45,7 +45,7 @@ def test_every_id_in_a_report_can_be_run(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_k_takes_the_labels_of_the_latest_run(project: Project) -> None:
+def test_k_takes_the_labels_of_the_latest_run(project):
     two(project)
     project.run("--powercap", "300W,current").assert_outcomes(passed=4)
     for word, chosen in {
@@ -60,7 +60,7 @@ def test_k_takes_the_labels_of_the_latest_run(project: Project) -> None:
         assert sorted(found) == sorted(f"test_scale.py::test_scale[{one}]" for one in chosen), word
 
 
-def test_words_that_name_items_by_themselves_select_no_others(project: Project) -> None:
+def test_words_that_name_items_by_themselves_select_no_others(project):
     two(project, "test_other")
     other = project.path / "test_other.py"
     other.write_text(other.read_text().replace("def test_scale", "def test_other"))
@@ -69,13 +69,13 @@ def test_words_that_name_items_by_themselves_select_no_others(project: Project) 
     assert found == ["test_scale.py::test_scale[current]"]
 
 
-def test_a_cap_that_the_card_does_not_accept_is_no_item(project: Project) -> None:
+def test_a_cap_that_the_card_does_not_accept_is_no_item(project):
     result = project.run("test_scale.py::test_scale[5000W]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*not found: *test_scale.py::test_scale*"])
 
 
-def test_a_word_that_is_no_id_selects_nothing(project: Project) -> None:
+def test_a_word_that_is_no_id_selects_nothing(project):
     project.run("--powercap", "1").assert_outcomes(passed=1)
     option = ("--powercap", "1", "-k", "test_scale[300W]")  # the option wins over caps in ids
     words = ("nothing", "scale-999-300W", "x[", "a.py::b[c-300W]", "300W")
@@ -84,7 +84,7 @@ def test_a_word_that_is_no_id_selects_nothing(project: Project) -> None:
         assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED, arguments
 
 
-def test_a_damaged_run_is_no_obstacle(project: Project) -> None:
+def test_a_damaged_run_is_no_obstacle(project):
     two(project)
     project.run("--powercap", "current").assert_outcomes(passed=2)
     broken = project.path / ".gpuenergy" / "runs" / "99999999T000000-aaaaaa"
@@ -95,12 +95,12 @@ def test_a_damaged_run_is_no_obstacle(project: Project) -> None:
 
 
 @pytest.mark.parametrize("word", ["test_scale[300W]", "test_scale.py::test_scale[300W] or nothing"])
-def test_a_cap_in_an_id_for_k_needs_no_option_either(project: Project, word: str) -> None:
+def test_a_cap_in_an_id_for_k_needs_no_option_either(project, word):
     assert ids(project.run("-k", word, *DRY)) == ["test_scale.py::test_scale[300W]"]
 
 
 @pytest.mark.slow
-def test_ids_that_are_no_expression_for_k_can_be_run(project: Project) -> None:
+def test_ids_that_are_no_expression_for_k_can_be_run(project):
     mark = '@pytest.mark.parametrize("size", [64, 128], ids=["one word", "two"])'
     two(project, source="SOURCE", marks=mark, more=', label=f"scale<{size}>"')
     project.run("--powercap", "300W").assert_outcomes(passed=2)

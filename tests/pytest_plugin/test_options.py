@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuenergy.report import load_report
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 NAMES = {
     *("--gpu-device", "--powercap", "--smclock", "--strict-powercap"),
@@ -26,7 +26,7 @@ NAMES = {
 ONE = "450W"
 
 
-def test_every_option_has_a_phrase_as_help_and_an_ini_twin(project: Project) -> None:
+def test_every_option_has_a_phrase_as_help_and_an_ini_twin(project):
     text = project.run("--help").stdout.str()
     group = text.partition("energy of GPU kernels:\n")[2].partition("\n\n")[0]
     helps = dict(re.findall(r"^  (--[\w-]+)(?:=\S+)?\s+(\S.*(?:\n {10,}.*)*)", group, re.M))
@@ -37,23 +37,21 @@ def test_every_option_has_a_phrase_as_help_and_an_ini_twin(project: Project) -> 
         assert re.search(rf"^  {name[2:].replace('-', '_')} \(", text, re.M), name
 
 
-def test_the_device_can_be_named_in_the_ini_file(project: Project) -> None:
+def test_the_device_can_be_named_in_the_ini_file(project):
     project.path.joinpath("pyproject.toml").write_text(
         '[tool.pytest.ini_options]\ngpu_device = "emulated:a30"\n'
     )
     project.run("--collect-only").stdout.fnmatch_lines(["gpuenergy: EMULATED NVIDIA A30: *"])
 
 
-def test_the_command_line_comes_before_the_ini_file(project: Project) -> None:
+def test_the_command_line_comes_before_the_ini_file(project):
     project.ini('powercap = "2,current"')
     for arguments, caps in (((), ["325W", "current"]), (("--powercap", ONE), [ONE])):
         result = project.run("--collect-only", "-q", *arguments)
         assert re.findall(r"\[(.*)\]$", result.stdout.str(), re.M) == caps
 
 
-def test_paths_are_relative_to_the_ini_file_or_to_where_pytest_was_started(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_relative_to_the_ini_file_or_to_where_pytest_was_started(project, monkeypatch):
     project.ini('gpuenergy_json = "out/r.json"\ngpuenergy_csv = "csv"')
     folder = project.pytester.mkdir("below")
     monkeypatch.chdir(folder)
@@ -139,9 +137,7 @@ TABLE = "this GPU's table has the caps 1 to 5 (200 W, 325 W, 450 W, 575 W, 700 W
         ("--smclock=1501MHz", "--smclock 1501MHz: 1501 MHz is none of * 1500MHz and 1515MHz *."),
     ],
 )
-def test_a_bad_value_is_refused_in_one_sentence(
-    project: Project, arguments: str, sentence: str
-) -> None:
+def test_a_bad_value_is_refused_in_one_sentence(project, arguments, sentence):
     project.pytester.mkdir("folder")
     project.module("def test_other(powercap):\n    pass\n", name="test_other")
     error = project.refused(*arguments.split())
@@ -151,7 +147,7 @@ def test_a_bad_value_is_refused_in_one_sentence(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
-def test_an_index_without_a_gpu_is_refused_where_a_device_is_needed(project: Project) -> None:
+def test_an_index_without_a_gpu_is_refused_where_a_device_is_needed(project):
     result = project.run_apart("--gpu-device", "7")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --gpu-device 7*GPU*: *."])
@@ -160,9 +156,7 @@ def test_an_index_without_a_gpu_is_refused_where_a_device_is_needed(project: Pro
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_run_ends_with_one_sentence(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_the_run_ends_with_one_sentence(project, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(project.pytester.mkdir("empty")))
     result = project.run_apart()
@@ -174,7 +168,7 @@ def test_without_a_compiler_the_run_ends_with_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_kernel_that_hangs_fails_after_the_timeout(project: Project) -> None:
+def test_a_kernel_that_hangs_fails_after_the_timeout(project):
     project.bench('SOURCE.replace("y[i] =", "for (volatile int k = 0; k < 1;) {} y[i] =")')
     result = project.run("--powercap", ONE, "--gpuenergy-timeout", "0.5")
     result.assert_outcomes(failed=1)

@@ -21,17 +21,17 @@ def mixed(items: list[Item]) -> list[Item]:
     return interleave(items, lambda item: ItemPlace(*item))
 
 
-def test_one_kernel_steps_from_both_ends_of_the_caps() -> None:
+def test_one_kernel_steps_from_both_ends_of_the_caps():
     assert [cap for _, _, cap in mixed(table(1, 5))] == [0, 4, 1, 3, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 4))))
-def test_no_item_is_lost_or_doubled(items: list[Item]) -> None:
+def test_no_item_is_lost_or_doubled(items):
     assert Counter(mixed(items)) == Counter(items)
 
 
 @given(COUNTS, COUNTS)
-def test_each_round_has_every_kernel_once(kernels: int, caps: int) -> None:
+def test_each_round_has_every_kernel_once(kernels, caps):
     order = mixed(table(kernels, caps))
     for turn in range(caps):
         played = order[turn * kernels : (turn + 1) * kernels]
@@ -39,7 +39,7 @@ def test_each_round_has_every_kernel_once(kernels: int, caps: int) -> None:
 
 
 @given(COUNTS, COUNTS)
-def test_each_round_has_all_caps_equally_often(kernels: int, caps: int) -> None:
+def test_each_round_has_all_caps_equally_often(kernels, caps):
     order = mixed(table(kernels, caps))
     for turn in range(caps):
         counts = Counter(cap for _, _, cap in order[turn * kernels : (turn + 1) * kernels])
@@ -48,7 +48,7 @@ def test_each_round_has_all_caps_equally_often(kernels: int, caps: int) -> None:
 
 
 @given(st.integers(2, 9), st.integers(0, 9))
-def test_no_cap_or_kernel_comes_late_on_average(caps: int, more: int) -> None:
+def test_no_cap_or_kernel_comes_late_on_average(caps, more):
     """The mean position of each cap and kernel is within one round of the middle of the run."""
     kernels = caps + more
     order = mixed(table(kernels, caps))
@@ -59,13 +59,13 @@ def test_no_cap_or_kernel_comes_late_on_average(caps: int, more: int) -> None:
             assert abs(sum(places) / len(places) - middle) <= kernels
 
 
-def test_groups_are_not_mixed_with_each_other() -> None:
+def test_groups_are_not_mixed_with_each_other():
     order = mixed(table(2, 3, group=0) + table(3, 2, group=1))
     assert [group for group, _, _ in order] == [0] * 6 + [1] * 6
 
 
 @pytest.mark.parametrize("lonely", [0, 3, 6])
-def test_items_without_a_place_stay_and_part_what_is_around_them(lonely: int) -> None:
+def test_items_without_a_place_stay_and_part_what_is_around_them(lonely):
     items: list[Item | None] = [*table(2, 3)]
     items.insert(lonely, None)
     order = interleave(items, lambda item: item and ItemPlace(*item))

@@ -15,7 +15,7 @@ from pytest_gpuenergy.pytest_plugin import header_lines
 from pytest_gpuenergy.support import SetpointError
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 Inject = Callable[..., None]
 
@@ -25,13 +25,13 @@ def set_limit(watts: float, spec: str = "emulated", index: int = 0) -> None:
         device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, round(watts * 1e3))
 
 
-def test_the_owners_limit_is_put_back_not_the_default_one(project: Project) -> None:
+def test_the_owners_limit_is_put_back_not_the_default_one(project):
     set_limit(400)
     project.run("--powercap", "1,5").assert_outcomes(passed=2)
     assert project.limit_w() == 400
 
 
-def test_a_limit_set_by_the_command_is_the_runs_own(project: Project) -> None:
+def test_a_limit_set_by_the_command_is_the_runs_own(project):
     assert main(["powercap", "set", "300", "--gpu-device", "emulated"]) == 0
     project.run("--powercap", "current,5").assert_outcomes(passed=2)
     enforced = {m.cap: m.enforced_power_limit_w for m in project.stored().measurements}
@@ -42,9 +42,7 @@ def test_a_limit_set_by_the_command_is_the_runs_own(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
-    project: Project, inject: Inject
-) -> None:
+def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(project, inject):
     inject(power_limit={"error": "unknown", "after_calls": 1})
     result = project.run("--powercap", "1,2,3", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
@@ -68,7 +66,7 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
 
 
 @pytest.mark.slow
-def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> None:
+def test_a_limit_that_cannot_be_read_back_skips_the_item(project):
     project.module(
         """
         import pytest
@@ -96,7 +94,7 @@ def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> No
     assert project.limit_w() == 700
 
 
-def test_a_lower_enforced_limit_flags_the_measurement(project: Project, inject: Inject) -> None:
+def test_a_lower_enforced_limit_flags_the_measurement(project, inject):
     inject(enforced_limit={"power_w": 250})
     project.run("--powercap", "1,3").assert_outcomes(passed=2)
     low, high = project.stored().measurements
@@ -105,9 +103,7 @@ def test_a_lower_enforced_limit_flags_the_measurement(project: Project, inject: 
     assert (high.power_limit_w, high.enforced_power_limit_w) == (450, 250)
 
 
-def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follow(
-    project: Project, inject: Inject
-) -> None:
+def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follow(project, inject):
     inject(limit_changed={"power_w": 600, "after_s": 1.5})
     result = project.run("--powercap", "1,2,3", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
@@ -119,7 +115,7 @@ def test_a_foreign_limit_in_mid_run_flags_the_item_and_skips_the_caps_that_follo
     assert project.limit_w() == 600
 
 
-def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> None:
+def test_of_several_gpus_only_the_selected_one_is_touched(project):
     spec = "emulated:h200x4"
     for index in range(4):
         set_limit(600 + index, spec, index)
@@ -140,7 +136,7 @@ def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> N
     assert [project.limit_w(spec, index) for index in range(4)] == [600, 601, 602, 603]
 
 
-def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> None:
+def test_the_summary_names_the_caps_that_changed_nothing(project):
     result = project.run("--powercap", "1,4,5")
     result.assert_outcomes(passed=3)
     idle = [m for m in project.stored().measurements if not m.cap_binding]
@@ -167,9 +163,7 @@ def no_rights(inject: Inject) -> None:
 @pytest.mark.usefixtures("no_rights")
 @pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
 @pytest.mark.parametrize("where", ["command line", "ini file"])
-def test_a_cap_that_could_be_set_for_no_item_fails_the_run(
-    project: Project, where: str, strict: bool
-) -> None:
+def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project, where, strict):
     project.ini(f"strict_powercap = {str(strict).lower()}")
     project.ini('powercap = "3"' if where == "ini file" else "")
     result = project.run("-rs", *(["--powercap", "3"] if where == "command line" else []))
@@ -190,7 +184,7 @@ def test_a_cap_that_could_be_set_for_no_item_fails_the_run(
 
 @pytest.mark.usefixtures("no_rights")
 @pytest.mark.parametrize("text", ["3,325W,1,700W", "all"])
-def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, text: str) -> None:
+def test_several_caps_that_could_not_be_set_are_one_sentence(project, text):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 325, 450]')
     result = project.run("--powercap", text)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -201,7 +195,7 @@ def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, t
 
 
 @pytest.mark.usefixtures("no_rights")
-def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
+def test_of_all_caps_one_that_could_be_set_is_enough(project):
     result = project.run("--powercap", "all")
     result.assert_outcomes(passed=1, skipped=4)
     assert result.ret == pytest.ExitCode.OK
@@ -214,9 +208,7 @@ def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
     assert result.ret == pytest.ExitCode.OK
 
 
-def test_table_values_beyond_the_card_are_skipped_and_fail_when_named_or_strict(
-    project: Project,
-) -> None:
+def test_table_values_beyond_the_card_are_skipped_and_fail_when_named_or_strict(project):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]')
     reason = "100 W is outside this card's constraints of 200 W to 700 W."
     for strict in ((), ("--strict-powercap",)):
@@ -243,7 +235,7 @@ def test_table_values_beyond_the_card_are_skipped_and_fail_when_named_or_strict(
     result.stdout.fnmatch_lines([f"Power cap 100W is skipped: {reason}"])
 
 
-def test_a_table_of_which_the_card_can_take_nothing_fails(project: Project) -> None:
+def test_a_table_of_which_the_card_can_take_nothing_fails(project):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 1000]')
     result = project.run("--strict-powercap", "--powercap", "all")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -251,7 +243,7 @@ def test_a_table_of_which_the_card_can_take_nothing_fails(project: Project) -> N
 
 
 @pytest.mark.slow
-def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project) -> None:
+def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project):
     project.module(
         """
         import pytest
@@ -285,9 +277,7 @@ def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project
     ],
     ids=["failed", "interrupted", "ended"],
 )
-def test_nothing_is_said_of_caps_with_items_that_were_not_reached(
-    project: Project, statement: str, code: pytest.ExitCode
-) -> None:
+def test_nothing_is_said_of_caps_with_items_that_were_not_reached(project, statement, code):
     project.module(
         f"""
         import pytest
@@ -308,7 +298,7 @@ def test_nothing_is_said_of_caps_with_items_that_were_not_reached(
     result.stdout.fnmatch_lines(ONE_UNSET)
 
 
-def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project: Project) -> None:
+def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project):
     project.module(
         """
         import pytest
@@ -331,9 +321,7 @@ def test_an_item_that_fails_before_its_cap_says_nothing_of_the_cap(project: Proj
     [("1,5", pytest.ExitCode.OK), ("5", pytest.ExitCode.TESTS_FAILED)],
     ids=["measured", "not measured"],
 )
-def test_what_the_resumed_run_measured_counts(
-    project: Project, inject: Inject, earlier: str, code: pytest.ExitCode
-) -> None:
+def test_what_the_resumed_run_measured_counts(project, inject, earlier, code):
     project.run("--powercap", earlier)
     inject(power_limit="no_permission")
     result = project.run("--powercap", "1,5", "--gpuenergy-resume")
@@ -341,7 +329,7 @@ def test_what_the_resumed_run_measured_counts(
     assert len(sentences(result)) == int(code != pytest.ExitCode.OK)
 
 
-def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> None:
+def test_a_cap_that_is_not_of_the_option_may_be_skipped(project):
     project.module(
         """
         import pytest
@@ -433,12 +421,8 @@ THROUGH = "power limits are set through zeusd (/run/zeusd.sock)"
     ids=["writer", "denied", "refused cap", "clocks", "no persistence", "current"],
 )
 def test_the_header_says_who_sets_what_and_what_cannot_be_set(
-    monkeypatch: pytest.MonkeyPatch,
-    setpoints: tuple[Setpoint, ...],
-    persistent: bool,
-    find: Callable[[Any], object],
-    lines: list[str],
-) -> None:
+    monkeypatch, setpoints, persistent, find, lines
+):
     with open_device("emulated") as device:
         persistence = "nvmlDeviceGetPersistenceMode"
         monkeypatch.setattr(device.nvml, persistence, lambda _: int(persistent), raising=False)

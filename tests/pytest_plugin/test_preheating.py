@@ -19,7 +19,7 @@ def now_s() -> float:
         return card.clock.now_s()
 
 
-def test_a_cold_card_is_heated_up_first(project) -> None:
+def test_a_cold_card_is_heated_up_first(project):
     began_s = now_s()
     result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
     result.stdout.fnmatch_lines(["gpuenergy: heating up the GPU, up to 9 s"])
@@ -30,12 +30,12 @@ def test_a_cold_card_is_heated_up_first(project) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--gpuenergy-preheat", "0"), ("-q",)])
-def test_no_heating_up_and_a_quiet_run_are_not_told(project, arguments: tuple[str, ...]) -> None:
+def test_no_heating_up_and_a_quiet_run_are_not_told(project, arguments):
     result = project.run(*SLOW_TO_SETTLE, *arguments)
     result.stdout.no_fnmatch_line("*heating up the GPU*")
 
 
-def test_the_record_has_the_energy_as_measured_and_both_temperatures(project) -> None:
+def test_the_record_has_the_energy_as_measured_and_both_temperatures(project):
     project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
     first = project.stored().measurements[0]
     warmer = first.settled_temperature_c - first.temperature_c

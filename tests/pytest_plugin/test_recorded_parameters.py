@@ -11,7 +11,7 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import page_data
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +47,7 @@ def test_scale(block, share, layout, how, thing, fast, powercap, load_kernel, en
 '''
 
 
-def test_parameters_and_launches_are_recorded_tabulated_and_can_be_axes(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parameters_and_launches_are_recorded_tabulated_and_can_be_axes(project, monkeypatch):
     project.module(BENCH)
     project.run("--powercap", "1").assert_outcomes(passed=2)
     report = project.report()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
 
-def test_clean_items_are_skipped_and_the_report_is_complete(project: Project) -> None:
+def test_clean_items_are_skipped_and_the_report_is_complete(project):
     project.run("--powercap", "1,2,3").assert_outcomes(passed=3)
     before = {m.cap: m for m in project.report().measurements}
     flagged = sum(bool(m.validity) for m in before.values())
@@ -30,7 +29,7 @@ def test_clean_items_are_skipped_and_the_report_is_complete(project: Project) ->
     assert len(json.loads((project.path / "r.json").read_text())["measurements"]) == 5
 
 
-def test_flagged_items_are_measured_again(project: Project, inject: Callable[..., None]) -> None:
+def test_flagged_items_are_measured_again(project, inject):
     inject(thermal_throttle=True)
     project.run("--powercap", "1").assert_outcomes(passed=1)
     assert project.report().measurements[0].validity
@@ -40,7 +39,7 @@ def test_flagged_items_are_measured_again(project: Project, inject: Callable[...
     assert "sw_thermal_slowdown" not in measurement.validity
 
 
-def test_failed_items_are_measured_again(project: Project) -> None:
+def test_failed_items_are_measured_again(project):
     right = (project.path / "parts.py").read_text()
     (project.path / "parts.py").write_text(right.replace("= factor *", "= nonsense *"))
     project.run("--powercap", "1").assert_outcomes(failed=1)
@@ -50,7 +49,7 @@ def test_failed_items_are_measured_again(project: Project) -> None:
     assert [m.outcome for m in project.report().measurements] == ["correct"]
 
 
-def test_a_changed_kernel_is_measured_again(project: Project) -> None:
+def test_a_changed_kernel_is_measured_again(project):
     project.run("--powercap", "1,2").assert_outcomes(passed=2)
     (before, _) = project.report().measurements
     parts = (project.path / "parts.py").read_text()
@@ -60,13 +59,13 @@ def test_a_changed_kernel_is_measured_again(project: Project) -> None:
     assert after.kernel.digest == other.kernel.digest != before.kernel.digest
 
 
-def test_a_run_is_a_new_one_without_the_option_or_an_earlier_run(project: Project) -> None:
+def test_a_run_is_a_new_one_without_the_option_or_an_earlier_run(project):
     project.run("--powercap", "1", "--gpuenergy-resume").assert_outcomes(passed=1)
     project.run("--powercap", "1").assert_outcomes(passed=1)
     assert len(project.runs) == 2
 
 
-def test_another_device_is_refused_in_one_sentence(project: Project) -> None:
+def test_another_device_is_refused_in_one_sentence(project):
     project.run("--powercap", "1").assert_outcomes(passed=1)
     before = project.report()
     result = project.run("--powercap", "1", "--gpuenergy-resume", "--gpu-device", "emulated:a30")
@@ -79,7 +78,7 @@ def test_another_device_is_refused_in_one_sentence(project: Project) -> None:
     assert project.report() == before
 
 
-def test_a_changed_workload_is_measured_again(project: Project) -> None:
+def test_a_changed_workload_is_measured_again(project):
     project.run("--powercap", "1").assert_outcomes(passed=1)
     (before,) = project.report().measurements
     parts = (project.path / "parts.py").read_text()

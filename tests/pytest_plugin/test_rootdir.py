@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _pytest.config import Config
 from small_project import BENCH, LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.pytest_plugin import _compat
@@ -69,48 +68,40 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=" ".join,
 )
-def test_a_value_after_a_blank_means_the_same_as_after_an_equals_sign(
-    pytester: pytest.Pytester, project: Path, arguments: tuple[str, ...]
-) -> None:
+def test_a_value_after_a_blank_means_the_same_as_after_an_equals_sign(pytester, project, arguments):
     (project.parent / "arguments").write_text("--gpuenergy-json\n../art/r.json\n")
     result = pytester.runpytest_inprocess("-s", *arguments)
     result.stdout.fnmatch_lines(RIGHT)
 
 
 @pytest.mark.usefixtures("project")
-def test_the_environment_may_give_the_option(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_may_give_the_option(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-s --gpuenergy-json ../art/r.json")
     pytester.runpytest_inprocess().stdout.fnmatch_lines(RIGHT)
 
 
 @pytest.mark.usefixtures("project")
-def test_another_project_beside_the_value_is_not_taken_for_this_one(
-    pytester: pytest.Pytester,
-) -> None:
+def test_another_project_beside_the_value_is_not_taken_for_this_one(pytester):
     Path("../art/pytest.ini").write_text("[pytest]\npowercap = all\npythonpath = nowhere\n")
     result = pytester.runpytest_inprocess("-s", "--gpuenergy-json", "../art/r.json")
     result.stdout.fnmatch_lines(RIGHT)
 
 
-def test_the_arguments_of_the_ini_file_are_used(pytester: pytest.Pytester, project: Path) -> None:
+def test_the_arguments_of_the_ini_file_are_used(pytester, project):
     ini = project / "pyproject.toml"
     ini.write_text(INI + 'addopts = ["-s", "-v", "-p", "pytest_gpuenergy.plugin"]\n')
     result = pytester.runpytest_inprocess("--gpuenergy-json", "../art/r.json")
     result.stdout.fnmatch_lines("*caps=450W -v=1 cache=proj*")
 
 
-def test_an_ini_file_may_name_a_path_that_exists(pytester: pytest.Pytester, project: Path) -> None:
+def test_an_ini_file_may_name_a_path_that_exists(pytester, project):
     with (project / "pyproject.toml").open("a") as file:
         file.write('addopts = ["-s", "--gpuenergy-json", "../art/r.json"]\n')
     pytester.runpytest_inprocess().stdout.fnmatch_lines(RIGHT)
 
 
 @pytest.mark.parametrize("addopts", ["-p no:cacheprovider", "-o powercap=325W", "-p absent"])
-def test_a_run_that_cannot_be_mended_is_refused(
-    pytester: pytest.Pytester, project: Path, addopts: str
-) -> None:
+def test_a_run_that_cannot_be_mended_is_refused(pytester, project, addopts):
     with (project / "pyproject.toml").open("a") as file:
         file.write(f'addopts = "{addopts}"\n')
     result = pytester.runpytest_inprocess("--gpuenergy-json", "../art/r.json")
@@ -122,16 +113,14 @@ def test_a_run_that_cannot_be_mended_is_refused(
 
 
 @pytest.mark.usefixtures("project")
-def test_arguments_of_another_project_refuse_the_run(pytester: pytest.Pytester) -> None:
+def test_arguments_of_another_project_refuse_the_run(pytester):
     Path("../art/pytest.ini").write_text("[pytest]\naddopts = -q\n")
     result = pytester.runpytest_inprocess("--gpuenergy-compare", "../art/r.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines("*used */art/pytest.ini instead of */proj/pyproject.toml: write *")
 
 
-def test_an_option_of_the_root_conftest_refuses_the_run(
-    pytester: pytest.Pytester, project: Path
-) -> None:
+def test_an_option_of_the_root_conftest_refuses_the_run(pytester, project):
     products = "pytest_gpuenergy.pytest_plugin.benches.products"
     (project / "conftest.py").write_text(f"pytest_plugins = {products!r}")
     (project.parent / "pytest.ini").touch()
@@ -142,7 +131,7 @@ def test_an_option_of_the_root_conftest_refuses_the_run(
     assert pytester.runpytest_inprocess(*arguments[:-1], "--records=../art").ret == 0
 
 
-def test_another_plugins_option_is_left_to_it(pytester: pytest.Pytester, project: Path) -> None:
+def test_another_plugins_option_is_left_to_it(pytester, project):
     """Its values mislead pytest as before, whatever ours are."""
     (project / "other.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--other')\n"
@@ -159,9 +148,7 @@ def test_another_plugins_option_is_left_to_it(pytester: pytest.Pytester, project
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("machine_apart")
-def test_a_baseline_outside_the_project_is_judged_by_its_limits(
-    pytester: pytest.Pytester, project: Path
-) -> None:
+def test_a_baseline_outside_the_project_is_judged_by_its_limits(pytester, project):
     (project / "tests" / "parts.py").write_text(PARTS)
     (project / "tests" / "test_scale.py").write_text(BENCH)
     run = pytester.runpytest_inprocess
@@ -172,6 +159,6 @@ def test_a_baseline_outside_the_project_is_judged_by_its_limits(
     assert len([*project.glob(".gpuenergy/runs/*")]) == 2
 
 
-def test_what_is_mended_is_there(pytestconfig: Config) -> None:
+def test_what_is_mended_is_there(pytestconfig):
     """In this version of pytest: without it, a run is refused instead."""
     assert [name for name in _compat.MENDED if not hasattr(pytestconfig, name)] == []

@@ -6,7 +6,6 @@ import csv
 import json
 import signal
 import subprocess
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +28,7 @@ def three(project: Project, *, blow: signal.Signals | None = None) -> None:
     )
 
 
-def test_a_run_has_a_line_for_each_item_and_the_views(project: Project) -> None:
+def test_a_run_has_a_line_for_each_item_and_the_views(project):
     project.run("--powercap", "1,3").assert_outcomes(passed=2)
     (folder,) = project.runs
     lines = (folder / "measurements.jsonl").read_text().splitlines()
@@ -40,7 +39,7 @@ def test_a_run_has_a_line_for_each_item_and_the_views(project: Project) -> None:
     assert (project.path / ".gpuenergy" / ".gitignore").read_text().splitlines()[-1] == "*"
 
 
-def test_the_report_names_the_run(project: Project) -> None:
+def test_the_report_names_the_run(project):
     project.run("--powercap", "1", "--gpuenergy-timeout", "30").assert_outcomes(passed=1)
     run = project.report().run
     assert run.emulated
@@ -58,7 +57,7 @@ def test_the_report_names_the_run(project: Project) -> None:
     assert {"python", "pytest", "pytest-gpuenergy", "host_compiler"} <= set(run.software)
 
 
-def test_views_are_written_where_asked(project: Project) -> None:
+def test_views_are_written_where_asked(project):
     project.run(
         "--powercap", "all", "--gpuenergy-json", "out/r.json", "--gpuenergy-csv", "classic"
     ).assert_outcomes(passed=5)
@@ -83,7 +82,7 @@ def all_csv(project: Project) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_a_cap_that_the_card_cannot_take_has_empty_columns(project: Project) -> None:
+def test_a_cap_that_the_card_cannot_take_has_empty_columns(project):
     project.run("--gpu-device", "emulated:v100").assert_outcomes(passed=4, skipped=1)
     assert project.report().run.cap_table_w == (100, 150, 200, 250, 300)
     header, row = all_csv(project)
@@ -91,9 +90,7 @@ def test_a_cap_that_the_card_cannot_take_has_empty_columns(project: Project) -> 
     assert [cell != "" for cell in row[1:]] == [False] * 3 + [True] * 12
 
 
-def test_table_columns_are_there_when_only_another_cap_could_be_set(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_table_columns_are_there_when_only_another_cap_could_be_set(project, inject):
     inject(power_limit="no_permission")
     project.run("--powercap", "1,2,current").assert_outcomes(passed=1, skipped=2)
     header, row = all_csv(project)
@@ -101,9 +98,7 @@ def test_table_columns_are_there_when_only_another_cap_could_be_set(
     assert [cell != "" for cell in row[1:]] == [False] * 15 + [True] * 3
 
 
-def test_a_run_that_asks_for_no_cap_of_the_table_has_columns_for_its_own(
-    project: Project,
-) -> None:
+def test_a_run_that_asks_for_no_cap_of_the_table_has_columns_for_its_own(project):
     project.run("--powercap", "current,350W").assert_outcomes(passed=2)
     assert project.report().run.cap_table_w == ()
     header, row = all_csv(project)
@@ -111,13 +106,13 @@ def test_a_run_that_asks_for_no_cap_of_the_table_has_columns_for_its_own(
     assert "" not in row
 
 
-def test_a_resumed_run_keeps_the_table_that_it_asked_for(project: Project) -> None:
+def test_a_resumed_run_keeps_the_table_that_it_asked_for(project):
     project.run("--powercap", "2").assert_outcomes(passed=1)
     project.run("--powercap", "current", "--gpuenergy-resume").assert_outcomes(passed=1)
     assert project.report().run.cap_table_w == (200, 325, 450, 575, 700)
 
 
-def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project) -> None:
+def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project):
     project.bench(after="os.mkdir('late.json')")
     result = project.run("--powercap", "1", "--gpuenergy-json", "late.json")
     result.assert_outcomes(passed=1)
@@ -128,7 +123,7 @@ def test_a_view_that_cannot_be_written_at_the_end_fails_the_run(project: Project
     assert len(project.report().measurements) == 1
 
 
-def test_a_run_is_read_once_at_its_end(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_read_once_at_its_end(project, monkeypatch):
     load, loaded = RunFolder.load, []
 
     def count(folder: RunFolder) -> Report:
@@ -145,7 +140,7 @@ def test_a_run_is_read_once_at_its_end(project: Project, monkeypatch: pytest.Mon
     assert loaded == [2]
 
 
-def test_a_damaged_run_folder_is_told_and_fails_the_run(project: Project) -> None:
+def test_a_damaged_run_folder_is_told_and_fails_the_run(project):
     project.module(
         """
         from pathlib import Path
@@ -161,7 +156,7 @@ def test_a_damaged_run_folder_is_told_and_fails_the_run(project: Project) -> Non
     result.stdout.fnmatch_lines(["gpuenergy: error: */run.json: it is not complete JSON (*)."])
 
 
-def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> None:
+def test_where_no_folder_can_be_made_nothing_is_measured(project):
     (project.path / ".gpuenergy").write_text("in the way")
     result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -172,9 +167,7 @@ def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_restores_the_cap_and_keeps_the_results(
-    project: Project, number: signal.Signals
-) -> None:
+def test_a_signal_restores_the_cap_and_keeps_the_results(project, number):
     three(project, blow=number)
     result = project.run_apart("--powercap", "1", "--gpuenergy-json", "r.json")
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -184,9 +177,7 @@ def test_a_signal_restores_the_cap_and_keeps_the_results(
     result.stdout.fnmatch_lines(["scale at 200W (emulated)*"])
 
 
-def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(
-    project: Project,
-) -> None:
+def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(project):
     three(project, blow=signal.SIGKILL)
     result = project.run_apart("--powercap", "1")
     assert result.ret == -signal.SIGKILL
@@ -204,7 +195,7 @@ def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(
     assert {m.enforced_power_limit_w for m in last.load().measurements} == {700}
 
 
-def test_a_line_cut_short_does_not_spoil_the_others(project: Project) -> None:
+def test_a_line_cut_short_does_not_spoil_the_others(project):
     project.run("--powercap", "1,2").assert_outcomes(passed=2)
     (folder,) = project.runs
     path = folder / "measurements.jsonl"
@@ -214,15 +205,13 @@ def test_a_line_cut_short_does_not_spoil_the_others(project: Project) -> None:
     assert [m.cap for m in project.report().measurements] == ["200W", "325W"]
 
 
-def test_the_page_is_written_where_it_was_asked_for(project: Project) -> None:
+def test_the_page_is_written_where_it_was_asked_for(project):
     project.run("--powercap", "450W", "--gpuenergy-html", "out/p.html").assert_outcomes(passed=1)
     page = (project.path / "out" / "p.html").read_text(encoding="utf-8")
     assert "<title>NVIDIA H200 (emulated), run " in page
 
 
-def test_a_revision_whose_files_were_changed_says_so(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_whose_files_were_changed_says_so(project, monkeypatch):
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "Somebody")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "somebody@example.org")

@@ -12,7 +12,7 @@ import pytest
 from processes import pause
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
     [pytest.param(False, marks=pytest.mark.thorough), True],
     ids=["from a terminal", "in the background"],
 )
-def test_fixtures_are_torn_down_in_the_workers(project: Project, ignored: bool) -> None:
+def test_fixtures_are_torn_down_in_the_workers(project, ignored):
     project.module(WAITS)
     options = ["-p", "xdist", "-n", "1", "--gpu-device", "emulated"]
 
@@ -77,7 +77,7 @@ def {hook}():
     "name",
     ["SIGINT", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGTERM", "SIGHUP"))],
 )
-def test_the_report_is_written_all_the_same(project: Project, hook: str, name: str) -> None:
+def test_the_report_is_written_all_the_same(project, hook, name):
     project.bench(after="os.kill(os.getpid(), 2)  # SIGINT")
     project.pytester.makeconftest(CONFTEST.format(hook=hook, name=name, first=True))
     result = project.run_apart("--powercap", "1", "--gpuenergy-json", "r.json")

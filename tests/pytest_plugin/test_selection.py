@@ -66,15 +66,13 @@ def fail_once(project: Project, name: str) -> None:
     ],
     ids=" ".join,
 )
-def test_what_the_command_line_leaves_out_is_not_missed(
-    two_files: Project, arguments: tuple[str, ...]
-) -> None:
+def test_what_the_command_line_leaves_out_is_not_missed(two_files, arguments):
     (two_files.path / "arguments").write_text("-k\nb\n")
     (two_files.path / "inner").mkdir()
     assert two_files.run(*arguments, *STRICT).ret == pytest.ExitCode.OK
 
 
-def test_what_passed_last_time_is_not_missed_with_lf(two_files: Project) -> None:
+def test_what_passed_last_time_is_not_missed_with_lf(two_files):
     fail_once(two_files, "a")
     result = two_files.run("--lf", *STRICT)
     result.assert_outcomes(passed=2)
@@ -104,13 +102,7 @@ def test_what_passed_last_time_is_not_missed_with_lf(two_files: Project) -> None
         ("", (CAPS, 'python_files = "test_scale.py"'), (), "2 of 6"),
     ],
 )
-def test_what_the_ini_file_leaves_out_is_missed(
-    two_files: Project,
-    addopts: str,
-    lines: tuple[str, ...],
-    arguments: tuple[str, ...],
-    missing: str,
-) -> None:
+def test_what_the_ini_file_leaves_out_is_missed(two_files, addopts, lines, arguments, missing):
     ini(two_files, *lines, addopts=addopts)
     result = two_files.run(*arguments, *STRICT)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -129,16 +121,14 @@ def test_what_the_ini_file_leaves_out_is_missed(
     ],
     ids=" ".join,
 )
-def test_a_case_that_would_have_been_selected_is_missed(
-    two_files: Project, arguments: tuple[str, ...]
-) -> None:
+def test_a_case_that_would_have_been_selected_is_missed(two_files, arguments):
     kernels(two_files, "a")
     result = two_files.run(*arguments, *STRICT)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*error: gate: 2 of * missing from this run (scale-b-*"])
 
 
-def test_a_gate_of_the_ini_file_misses_all_when_no_energy_item_is_left(two_files: Project) -> None:
+def test_a_gate_of_the_ini_file_misses_all_when_no_energy_item_is_left(two_files):
     ini(two_files, CAPS, 'gpuenergy_compare = "base.json"', "gpuenergy_strict = true")
     for file in ("test_scale.py", "test_other.py"):
         (two_files.path / file).unlink()
@@ -150,9 +140,7 @@ def test_a_gate_of_the_ini_file_misses_all_when_no_energy_item_is_left(two_files
     assert two_files.run("-k", "plain").ret == pytest.ExitCode.OK
 
 
-def test_compare_names_what_narrowed_the_run(
-    two_files: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compare_names_what_narrowed_the_run(two_files, capsys, monkeypatch):
     two_files.run("-k", "a-", "--ignore=test_other.py", "--gpuenergy-json", "part.json", ".")
     monkeypatch.chdir(two_files.path)
     capsys.readouterr()
@@ -162,7 +150,7 @@ def test_compare_names_what_narrowed_the_run(
     assert told.endswith(": FAILED; 4 of 6 missing\n")
 
 
-def test_a_run_in_a_folder_misses_what_is_in_it(two_files: Project) -> None:
+def test_a_run_in_a_folder_misses_what_is_in_it(two_files):
     inner = two_files.path / "inner"
     inner.mkdir()
     (two_files.path / "test_other.py").rename(inner / "test_other.py")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 BARE = """
 from parts import LAUNCH, SOURCE
@@ -46,9 +46,7 @@ def failure_of(result: pytest.RunResult) -> list[str]:
         ("Conv2d.of('stem', 'x')", "*"),
     ],
 )
-def test_an_error_in_a_test_is_one_sentence_with_its_place(
-    project: Project, body: str, sentence: str
-) -> None:
+def test_an_error_in_a_test_is_one_sentence_with_its_place(project, body, sentence):
     project.module(
         f"""
         from parts import LAUNCH, SOURCE
@@ -65,7 +63,7 @@ def test_an_error_in_a_test_is_one_sentence_with_its_place(
     result.stdout.fnmatch_lines([f"test_scale.py:5: {sentence}", "FAILED *test_bad - Failed: *"])
 
 
-def test_an_error_in_a_fixture_of_the_users_is_one_sentence(project: Project) -> None:
+def test_an_error_in_a_fixture_of_the_users_is_one_sentence(project):
     project.module(
         """
         import pytest
@@ -84,7 +82,7 @@ def test_an_error_in_a_fixture_of_the_users_is_one_sentence(project: Project) ->
     assert line.startswith("test_scale.py:5: ")
 
 
-def test_an_error_in_a_test_module_is_one_sentence(project: Project) -> None:
+def test_an_error_in_a_test_module_is_one_sentence(project):
     project.module(
         """
         from pytest_gpuenergy.workloads import find_workload
@@ -98,21 +96,21 @@ def test_an_error_in_a_test_module_is_one_sentence(project: Project) -> None:
     assert line.startswith("test_scale.py:3: There is no workload 'case99': choose one of ")
 
 
-def test_tb_asks_for_the_traceback(project: Project) -> None:
+def test_tb_asks_for_the_traceback(project):
     project.module(BARE)
     result = project.run("--tb", "long")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E *InputError: energy_benchmark needs workload=*"])
 
 
-def test_errors_of_others_keep_their_traceback(project: Project) -> None:
+def test_errors_of_others_keep_their_traceback(project):
     project.module("def test_it(gpu):\n    raise ValueError('mine')\n")
     result = project.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([">*raise ValueError('mine')", "E *ValueError: mine"])
 
 
-def test_an_error_that_is_expected_is_not_touched(project: Project) -> None:
+def test_an_error_that_is_expected_is_not_touched(project):
     project.module(
         """
         import pytest
@@ -126,7 +124,7 @@ def test_an_error_that_is_expected_is_not_touched(project: Project) -> None:
     project.run().assert_outcomes(xfailed=1)
 
 
-def test_junit_has_the_sentence(project: Project) -> None:
+def test_junit_has_the_sentence(project):
     project.module(BARE)
     project.run("--junitxml", "j.xml")
     text = (project.path / "j.xml").read_text()
@@ -134,7 +132,7 @@ def test_junit_has_the_sentence(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_xdist_send_the_sentence(project: Project) -> None:
+def test_workers_of_xdist_send_the_sentence(project):
     project.module(BARE)
     result = project.run("-p", "xdist", "-n1")
     result.assert_outcomes(failed=1)

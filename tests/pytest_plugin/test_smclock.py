@@ -11,7 +11,7 @@ from pytest_gpuenergy.control import Lease
 from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 
 Inject = Callable[..., None]
@@ -26,7 +26,7 @@ def lock_mhz() -> tuple[int, int] | None:
 
 
 @pytest.mark.slow
-def test_each_cap_is_measured_at_each_clock(project: Project) -> None:
+def test_each_cap_is_measured_at_each_clock(project):
     result = project.run("--powercap", "450W", "--smclock", "current,1500MHz", "-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -47,7 +47,7 @@ def test_each_cap_is_measured_at_each_clock(project: Project) -> None:
     assert lock_mhz() is None
 
 
-def test_five_steps_without_a_cap(project: Project) -> None:
+def test_five_steps_without_a_cap(project):
     result = project.run("--powercap", "current", "--smclock", "all", "--collect-only", "-q")
     names = [line.partition("[")[2] for line in result.stdout.lines if "::" in line]
     assert sorted(names) == ["1155MHz]", "1575MHz]", "1980MHz]", "345MHz]", "750MHz]"]
@@ -63,9 +63,7 @@ def test_five_steps_without_a_cap(project: Project) -> None:
     ],
     ids=["argument", "-k", "cap given", "ini"],
 )
-def test_ids_that_were_copied_and_the_ini_file_name_clocks(
-    project: Project, arguments: list[str], where: list[str]
-) -> None:
+def test_ids_that_were_copied_and_the_ini_file_name_clocks(project, arguments, where):
     for line in where:
         project.ini(line)
     result = project.run(*arguments, "--collect-only", "-q")
@@ -74,9 +72,7 @@ def test_ids_that_were_copied_and_the_ini_file_name_clocks(
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_clock_that_cannot_be_locked_skips_or_fails(
-    project: Project, inject: Inject, strict: bool
-) -> None:
+def test_a_clock_that_cannot_be_locked_skips_or_fails(project, inject, strict):
     project.module(SET)
     inject(clock_lock="no_permission")
     result = project.run(
@@ -95,9 +91,7 @@ def test_a_clock_that_cannot_be_locked_skips_or_fails(
     )
 
 
-def test_a_card_that_somebody_has_locked_is_left_alone_or_taken_over(
-    project: Project, inject: Inject
-) -> None:
+def test_a_card_that_somebody_has_locked_is_left_alone_or_taken_over(project, inject):
     project.module("def test_set(powercap):\n    assert powercap.sm_clock_mhz == 1500\n")
     inject(clock_locked={"clock_mhz": 1200})
     arguments = (*CLOCK, "-rs")
@@ -112,9 +106,7 @@ def test_a_card_that_somebody_has_locked_is_left_alone_or_taken_over(
 
 
 @pytest.mark.slow
-def test_a_worker_on_a_card_that_somebody_has_locked_leaves_its_items_to_others(
-    project: Project, inject: Inject
-) -> None:
+def test_a_worker_on_a_card_that_somebody_has_locked_leaves_its_items_to_others(project, inject):
     project.module(SET)
     inject(clock_locked={"clock_mhz": 1200})
     result = project.run("-p", "xdist", "-n", "1", *CLOCK)
@@ -134,9 +126,7 @@ def test_a_worker_on_a_card_that_somebody_has_locked_leaves_its_items_to_others(
         ({"lock_ignored": True}, "clock_above_lock"),
     ],
 )
-def test_a_card_that_does_not_keep_to_its_lock_is_flagged(
-    project: Project, inject: Inject, faults: dict[str, object], flag: str
-) -> None:
+def test_a_card_that_does_not_keep_to_its_lock_is_flagged(project, inject, faults, flag):
     inject(**faults)
     result = project.run(*CLOCK, "-v")
     result.assert_outcomes(passed=1)
@@ -146,8 +136,8 @@ def test_a_card_that_does_not_keep_to_its_lock_is_flagged(
 
 
 def test_clocks_that_cannot_be_unlocked_fail_the_run_and_are_unlocked_at_the_next_start(
-    project: Project, inject: Inject
-) -> None:
+    project, inject
+):
     project.module(SET)
     inject(clock_reset="unknown")
     result = project.run(*CLOCK)
@@ -164,7 +154,7 @@ def test_clocks_that_cannot_be_unlocked_fail_the_run_and_are_unlocked_at_the_nex
     assert lock_mhz() is None
 
 
-def test_a_setpoint_of_ones_own_may_name_a_clock(project: Project) -> None:
+def test_a_setpoint_of_ones_own_may_name_a_clock(project):
     project.module(
         """
         import pytest
@@ -179,7 +169,7 @@ def test_a_setpoint_of_ones_own_may_name_a_clock(project: Project) -> None:
     project.run("--powercap", "1").assert_outcomes(passed=1)
 
 
-def test_verifying_alone_locks_nothing(project: Project, inject: Inject) -> None:
+def test_verifying_alone_locks_nothing(project, inject):
     project.module(SET)
     inject(clock_lock="no_permission")
     result = project.run("--gpuenergy-verify-only", "--smclock", "1500MHz")

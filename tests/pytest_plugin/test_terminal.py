@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -20,7 +19,7 @@ ONE = ("--powercap", "450W")
 FIGURES = r"\d+(\.\d+)? (µs|ms) \d+(\.\d+)? (µJ|mJ|J) \d[\d.e-]* mJ·ms( \(emulated\))?"
 
 
-def test_the_header_says_emulated_and_names_the_caps(project: Project) -> None:
+def test_the_header_says_emulated_and_names_the_caps(project):
     project.run("--collect-only", "--powercap", "1,current").stdout.fnmatch_lines(
         [
             "gpuenergy: EMULATED NVIDIA H200: results are verified, "
@@ -32,13 +31,13 @@ def test_the_header_says_emulated_and_names_the_caps(project: Project) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
-def test_the_header_says_that_no_gpu_was_found(project: Project) -> None:
+def test_the_header_says_that_no_gpu_was_found(project):
     project.run_apart("--gpu-device", "auto", "--collect-only").stdout.fnmatch_lines(
         ["gpuenergy: EMULATED NVIDIA H200 (no usable NVIDIA GPU found): *"]
     )
 
 
-def test_a_run_without_our_items_says_and_leaves_nothing(project: Project) -> None:
+def test_a_run_without_our_items_says_and_leaves_nothing(project):
     project.module("def test_plain():\n    pass\n")
     result = project.run("-v")
     result.assert_outcomes(passed=1)
@@ -48,7 +47,7 @@ def test_a_run_without_our_items_says_and_leaves_nothing(project: Project) -> No
 
 
 @pytest.mark.slow
-def test_verbose_words_hold_the_figures(project: Project) -> None:
+def test_verbose_words_hold_the_figures(project):
     result = project.run("-v")
     result.assert_outcomes(passed=5)
     lines = re.findall(r"^test_scale.py::test_scale\[\d+W\] (.*?) +\[", result.stdout.str(), re.M)
@@ -59,9 +58,7 @@ def test_verbose_words_hold_the_figures(project: Project) -> None:
     assert any(line.startswith("PASSED") for line in lines)
 
 
-def test_a_measurement_that_is_not_clean_is_flagged(
-    project: Project, inject: Callable[..., None]
-) -> None:
+def test_a_measurement_that_is_not_clean_is_flagged(project, inject):
     inject(thermal_throttle=True)  # the card is hot
     result = project.run("-v", *ONE)
     result.assert_outcomes(passed=1)
@@ -73,7 +70,7 @@ def test_a_measurement_that_is_not_clean_is_flagged(
 
 
 @pytest.mark.slow
-def test_the_summary_marks_the_pareto_front(project: Project) -> None:
+def test_the_summary_marks_the_pareto_front(project):
     project.bench(  # the wasteful one loads every element three hundred times more
         """SOURCE if label == "lean" else SOURCE.replace(
         "y[i] = factor * x[i];",
@@ -98,14 +95,14 @@ def test_the_summary_marks_the_pareto_front(project: Project) -> None:
     )
 
 
-def test_the_summary_names_what_failed(project: Project) -> None:
+def test_the_summary_names_what_failed(project):
     project.bench('SOURCE.replace("factor *", "nonsense *")', more=', label="broken"')
     project.run(*ONE).stdout.fnmatch_lines(
         ["*= gpuenergy =*", "scale at 450W (emulated)*", "  broken * compile: line 4: *"]
     )
 
 
-def test_figures_are_junit_properties(project: Project) -> None:
+def test_figures_are_junit_properties(project):
     project.run("--junitxml=junit.xml", *ONE).assert_outcomes(passed=1)
     document = ElementTree.parse(project.path / "junit.xml")
     found = {p.get("name"): p.get("value") for p in document.iter("property")}
@@ -118,7 +115,7 @@ def test_figures_are_junit_properties(project: Project) -> None:
     assert re.fullmatch(FIGURES, str(found["gpuenergy"]))
 
 
-def test_the_best_of_each_workload_is_told(project: Project) -> None:
+def test_the_best_of_each_workload_is_told(project):
     project.run("--powercap", "1,5").stdout.fnmatch_lines(
         [
             "best of each workload (emulated)",
@@ -128,7 +125,7 @@ def test_the_best_of_each_workload_is_told(project: Project) -> None:
     )
 
 
-def test_durations_say_where_the_time_went(project: Project) -> None:
+def test_durations_say_where_the_time_went(project):
     lines = ["wall time of 1 item: *"]
     lines += [f"  {name} *%" for name in ("compile", "verify", "load", "heat", "measure", "rest")]
     lines += ["slowest items", "* test_scale.py::test_scale[[]450W[]] (compile *, measure *)"]
@@ -139,8 +136,8 @@ def test_durations_say_where_the_time_went(project: Project) -> None:
 
 
 def test_a_long_run_tells_how_long_it_will_take_unless_it_is_quiet_or_not_ours(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, monkeypatch
+):
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     caps = ("--powercap", "1,2,3")
@@ -152,7 +149,7 @@ def test_a_long_run_tells_how_long_it_will_take_unless_it_is_quiet_or_not_ours(
     assert " left" not in project.run().stdout.str()
 
 
-def test_quiet_keeps_the_best_and_drops_the_words(project: Project) -> None:
+def test_quiet_keeps_the_best_and_drops_the_words(project):
     result = project.run("-q", *ONE)
     result.assert_outcomes(passed=1)
     text = result.stdout.str()
@@ -181,9 +178,7 @@ def long_name(project: Project) -> None:
 @pytest.mark.parametrize(
     ("columns", "quiet"), each_once([40, 60, 80], {"all": ((),), "quiet": (("-q",),)})
 )
-def test_the_summary_is_as_wide_as_the_terminal(
-    project: Project, monkeypatch: pytest.MonkeyPatch, columns: int, quiet: tuple[str, ...]
-) -> None:
+def test_the_summary_is_as_wide_as_the_terminal(project, monkeypatch, columns, quiet):
     monkeypatch.setenv("COLUMNS", str(columns))
     result = project.run(*ONE, *quiet)
     result.assert_outcomes(passed=2)
@@ -195,7 +190,7 @@ def test_the_summary_is_as_wide_as_the_terminal(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("long_name")
-def test_the_summary_is_sorted_as_asked_for(project: Project) -> None:
+def test_the_summary_is_sorted_as_asked_for(project):
     for key, first in (("time", "scale-xx"), ("name", "scale-slow")):
         text = project.run(*ONE, "--gpuenergy-sort", key).stdout.str()
         table = text.partition("scale at 450W (emulated)")[2].splitlines()
@@ -225,14 +220,12 @@ def progress(
         ([1, 1], 5, 2, [None, None]),
     ],
 )
-def test_the_time_left_follows_from_the_items_so_far(
-    item_s: list[float], total: int, skipped: int, lines: list[str | None]
-) -> None:
+def test_the_time_left_follows_from_the_items_so_far(item_s, total, skipped, lines):
     shown = progress(0.0, item_s, total, skipped)[-len(lines) :]
     assert shown == [line and f"gpuenergy: {line} left" for line in lines]
 
 
-def test_an_interval_passes_between_two_lines() -> None:
+def test_an_interval_passes_between_two_lines():
     told = [line is not None for line in progress(25.0, [10.0] * 9, 100)]
     assert told == [False, False, True] * 3
 
@@ -242,7 +235,7 @@ def report(item: str, reason: str = "", when: str = "call") -> Any:
     return SimpleNamespace(nodeid=node, when=when, longrepr=("path", 1, f"Skipped: {reason}"))
 
 
-def test_reasons_that_differ_in_names_and_numbers_are_told_once() -> None:
+def test_reasons_that_differ_in_names_and_numbers_are_told_once():
     skipped = [
         report("gemm_8x8x8_nn-tvm", "No records of gemm_8x8x8_nn."),
         report("gemm_8x8x8_nn-cublas", "No nvmath."),

@@ -12,7 +12,7 @@ from small_project import BENCH
 from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
-    from conftest import Project
+    pass
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def limits_w(count: int) -> list[float]:
     return found
 
 
-def test_workers_write_one_report(project: Project) -> None:
+def test_workers_write_one_report(project):
     project.ini('gpuenergy_json = "r.json"')
     marked = BENCH.replace("def test", '@pytest.mark.xdist_group("mine")\ndef test')
     project.module(f"import pytest\n{marked}")
@@ -74,7 +74,7 @@ def test_workers_write_one_report(project: Project) -> None:
     )
 
 
-def test_each_worker_has_a_gpu_with_its_own_cap_and_lock(project: Project) -> None:
+def test_each_worker_has_a_gpu_with_its_own_cap_and_lock(project):
     project.module(MEETS)
     arguments = (*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1,3")
     project.run(*arguments).assert_outcomes(passed=8)
@@ -94,20 +94,20 @@ def workers(result: pytest.RunResult) -> int:
     return int(line.split()[0])
 
 
-def test_auto_gives_each_gpu_a_worker(project: Project) -> None:
+def test_auto_gives_each_gpu_a_worker(project):
     result = project.run(*AUTO, "--gpu-device", "emulated:h200x3", "--powercap", "1")
     result.assert_outcomes(passed=1)
     assert workers(result) == 3
 
 
-def test_auto_counts_the_gpus_of_the_ini_file(project: Project) -> None:
+def test_auto_counts_the_gpus_of_the_ini_file(project):
     project.pytester.makeconftest(TWO_CORES)
     result = project.run(*AUTO, "--powercap", "1")
     result.assert_outcomes(passed=1)
     assert workers(result) == 1
 
 
-def test_auto_is_left_alone_where_no_gpu_is_named(pytester: pytest.Pytester) -> None:
+def test_auto_is_left_alone_where_no_gpu_is_named(pytester):
     pytester.makeconftest(TWO_CORES)
     pytester.makepyfile("def test_of_somebody_else():\n    pass")
     result = pytester.runpytest_inprocess(*AUTO)
@@ -115,32 +115,30 @@ def test_auto_is_left_alone_where_no_gpu_is_named(pytester: pytest.Pytester) -> 
     assert workers(result) == 2
 
 
-def test_auto_can_be_set_by_xdists_own_variable(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_can_be_set_by_xdists_own_variable(project, monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
     result = project.run(*AUTO, "--gpu-device", "emulated:h200x3", "--powercap", "1")
     assert workers(result) == 2
 
 
-def test_auto_and_a_device_that_is_not_understood_is_wrong_usage(project: Project) -> None:
+def test_auto_and_a_device_that_is_not_understood_is_wrong_usage(project):
     result = project.run(*AUTO, "--gpu-device", "emulatedx99")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--gpu-device 'emulatedx99' asks for 99 GPUs*"])
 
 
-def test_without_xdist_there_is_nothing_to_count(project: Project) -> None:
+def test_without_xdist_there_is_nothing_to_count(project):
     project.run("-p", "no:xdist", "--powercap", "1").assert_outcomes(passed=1)
 
 
-def test_workers_that_share_a_gpu_take_turns(project: Project) -> None:
+def test_workers_that_share_a_gpu_take_turns(project):
     arguments = (*TWO, "--gpuenergy-lock-wait", "0", "--powercap", "1,2,3")
     project.run(*arguments).assert_outcomes(passed=3)
     assert len(project.report().measurements) == 3
     assert limits_w(1) == [700]
 
 
-def test_a_gpu_that_is_lost_leaves_its_items_to_the_other_one(project: Project) -> None:
+def test_a_gpu_that_is_lost_leaves_its_items_to_the_other_one(project):
     lost = """
     if os.environ["PYTEST_XDIST_WORKER"] == "gw1":
         gpu.inject("any", "gpu_is_lost")
@@ -156,7 +154,7 @@ def test_a_gpu_that_is_lost_leaves_its_items_to_the_other_one(project: Project) 
         assert {m.gpu_uuid for m in stored if m.measured} == {first.uuid}
 
 
-def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:
+def test_what_no_item_can_do_is_said_without_a_crash(project):
     project.run("--powercap", "1").assert_outcomes(passed=1)
     arguments = (*TWO, "--gpuenergy-cache", "cold", "--gpuenergy-resume")
     result = project.run("--powercap", "1,2", *arguments)
@@ -168,9 +166,7 @@ def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:
 
 
 @pytest.mark.parametrize("dist", ["load", pytest.param("loadfile", marks=pytest.mark.thorough)])
-def test_a_cap_that_no_worker_can_have_ends_the_run_as_without_workers(
-    project: Project, dist: str
-) -> None:
+def test_a_cap_that_no_worker_can_have_ends_the_run_as_without_workers(project, dist):
     project.module("def test_other(powercap):\n    pass\n", name="test_other")
     result = project.run(*TWO, "--dist", dist, "--powercap", "900W")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -181,14 +177,14 @@ def test_a_cap_that_no_worker_can_have_ends_the_run_as_without_workers(
     assert project.runs == []
 
 
-def test_a_cap_that_is_not_understood_ends_the_run_before_workers_start(project: Project) -> None:
+def test_a_cap_that_is_not_understood_ends_the_run_before_workers_start(project):
     result = project.run(*TWO, "--powercap", "1,lots")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --powercap 'lots' is not understood: give a list of *"])
     assert "bringing up" not in result.stdout.str()
 
 
-def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project: Project) -> None:
+def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project):
     kills = """
     if number == 2:
         import signal
@@ -204,7 +200,7 @@ def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project: Projec
 
 
 @pytest.mark.thorough
-def test_what_a_killed_worker_left_is_restored_at_the_end_of_the_run(project: Project) -> None:
+def test_what_a_killed_worker_left_is_restored_at_the_end_of_the_run(project):
     kills = """
     import signal
     if os.environ["PYTEST_XDIST_WORKER"] == "gw1":
@@ -217,9 +213,7 @@ def test_what_a_killed_worker_left_is_restored_at_the_end_of_the_run(project: Pr
     assert limits_w(2) == [700, 700]
 
 
-def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(project, monkeypatch):
     refuse = {"power_limit": {"error": "unknown", "after_calls": 1}}
     monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(refuse))
     project.module(MEETS)
@@ -245,9 +239,7 @@ def refusing(gpu):
 @pytest.mark.parametrize(
     ("refused", "code"), [(("gw0", "gw1"), 1), (("gw1",), 0)], ids=["by both", "by one"]
 )
-def test_a_cap_that_no_worker_could_set_fails_the_run_in_one_sentence(
-    project: Project, refused: tuple[str, ...], code: int
-) -> None:
+def test_a_cap_that_no_worker_could_set_fails_the_run_in_one_sentence(project, refused, code):
     module = MEETS.replace("\n@pytest.mark.parametrize", f"\nWORKERS = {refused}\n{REFUSING}")
     module = module.replace("(number, powercap", "(number, refusing, powercap")
     project.module(module.replace("    meet(", "    return\n    meet("))

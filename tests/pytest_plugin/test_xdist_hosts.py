@@ -81,9 +81,7 @@ def lines_in(host: Host) -> int:
     return sum(path.read_bytes().count(b"\n") for path in found)
 
 
-def test_a_killed_worker_costs_nothing_and_hosts_merge(
-    fleet: Fleet, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_worker_costs_nothing_and_hosts_merge(fleet, capsys):
     dies = module(count=3, after='number == 1 and once("died") and die()')
     first, second = fleet.add("alpha", dies), fleet.add("beta", dies)
     code, said = fleet.run(*ONE_CAP)
@@ -108,9 +106,7 @@ def test_a_killed_worker_costs_nothing_and_hosts_merge(
     assert len(again.stations) == 2
 
 
-def test_a_lost_host_and_one_that_cannot_measure_are_named(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_host_and_one_that_cannot_measure_are_named(fleet, monkeypatch):
     # A host that is lost cannot be reached any more, either.
     gone = 'HERE.name == "gone" and ((HERE / "python").unlink(), die())'
     lost = fleet.add("gone", module(count=3, before=gone))
@@ -131,7 +127,7 @@ def test_a_lost_host_and_one_that_cannot_measure_are_named(
     assert limit_w(lost, monkeypatch, 0) == 200
 
 
-def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
+def test_a_run_goes_on_over_other_hosts_and_models(fleet):
     cap = ("--powercap", "300W")
     fleet.add("alpha", module(count=3))
     code, said = fleet.run("--gpu-device", "emulated:h200", *cap, "-k", "0- or 1-")
@@ -151,7 +147,7 @@ def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
     assert "on NVIDIA H200" in said
 
 
-def test_a_host_that_a_cap_does_not_fit_is_left_out(fleet: Fleet) -> None:
+def test_a_host_that_a_cap_does_not_fit_is_left_out(fleet):
     fleet.add("alpha", module(count=1))
     other = fleet.add("beta", module(count=1))
     with (other.path / "pyproject.toml").open("a") as file:
@@ -163,7 +159,7 @@ def test_a_host_that_a_cap_does_not_fit_is_left_out(fleet: Fleet) -> None:
     assert "left out: gw1 on beta: --powercap 4: this GPU's table has the caps 1 to 3" in said
 
 
-def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> None:
+def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet):
     faults = '{"mig": {}}'
     fleet.add("alpha", module(count=1), GPUENERGY_EMULATED_FAULTS=faults)
     fleet.add("beta", module(count=1, at_import="die()"))
@@ -177,9 +173,7 @@ def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> 
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
 )
-def test_workers_restore_their_gpus_when_the_controller_ends(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_workers_restore_their_gpus_when_the_controller_ends(fleet, monkeypatch, number):
     waits = 'number == 1 and ((HERE / "waits").touch(), __import__("time").sleep(600))'
     host = fleet.add("alpha", module(count=2, before=waits))
     with (fleet.base / "out.txt").open("w") as out:
@@ -203,7 +197,7 @@ FILLS_UP = """import resource
 """
 
 
-def test_a_host_whose_disk_fills_up_leaves_its_items_to_others(fleet: Fleet) -> None:
+def test_a_host_whose_disk_fills_up_leaves_its_items_to_others(fleet):
     fleet.add("full", module(count=6, before=FILLS_UP))
     fleet.add("good", module(count=6, before=FILLS_UP))
     code, said = fleet.run(*ONE_CAP)
@@ -213,7 +207,7 @@ def test_a_host_whose_disk_fills_up_leaves_its_items_to_others(fleet: Fleet) -> 
     assert "File too large" in said
 
 
-def test_an_item_that_breaks_each_host_is_not_passed_on_for_ever(fleet: Fleet) -> None:
+def test_an_item_that_breaks_each_host_is_not_passed_on_for_ever(fleet):
     breaks = "number == 1 and __import__('resource').setrlimit(1, (100_000, -1))  # RLIMIT_FSIZE"
     fleet.add("alpha", module(count=3, before=breaks))
     fleet.add("beta", module(count=3, before=breaks))
@@ -223,9 +217,7 @@ def test_an_item_that_breaks_each_host_is_not_passed_on_for_ever(fleet: Fleet) -
     assert "1 failed, 2 passed" in said
 
 
-def test_what_a_killed_worker_has_set_is_restored_before_the_run_ends(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_worker_has_set_is_restored_before_the_run_ends(fleet, monkeypatch):
     # The replacement of the worker that dies has no item to run: the other host runs this one.
     dies = module(count=1, after='once("died") and die()')
     hosts = [fleet.add("alpha", dies), fleet.add("beta", dies)]
@@ -235,7 +227,7 @@ def test_what_a_killed_worker_has_set_is_restored_before_the_run_ends(
     assert "was set to" not in said
 
 
-def test_a_host_whose_project_lacks_the_tests_is_left_out(fleet: Fleet) -> None:
+def test_a_host_whose_project_lacks_the_tests_is_left_out(fleet):
     # The one that lacks them collects last: pytest-xdist takes its number of items for the run's.
     fleet.add("whole", module(count=3, before="(ALL / 'begun').touch()"))
     late = module(at_import="while not (ALL / 'begun').exists(): os.sched_yield()")

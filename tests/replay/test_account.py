@@ -49,7 +49,7 @@ def call(name: str, steps: dict[int, int], in_layers: dict[int, int] | None = No
     )
 
 
-def test_gaps_cost_idle_power() -> None:
+def test_gaps_cost_idle_power():
     found = account_for_step(
         *(0, EAGER, measurement(10.0, 2000.0), [call("a", {0: 4})]),
         {"a": measurement(1.0, 400.0)},
@@ -62,7 +62,7 @@ def test_gaps_cost_idle_power() -> None:
     assert found.energy_error == pytest.approx(-0.05)
 
 
-def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
+def test_energies_are_brought_to_the_temperature_of_the_step():
     warm = measurement(1.0, 100.0, temperature_c=60.0, energy_change_per_k=0.002)
     whole = measurement(1.0, 100.0, temperature_c=50.0)
     found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
@@ -79,7 +79,7 @@ def spaced_exchange(time_ms: float, energy_mj: float) -> Measurement:
 
 
 @pytest.mark.parametrize(("level", "links_w"), [(GRAPH, 30.0), (LAYERS, 30.0), (EAGER, None)])
-def test_links_take_power_between_exchanges(level: str, links_w: float | None) -> None:
+def test_links_take_power_between_exchanges(level, links_w):
     found = account_for_step(
         *(0, level, measurement(10.0, 2000.0), [call("a", {0: 4}), EXCHANGE]),
         {
@@ -98,7 +98,7 @@ def test_links_take_power_between_exchanges(level: str, links_w: float | None) -
 
 
 @pytest.mark.parametrize("lacking", ["b", "gap"])
-def test_links_need_the_exchange_and_the_gaps_alone(lacking: str) -> None:
+def test_links_need_the_exchange_and_the_gaps_alone(lacking):
     measured = {
         "b": measurement(0.5, 100.0),
         "gap": measurement(0.25, 25.0),
@@ -109,7 +109,7 @@ def test_links_need_the_exchange_and_the_gaps_alone(lacking: str) -> None:
     assert (found.links_w, found.links_mj) == (None, 0.0)
 
 
-def test_gaps_that_take_no_time_tell_nothing_of_links() -> None:
+def test_gaps_that_take_no_time_tell_nothing_of_links():
     measured = {
         "b": measurement(0.5, 100.0),
         "gap": measurement(0.25, 25.0),
@@ -119,7 +119,7 @@ def test_gaps_that_take_no_time_tell_nothing_of_links() -> None:
     assert found.links_w is None
 
 
-def test_the_gpu_time_of_exchanges_is_not_compared_since_they_wait_in_the_model() -> None:
+def test_the_gpu_time_of_exchanges_is_not_compared_since_they_wait_in_the_model():
     exchange = replace(call("b", {0: 1}), operator="gpuenergy.all_reduce_.default")
     found = account_for_step(
         *(0, GRAPH, measurement(1.0, 100.0), [call("a", {0: 4}), exchange]),
@@ -138,7 +138,7 @@ def test_the_gpu_time_of_exchanges_is_not_compared_since_they_wait_in_the_model(
     assert found.kernels_mj == 5.0
 
 
-def test_gpu_time_alone_is_compared_with_that_in_the_model() -> None:
+def test_gpu_time_alone_is_compared_with_that_in_the_model():
     calls = [call("a", {0: 4}), call("b", {0: 1})]  # 10 µs each in the trace
     kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.5})
     known = measurement(1.0, 1.0, kernel=kernel)
@@ -152,7 +152,7 @@ def test_gpu_time_alone_is_compared_with_that_in_the_model() -> None:
     assert (found.gpu_ms, found.time_error) == (None, None)
 
 
-def test_a_call_without_figures_is_missing_and_not_zero() -> None:
+def test_a_call_without_figures_is_missing_and_not_zero():
     calls = [call("a", {0: 3}), call("b", {0: 1})]
     failed = replace(measurement(1.0, 1.0), time_ms=None, energy_mj=None, raw_energy_mj=None)
     found = account_for_step(
@@ -161,7 +161,7 @@ def test_a_call_without_figures_is_missing_and_not_zero() -> None:
     assert (found.missing, found.coverage) == (("b",), 0.75)
 
 
-def test_calls_of_other_steps_do_not_count() -> None:
+def test_calls_of_other_steps_do_not_count():
     calls = [call("a", {0: 1}), call("b", {1: 5})]
     found = account_for_step(
         0, GRAPH, measurement(1.0, 1.0), calls, {"a": measurement(1.0, 1.0)}, 50.0, 1
@@ -170,14 +170,14 @@ def test_calls_of_other_steps_do_not_count() -> None:
     assert found.missing == ()
 
 
-def test_only_calls_in_layers_count_for_the_layers() -> None:
+def test_only_calls_in_layers_count_for_the_layers():
     calls = [call("a", {0: 50}, {0: 48})]
     measured = {"a": measurement(1.0, 1.0)}
     found = account_for_step(0, LAYERS, measurement(48.0, 48.0), calls, measured, 1.0, 1)
     assert found.parts[0].calls == 48
 
 
-def test_calls_that_the_limit_held_back_alone_are_named() -> None:
+def test_calls_that_the_limit_held_back_alone_are_named():
     calls, alone = [call("a", {0: 1})], measurement(1.0, 1.0, cap_binding=True)
     whole = measurement(1.0, 1.0, cap_binding=False)
     found = account_for_step(0, GRAPH, whole, calls, {"a": alone}, 1.0, 1)
@@ -199,7 +199,7 @@ class TestSpacedCalls:
         found = {name.replace("_", "-"): one for name, one in measured.items()}
         return account_for_step(0, GRAPH, self.WHOLE, [call("a", {0: 1})], found, 1.0, 1)
 
-    def test_they_count_without_their_gaps(self) -> None:
+    def test_they_count_without_their_gaps(self):
         found = self.account(a=self.ALONE, a_spaced=self.pair(), gap=self.GAP)
         assert (found.spaced, found.limited) == (("a",), ())
         assert found.parts[0].time_ms == pytest.approx(1.0)
@@ -211,8 +211,8 @@ class TestSpacedCalls:
         [(1200.0, 800.0, 1.2), (1500.0, 760.0, 1.1), (1900.0, 720.0, 1.0)],
     )
     def test_they_count_as_at_the_clock_of_a_step_that_was_limited_less(
-        self, clock_mhz: float, energy_mj: float, time_ms: float
-    ) -> None:
+        self, clock_mhz, energy_mj, time_ms
+    ):
         whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=clock_mhz)
         measured = {
             "a": replace(self.ALONE, effective_sm_clock_mhz=1199.99999999),
@@ -225,23 +225,23 @@ class TestSpacedCalls:
         assert found.parts[0].time_ms == pytest.approx(time_ms)
         assert found.parts[0].clock_mhz == pytest.approx(min(clock_mhz, 1800.0))
 
-    def test_calls_that_the_limit_held_back_like_the_step_count_as_they_are(self) -> None:
+    def test_calls_that_the_limit_held_back_like_the_step_count_as_they_are(self):
         whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=1200.0)
         alone = replace(self.ALONE, effective_sm_clock_mhz=1300.0)
         found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], {"a": alone}, 1.0, 1)
         assert (found.spaced, found.limited) == ((), ())
 
-    def test_calls_that_were_not_held_back_count_as_they_are(self) -> None:
+    def test_calls_that_were_not_held_back_count_as_they_are(self):
         free = replace(self.ALONE, cap_binding=False)
         found = self.account(a=free, a_spaced=self.pair(), gap=self.GAP)
         assert (found.spaced, found.limited) == ((), ())
         assert found.parts[0].energy_mj == 800.0
 
-    def test_a_pair_that_is_held_back_too_does_not_help(self) -> None:
+    def test_a_pair_that_is_held_back_too_does_not_help(self):
         found = self.account(a=self.ALONE, a_spaced=self.pair(cap_binding=True), gap=self.GAP)
         assert (found.spaced, found.limited) == ((), ("a",))
 
-    def test_both_energies_are_brought_to_the_temperature_of_the_step(self) -> None:
+    def test_both_energies_are_brought_to_the_temperature_of_the_step(self):
         pair = self.pair(temperature_c=60.0, energy_change_per_k=0.002)
         gap = replace(self.GAP, temperature_c=40.0, energy_change_per_k=0.002)
         found = self.account(a=self.ALONE, a_spaced=pair, gap=gap)
@@ -249,7 +249,7 @@ class TestSpacedCalls:
         assert found.kernels_mj == pytest.approx(720.0)
 
 
-def test_energy_is_given_by_token() -> None:
+def test_energy_is_given_by_token():
     found = account_for_step(0, GRAPH, measurement(10.0, 4000.0), [], {}, 1.0, 1024)
     assert found.joules_per_token == pytest.approx(4.0 / 1024)
     assert found.tokens_per_joule == pytest.approx(256.0)
@@ -259,7 +259,7 @@ def test_energy_is_given_by_token() -> None:
 class TestSavings:
     """What calls would save under the power limit that suits them best."""
 
-    def test_the_limit_with_the_least_energy_is_the_best(self) -> None:
+    def test_the_limit_with_the_least_energy_is_the_best(self):
         measured = {
             "300W": {"a": measurement(1.5, 70.0, cap="300W")},
             "500W": {"a": measurement(1.1, 80.0, cap="500W")},
@@ -269,7 +269,7 @@ class TestSavings:
         assert (found.cap, found.energy_mj, found.saved_mj) == ("300W", 400.0, 120.0)
         assert found.slowdown == pytest.approx(1.5)
 
-    def test_a_difference_within_noise_saves_nothing(self) -> None:
+    def test_a_difference_within_noise_saves_nothing(self):
         measured = {
             "300W": {"a": measurement(1.5, 98.5, cap="300W")},
             "700W": {"a": measurement(1.0, 100.0, cap="700W")},
@@ -277,7 +277,7 @@ class TestSavings:
         (found,) = savings(0, [call("a", {0: 1})], measured, "700W")
         assert (found.cap, found.saved_mj, found.slowdown) == ("700W", 0.0, 1.0)
 
-    def test_a_call_without_figures_under_the_reference_is_left_out(self) -> None:
+    def test_a_call_without_figures_under_the_reference_is_left_out(self):
         measured = {"300W": {"a": measurement(1.5, 98.5, cap="300W")}, "700W": {}}
         assert savings(0, [call("a", {0: 1})], measured, "700W") == []
 
@@ -290,9 +290,7 @@ class TestSavings:
     st.floats(1e-2, 1e6),
     st.floats(0, 200),
 )
-def test_the_items_add_up_to_what_was_measured(
-    drawn: list[tuple[int, float, float]], time_ms: float, energy_mj: float, idle_w: float
-) -> None:
+def test_the_items_add_up_to_what_was_measured(drawn, time_ms, energy_mj, idle_w):
     calls = [call(str(number), {0: count}) for number, (count, _, _) in enumerate(drawn)]
     measured = {
         str(number): measurement(ms, mj, temperature_c=55.0, energy_change_per_k=0.003)
@@ -309,19 +307,17 @@ def test_the_items_add_up_to_what_was_measured(
 class TestBloomOnAnH200:
     """The prefill and a decode step of BLOOM-560M, as an H200 traced and measured them."""
 
-    def test_the_trace_can_be_replayed_by_99_percent_of_its_gpu_time(self) -> None:
+    def test_the_trace_can_be_replayed_by_99_percent_of_its_gpu_time(self):
         assert extract_kernels(BLOOM).time_coverage > 0.99
 
-    def test_all_that_ran_belongs_to_calls(self) -> None:
+    def test_all_that_ran_belongs_to_calls(self):
         calls = read_calls(BLOOM)
         total_us = sum(one.total_us for one in calls)
         assert total_us == pytest.approx(extract_kernels(BLOOM).gpu_time_us)
         assert {one.phase for one in calls} == {"prefill", "decode"}
 
     @pytest.mark.parametrize("step", [0, 1])
-    def test_the_replayed_calls_take_the_gpu_time_of_the_trace_within_3_percent(
-        self, step: int
-    ) -> None:
+    def test_the_replayed_calls_take_the_gpu_time_of_the_trace_within_3_percent(self, step):
         lines = (BLOOM / "results/measurements.jsonl").read_bytes().splitlines()
         measured = {
             replayed_key(one): one

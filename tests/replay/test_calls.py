@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
@@ -29,28 +27,28 @@ def launch(call: int, **changes: object) -> TraceLaunch:
     return replace(plain, **changes)
 
 
-def test_calls_of_one_form_with_the_weights_of_several_layers_are_replayed_in_turn() -> None:
+def test_calls_of_one_form_with_the_weights_of_several_layers_are_replayed_in_turn():
     forms = [replace(FORM, parameters=(f"layer.{number % 3}.weight",)) for number in range(6)]
     (one,) = unique_calls([launch(number) for number in range(6)], forms)
     assert (one.calls, one.turns, one.total_us, one.call_us) == (6, (0, 1, 2), 12.0, 2.0)
 
 
-def test_other_strides_make_another_call() -> None:
+def test_other_strides_make_another_call():
     turned = replace(FORM, arguments=[{**MATRIX, "strides": [1, 8]}, MATRIX])
     assert len(unique_calls([launch(0), launch(1)], [FORM, turned])) == 2
 
 
-def test_other_kernels_make_another_call() -> None:
+def test_other_kernels_make_another_call():
     found = unique_calls([launch(0), launch(1, name="splitk")], [FORM, FORM])
     assert {one.launches[0].name for one in found} == {"gemm", "splitk"}
 
 
-def test_a_call_has_all_that_it_launched_in_order() -> None:
+def test_a_call_has_all_that_it_launched_in_order():
     (one,) = unique_calls([launch(0), launch(0, name="reduce", begin_us=5.0)], [FORM])
     assert [form.name for form in one.launches] == ["gemm", "reduce"]
 
 
-def test_launches_outside_any_call_count_by_themselves() -> None:
+def test_launches_outside_any_call_count_by_themselves():
     outside = replace(launch(0), call=None)
     found = unique_calls([outside, launch(0), replace(outside, begin_us=9.0)], [FORM])
     by_operator = {one.operator: one for one in found}
@@ -58,17 +56,17 @@ def test_launches_outside_any_call_count_by_themselves() -> None:
     assert (by_operator["none"].turns, by_operator[FORM.operator].turns) == ((), (0,))
 
 
-def test_operators_of_the_host_outside_any_call_belong_to_those_that_call_them() -> None:
+def test_operators_of_the_host_outside_any_call_belong_to_those_that_call_them():
     assert unique_calls([replace(launch(0), call=None, work="operator")], []) == []
 
 
-def test_calls_count_by_step_in_layers_and_outside() -> None:
+def test_calls_count_by_step_in_layers_and_outside():
     launches = [launch(0), launch(1, layer=None), launch(2, phase="prefill")]
     (one,) = unique_calls(launches, [FORM] * 3)
     assert (one.steps, one.steps_in_layers) == ({0: 3}, {0: 2})
 
 
-def test_later_runs_count_for_the_mean_time_and_not_for_steps() -> None:
+def test_later_runs_count_for_the_mean_time_and_not_for_steps():
     launches = [launch(0, run=0), launch(1, run=1, duration_us=4.0), launch(2, run=2)]
     (one,) = unique_calls(launches, [FORM] * 3)
     assert (one.calls, one.steps, one.steps_in_layers) == (3, {0: 1}, {0: 1})
@@ -78,9 +76,7 @@ def test_later_runs_count_for_the_mean_time_and_not_for_steps() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=12))
-def test_every_call_is_in_one_unique_call_with_its_time(
-    drawn: list[tuple[int, int, bool]],
-) -> None:
+def test_every_call_is_in_one_unique_call_with_its_time(drawn):
     forms = [replace(FORM, parameters=(f"layer.{one}.weight",)) for one, _, _ in drawn]
     launches = [
         launch(number, step=step, name="gemm" if plain else "splitk")
@@ -93,19 +89,19 @@ def test_every_call_is_in_one_unique_call_with_its_time(
     assert all(1 <= len(one.turns) <= min(one.calls, 3) for one in found)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     calls = unique_calls([launch(0), launch(1, step=1)], [FORM, FORM])
     write_calls(calls, tmp_path)
     assert read_calls(tmp_path) == calls
 
 
-def test_a_folder_without_calls_names_the_command_that_writes_them(tmp_path: Path) -> None:
+def test_a_folder_without_calls_names_the_command_that_writes_them(tmp_path):
     with pytest.raises(InputError, match=r"has no operator_calls\.jsonl: .*gpuenergy profile"):
         read_calls(tmp_path)
 
 
 @pytest.mark.parametrize("garbage", [b'{"id": 3}', b"\xff", b"[" * 10_000, b"nonsense"])
-def test_a_damaged_line_is_named(tmp_path: Path, garbage: bytes) -> None:
+def test_a_damaged_line_is_named(tmp_path, garbage):
     write_calls(unique_calls([launch(0)], [FORM]), tmp_path)
     with (tmp_path / "operator_calls.jsonl").open("ab") as file:
         file.write(garbage)
@@ -113,7 +109,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, garbage: bytes) -> None:
         read_calls(tmp_path)
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(tmp_path):
     write_calls([], tmp_path)
     with pytest.raises(InputError, match="has no calls"):
         read_calls(tmp_path)

@@ -39,7 +39,7 @@ def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder
     return recorder
 
 
-def test_forms_have_strides_and_the_names_of_parameters() -> None:
+def test_forms_have_strides_and_the_names_of_parameters():
     first, second, last = record(Tiny(), torch.ones(8, 4).t()).forms
     assert first.operator == "aten.linear.default"
     assert first.arguments[0]["strides"] == [1, 4]
@@ -47,14 +47,14 @@ def test_forms_have_strides_and_the_names_of_parameters() -> None:
     assert (last.operator, last.arguments[1]) == ("aten.add_.Tensor", 1.0)
 
 
-def test_a_second_run_makes_the_same_calls() -> None:
+def test_a_second_run_makes_the_same_calls():
     model, value = Tiny(), torch.ones(4, 8)
     assert record(model, value).forms == record(model, value).forms
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
 @pytest.mark.parametrize("layout", ["sparse_coo", "nested"])
-def test_tensors_that_strides_do_not_tell_of_are_described_by_their_layout(layout: str) -> None:
+def test_tensors_that_strides_do_not_tell_of_are_described_by_their_layout(layout):
     value = torch.eye(3).to_sparse()
     if layout == "nested":
         value = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
@@ -65,26 +65,26 @@ def test_tensors_that_strides_do_not_tell_of_are_described_by_their_layout(layou
     assert not recorder.kept[0].is_plain
 
 
-def test_a_kept_call_gives_what_the_model_got_from_it() -> None:
+def test_a_kept_call_gives_what_the_model_got_from_it():
     model, value = Tiny(), torch.randn(4, 8)
     live = record(model, value, keep=(0,)).kept[0]
     with torch.inference_mode():
         assert torch.equal(live(), model.layers[0](value))
 
 
-def test_a_kept_call_has_its_arguments_as_they_were_before_the_call() -> None:
+def test_a_kept_call_has_its_arguments_as_they_were_before_the_call():
     model, value = Tiny(), torch.randn(4, 8)
     live = record(model, value, keep=(2,)).kept[2]
     assert torch.equal(live.arguments[0], model.layers[1](model.layers[0](value)))
 
 
-def test_parameters_are_not_copied() -> None:
+def test_parameters_are_not_copied():
     model = Tiny()
     live = record(model, torch.ones(4, 8), keep=(1,)).kept[1]
     assert live.arguments[1].data_ptr() == model.layers[1].weight.data_ptr()
 
 
-def test_memory_is_followed_through_the_calls() -> None:
+def test_memory_is_followed_through_the_calls():
     from pytest_gpuenergy.replay import CallRecorder, ReuseStack
 
     model, value = Tiny(), torch.ones(4, 8)
@@ -103,7 +103,7 @@ def test_memory_is_followed_through_the_calls() -> None:
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.data(),
 )
-def test_a_copy_has_the_same_elements_strides_and_alignment(sizes: list[int], data: Any) -> None:
+def test_a_copy_has_the_same_elements_strides_and_alignment(sizes, data):
     from pytest_gpuenergy.replay import copied_tensor, describe
 
     strides = data.draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
@@ -126,7 +126,7 @@ def test_a_copy_has_the_same_elements_strides_and_alignment(sizes: list[int], da
         ([1, (2.5, "x")], [1, [2.5, "x"]]),
     ],
 )
-def test_every_argument_has_a_form(value: object, text: object) -> None:
+def test_every_argument_has_a_form(value, text):
     from pytest_gpuenergy.replay import describe
 
     assert describe(value) == text
@@ -153,15 +153,13 @@ def run_jit(value: Any, monkeypatch: pytest.MonkeyPatch, keep: tuple[int, ...] =
     return record(model, value, keep=keep)
 
 
-def test_a_triton_kernel_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_kernel_is_a_call(monkeypatch):
     (form,) = run_jit(torch.ones(4), monkeypatch).forms
     assert form.operator == "triton.double"
     assert form.arguments[0]["shape"] == [4]
 
 
-def test_a_triton_kernel_is_launched_again_with_its_arguments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_triton_kernel_is_launched_again_with_its_arguments(monkeypatch):
     value = torch.ones(4)
     live = run_jit(value, monkeypatch, keep=(0,)).kept[0]
     (own,) = live.tensors
@@ -171,7 +169,7 @@ def test_a_triton_kernel_is_launched_again_with_its_arguments(
     assert own.tolist() == value.tolist() == [2.0] * 4
 
 
-def test_keeping_a_triton_kernel_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeping_a_triton_kernel_changes_no_number(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=Jit))
 
     def model(given: Any) -> None:
@@ -183,7 +181,7 @@ def test_keeping_a_triton_kernel_changes_no_number(monkeypatch: pytest.MonkeyPat
     assert forms[0] == forms[1] == forms[2]
 
 
-def test_triton_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_is_left_as_it_was(monkeypatch):
     plain = Jit.run
     run_jit(torch.ones(4), monkeypatch)
     assert Jit.run is plain

@@ -53,13 +53,7 @@ def brackets_of(
 
 
 @given(truths, groups, groups, st.integers(10**7, 10**10), st.floats(0, 1))
-def test_the_true_time_lies_within_the_error(
-    truth: Truth,
-    begin: list[tuple[int, float, float]],
-    end: list[tuple[int, float, float]],
-    pause_ns: int,
-    share: float,
-) -> None:
+def test_the_true_time_lies_within_the_error(truth, begin, end, pause_ns, share):
     brackets = brackets_of(truth, [begin, end], pause_ns)
     found = align(brackets)
     first_ns, last_ns = brackets[0].read.host_ns, brackets[-1].read.host_ns
@@ -71,52 +65,49 @@ def test_the_true_time_lies_within_the_error(
 
 @given(truths, groups, groups, st.integers(10**7, 10**10))
 def test_the_error_is_no_larger_than_the_first_and_last_bracket_leave_it(
-    truth: Truth,
-    begin: list[tuple[int, float, float]],
-    end: list[tuple[int, float, float]],
-    pause_ns: int,
-) -> None:
+    truth, begin, end, pause_ns
+):
     brackets = brackets_of(truth, [begin, end], pause_ns)
     widest_us = max(brackets[end].end_us - brackets[end].begin_us for end in (0, -1))
     assert align(brackets).error_us <= widest_us / 2 + 0.1
 
 
-def test_one_narrow_bracket_at_each_end_makes_the_error_small() -> None:
+def test_one_narrow_bracket_at_each_end_makes_the_error_small():
     wide, narrow = (1000, 150.0, 150.0), (1000, 1.0, 0.5)
     groups = [[wide, wide, narrow], [narrow, wide, wide]]
     found = align(brackets_of(Truth(0.0, 1.0), groups, 10**9))
     assert found.error_us < 1.0
 
 
-def test_brackets_that_are_early_and_late_narrow_each_other() -> None:
+def test_brackets_that_are_early_and_late_narrow_each_other():
     early, late = (1000, 0.0, 40.0), (1000, 40.0, 0.0)
     found = align(brackets_of(Truth(0.0, 1.0), [[early, late], [early, late]], 10**9))
     assert found.error_us < 1.0
 
 
 @given(st.floats(-4e-4, 4e-4))
-def test_a_drift_is_found(drift: float) -> None:
+def test_a_drift_is_found(drift):
     group = [(1000, 1.0, 1.0)] * 3
     found = align(brackets_of(Truth(7.0, 1 / (1 + drift)), [group, group], 10**9))
     assert found.drift_ppm == pytest.approx(1e6 * drift, abs=3.0)
 
 
 @given(st.integers(-900_000, 900_000))
-def test_what_the_clock_was_set_by_is_part_of_the_error(set_ns: int) -> None:
+def test_what_the_clock_was_set_by_is_part_of_the_error(set_ns):
     group = [(1000, 1.0, 1.0)] * 3
     found = align(brackets_of(Truth(0.0, 1.0), [group, group], 10**10, set_ns))
     assert found.error_us >= abs(set_ns) / 1e3
 
 
 @given(st.integers(2 * 10**6, 10**12) | st.integers(-5 * 10**9, -2 * 10**6))
-def test_a_clock_that_jumps_is_refused(set_ns: int) -> None:
+def test_a_clock_that_jumps_is_refused(set_ns):
     group = [(1000, 1.0, 1.0)] * 3
     brackets = brackets_of(Truth(0.0, 1.0), [group, group], 10**10, set_ns)
     with pytest.raises(ClockError):
         align(brackets)
 
 
-def test_a_jump_that_the_trace_follows_is_refused_all_the_same() -> None:
+def test_a_jump_that_the_trace_follows_is_refused_all_the_same():
     group = [(1000, 1.0, 1.0)] * 3
     brackets = brackets_of(Truth(0.0, 1.0), [group, group], 10**10)
     later = [
@@ -127,7 +118,7 @@ def test_a_jump_that_the_trace_follows_is_refused_all_the_same() -> None:
         align([*brackets[:3], *later])
 
 
-def test_brackets_that_contradict_each_other_are_refused() -> None:
+def test_brackets_that_contradict_each_other_are_refused():
     group = [(1000, 1.0, 1.0)] * 3
     brackets = brackets_of(Truth(0.0, 1.0), [group, group], 10**9)
     wrong = brackets[1]._replace(begin_us=900.0, end_us=901.0)
@@ -136,7 +127,7 @@ def test_brackets_that_contradict_each_other_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_too_few_reads_are_refused(count: int) -> None:
+def test_too_few_reads_are_refused(count):
     brackets = brackets_of(Truth(0.0, 1.0), [[(1000, 1.0, 1.0)]], 0)[:count]
     with pytest.raises(ClockError, match="beginning and at an end"):
         align(brackets)

@@ -47,7 +47,7 @@ def extracted(folder: Path, written: list[dict[str, Any]]) -> KernelExtraction:
     return extract_kernels(write(folder / "trace.json", written))
 
 
-def test_launches_with_the_same_arguments_are_one_kernel() -> None:
+def test_launches_with_the_same_arguments_are_one_kernel():
     (kernel,) = unique([*layer(), *layer(ts=100.0, correlation=2, dur=7.0)])
     assert (kernel.calls, kernel.total_us) == (2, 12.0)
 
@@ -65,11 +65,11 @@ def test_launches_with_the_same_arguments_are_one_kernel() -> None:
     ],
     ids=["grid", "shared memory", "strides", "phase"],
 )
-def test_launches_that_differ_in_anything_are_two_kernels(other: list[dict[str, Any]]) -> None:
+def test_launches_that_differ_in_anything_are_two_kernels(other):
     assert len(unique([*layer(), *other])) == 2
 
 
-def test_layers_do_not_make_kernels_different() -> None:
+def test_layers_do_not_make_kernels_different():
     written = [
         entry
         for number in (2, 5)
@@ -82,29 +82,29 @@ def test_layers_do_not_make_kernels_different() -> None:
     assert kernel.layers == (2, 5)
 
 
-def test_an_id_depends_on_nothing_but_the_kernel() -> None:
+def test_an_id_depends_on_nothing_but_the_kernel():
     (alone,) = unique(layer())
     later, _ = unique([*layer(ts=900.0, correlation=8, dur=50.0), *launch("add", 0.0, 5.0, 9)])
     assert later.id == alone.id
 
 
-def test_the_kernel_that_takes_the_most_time_comes_first() -> None:
+def test_the_kernel_that_takes_the_most_time_comes_first():
     names = [k.name for k in unique([*launch("a", 0, 5, 1), *launch("b", 10, 15, 2, dur=9.0)])]
     assert names == ["b", "a"]
 
 
-def test_a_copy_is_of_the_first_tier() -> None:
+def test_a_copy_is_of_the_first_tier():
     assert signature([COPY]).tier == 1
     assert signature([COPY]).recipe["bytes"] == 4096
 
 
-def test_a_matrix_product_is_of_the_second_tier() -> None:
+def test_a_matrix_product_is_of_the_second_tier():
     found = signature(layer())
     assert (found.tier, found.category, found.missing) == (2, "product", None)
     assert found.recipe["shapes"] == ADDMM["Input Dims"]
 
 
-def test_the_copy_of_a_bias_is_no_matrix_product() -> None:
+def test_the_copy_of_a_bias_is_no_matrix_product():
     copy = "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda>"
     found = signature([operator("aten::addmm", 0.0, 9.0, **ADDMM), *launch(copy, 1, 20, 1)])
     assert (found.tier, found.category) == (3, "copy")
@@ -127,11 +127,11 @@ def test_the_copy_of_a_bias_is_no_matrix_product() -> None:
         ("my_own_kernel", "other"),
     ],
 )
-def test_a_kernel_is_classified_by_its_name(name: str, category: str) -> None:
+def test_a_kernel_is_classified_by_its_name(name, category):
     assert signature(launch(name, 0, 5, 1)).category == category
 
 
-def test_any_other_operator_is_of_the_third_tier() -> None:
+def test_any_other_operator_is_of_the_third_tier():
     shapes = {"Input Dims": [[8]], "Input type": ["float"], "Input Strides": [[1]]}
     norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>"
     found = signature(
@@ -140,7 +140,7 @@ def test_any_other_operator_is_of_the_third_tier() -> None:
     assert (found.tier, found.category) == (3, "normalization")
 
 
-def test_a_triton_kernel_is_of_the_fourth_tier() -> None:
+def test_a_triton_kernel_is_of_the_fourth_tier():
     shapes = {"Input Dims": [[8]], "Input type": ["float"], "Input Strides": [[1]]}
     name = "triton_poi_fused_add_cos_sin_0"
     found = signature([operator(name, 0.0, 9.0, **shapes), *launch(name, 1, 20, 1)])
@@ -164,22 +164,20 @@ def test_a_triton_kernel_is_of_the_fourth_tier() -> None:
     ],
     ids=["operator", "shapes", "strides", "bytes", "communication"],
 )
-def test_what_cannot_be_replayed_says_why(written: list[dict[str, Any]], reason: str) -> None:
+def test_what_cannot_be_replayed_says_why(written, reason):
     found = signature(written)
     assert found.tier is None
     assert reason in (found.missing or "")
 
 
-def test_coverage_counts_time_and_calls_that_can_be_replayed(tmp_path: Path) -> None:
+def test_coverage_counts_time_and_calls_that_can_be_replayed(tmp_path):
     found = extracted(tmp_path, [*layer(dur=30.0), *launch("add", 50, 80, 2, dur=10.0)])
     assert found.time_coverage == pytest.approx(0.75)
     assert found.call_coverage == pytest.approx(0.5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 100)), min_size=1, max_size=12))
-def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(
-    spans: list[tuple[int, int]],
-) -> None:
+def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(spans):
     written = [lasting("kernel", "k", float(begin), float(length)) for begin, length in spans]
     found = KernelExtraction(launches(events(written)), [])
     busy = {us for begin, length in spans for us in range(begin, begin + length)}
@@ -187,13 +185,13 @@ def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(
     assert found.span_us == pytest.approx(max(busy) + 1 - min(busy))
 
 
-def test_a_trace_of_the_host_alone_is_refused(tmp_path: Path) -> None:
+def test_a_trace_of_the_host_alone_is_refused(tmp_path):
     with pytest.raises(InputError, match="ran on a GPU"):
         extracted(tmp_path, [operator("aten::add", 0.0, 9.0)])
 
 
 @given(content=st.binary(max_size=300))
-def test_any_other_content_is_refused(tmp_path_factory: Any, content: bytes) -> None:
+def test_any_other_content_is_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("any") / "trace.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
@@ -201,12 +199,12 @@ def test_any_other_content_is_refused(tmp_path_factory: Any, content: bytes) -> 
 
 
 @pytest.mark.parametrize("times", [(1e308, 1e308), (0.0, 1e300), (-1e200, 1.0)])
-def test_times_that_no_clock_shows_are_refused(tmp_path: Path, times: tuple[float, float]) -> None:
+def test_times_that_no_clock_shows_are_refused(tmp_path, times):
     with pytest.raises(InputError, match="time"):
         extracted(tmp_path, launch("add", 0.0, times[0], 1, dur=times[1]))
 
 
-def test_a_number_of_any_length_is_kept(tmp_path: Path) -> None:
+def test_a_number_of_any_length_is_kept(tmp_path):
     written = [operator("aten::add", 0, 9, **(ADDMM | {"Concrete Inputs": [2**70]}))]
     found = extracted(tmp_path, [*written, *launch("add", 1, 20, 1, bytes=2**65)])
     write_extraction(found, tmp_path)
@@ -218,9 +216,7 @@ def test_a_number_of_any_length_is_kept(tmp_path: Path) -> None:
     key=st.sampled_from(("ts", "dur", "pid", "tid", "name", "cat", "ph", "args")),
     value=STRANGE_VALUES,
 )
-def test_a_trace_with_a_strange_value_is_read_or_refused(
-    tmp_path_factory: Any, place: int, key: str, value: Any
-) -> None:
+def test_a_trace_with_a_strange_value_is_read_or_refused(tmp_path_factory, place, key, value):
     written = layer()
     written[place][key] = value
     path = write(tmp_path_factory.mktemp("odd") / "trace.json", written)
@@ -238,9 +234,7 @@ def test_a_trace_with_a_strange_value_is_read_or_refused(
     ),
     value=STRANGE_VALUES,
 )
-def test_a_launch_with_a_strange_argument_is_read_or_refused(
-    tmp_path_factory: Any, key: str, value: Any
-) -> None:
+def test_a_launch_with_a_strange_argument_is_read_or_refused(tmp_path_factory, key, value):
     written = layer()
     for entry in written:
         entry["args"][key] = value

@@ -58,7 +58,7 @@ def plain(tmp_path: Path) -> Any:
     return only(tmp_path, VALUES)
 
 
-def test_every_field_is_read(plain: Any) -> None:
+def test_every_field_is_read(plain):
     assert (plain.name, plain.total_us, plain.calls) == (GEMM, 12.5, 24)
     assert (plain.phase, plain.layers, plain.work) == ("prefill", (3,), "kernel")
     assert (plain.grid, plain.block) == ((4, 2, 1), (128, 1, 1))
@@ -69,7 +69,7 @@ def test_every_field_is_read(plain: Any) -> None:
 
 
 @pytest.mark.parametrize(("field", "name"), OTHERS)
-def test_a_field_is_known_by_other_names(tmp_path: Path, plain: Any, field: str, name: str) -> None:
+def test_a_field_is_known_by_other_names(tmp_path, plain, field, name):
     unit_us = {"_ms": 1e3, "_ns": 1e-3}.get(name[-3:], 1.0)
     line: dict[str, Any] = {key: value for key, value in VALUES.items() if key != field}
     value = VALUES[field] / unit_us if field == "total_us" else VALUES[field]
@@ -100,15 +100,13 @@ def test_a_field_is_known_by_other_names(tmp_path: Path, plain: Any, field: str,
         ("total_us", "12.5"),
     ],
 )
-def test_a_value_may_be_written_otherwise(
-    tmp_path: Path, plain: Any, field: str, value: Any
-) -> None:
+def test_a_value_may_be_written_otherwise(tmp_path, plain, field, value):
     aliases = next(names for names in NAMES.values() if field in names)
     line = {key: one for key, one in VALUES.items() if key not in aliases}
     assert only(tmp_path, {**line, field: value}) == plain
 
 
-def test_what_a_line_does_not_tell_is_none(tmp_path: Path) -> None:
+def test_what_a_line_does_not_tell_is_none(tmp_path):
     found = only(tmp_path, {"name": "add", "total_us": 3})
     assert (found.operator, found.phase, found.grid, found.block) == (None, None, None, None)
     assert (found.shared_memory_bytes, found.registers, found.calls) == (None, None, None)
@@ -135,9 +133,7 @@ def test_what_a_line_does_not_tell_is_none(tmp_path: Path) -> None:
         ("work", "dance"),
     ],
 )
-def test_a_value_that_is_not_understood_is_left_out_and_told(
-    tmp_path: Path, field: str, value: Any
-) -> None:
+def test_a_value_that_is_not_understood_is_left_out_and_told(tmp_path, field, value):
     line = {"name": "add", "total_us": 3}
     (found,), notes = listed(tmp_path, line, {**line, field: value})
     assert notes == [f"{field} is not understood in 1 line, such as line 2, and left out there"]
@@ -164,7 +160,7 @@ def test_a_value_that_is_not_understood_is_left_out_and_told(
         (b"\n \n", "has no kernels"),
     ],
 )
-def test_what_is_no_list_gets_one_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_list_gets_one_sentence(tmp_path, content, said):
     path = tmp_path / OLDER
     path.write_bytes(content)
     with pytest.raises(InputError, match=said) as refused:
@@ -172,26 +168,26 @@ def test_what_is_no_list_gets_one_sentence(tmp_path: Path, content: bytes, said:
     assert "\n" not in str(refused.value)
 
 
-def test_arguments_without_an_operator_are_left_out_and_told(tmp_path: Path) -> None:
+def test_arguments_without_an_operator_are_left_out_and_told(tmp_path):
     line = {key: value for key, value in VALUES.items() if key != "operator"}
     (found,), notes = listed(tmp_path, line)
     assert found.operator is None
     assert notes[0].startswith("operator is not understood in 1 line")
 
 
-def test_lines_that_share_everything_count_once(tmp_path: Path) -> None:
+def test_lines_that_share_everything_count_once(tmp_path):
     (found,), _ = listed(tmp_path, VALUES, {**VALUES, "layers": 5})
     assert (found.calls, found.total_us) == (48, 25.0)
     assert found.layers == (3, 5)
 
 
-def test_the_sum_of_known_and_unknown_calls_is_unknown(tmp_path: Path) -> None:
+def test_the_sum_of_known_and_unknown_calls_is_unknown(tmp_path):
     without = {key: value for key, value in VALUES.items() if key != "calls"}
     (found,), _ = listed(tmp_path, VALUES, without)
     assert found.calls is None
 
 
-def test_copies_and_sets_are_known_by_their_names(tmp_path: Path) -> None:
+def test_copies_and_sets_are_known_by_their_names(tmp_path):
     lines = [{"name": name, "total_us": 1} for name in ("Memcpy HtoD", "Memset (Device)", "add")]
     found, _ = listed(tmp_path, *lines)
     assert {one.work for one in found} == {"copy", "set", "kernel"}
@@ -209,11 +205,7 @@ launch_plans = st.fixed_dictionaries(
     plans=st.lists(st.tuples(launch_plans, st.booleans(), st.integers(1, 50)), max_size=8),
     phases=st.booleans(),
 )
-def test_our_own_file_without_a_trace_says_what_the_trace_said(
-    tmp_path_factory: pytest.TempPathFactory,
-    plans: list[tuple[dict[str, Any], bool, int]],
-    phases: bool,
-) -> None:
+def test_our_own_file_without_a_trace_says_what_the_trace_said(tmp_path_factory, plans, phases):
     written = [COPY, *launch("lonely", 600.0, 610.0, 999)]
     for number, (plan, product, dur) in enumerate(plans, 1):
         at = 1000.0 * number
@@ -238,9 +230,7 @@ def test_our_own_file_without_a_trace_says_what_the_trace_said(
 
 
 @given(name=st.sampled_from([name for _, name in OTHERS]), value=STRANGE_VALUES)
-def test_a_line_with_a_strange_value_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
-) -> None:
+def test_a_line_with_a_strange_value_is_read_or_refused(tmp_path_factory, name, value):
     folder = tmp_path_factory.mktemp("odd")
     (folder / OLDER).write_text(json.dumps({**VALUES, name: value}))
     try:
@@ -252,9 +242,7 @@ def test_a_line_with_a_strange_value_is_read_or_refused(
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
-def test_any_other_content_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_other_content_is_refused(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("any")
     (folder / OLDER).write_bytes(content)
     with pytest.raises(InputError):

@@ -17,7 +17,7 @@ def only(written: list[dict[str, Any]]) -> Any:
     return found
 
 
-def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch() -> None:
+def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch():
     found = only(layer())
     assert found.operator.name == "aten::addmm"
     assert found.operator.shapes == ADDMM["Input Dims"]
@@ -25,29 +25,29 @@ def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch() -> None:
     assert found.dispatched == "aten::linear"
 
 
-def test_a_kernel_has_its_launch_plan() -> None:
+def test_a_kernel_has_its_launch_plan():
     found = only(layer())
     assert (found.grid, found.block) == ((4, 2, 1), (128, 1, 1))
     assert (found.shared_memory_bytes, found.registers) == (49152, 96)
     assert (found.begin_us, found.duration_us) == (40.0, 5.0)
 
 
-def test_an_operator_that_has_ended_launches_nothing() -> None:
+def test_an_operator_that_has_ended_launches_nothing():
     assert only([operator("aten::add", 0.0, 5.0), *launch("add", 6.0, 20.0, 1)]).operator is None
 
 
-def test_an_operator_of_another_thread_launches_nothing() -> None:
+def test_an_operator_of_another_thread_launches_nothing():
     other = operator("aten::add", 0.0, 50.0) | {"tid": 2}
     assert only([other, *launch("add", 6.0, 20.0, 1)]).operator is None
 
 
-def test_without_a_call_the_external_id_tells_the_operator() -> None:
+def test_without_a_call_the_external_id_tells_the_operator():
     kernel = lasting("kernel", "add", 20.0, 5.0, **{"External id": 9, "correlation": 4})
     found = only([operator("aten::add", 0.0, 5.0, **{"External id": 9}), kernel])
     assert found.operator.name == "aten::add"
 
 
-def test_the_words_of_older_profilers_are_understood() -> None:
+def test_the_words_of_older_profilers_are_understood():
     older = [
         operator("aten::add", 0.0, 30.0) | {"cat": "Operator"},
         lasting("Runtime", "cudaLaunchKernel", 5.0, 2.0, correlation="7"),
@@ -59,7 +59,7 @@ def test_the_words_of_older_profilers_are_understood() -> None:
     assert (copy.work, copy.bytes) == ("copy", 64)
 
 
-def test_annotations_tell_phase_and_layer() -> None:
+def test_annotations_tell_phase_and_layer():
     written = [
         lasting("user_annotation", "prefill", 0.0, 100.0),
         lasting("user_annotation", "layer 3", 1.0, 50.0),
@@ -70,17 +70,17 @@ def test_annotations_tell_phase_and_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["player 3", "layers", "ProfilerStep#3"])
-def test_other_annotations_tell_no_layer(name: str) -> None:
+def test_other_annotations_tell_no_layer(name):
     assert only([lasting("user_annotation", name, 0.0, 90.0), *layer(ts=1.0)]).layer is None
 
 
-def test_what_no_annotation_tells_is_unknown() -> None:
+def test_what_no_annotation_tells_is_unknown():
     found = only([lasting("user_annotation", "ProfilerStep#3", 0.0, 100.0), *layer(ts=2.0)])
     assert (found.phase, found.layer) == (None, None)
 
 
 @pytest.mark.parametrize("value", [None, "4x2x1", [4, 2], [4, 2, None], [True, 1, 1]])
-def test_a_launch_plan_in_another_form_is_unknown(value: Any) -> None:
+def test_a_launch_plan_in_another_form_is_unknown(value):
     assert only(launch("add", 0.0, 5.0, 1, grid=value)).grid is None
 
 
@@ -112,15 +112,13 @@ def nested(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 @given(nested())
-def test_each_launch_finds_its_operator_however_they_are_nested(
-    case: tuple[list[dict[str, Any]], list[str]],
-) -> None:
+def test_each_launch_finds_its_operator_however_they_are_nested(case):
     written, expected = case
     found = launches(events(written))
     assert [one.operator and one.operator.name for one in found] == expected
 
 
-def test_on_the_host_each_operator_counts_without_those_that_it_calls() -> None:
+def test_on_the_host_each_operator_counts_without_those_that_it_calls():
     written = [operator("aten::linear", 0.0, 30.0), operator("aten::addmm", 5.0, 20.0, **ADDMM)]
     outer, inner = host_operators(events(written))
     assert (outer.name, outer.duration_us) == ("aten::linear", 10.0)
@@ -128,14 +126,14 @@ def test_on_the_host_each_operator_counts_without_those_that_it_calls() -> None:
     assert inner.dispatched == "aten::linear"
 
 
-def test_two_launches_of_one_operator_are_both_its() -> None:
+def test_two_launches_of_one_operator_are_both_its():
     written = [*layer(), *launch(GEMM, 12.0, 60.0, 2)]
     assert [one.operator.name for one in launches(events(written)) if one.operator] == [
         "aten::addmm"
     ] * 2
 
 
-def test_an_annotation_tells_the_run() -> None:
+def test_an_annotation_tells_the_run():
     found = only([lasting("user_annotation", "run 2", 0.0, 60.0), *layer(ts=5.0)])
     assert found.run == 2
 
@@ -151,9 +149,7 @@ SPANS = st.lists(
 
 
 @given(SPANS, st.integers(0, 60))
-def test_what_overlaps_without_nesting_counts_until_it_ends(
-    spans: list[tuple[str, int, int]], moment: int
-) -> None:
+def test_what_overlaps_without_nesting_counts_until_it_ends(spans, moment):
     written = [
         lasting(*((what, f"op{n}") if what == "cpu_op" else ("user_annotation", what)), ts, dur)
         for n, (what, ts, dur) in enumerate(spans)
@@ -178,9 +174,7 @@ COUNT = 20_000
 @pytest.mark.parametrize(
     ("category", "shrink_us"), [("cpu_op", 0.0), ("user_annotation", 0.0), ("cpu_op", 4.0)]
 )
-def test_many_events_that_overlap_or_nest_take_time_in_proportion(
-    category: str, shrink_us: float
-) -> None:
+def test_many_events_that_overlap_or_nest_take_time_in_proportion(category, shrink_us):
     around = [
         Event(
             ph="X",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,9 +48,7 @@ def powers(found: list[PhasePower]) -> dict[str | None, float | None]:
     shift_us=st.floats(0.0, SAMPLE_US),
     step_us=st.floats(1000.0, SAMPLE_US),
 )
-def test_no_phase_takes_power_from_its_neighbour(
-    lengths_us: list[float], window_us: float, place: float, shift_us: float, step_us: float
-) -> None:
+def test_no_phase_takes_power_from_its_neighbour(lengths_us, window_us, place, shift_us, step_us):
     first_us, second_us = lengths_us
     change_us, end_us = 100.0 + first_us, 100.0 + first_us + second_us
 
@@ -69,20 +66,20 @@ def test_no_phase_takes_power_from_its_neighbour(
     assert powers(found) == {"prefill": pytest.approx(600.0), "decode": pytest.approx(200.0)}
 
 
-def test_a_short_phase_has_no_mean() -> None:
+def test_a_short_phase_has_no_mean():
     curve = PowerCurve([SAMPLE_US * number for number in range(20)], [300.0] * 20)
     (found,) = phase_powers(curve, launched(phase("prefill", 100.0, 99_000.0)))
     assert (found.power_w, found.samples) == (None, 0)
     assert found.longest_us == pytest.approx(98_900.0)
 
 
-def test_a_phase_without_samples_has_no_mean() -> None:
+def test_a_phase_without_samples_has_no_mean():
     curve = PowerCurve([0.0, 400_000.0], [300.0, 300.0])
     (found,) = phase_powers(curve, launched(phase("decode", 10.0, 300_000.0)))
     assert found.power_w is None
 
 
-def test_what_lies_between_two_runs_belongs_to_no_phase() -> None:
+def test_what_lies_between_two_runs_belongs_to_no_phase():
     runs = [phase("decode", 1e6 * number + 10, 1e6 * number + 4e5, number) for number in (0, 1)]
     times_us = [SAMPLE_US * number for number in range(80)]
     curve = PowerCurve(times_us, [500.0 if us % 1e6 < 4e5 else 90.0 for us in times_us])
@@ -91,7 +88,7 @@ def test_what_lies_between_two_runs_belongs_to_no_phase() -> None:
     assert found.samples == 2 * 17
 
 
-def test_a_trace_without_phases_has_one_mean() -> None:
+def test_a_trace_without_phases_has_one_mean():
     curve = PowerCurve([SAMPLE_US * number for number in range(20)], [300.0] * 20)
     found = phase_powers(curve, launched(phase("step 0", 10.0, 300_000.0)))
     assert powers(found) == {None: pytest.approx(300.0)}
@@ -103,9 +100,7 @@ curves = st.lists(
 
 
 @given(curves)
-def test_a_curve_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[float, float]]
-) -> None:
+def test_a_curve_is_read_as_it_was_written(tmp_path_factory, pairs):
     written = sorted({round(us, 0): power_w for us, power_w in pairs}.items())
     curve = PowerCurve([us for us, _ in written], [power_w for _, power_w in written])
     folder = tmp_path_factory.mktemp("curve")
@@ -129,7 +124,7 @@ def test_a_curve_is_read_as_it_was_written(
         (b'timestamp_us,power_w\n"' + b"9" * 200_000 + b'",1\n', "Line 2 of"),
     ],
 )
-def test_what_is_no_curve_gets_one_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_curve_gets_one_sentence(tmp_path, content, said):
     path = tmp_path / "power.csv"
     path.write_bytes(content)
     with pytest.raises(InputError, match=said) as refused:
@@ -138,9 +133,7 @@ def test_what_is_no_curve_gets_one_sentence(tmp_path: Path, content: bytes, said
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_any_other_content_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_other_content_is_read_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("any") / "power.csv"
     path.write_bytes(b"timestamp_us,power_w\n" + content)
     with suppress(InputError):

@@ -77,7 +77,7 @@ def refusal(device: EmulatedDevice, fault: str) -> str:
     return str(refused.value)
 
 
-def test_all_samples_of_a_long_run_are_on_the_profilers_clock(device: EmulatedDevice) -> None:
+def test_all_samples_of_a_long_run_are_on_the_profilers_clock(device):
     found, curve = profiled(device, 5)
     assert len(curve.times_us) == found.samples == pytest.approx(250, abs=2)
     assert found.brackets == 8
@@ -87,7 +87,7 @@ def test_all_samples_of_a_long_run_are_on_the_profilers_clock(device: EmulatedDe
     assert curve.powers_w[middle] == pytest.approx(400.0, rel=0.1)
 
 
-def test_samples_lie_between_the_first_and_the_last_read(device: EmulatedDevice) -> None:
+def test_samples_lie_between_the_first_and_the_last_read(device):
     profile = Profile(device)
     with PowerSampler(device, profile.host_ns) as sampler:
         profile.run(sampler)
@@ -96,7 +96,7 @@ def test_samples_lie_between_the_first_and_the_last_read(device: EmulatedDevice)
     assert curve.times_us[-1] <= profile.spans[-1][1]
 
 
-def test_how_far_the_stamps_lag_is_bounded_by_the_time_of_a_read(device: EmulatedDevice) -> None:
+def test_how_far_the_stamps_lag_is_bounded_by_the_time_of_a_read(device):
     found, _ = profiled(device)
     assert 0.0 <= found.stamp_lag_us <= 20_000.0
 
@@ -105,19 +105,17 @@ def test_how_far_the_stamps_lag_is_bounded_by_the_time_of_a_read(device: Emulate
     ("fault", "said"),
     [("not_supported", "has taken no more samples"), ("unknown", "cannot be read")],
 )
-def test_samples_that_fail_on_the_way_are_told_in_one_sentence(
-    device: EmulatedDevice, fault: str, said: str
-) -> None:
+def test_samples_that_fail_on_the_way_are_told_in_one_sentence(device, fault, said):
     assert said in refusal(device, fault)
 
 
-def test_a_card_without_samples_is_told_in_one_sentence(device: EmulatedDevice) -> None:
+def test_a_card_without_samples_is_told_in_one_sentence(device):
     device.inject("samples", "not_supported")
     with pytest.raises(ClockError, match="H200 keeps no samples of its power"):
         profiled(device)
 
 
-def test_stamps_of_another_clock_are_refused(device: EmulatedDevice) -> None:
+def test_stamps_of_another_clock_are_refused(device):
     profile = Profile(device)
     with PowerSampler(device, lambda: profile.host_ns() - 10**9) as sampler:
         profile.run(sampler)
@@ -125,7 +123,7 @@ def test_stamps_of_another_clock_are_refused(device: EmulatedDevice) -> None:
         sampler.placed(profile.reads, profile.spans)
 
 
-def test_a_trace_without_some_of_the_reads_is_refused(device: EmulatedDevice) -> None:
+def test_a_trace_without_some_of_the_reads_is_refused(device):
     profile = Profile(device)
     with PowerSampler(device, profile.host_ns) as sampler:
         profile.run(sampler)
@@ -133,7 +131,7 @@ def test_a_trace_without_some_of_the_reads_is_refused(device: EmulatedDevice) ->
         sampler.placed(profile.reads, profile.spans[1:])
 
 
-def test_a_run_between_two_samples_has_none(device: EmulatedDevice) -> None:
+def test_a_run_between_two_samples_has_none(device):
     profile = Profile(device)
     with PowerSampler(device, profile.host_ns) as sampler:
         profile.run(sampler)

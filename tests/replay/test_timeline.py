@@ -46,7 +46,7 @@ def page(folder: Path, written: list[dict[str, Any]]) -> Page:
     return Page(folder / "gantt.html")
 
 
-def test_a_chart_of_many_streams_has_a_bounded_height(tmp_path: Path) -> None:
+def test_a_chart_of_many_streams_has_a_bounded_height(tmp_path):
     launches = [
         launch("k", 9.0 * number, 9.0 * number, number, stream=number) for number in range(400)
     ]
@@ -54,7 +54,7 @@ def test_a_chart_of_many_streams_has_a_bounded_height(tmp_path: Path) -> None:
     assert chart_specs(extract_kernels(trace))["gantt"]["height"] == 8000
 
 
-def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path: Path) -> None:
+def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path):
     spec = json.loads(page(tmp_path, [*layer(), *layer(ts=100.0, correlation=2)]).json)["gantt"]
     first, second = spec["data"]["values"]
     assert first["lane"] == "GPU 0, stream 7"
@@ -62,7 +62,7 @@ def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path: Path) -> None:
     assert second["end"] - second["begin"] == pytest.approx(0.005)
 
 
-def test_the_power_is_below_the_launches_on_the_same_axis(tmp_path: Path) -> None:
+def test_the_power_is_below_the_launches_on_the_same_axis(tmp_path):
     write(tmp_path / "trace.json", [*layer(), *layer(ts=100.0, correlation=2)])
     (tmp_path / "power.csv").write_text("timestamp_us,power_w\n20.0,90\n140.0,300\n")
     assert main(["extract", str(tmp_path)]) == 0
@@ -76,14 +76,14 @@ def test_the_power_is_below_the_launches_on_the_same_axis(tmp_path: Path) -> Non
     assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_power_ends_where_the_timeline_does(tmp_path: Path) -> None:
+def test_the_power_ends_where_the_timeline_does(tmp_path):
     write(tmp_path / "trace.json", [*layer(), *layer(ts=100.0, correlation=2)])
     (tmp_path / "power.csv").write_text("timestamp_us,power_w\n20.0,90\n140.0,300\n")
     _, power = chart_specs(extract_kernels(tmp_path), max_launches=1)["gantt"]["vconcat"]
     assert len(power["data"]["values"]) == 1
 
 
-def test_the_breakdown_sums_up_phases(tmp_path: Path) -> None:
+def test_the_breakdown_sums_up_phases(tmp_path):
     written = [
         lasting("user_annotation", "prefill", 0.0, 90.0),
         *layer(),
@@ -94,7 +94,7 @@ def test_the_breakdown_sums_up_phases(tmp_path: Path) -> None:
     assert found == {"prefill": pytest.approx(0.005), "unknown": pytest.approx(0.015)}
 
 
-def test_a_name_does_not_become_code(tmp_path: Path) -> None:
+def test_a_name_does_not_become_code(tmp_path):
     found = page(tmp_path, launch(HOSTILE, 0, 5, 1))
     assert "img" not in found.tags
     assert found.tags.count("script") == 3
@@ -102,13 +102,13 @@ def test_a_name_does_not_become_code(tmp_path: Path) -> None:
     assert row["name"].startswith("</script>")
 
 
-def test_pictures_are_drawn(tmp_path: Path) -> None:
+def test_pictures_are_drawn(tmp_path):
     page(tmp_path, layer())
     for name in ("gantt.png", "breakdown.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_long_timeline_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_long_timeline_says_what_it_leaves_out(tmp_path):
     written = [one for number in range(1, 6) for one in launch("k", number, 9 * number, number)]
     found = extract_kernels(write(tmp_path / "trace.json", written))
     write_results(found, tmp_path, "model", print, max_launches=2)
@@ -117,9 +117,7 @@ def test_a_long_timeline_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert "leaves out the last 3 launches" in (tmp_path / "gantt.html").read_text()
 
 
-def test_without_the_plotting_library_everything_else_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_plotting_library_everything_else_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     trace = write(tmp_path / "trace.json", layer())
     assert main(["extract", str(trace), "--out", str(tmp_path)]) == 0

@@ -26,7 +26,7 @@ class Recorded:
 WHOLE = json.dumps({"traceEvents": layer()}) + "\n"
 
 
-def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_trace_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "trace.json.gz"
     write_trace(Recorded(WHOLE), path)
     assert len(read_trace(path)) == len(layer())
@@ -34,9 +34,7 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", WHOLE[:-2]])
-def test_a_trace_that_is_not_whole_leaves_an_earlier_one_as_it_was(
-    tmp_path: Path, text: str | None
-) -> None:
+def test_a_trace_that_is_not_whole_leaves_an_earlier_one_as_it_was(tmp_path, text):
     path = tmp_path / "trace.json.gz"
     write_trace(Recorded(WHOLE), path)
     before = path.read_bytes()

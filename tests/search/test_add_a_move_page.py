@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.search import MOVES, Move
+from pytest_gpuenergy.search import MOVES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "add-a-move.md").read_text(encoding="utf-8")
@@ -16,14 +16,14 @@ RUNNERS = (ROOT / "docs" / "how-to" / "add-a-runner.md").read_text(encoding="utf
 @pytest.mark.parametrize(
     "page", [PAGE, pytest.param(RUNNERS, marks=pytest.mark.slow)], ids=["move", "runner"]
 )
-def test_the_example_works(pytester: pytest.Pytester, page: str) -> None:
+def test_the_example_works(pytester, page):
     (snippet,) = (part.partition("```")[0] for part in page.split("```python\n")[1:])
     pytester.makepyfile(test_move=snippet)
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: str(move.name))
-def test_a_move_has_its_row(move: Move) -> None:
+def test_a_move_has_its_row(move):
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{move.name}` |"))
     _, _, cuda, triton, relieves, _ = (cell.strip() for cell in row.split("|"))
     languages = {language for language, cell in (("cuda", cuda), ("triton", triton)) if cell}
@@ -35,7 +35,7 @@ def test_a_move_has_its_row(move: Move) -> None:
     "path",
     [word for word in (PAGE + RUNNERS).split("`") if word.endswith(".py") and "\n" not in word],
 )
-def test_a_file_that_is_named_exists(path: str) -> None:
+def test_a_file_that_is_named_exists(path):
     package = ROOT / "pytest_gpuenergy"
     rooms = ("", "search", "search/moves", "search/analysis", "search/source")
     folders = (ROOT, *(package / room for room in rooms))

@@ -11,7 +11,7 @@ from moved_kernels import CASES
 from moved_triton import SPECS
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import MOVES, REGIONS, KernelSpec, Move
+from pytest_gpuenergy.search import MOVES, REGIONS, KernelSpec
 from pytest_gpuenergy.support import UnavailableError
 
 KERNELS = {**{name: case.spec for name, case in CASES.items()}, **SPECS}
@@ -38,28 +38,28 @@ def everything(spec: KernelSpec, source: str | None = None) -> list[tuple[str, s
     ]
 
 
-def test_moves_have_a_fixed_order() -> None:
+def test_moves_have_a_fixed_order():
     assert [move.name for move in MOVES] == NAMES
 
 
 @pytest.mark.parametrize("move", MOVES, ids=NAMES)
-def test_a_move_relieves_known_regions(move: Move) -> None:
+def test_a_move_relieves_known_regions(move):
     assert move.relieves
     assert move.relieves <= set(REGIONS)
 
 
 @pytest.mark.parametrize("language", ["cuda", "triton"])
-def test_most_moves_know_each_language(language: str) -> None:
+def test_most_moves_know_each_language(language):
     assert sum(language in move.languages for move in MOVES) >= 6
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_applications_depend_on_the_state_alone(name: str) -> None:
+def test_applications_depend_on_the_state_alone(name):
     assert everything(KERNELS[name]) == everything(KERNELS[name])
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_application_is_told_apart_and_leads_elsewhere(name: str) -> None:
+def test_every_application_is_told_apart_and_leads_elsewhere(name):
     spec = KERNELS[name]
     found = everything(spec)
     assert len({(move, what) for move, what, _ in found}) == len(found)
@@ -69,7 +69,7 @@ def test_every_application_is_told_apart_and_leads_elsewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_not_replaced_stays_as_it_is_written(name: str) -> None:
+def test_what_is_not_replaced_stays_as_it_is_written(name):
     spec = CASES[name].spec
     comments = [line.partition("//")[2] for line in spec.source.splitlines() if "//" in line]
     for move in MOVES:
@@ -78,21 +78,21 @@ def test_what_is_not_replaced_stays_as_it_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", ["kernel", "kernel<float, 4>", "space::kernel"])
-def test_the_entry_is_found_by_its_plain_name(entry: str) -> None:
+def test_the_entry_is_found_by_its_plain_name(entry):
     spec = replace(CASES["add"].spec, entry=entry)
     source = spec.source.replace('extern "C" __global__', "template <typename T, int N> __global__")
     assert everything(spec, f"namespace space {{\n{source}\n}}")
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_left_alone(text: str) -> None:
+def test_any_text_is_left_alone(text):
     assert everything(CASES["add"].spec, text) == []
     assert everything(SPECS["add"], text) == []
 
 
 @pytest.mark.slow
 @given(st.sampled_from(sorted(KERNELS)), st.data())
-def test_texts_with_a_part_missing_raise_nothing(name: str, data: st.DataObject) -> None:
+def test_texts_with_a_part_missing_raise_nothing(name, data):
     spec = KERNELS[name]
     places = st.integers(0, len(spec.source))
     begin, end = sorted((data.draw(places), data.draw(places)))
@@ -101,7 +101,7 @@ def test_texts_with_a_part_missing_raise_nothing(name: str, data: st.DataObject)
 
 @pytest.mark.slow
 @given(st.sampled_from(sorted(KERNELS)), st.data())
-def test_texts_with_words_exchanged_raise_nothing(name: str, data: st.DataObject) -> None:
+def test_texts_with_words_exchanged_raise_nothing(name, data):
     spec = KERNELS[name]
     words = spec.source.split(" ")
     places = st.integers(0, len(words) - 1)
@@ -113,7 +113,7 @@ def test_texts_with_words_exchanged_raise_nothing(name: str, data: st.DataObject
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [100, 3000])
-def test_deep_nesting_raises_nothing(depth: int) -> None:
+def test_deep_nesting_raises_nothing(depth):
     spec = CASES["add"].spec
     for source in (
         spec.source.replace("a[i]", f"{'(' * depth}a[i]{')' * depth}"),
@@ -127,7 +127,7 @@ def test_deep_nesting_raises_nothing(depth: int) -> None:
     everything(triton, triton.source.replace("offs <", f"{' + '.join(['offs'] * depth)} <"))
 
 
-def test_characters_of_several_bytes_do_not_move_edits() -> None:
+def test_characters_of_several_bytes_do_not_move_edits():
     for spec in (CASES["softmax"].spec, SPECS["add"]):
         sign = "#" if spec.language == "triton" else "//"
         wide = f"{sign} größer als 0: ≥, 🙂\n{spec.source}"
@@ -141,12 +141,12 @@ def test_characters_of_several_bytes_do_not_move_edits() -> None:
                 )
 
 
-def test_a_missing_parser_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_parser_is_told_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
     spec = CASES["add"].spec
     with pytest.raises(UnavailableError, match=r"install pytest-gpuenergy\[search\]\.$"):
         next(iter(MOVES[2].applications(spec.baseline, spec)))
 
 
-def test_regions_are_in_the_order_of_their_list() -> None:
+def test_regions_are_in_the_order_of_their_list():
     assert all(one != two for one, two in pairwise(REGIONS))

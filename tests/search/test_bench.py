@@ -37,35 +37,35 @@ def workload(folder: Path, **fields: Any) -> SpecWorkload:
     return workload_of(spec, spec.sizes[0])
 
 
-def test_what_is_beyond_the_l2_must_move(tmp_path: Path) -> None:
+def test_what_is_beyond_the_l2_must_move(tmp_path):
     found = workload(tmp_path, bytes_moved=3_000_000, flops=0)
     assert floor_ms(found, PEAKS) == pytest.approx(2_000_000 / 1e12 * 1e3)
 
 
-def test_each_tensor_moves_once_by_default(tmp_path: Path) -> None:
+def test_each_tensor_moves_once_by_default(tmp_path):
     found = workload(tmp_path, sizes=[{"N": 1_000_000}], flops=0)
     assert floor_ms(found, PEAKS) == pytest.approx(7_000_000 / 1e12 * 1e3)
 
 
-def test_arithmetic_takes_time_where_tensor_cores_are_not_allowed(tmp_path: Path) -> None:
+def test_arithmetic_takes_time_where_tensor_cores_are_not_allowed(tmp_path):
     flops = 10**12
     assert floor_ms(workload(tmp_path, flops=flops), PEAKS) == pytest.approx(1e3)
     assert floor_ms(workload(tmp_path, flops=flops, tensor_cores=True), PEAKS) == 0
 
 
-def test_an_unknown_card_has_no_peaks(tmp_path: Path) -> None:
+def test_an_unknown_card_has_no_peaks(tmp_path):
     assert peaks_of("Some other GPU") is None
     assert floor_ms(workload(tmp_path, flops=10**12), None) == 0
 
 
-def test_seeds_are_drawn_anew_by_each_bench_of_a_real_gpu(tmp_path: Path) -> None:
+def test_seeds_are_drawn_anew_by_each_bench_of_a_real_gpu(tmp_path):
     card: Any = SimpleNamespace(emulated=False)
     bench = SearchBench(read_spec(write(tmp_path)), card, Metric.TIME)
     assert bench.hidden.seeds("x") == bench.hidden.seeds("x")
     assert bench.hidden.seeds("x") != replace(bench).hidden.seeds("x")
 
 
-def test_seeds_of_the_emulated_gpu_depend_on_that_of_the_search(tmp_path: Path) -> None:
+def test_seeds_of_the_emulated_gpu_depend_on_that_of_the_search(tmp_path):
     card: Any = SimpleNamespace(emulated=True)
     spec = read_spec(write(tmp_path))
     one, same, other = (SearchBench(spec, card, Metric.TIME, seed) for seed in (1, 1, 2))
@@ -88,9 +88,7 @@ def node(metric: Metric, time_ms: float, power_w: float) -> SearchNode:
 
 
 @given(FIGURES, NEEDING_POWER, st.floats(1, 3), st.floats(0.7, 2))
-def test_what_is_beyond_the_limit_is_not_the_best(
-    figures: list[tuple[float, float]], metric: Metric, longer: float, power: float
-) -> None:
+def test_what_is_beyond_the_limit_is_not_the_best(figures, metric, longer, power):
     nodes = [node(metric, *one) for one in figures]
     limit = power_cutoff(nodes, metric)
     assert limit is not None
@@ -100,7 +98,7 @@ def test_what_is_beyond_the_limit_is_not_the_best(
 
 
 @given(FIGURES, NEEDING_POWER)
-def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric: Metric) -> None:
+def test_the_best_is_within_the_limit(figures, metric):
     nodes = [node(metric, *one) for one in figures]
     limit = power_cutoff(nodes, metric)
     best = min(nodes, key=lambda one: one.cost or 0.0)
@@ -109,14 +107,14 @@ def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric
     assert best.time_ms < limit.time_ms
 
 
-def test_there_is_none_without_power_or_figures() -> None:
+def test_there_is_none_without_power_or_figures():
     assert power_cutoff([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
     failed = SearchNode(id="s", parent=None, outcome="runtime", cost=None, time_ms=None)
     assert power_cutoff([failed], Metric.EDP) is None
 
 
 @pytest.mark.slow
-def test_a_slow_variant_has_an_assumed_power(tmp_path: Path) -> None:
+def test_a_slow_variant_has_an_assumed_power(tmp_path):
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
         bench = SearchBench(spec, device, Metric.EDP)
@@ -148,7 +146,7 @@ def evaluated(
 
 
 @pytest.mark.slow
-def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
+def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path):
     found = evaluated(tmp_path)
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
@@ -169,7 +167,7 @@ def test_figures_under_a_low_limit_are_those_of_a_bench(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_moments_decide_whether_power_is_measured(tmp_path: Path) -> None:
+def test_the_first_moments_decide_whether_power_is_measured(tmp_path):
     burst_ms = evaluated(tmp_path).burst_time_ms
     assert burst_ms is not None
     within = evaluated(tmp_path, limit=PowerCutoff(1.01 * burst_ms, 300.0))
@@ -181,7 +179,7 @@ def test_the_first_moments_decide_whether_power_is_measured(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_search_for_time_measures_no_power(tmp_path: Path) -> None:
+def test_a_search_for_time_measures_no_power(tmp_path):
     found = evaluated(tmp_path, Metric.TIME)
     assert found.time_ms == found.burst_time_ms
     assert (found.power_w, found.energy_mj, found.cap_binding) == (None, None, None)

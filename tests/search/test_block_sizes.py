@@ -75,7 +75,7 @@ def of_block(*sizes: int) -> list[str]:
     return [f"block_x={threads}" for threads in sizes]
 
 
-def test_a_grid_that_shares_a_loop_may_have_any_number_of_threads_and_blocks() -> None:
+def test_a_grid_that_shares_a_loop_may_have_any_number_of_threads_and_blocks():
     blocks = [f"{number} blocks" for number in (1, 2, 8, 16)]
     assert whats(BLOCKS, of_grid()) == [*of_block(32, 128, 256, 512, 1024), *blocks]
 
@@ -89,19 +89,19 @@ def test_a_grid_that_shares_a_loop_may_have_any_number_of_threads_and_blocks() -
         ("int stride", "if (blockIdx.x == 0) y[0] = 1;\n  int stride"),
     ],
 )
-def test_a_grid_that_does_more_is_left_alone(old: str, new: str) -> None:
+def test_a_grid_that_does_more_is_left_alone(old, new):
     assert old in OF_GRID
     assert whats(BLOCKS, of_grid(OF_GRID.replace(old, new))) == []
 
 
 @pytest.mark.slow
-def test_other_numbers_of_blocks_are_right() -> None:
+def test_other_numbers_of_blocks_are_right():
     spec = of_grid()
     launch = replace(spec.launch, block=(128,), grid=(1,))
     check(replace(spec.baseline, launch=launch), spec, lambda v: {"y": 2 * v["x"]})
 
 
-def test_a_block_that_sums_up_by_its_size_may_have_another_one() -> None:
+def test_a_block_that_sums_up_by_its_size_may_have_another_one():
     assert whats(BLOCKS, means()) == of_block(32, 128, 256, 512, 1024)
 
 
@@ -114,9 +114,7 @@ def test_a_block_that_sums_up_by_its_size_may_have_another_one() -> None:
         ("threadIdx.x / 32] = sum", "threadIdx.x] = sum", (32,)),
     ],
 )
-def test_one_that_states_its_size_or_has_no_room_for_more_keeps_to_that(
-    old: str, new: str, threads: tuple[int, ...]
-) -> None:
+def test_one_that_states_its_size_or_has_no_room_for_more_keeps_to_that(old, new, threads):
     assert old in MEANS
     source = MEANS.replace(old, new)
     if "parts[4]" in new:
@@ -126,7 +124,7 @@ def test_one_that_states_its_size_or_has_no_room_for_more_keeps_to_that(
     assert whats(BLOCKS, means(source)) == of_block(*threads)
 
 
-def test_a_block_that_the_grid_follows_keeps_to_its_shared_arrays() -> None:
+def test_a_block_that_the_grid_follows_keeps_to_its_shared_arrays():
     source = """
     __global__ void kernel(const float* x, float* y, int n) {
       __shared__ float part[128];
@@ -141,7 +139,7 @@ def test_a_block_that_the_grid_follows_keeps_to_its_shared_arrays() -> None:
 
 
 @pytest.mark.slow
-def test_another_size_of_a_block_that_sums_up_is_right() -> None:
+def test_another_size_of_a_block_that_sums_up_is_right():
     spec = means()
     state = only(BLOCKS, spec, "block_x=512")
     check(
@@ -152,7 +150,7 @@ def test_another_size_of_a_block_that_sums_up_is_right() -> None:
     )
 
 
-def test_a_block_of_two_axes_gets_smaller_ones_and_stays_within_its_bounds() -> None:
+def test_a_block_of_two_axes_gets_smaller_ones_and_stays_within_its_bounds():
     spec = spec_of(
         TILES,
         ["x[H, W]", "> y[H, W]"],
@@ -165,7 +163,7 @@ def test_a_block_of_two_axes_gets_smaller_ones_and_stays_within_its_bounds() -> 
     assert whats(BLOCKS, spec) == expected
 
 
-def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_type() -> None:
+def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_type():
     spec = spec_of(
         BY_WARPS,
         ["a[ROWS, N]", "> y[ROWS]"],
@@ -198,7 +196,7 @@ def moved_on(source: str = MOVED_ON) -> KernelSpec:
 
 
 @pytest.mark.slow
-def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
+def test_pointers_that_are_moved_on_first_are_loaded_by_vectors():
     spec = moved_on()
     (_, state) = [one.state for one in results(VECTORS, spec)]
     assert "reinterpret_cast<const float4*>(&x[i_first])" in state.source
@@ -214,13 +212,13 @@ def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
         ("x += row * n;", "x += row * n; x += 4;"),
     ],
 )
-def test_one_that_is_moved_otherwise_is_not(old: str, new: str) -> None:
+def test_one_that_is_moved_otherwise_is_not(old, new):
     spec = moved_on(MOVED_ON.replace(old, new))
     texts = [one.state.source for one in results(VECTORS, spec)]
     assert not any("&x[" in text for text in texts)
 
 
-def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced() -> None:
+def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced():
     source = """
     __global__ void kernel(const float* x, float* y, uint64_t n) {
       const auto i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -241,7 +239,7 @@ def described(folder: Path, **fields: Any) -> list[str]:
     return [one.what for one in applications(folder, **fields)]
 
 
-def test_a_block_whose_size_the_grid_knows_is_changed(tmp_path: Path) -> None:
+def test_a_block_whose_size_the_grid_knows_is_changed(tmp_path):
     found = described(tmp_path)
     assert found == [
         *(f"block_x={threads}" for threads in (64, 128, 256, 512, 1024)),
@@ -249,16 +247,16 @@ def test_a_block_whose_size_the_grid_knows_is_changed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_block_that_nothing_depends_on_is_left_alone(tmp_path: Path) -> None:
+def test_a_block_that_nothing_depends_on_is_left_alone(tmp_path):
     assert described(tmp_path, launch=launch_with(grid=[125], constants={})) == []
 
 
-def test_a_constant_that_only_a_comment_has_is_left_alone(tmp_path: Path) -> None:
+def test_a_constant_that_only_a_comment_has_is_left_alone(tmp_path):
     text = SOURCE.replace("ITEMS", "4") + "// ITEMS\n/* ITEMS */"
     assert not any("ITEMS" in what for what in described(tmp_path, source=text))
 
 
-def test_a_constant_that_states_the_size_of_the_block_takes_it_along(tmp_path: Path) -> None:
+def test_a_constant_that_states_the_size_of_the_block_takes_it_along(tmp_path):
     text = SOURCE.replace("blockDim.x", "THREADS")
     launch = launch_with(grid=["ceil_div(N, THREADS * 4)"], constants={"THREADS": 32})
     found = applications(tmp_path, source=text.replace("ITEMS", "4"), launch=launch)
@@ -266,14 +264,14 @@ def test_a_constant_that_states_the_size_of_the_block_takes_it_along(tmp_path: P
     assert plans == [(threads, (threads,)) for threads in (64, 128, 256, 512, 1024)]
 
 
-def test_a_block_has_at_most_1024_threads(tmp_path: Path) -> None:
+def test_a_block_has_at_most_1024_threads(tmp_path):
     launch = launch_with(grid=["ceil_div(N, block_x)", "ceil_div(N, block_y)"], block=[32, 8])
     found = applications(tmp_path, launch=launch)
     assert found
     assert all(one.state.launch.block[0] * one.state.launch.block[1] <= 1024 for one in found)
 
 
-def test_constants_stay_near_those_of_the_baseline(tmp_path: Path) -> None:
+def test_constants_stay_near_those_of_the_baseline(tmp_path):
     spec = read_spec(write(tmp_path))
     far = replace(spec.baseline, launch=replace(spec.launch, constants={"ITEMS": 64}))
     found = whats(BLOCKS, spec, far)

@@ -24,7 +24,6 @@ from pytest_gpuenergy.search import (
     GraphExplorer,
     KernelSpec,
     KernelWork,
-    Region,
     Result,
     SearchParameters,
     Situation,
@@ -67,7 +66,7 @@ def busy(**amounts: float) -> KernelWork:
 
 
 @given(st.dictionaries(st.sampled_from(REGIONS), st.floats(0, 2)), st.floats(1e-3, 1))
-def test_shares_of_time_add_up_to_one(busy_s: dict[Region, float], time_s: float) -> None:
+def test_shares_of_time_add_up_to_one(busy_s, time_s):
     busy_s.pop("overlap", None)
     shares = Situation(time_s, Costs(busy_s, 0.0, {}, 1), 0.0, False, 0.0).time_shares
     assert set(shares) == set(REGIONS)
@@ -90,28 +89,26 @@ def test_shares_of_time_add_up_to_one(busy_s: dict[Region, float], time_s: float
         ({"barriers": 100.0}, "overlap"),
     ],
 )
-def test_what_a_kernel_does_most_is_its_bottleneck(
-    amounts: dict[str, float], region: Region
-) -> None:
+def test_what_a_kernel_does_most_is_its_bottleneck(amounts, region):
     assert situation(busy(**amounts)).bottleneck == region
 
 
-def test_device_memory_counts_as_memory() -> None:
+def test_device_memory_counts_as_memory():
     found = costs(busy(), dram_bytes=1e9)
     assert CARD.situation(found, found.time_s).bottleneck == "gmem"
 
 
-def test_what_is_slower_than_the_model_waits() -> None:
+def test_what_is_slower_than_the_model_waits():
     work = busy(instructions=1e5)
     assert situation(work, costs(work).time_s).bottleneck == "compute"
     assert situation(work, 10 * costs(work).time_s).bottleneck == "overlap"
 
 
-def test_a_launch_of_which_no_block_fits_has_no_costs() -> None:
+def test_a_launch_of_which_no_block_fits_has_no_costs():
     assert CARD.costs(KernelWork(1, 128, shared_bytes=1 << 20), 0.0) is None
 
 
-def test_energy_goes_to_what_moves_and_computes() -> None:
+def test_energy_goes_to_what_moves_and_computes():
     computes, moves = (
         situation(busy(**some)) for some in ({"instructions": 1e5}, {"l2_bytes": 1e6})
     )
@@ -121,7 +118,7 @@ def test_energy_goes_to_what_moves_and_computes() -> None:
 
 
 @given(st.floats(0, 100))
-def test_power_is_between_that_of_an_idle_card_and_its_limit(activity: float) -> None:
+def test_power_is_between_that_of_an_idle_card_and_its_limit(activity):
     assert (
         DEFAULT_PROFILE.idle_w
         <= unlimited_power_w(activity, DEFAULT_PROFILE)
@@ -130,21 +127,19 @@ def test_power_is_between_that_of_an_idle_card_and_its_limit(activity: float) ->
 
 
 @given(WORKS, st.floats(1e-7, 1), st.sampled_from(METRICS))
-def test_what_does_not_change_gains_nothing(
-    work: KernelWork, time_s: float, metric: Metric
-) -> None:
+def test_what_does_not_change_gains_nothing(work, time_s, metric):
     same = costs(work)
     assert CARD.situation(same, time_s).saved(same, same, metric) == pytest.approx(0, abs=1e-9)
     assert same.changed(same) == frozenset()
 
 
 @given(WORKS, WORKS, st.sampled_from(METRICS))
-def test_gains_are_finite(one: KernelWork, two: KernelWork, metric: Metric) -> None:
+def test_gains_are_finite(one, two, metric):
     before = costs(one)
     assert abs(CARD.situation(before, 1e-3).saved(before, costs(two), metric)) <= 3
 
 
-def test_work_that_vanishes_gains_no_more_than_is_believed() -> None:
+def test_work_that_vanishes_gains_no_more_than_is_believed():
     before = busy(instructions=1e5)
     found = costs(before)
     assert situation(before, 1e-5).saved(found, costs(busy()), Metric.EDP) == 3
@@ -157,20 +152,20 @@ def saved_gain(
     return situation(before, card=card).saved(costs(before), costs(after), metric)
 
 
-def test_only_what_is_the_bottleneck_gains_time() -> None:
+def test_only_what_is_the_bottleneck_gains_time():
     before = busy(instructions=1e5, sectors=1e4)
     assert saved_gain(before, busy(instructions=5e4, sectors=1e4), Metric.TIME) > 0.3
     assert saved_gain(before, busy(instructions=1e5, sectors=5e3), Metric.TIME) < 0.01
 
 
-def test_less_traffic_saves_energy_though_it_saves_no_time() -> None:
+def test_less_traffic_saves_energy_though_it_saves_no_time():
     before, after = (busy(instructions=1e5, l2_bytes=some) for some in (1e5, 1e4))
     assert saved_gain(before, after, Metric.TIME) < 0.01
     assert saved_gain(before, after, Metric.ENERGY) > 0.05
     assert saved_gain(before, after, Metric.EDP) > 0.05
 
 
-def test_at_the_power_limit_less_traffic_saves_time() -> None:
+def test_at_the_power_limit_less_traffic_saves_time():
     before, after = (busy(instructions=1e5, l2_bytes=some) for some in (1e5, 1e4))
     assert situation(before, card=CardModel(DEFAULT_PROFILE, 200.0)).limited
     assert saved_gain(before, after, Metric.TIME, limit_w=200.0) > 0.05
@@ -179,27 +174,27 @@ def test_at_the_power_limit_less_traffic_saves_time() -> None:
     )
 
 
-def test_at_the_power_limit_waiting_less_saves_nothing() -> None:
+def test_at_the_power_limit_waiting_less_saves_nothing():
     before, after = (busy(instructions=1e5, barriers=some) for some in (500.0, 5.0))
     assert saved_gain(before, after, Metric.TIME) > 0.05
     assert saved_gain(before, after, Metric.TIME, limit_w=200.0) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_measured_power_tells_whether_the_limit_binds() -> None:
+def test_a_measured_power_tells_whether_the_limit_binds():
     found = costs(busy(instructions=1e5))
     assert CARD.situation(found, 1e-3, measured_w=699.0).limited
     assert not CARD.situation(found, 1e-3, measured_w=400.0).limited
     assert not CardModel(DEFAULT_PROFILE).situation(found, 1e-3, measured_w=699.0).limited
 
 
-def test_a_profile_takes_the_place_of_the_estimate() -> None:
+def test_a_profile_takes_the_place_of_the_estimate():
     found = costs(busy(instructions=1e5))
     profiled = CARD.situation(found, 1e-3, used={"compute": 0.1, "smem": 0.8})
     assert profiled.bottleneck == "smem"
     assert profiled.time_shares["overlap"] == pytest.approx(0.2)
 
 
-def test_a_move_can_change_what_it_relieves_and_no_more_than_the_contract_leaves() -> None:
+def test_a_move_can_change_what_it_relieves_and_no_more_than_the_contract_leaves():
     found = situation(busy(instructions=1e5))
     all_of_it = dict.fromkeys(REGIONS, 1.0)
     most = found.involvement(["compute"], all_of_it, Metric.TIME)
@@ -210,13 +205,13 @@ def test_a_move_can_change_what_it_relieves_and_no_more_than_the_contract_leaves
     assert found.involvement(REGIONS, all_of_it, Metric.EDP) > most
 
 
-def test_a_move_that_changes_a_unit_is_seen() -> None:
+def test_a_move_that_changes_a_unit_is_seen():
     before = costs(busy(instructions=1e5, serial=1e4))
     after = costs(busy(instructions=5e4, serial=5e3, functions=1e6))
     assert before.changed(after) == {"compute", "sfu", "overlap"}
 
 
-def test_a_card_is_known_by_its_name_or_taken_for_a_similar_one() -> None:
+def test_a_card_is_known_by_its_name_or_taken_for_a_similar_one():
     with open_device("emulated:a100") as device:
         assert CardModel.of(device).profile == PROFILES["a100"]
         assert CardModel.of(device).limit_w == 400
@@ -259,12 +254,12 @@ def gain(prior: BottleneckPrior, spec: KernelSpec, move: Any, after: State | Non
     return found
 
 
-def test_a_move_is_worth_what_its_bottleneck_is() -> None:
+def test_a_move_is_worth_what_its_bottleneck_is():
     hint = move_named("cache_policy_cg")
     assert gain(prior_of(MEMORY), MEMORY, hint) > 5 * gain(prior_of(FUNCTIONS), FUNCTIONS, hint)
 
 
-def test_what_its_result_saves_by_the_text_counts() -> None:
+def test_what_its_result_saves_by_the_text_counts():
     prior, state = prior_of(FUNCTIONS), FUNCTIONS.baseline
     better = replace(state, source=state.source.replace("expf", "__expf"))
     worse = replace(state, source=state.source.replace("500", "900"))
@@ -274,7 +269,7 @@ def test_what_its_result_saves_by_the_text_counts() -> None:
     assert found[2] > found[1] + 0.1
 
 
-def test_what_cannot_be_counted_is_judged_by_what_the_move_relieves() -> None:
+def test_what_cannot_be_counted_is_judged_by_what_the_move_relieves():
     spec = cuda_spec("float s = 0; while (x[i] > s) s += 1; y[i] = s;")
     prior = prior_of(spec)
     wider = replace(spec.baseline, launch=replace(spec.launch, block=(1024,)))
@@ -285,7 +280,7 @@ def test_what_cannot_be_counted_is_judged_by_what_the_move_relieves() -> None:
     assert gain(prior, spec, move_named("cache_policy_cg"), unclear) >= 0
 
 
-def test_nothing_is_expected_where_nothing_is_known() -> None:
+def test_nothing_is_expected_where_nothing_is_known():
     spec = cuda_spec("goto end; end: y[i] = x[i];")
     prior, move = prior_of(spec), move_named("cache_policy_cg")
     state = spec.baseline
@@ -296,7 +291,7 @@ def test_nothing_is_expected_where_nothing_is_known() -> None:
     assert prior_of(MEMORY).gain(MEMORY.baseline, failed, move, application) is None
 
 
-def test_under_a_power_limit_saving_energy_counts_for_more() -> None:
+def test_under_a_power_limit_saving_energy_counts_for_more():
     """A move that makes a kernel wait less, and one that has it move less, under either limit."""
     loop = "for (int k = 0; k < 900; ++k) s = s * s + x[(i + k * 999) % n];"
     barriers = "for (int k = 0; k < 60; ++k) __syncthreads();"
@@ -312,7 +307,7 @@ def test_under_a_power_limit_saving_energy_counts_for_more() -> None:
     assert shares[1] > 1.2 * shares[0]
 
 
-def test_a_profile_changes_what_is_expected() -> None:
+def test_a_profile_changes_what_is_expected():
     prior, hint = prior_of(FUNCTIONS), move_named("cache_policy_cg")
     before = gain(prior, FUNCTIONS, hint)
     prior.profiled(FUNCTIONS.baseline, {"gmem": 0.95, "sfu": 0.01})
@@ -325,17 +320,17 @@ class TestTactics:
         known = Tactic("cuda", "cache_policy_cg", "overlap", **tactic)
         return gain(prior_of(MEMORY, tactics=[known]), MEMORY, move_named("cache_policy_cg"))
 
-    def test_moves_that_helped_elsewhere_are_expected_to_help(self) -> None:
+    def test_moves_that_helped_elsewhere_are_expected_to_help(self):
         alone = gain(prior_of(MEMORY), MEMORY, move_named("cache_policy_cg"))
         assert self.with_tactic(mean=-0.4) < alone < self.with_tactic(mean=0.4)
 
-    def test_more_observations_count_for_more(self) -> None:
+    def test_more_observations_count_for_more(self):
         assert self.with_tactic(count=2) < self.with_tactic(count=50)
 
-    def test_moves_that_failed_elsewhere_are_expected_to_fail(self) -> None:
+    def test_moves_that_failed_elsewhere_are_expected_to_fail(self):
         assert self.with_tactic(failures=100) < 0.5 * self.with_tactic()
 
-    def test_other_bottlenecks_and_languages_say_nothing(self) -> None:
+    def test_other_bottlenecks_and_languages_say_nothing(self):
         alone = gain(prior_of(MEMORY), MEMORY, move_named("cache_policy_cg"))
         others = [
             Tactic("cuda", "cache_policy_cg", "sfu", 50, 1.0, 0.1),
@@ -346,14 +341,14 @@ class TestTactics:
 
 
 @given(st.floats(-3, 3), st.floats(0, 3))
-def test_an_improvement_is_never_less_than_the_mean_or_nothing(mean: float, spread: float) -> None:
+def test_an_improvement_is_never_less_than_the_mean_or_nothing(mean, spread):
     found = improvement(mean, spread)
     assert found >= max(0.0, mean) - 1e-9
     assert found <= max(0.0, mean) + spread
     assert math.isfinite(found)
 
 
-def test_what_is_not_unlikely_to_gain_enough_is_tried() -> None:
+def test_what_is_not_unlikely_to_gain_enough_is_tried():
     least = -math.log1p(-0.02)
     source = FUNCTIONS.source.replace("k < 500", "k < 700")
     worse = replace(FUNCTIONS.baseline, source=source)
@@ -364,7 +359,7 @@ def test_what_is_not_unlikely_to_gain_enough_is_tried() -> None:
     assert gain(certain, FUNCTIONS, move_named("softmax_math_fusion"), worse) == 0
 
 
-def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
+def test_what_is_predicted_to_gain_too_little_is_not_tried():
     prior = prior_of(FUNCTIONS)
     tried = []
     for least in (0.0, 0.02):
@@ -381,9 +376,7 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
 
 
 @pytest.mark.parametrize(("gain", "tried"), [(0.0201, False), (0.0203, True)])
-def test_the_least_gain_is_a_fraction_of_the_cost(
-    gain: float, tried: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_gain_is_a_fraction_of_the_cost(gain, tried, monkeypatch):
     prior = prior_of(MEMORY)
     monkeypatch.setattr(prior, "gain", lambda *_: gain)
     explorer = GraphExplorer(MEMORY, [move_named("cache_policy_cg")], seed=0, prior=prior)

@@ -93,9 +93,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS, st.sampled_from(["<", "<=", ">", ">="]), EXPRESSIONS)
-def test_a_condition_that_goes_is_the_same_for_all_threads_and_sizes(
-    left: str, sign: str, right: str
-) -> None:
+def test_a_condition_that_goes_is_the_same_for_all_threads_and_sizes(left, sign, right):
     condition = f"{left} {sign} {right}"
     _, changed = sources(condition)
     code = compile(condition.replace("threadIdx.x", "thread"), "condition", "eval")
@@ -107,13 +105,13 @@ def test_a_condition_that_goes_is_the_same_for_all_threads_and_sizes(
 
 
 @pytest.mark.parametrize("condition", ALWAYS)
-def test_a_condition_that_always_holds_is_recognized(condition: str) -> None:
+def test_a_condition_that_always_holds_is_recognized(condition):
     source, (changed,) = sources(condition)
     assert changed == source.replace(f"if ({condition}) ", "")
 
 
 @pytest.mark.parametrize("condition", NOT_ALWAYS)
-def test_a_condition_that_may_fail_is_left_alone(condition: str) -> None:
+def test_a_condition_that_may_fail_is_left_alone(condition):
     _, changed = sources(condition)
     assert changed == []
 
@@ -161,13 +159,13 @@ def unmasked(*changes: tuple[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_a_mask_that_always_holds_is_recognized(mask: str) -> None:
+def test_a_mask_that_always_holds_is_recognized(mask):
     (text,) = unmasked(("mask = offs < n", f"mask = {mask}"))
     assert "tl.store(out_ptr + offs, x + y)" in text
 
 
 @pytest.mark.parametrize("mask", OTHER_MASKS)
-def test_a_mask_that_may_fail_is_left_alone(mask: str) -> None:
+def test_a_mask_that_may_fail_is_left_alone(mask):
     assert not unmasked(("mask = offs < n", f"mask = {mask}"), ("mask=(offs < n)", "mask=mask"))
 
 
@@ -175,11 +173,11 @@ def test_a_mask_that_may_fail_is_left_alone(mask: str) -> None:
     ("old", "new"),
     [("x_ptr + offs, mask=mask", "*[x_ptr + offs, mask]"), ("mask=mask)  # one", "**more)  # one")],
 )
-def test_a_load_whose_arguments_are_hidden_is_left_alone(old: str, new: str) -> None:
+def test_a_load_whose_arguments_are_hidden_is_left_alone(old, new):
     (text,) = unmasked((old, new))
     assert new in text
 
 
-def test_a_mask_within_a_masked_store_stays_when_that_of_the_store_goes() -> None:
+def test_a_mask_within_a_masked_store_stays_when_that_of_the_store_goes():
     (text,) = unmasked(("x + y, mask=mask", "tl.load(x_ptr, mask=mask), mask=mask"))
     assert "tl.store(out_ptr + offs, tl.load(x_ptr, mask=mask))" in text

@@ -91,7 +91,7 @@ def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec) -> Result:
     return SearchBench(spec, device, Metric.TIME).evaluate(state)
 
 
-def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
+def test_each_cheat_has_its_refusal_and_its_place_in_the_docs():
     found = {*REFUSALS, *KEEPS_SOMETHING, *READS_ITS_OUTPUT}
     assert {path.stem for path in FOLDER.glob("*.cu")} == {"honest", *found}
     page = PAGE.read_text()
@@ -99,7 +99,7 @@ def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
 
 
 @pytest.mark.slow
-def test_an_honest_kernel_is_correct(bench: SearchBench) -> None:
+def test_an_honest_kernel_is_correct(bench):
     assert bench.evaluate(candidate("honest")).outcome == "correct"
 
 
@@ -111,33 +111,33 @@ def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.rglob("*.cu")}))
-def test_the_text_shows_what_a_kernel_keeps_from_launch_to_launch(name: str) -> None:
+def test_the_text_shows_what_a_kernel_keeps_from_launch_to_launch(name):
     added = additions(candidate(name), SPEC.baseline)
     assert bool(added) is (name in {*KEEPS_SOMETHING, *ADDS_A_LAUNCH})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KEEPS_SOMETHING))
-def test_a_cheat_that_keeps_something_is_refused_by_its_text(bench: SearchBench, name: str) -> None:
+def test_a_cheat_that_keeps_something_is_refused_by_its_text(bench, name):
     found = bench.evaluate(candidate(name))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "adds the file-scope variable __device__" in str(found.message)
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.glob("*.cu")}))
-def test_the_text_shows_that_a_kernel_reads_its_output(name: str) -> None:
+def test_the_text_shows_that_a_kernel_reads_its_output(name):
     assert bool(outputs_read(candidate(name), SPEC)) is (name in READS_ITS_OUTPUT)
 
 
 @pytest.mark.slow
-def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(bench: SearchBench) -> None:
+def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(bench):
     found = bench.evaluate(candidate(RIGHT_BUT_READS))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "may read what c held before, which its baseline does not" in str(found.message)
 
 
 @pytest.mark.slow
-def test_a_variant_may_read_an_output_that_its_baseline_reads(device: EmulatedDevice) -> None:
+def test_a_variant_may_read_an_output_that_its_baseline_reads(device):
     baseline = candidate(RIGHT_BUT_READS).source
     spec = replace(SPEC, source=baseline, sizes=WHOLE_BLOCKS)
     state = replace(spec.baseline, source=f"{baseline}// another text\n")
@@ -147,7 +147,7 @@ def test_a_variant_may_read_an_output_that_its_baseline_reads(device: EmulatedDe
 @pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_cheat_is_refused_by_its_results(bench: SearchBench, name: str) -> None:
+def test_a_cheat_is_refused_by_its_results(bench, name):
     found = bench.evaluate(candidate(name))
     outcome = "compile" if name == "writes_on_another_stream" else "correctness"
     assert (found.outcome, found.cost) == (outcome, None)
@@ -163,16 +163,14 @@ def test_a_cheat_is_refused_by_its_results(bench: SearchBench, name: str) -> Non
 @pytest.mark.parametrize(
     "name", ["returns_a_cached_output", "returns_what_memory_holds", "skips_the_work", "writes_nan"]
 )
-def test_a_cheat_is_refused_where_the_baseline_is_the_reference(
-    device: EmulatedDevice, name: str
-) -> None:
+def test_a_cheat_is_refused_where_the_baseline_is_the_reference(device, name):
     bench = SearchBench(replace(SPEC, reference={}), device, Metric.TIME)
     assert bench.evaluate(candidate("honest")).outcome == "correct"
     assert bench.evaluate(candidate(name)).outcome == "correctness"
 
 
 @pytest.mark.slow
-def test_a_launch_that_leaves_blocks_out_is_refused(bench: SearchBench) -> None:
+def test_a_launch_that_leaves_blocks_out_is_refused(bench):
     launch = replace(SPEC.launch, grid=("N // block_x", "M // block_y - 1"))
     found = bench.evaluate(replace(SPEC.baseline, launch=launch))
     assert found.outcome == "correctness"
@@ -182,28 +180,24 @@ def test_a_launch_that_leaves_blocks_out_is_refused(bench: SearchBench) -> None:
 class TestWhatTheCheatsWouldGain:
     """The candidates are refused for cheating, not because they are broken."""
 
-    def test_one_that_knows_the_seeds_is_wrong_for_the_sparse_drawings(
-        self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_knows_the_seeds_is_wrong_for_the_sparse_drawings(self, device, monkeypatch):
         monkeypatch.setattr(hidden_inputs.Hidden, "seeds", lambda *_: KNOWN_SEEDS)
         spec = replace(SPEC, other_sizes=False)
         assert evaluated(device, candidate("knows_the_seed"), spec).outcome == "correctness"
 
-    def test_one_that_knows_the_shape_is_right_for_it(self, device: EmulatedDevice) -> None:
+    def test_one_that_knows_the_shape_is_right_for_it(self, device):
         spec = replace(SPEC, sizes=SPEC.sizes[:1])
         assert evaluated(device, candidate("knows_the_shape"), spec).outcome == "correct"
 
-    def test_one_that_knows_all_sizes_is_right_where_no_others_are_allowed(
-        self, device: EmulatedDevice
-    ) -> None:
+    def test_one_that_knows_all_sizes_is_right_where_no_others_are_allowed(self, device):
         found = evaluated(device, candidate("knows_all_sizes"), replace(SPEC, other_sizes=False))
         assert (found.outcome, found.other_sizes) == ("correct", None)
 
-    def test_tensor_cores_are_as_exact_as_the_bound_asks(self, device: EmulatedDevice) -> None:
+    def test_tensor_cores_are_as_exact_as_the_bound_asks(self, device):
         spec = replace(SPEC, tensor_cores=True)
         assert evaluated(device, candidate("uses_tensor_cores"), spec).outcome == "correct"
 
-    def test_half_precision_is_within_a_wide_tolerance(self, device: EmulatedDevice) -> None:
+    def test_half_precision_is_within_a_wide_tolerance(self, device):
         spec = replace(SPEC, tolerance=0.01)
         state = candidate("multiplies_in_half_precision")
         assert evaluated(device, state, spec).outcome == "correct"
@@ -212,15 +206,13 @@ class TestWhatTheCheatsWouldGain:
 @pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", sorted({RIGHT_BUT_READS, *KEEPS_SOMETHING} - REFUSALS.keys()))
-def test_what_only_the_text_shows_has_right_results(device: EmulatedDevice, name: str) -> None:
+def test_what_only_the_text_shows_has_right_results(device, name):
     spec = replace(SPEC, sizes=WHOLE_BLOCKS) if name == RIGHT_BUT_READS else SPEC
     assert evaluated(device, candidate(name), spec).outcome == "correct"
 
 
 @pytest.mark.slow
-def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
-    bench: SearchBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(bench, monkeypatch):
     created: list[tuple[str, Any]] = []
     filled: list[tuple[Any, Any]] = []
     create, fill = Arena.create.__func__, Arena.fill  # type: ignore[attr-defined]
@@ -250,8 +242,8 @@ def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize(("more", "outcome"), [(0, "correct"), (4, "constraints")])
 def test_machine_code_with_more_variables_than_the_baselines_is_refused(
-    bench: SearchBench, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
-) -> None:
+    bench, monkeypatch, more, outcome
+):
     def variable_bytes(_: EmulatedDevice, kernel: Any) -> int:
         return 16 + more * (kernel.origin.details["state"] != SPEC.baseline.id)
 
@@ -262,7 +254,7 @@ def test_machine_code_with_more_variables_than_the_baselines_is_refused(
     assert more == 0 or "has 20 bytes of variables" in str(found.message)
 
 
-def test_a_module_that_is_no_python_is_refused(device: EmulatedDevice) -> None:
+def test_a_module_that_is_no_python_is_refused(device):
     spec = replace(SPEC, language="triton", source="import triton\n")
     found = evaluated(device, replace(spec.baseline, source="def ("), spec)
     assert found.outcome == "compile"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 from kernel_specs import SOURCE, launch_with, optimize, spec_with, state_of, write
-from spaces import DrawnSpace, drawn_spaces, run
+from spaces import drawn_spaces, run
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.search import GraphExplorer, GraphStrategy, Result, SearchBench, State
@@ -17,7 +16,7 @@ from pytest_gpuenergy.search.running import kernel_search
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 3))
-def test_looking_ahead_changes_nothing(space: DrawnSpace, seed: int, count: int) -> None:
+def test_looking_ahead_changes_nothing(space, seed, count):
     expected = run(GraphStrategy(space, seed=seed), space)
     strategy = GraphStrategy(space, seed=seed)
     found = []
@@ -30,9 +29,7 @@ def test_looking_ahead_changes_nothing(space: DrawnSpace, seed: int, count: int)
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9))
-def test_when_no_result_is_outstanding_the_next_state_is_foreseen(
-    space: DrawnSpace, seed: int
-) -> None:
+def test_when_no_result_is_outstanding_the_next_state_is_foreseen(space, seed):
     strategy = GraphStrategy(space, seed=seed)
     while True:
         ahead = strategy.foreseen(space.actions, 1)
@@ -44,9 +41,7 @@ def test_when_no_result_is_outstanding_the_next_state_is_foreseen(
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 4))
-def test_only_states_that_were_never_proposed_are_foreseen(
-    space: DrawnSpace, seed: int, count: int
-) -> None:
+def test_only_states_that_were_never_proposed_are_foreseen(space, seed, count):
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
         ahead = [one.state for one in strategy.foreseen(space.actions, count)]
@@ -56,7 +51,7 @@ def test_only_states_that_were_never_proposed_are_foreseen(
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9))
-def test_unknown_actions_need_not_be_asked_for(space: DrawnSpace, seed: int) -> None:
+def test_unknown_actions_need_not_be_asked_for(space, seed):
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
         asked = len(space.asked)
@@ -66,9 +61,7 @@ def test_unknown_actions_need_not_be_asked_for(space: DrawnSpace, seed: int) -> 
 
 
 @pytest.mark.slow
-def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(tmp_path, monkeypatch):
     spec = write(tmp_path)
     monkeypatch.setattr(kernel_search, "_COMPILED_AHEAD", 0)
     assert optimize(spec, tmp_path / "one", "--budget-builds", "3") == 0
@@ -94,9 +87,7 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
 
 
 @pytest.mark.slow
-def test_what_does_not_compile_ahead_is_told_in_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_compile_ahead_is_told_in_its_turn(tmp_path, monkeypatch):
     source = "#if ITEMS != 4\n#error no\n#endif\n" + SOURCE.replace("blockDim.x", "32")
     launch = launch_with(grid=["ceil_div(N, 32 * ITEMS)"])  # nothing else can be changed
     spec = write(tmp_path, spec_with(source=source, launch=launch))

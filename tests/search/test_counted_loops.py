@@ -59,27 +59,27 @@ def described(source: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("source", [WHILE, OPEN, DECLARED])
-def test_what_applies_is_the_same_as_with_the_usual_loop(source: str) -> None:
+def test_what_applies_is_the_same_as_with_the_usual_loop(source):
     assert described(source) == described(PLAIN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [WHILE, OPEN, DECLARED])
-def test_a_rewritten_loop_is_right(source: str) -> None:
+def test_a_rewritten_loop_is_right(source):
     given = spec(source)
     state = only("vectorize_global_loads", given, "by 4")
     assert "float4" in state.source
     check(state, given, lambda inputs: {"out": inputs["a"] * inputs["b"]})
 
 
-def test_only_the_loop_and_its_variables_first_value_change() -> None:
+def test_only_the_loop_and_its_variables_first_value_change():
     text = rewritten(WHILE)
     assert "int i_start = blockIdx.x" in text
     assert "for (int i = i_start; i < n; i += stride) {  // all\n    out[i]" in text
     assert "out[i] = a[i] * b[i];\n  }" in text
 
 
-def test_a_first_value_may_be_used_before() -> None:
+def test_a_first_value_may_be_used_before():
     source = WHILE.replace("while", "const float* p = a + i;\n  while").replace("a[i]", "*p")
     assert "const float* p = a + i_start;" in rewritten(source)
 
@@ -102,7 +102,7 @@ def test_a_first_value_may_be_used_before() -> None:
         ("int i =", "static int i ="),
     ],
 )
-def test_other_loops_are_left_as_they_are(old: str, new: str) -> None:
+def test_other_loops_are_left_as_they_are(old, new):
     source = WHILE.replace(old, new)
     assert source != WHILE
     assert rewritten(source) == source
@@ -116,13 +116,13 @@ def test_other_loops_are_left_as_they_are(old: str, new: str) -> None:
         ("out[i] = a[i]", "for (i = 0; i < 2; ++i) out[i] = a[i]"),
     ],
 )
-def test_variables_that_others_ask_for_stay_outside(old: str, new: str) -> None:
+def test_variables_that_others_ask_for_stay_outside(old, new):
     source = DECLARED.replace(old, new)
     assert source != DECLARED
     assert rewritten(source) == source
 
 
-def test_a_variable_of_several_loops_is_one_of_each() -> None:
+def test_a_variable_of_several_loops_is_one_of_each():
     second = "  for (i = threadIdx.x; i < 3; i++) out[i] += 1;\n}"
     source = DECLARED.rstrip().removesuffix("}") + second
     assert rewritten(source).count("(int i = ") == 2

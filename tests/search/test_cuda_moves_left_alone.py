@@ -40,7 +40,7 @@ def changed(case: str, old: str, new: str, **fields: Any) -> KernelSpec:
         ("i < n", "i < n && threadIdx.x < 9"),
     ],
 )
-def test_both_tensors_of_an_element_kernel_must_be_read_in_order(old: str, new: str) -> None:
+def test_both_tensors_of_an_element_kernel_must_be_read_in_order(old, new):
     only_a = CASES["add"].spec.source.replace("b[i]", "b[i * i]")
     spec = replace(CASES["add"].spec, source=only_a.replace(old, new).replace("b[i * i]", "1.0f"))
     assert whats("vectorize_global_loads", spec) == []
@@ -108,18 +108,16 @@ LEFT_ALONE = {
     ("move", "case", "old", "new"),
     [(*key, old, new) for key, changes in LEFT_ALONE.items() for old, new in changes],
 )
-def test_a_kernel_that_may_compute_something_else_is_left_alone(
-    move: str, case: str, old: str, new: str
-) -> None:
+def test_a_kernel_that_may_compute_something_else_is_left_alone(move, case, old, new):
     assert whats(move, changed(case, old, new)) == []
 
 
 @pytest.mark.parametrize(("move", "case"), LEFT_ALONE)
-def test_the_kernel_as_it_is_is_not(move: str, case: str) -> None:
+def test_the_kernel_as_it_is_is_not(move, case):
     assert whats(move, CASES[case].spec)
 
 
-def test_blocks_that_share_no_operand_keep_their_order() -> None:
+def test_blocks_that_share_no_operand_keep_their_order():
     spec = replace(CASES["transpose"].spec, sizes=({"N": 640},))
     assert whats("grouped_gemm_colmajor", spec) == []
 
@@ -132,7 +130,7 @@ def test_blocks_that_share_no_operand_keep_their_order() -> None:
         ("enable_async_pipeline", "tiled gemm"),
     ],
 )
-def test_what_a_move_has_changed_it_leaves_alone(move: str, case: str) -> None:
+def test_what_a_move_has_changed_it_leaves_alone(move, case):
     spec = CASES[case].spec
     found = results(move, spec)
     assert found
@@ -140,13 +138,13 @@ def test_what_a_move_has_changed_it_leaves_alone(move: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("cols", [201, 202])
-def test_rows_must_be_aligned_for_the_first_sizes(cols: int) -> None:
+def test_rows_must_be_aligned_for_the_first_sizes(cols):
     sizes = ({"ROWS": 2, "COLS": cols}, {"ROWS": 3, "COLS": 200})
     found = whats("vectorize_global_loads", replace(CASES["softmax"].spec, sizes=sizes))
     assert [what[-4:] for what in found] == ([] if cols % 2 else ["by 2"])
 
 
-def test_a_number_that_depends_on_the_thread_must_not_be_used_for_other_elements() -> None:
+def test_a_number_that_depends_on_the_thread_must_not_be_used_for_other_elements():
     source = """
     __global__ void kernel(const float* x, const float* w, float* y, int cols) {
       float mine = w[threadIdx.x];
@@ -159,7 +157,7 @@ def test_a_number_that_depends_on_the_thread_must_not_be_used_for_other_elements
     assert len(whats("vectorize_global_loads", same)) == 2
 
 
-def test_a_shared_array_that_other_loops_use_keeps_its_threads() -> None:
+def test_a_shared_array_that_other_loops_use_keeps_its_threads():
     source = """
     __global__ void kernel(const float* x, float* y, int n) {
       __shared__ float keep[128];
@@ -170,7 +168,7 @@ def test_a_shared_array_that_other_loops_use_keeps_its_threads() -> None:
     assert whats("vectorize_global_loads", spec) == []
 
 
-def test_a_tensor_that_is_passed_twice_may_be_written_through_the_other_name() -> None:
+def test_a_tensor_that_is_passed_twice_may_be_written_through_the_other_name():
     spec = CASES["add"].spec
     twice = replace(spec, arguments=("out", "b", "out", "n"))
     found = [*whats("vectorize_global_loads", twice), *whats("cache_policy_cg", twice)]
@@ -189,7 +187,7 @@ def test_a_tensor_that_is_passed_twice_may_be_written_through_the_other_name() -
     ],
     ids=["with parameters", "not a number", "conditional"],
 )
-def test_macros_in_the_way_prevent_all_moves(macro: str) -> None:
+def test_macros_in_the_way_prevent_all_moves(macro):
     spec = replace(CASES["add"].spec, source=macro)
     assert [what for name in ON_TEXT for what in whats(name, spec)] == []
 
@@ -203,7 +201,7 @@ def test_macros_in_the_way_prevent_all_moves(macro: str) -> None:
         ("a[i] + b[i]", "*a++ + b[i]"),
     ],
 )
-def test_a_tensor_used_in_other_ways_gets_no_hint(old: str, new: str) -> None:
+def test_a_tensor_used_in_other_ways_gets_no_hint(old, new):
     found = whats("cache_policy_cg", changed("add", old, new))
     hints = [what for what in found if what.startswith("__ld")]
     assert {what.partition(" for ")[2] for what in hints} == {"b"}
@@ -217,27 +215,27 @@ def test_a_tensor_used_in_other_ways_gets_no_hint(old: str, new: str) -> None:
         ("row < m", "row * ty < m"),
     ],
 )
-def test_a_guard_that_may_fail_stays(old: str, new: str) -> None:
+def test_a_guard_that_may_fail_stays(old, new):
     case = gemm_of(TILED_GEMM.replace(old, new), (48, 32, 16), (16, 48, 64))
     state = only("pad_tail_and_mask", case.spec, "guards")
     assert (new if "-=" not in new else "row < m") in state.source
 
 
-def test_guards_stay_if_one_set_of_sizes_has_a_tail() -> None:
+def test_guards_stay_if_one_set_of_sizes_has_a_tail():
     spec = CASES["tiled gemm"].spec  # with tails of columns, not of rows
     state = only("pad_tail_and_mask", spec, "guards")
     assert "if (col < n) c[row * n + col] = acc;" in state.source
 
 
 @pytest.mark.parametrize(("n", "holds"), [(4096, True), (4160, False)])
-def test_a_guard_stays_if_another_size_of_the_block_needs_it(n: int, holds: bool) -> None:
+def test_a_guard_stays_if_another_size_of_the_block_needs_it(n, holds):
     spec = CASES["add"].spec
     launch = replace(spec.launch, grid=("ceil_div(N, block_x)",))
     found = whats("pad_tail_and_mask", replace(spec, launch=launch, sizes=({"N": n},)))
     assert (found == ["guards that always hold"]) == holds
 
 
-def test_a_histogram_too_large_for_a_block_is_not_copied() -> None:
+def test_a_histogram_too_large_for_a_block_is_not_copied():
     case = CASES["histogram"].spec
     tensors = tuple(replace(t, shape=(1 << 14,)) if t.name == "counts" else t for t in case.tensors)
     assert whats("avoid_atomics_reduce", replace(case, tensors=tensors)) == []
@@ -254,7 +252,7 @@ def test_a_histogram_too_large_for_a_block_is_not_copied() -> None:
         ("const float* xr", "float* xr"),
     ],
 )
-def test_loops_that_are_no_softmax_are_not_fused(old: str, new: str) -> None:
+def test_loops_that_are_no_softmax_are_not_fused(old, new):
     found = whats("softmax_math_fusion", changed("softmax", old, new))
     assert not any("online" in what for what in found)
 
@@ -273,7 +271,7 @@ def test_loops_that_are_no_softmax_are_not_fused(old: str, new: str) -> None:
         ("TILE 16", "TILE 88"),
     ],
 )
-def test_loops_whose_turns_may_depend_on_each_other_are_no_pipeline(old: str, new: str) -> None:
+def test_loops_whose_turns_may_depend_on_each_other_are_no_pipeline(old, new):
     source = TILED_GEMM.replace(old, new, 1)
     source = source.replace("acc += As", "acc += mine * As") if "mine" in new else source
     source = source.replace("acc +=", "a[i] +=") if new == "float* a" else source
@@ -282,7 +280,7 @@ def test_loops_whose_turns_may_depend_on_each_other_are_no_pipeline(old: str, ne
     assert bool(found) == independent
 
 
-def test_a_text_that_does_not_fit_its_spec_is_left_alone() -> None:
+def test_a_text_that_does_not_fit_its_spec_is_left_alone():
     spec = CASES["add"].spec
     for other in (
         replace(spec, entry="other"),
@@ -293,6 +291,6 @@ def test_a_text_that_does_not_fit_its_spec_is_left_alone() -> None:
         assert [what for name in ON_TEXT for what in whats(name, other)] == []
 
 
-def test_what_other_tests_leave_alone_has_changes_as_it_is() -> None:
+def test_what_other_tests_leave_alone_has_changes_as_it_is():
     assert any("online" in what for what in whats("softmax_math_fusion", CASES["softmax"].spec))
     assert whats("enable_async_pipeline", gemm_of(TILED_GEMM, (80, 33, 20)).spec)

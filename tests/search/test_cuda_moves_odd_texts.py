@@ -54,7 +54,7 @@ def spec_with(source: str, *, grid: str = "ceil_div(N, 64)") -> KernelSpec:
         (SUM, "{ sum.add(x[i]); y[i] = sum.s; }"),
     ],
 )
-def test_elements_of_a_shared_loop_stay_with_their_thread(before: str, statement: str) -> None:
+def test_elements_of_a_shared_loop_stay_with_their_thread(before, statement):
     source = before + SHARED.replace("y[i] = x[i] * acc;", statement)
     if before == SUM:
         source = source.replace("float acc = 1.0f;", "Sum sum{0};")
@@ -62,18 +62,18 @@ def test_elements_of_a_shared_loop_stay_with_their_thread(before: str, statement
     assert results(VECTORS, spec_with(SHARED, grid="1"))
 
 
-def test_a_number_that_each_thread_is_given_belongs_to_it() -> None:
+def test_a_number_that_each_thread_is_given_belongs_to_it():
     source = SHARED.replace("float acc = 1.0f;", "float acc; acc = x[threadIdx.x];")
     assert results(VECTORS, spec_with(source, grid="1")) == []
 
 
-def test_elements_stay_with_threads_that_a_function_tells_apart() -> None:
+def test_elements_stay_with_threads_that_a_function_tells_apart():
     helper = "__device__ int odd() { return threadIdx.x & 1; }"
     source = helper + ELEMENTS.replace("2 * x[i]", "odd() + x[i]")
     assert results(VECTORS, spec_with(source)) == []
 
 
-def test_a_bound_that_another_name_changes_is_not_fixed() -> None:
+def test_a_bound_that_another_name_changes_is_not_fixed():
     source = """
     __global__ void kernel(const float* x, float* y, int n) {
       int m = n; int* other = &m;
@@ -101,7 +101,7 @@ def test_a_bound_that_another_name_changes_is_not_fixed() -> None:
         *("one of two macros", "conditional macro", "macro undefined", "macro defined twice"),
     ],
 )
-def test_what_only_the_compiler_decides_prevents_all_moves(source: str) -> None:
+def test_what_only_the_compiler_decides_prevents_all_moves(source):
     spec = spec_with(source)
     found = [one for move in MOVES for one in move.applications(spec.baseline, spec)]
     assert [one.what for one in found if one.state.source != source] == []
@@ -118,19 +118,19 @@ def test_what_only_the_compiler_decides_prevents_all_moves(source: str) -> None:
         (ELEMENTS, ""),
     ],
 )
-def test_a_sentence_says_what_is_not_understood(source: str, said: str) -> None:
+def test_a_sentence_says_what_is_not_understood(source, said):
     found = not_understood(spec_with(source))
     assert said in found
     assert bool(found) == bool(said)
 
 
-def test_a_default_and_a_guard_around_a_file_decide_nothing() -> None:
+def test_a_default_and_a_guard_around_a_file_decide_nothing():
     source = "#ifndef K\n#define K 2\n#endif\n" + ELEMENTS.replace("2 *", "K *")
     assert results(VECTORS, spec_with(f"#ifndef KERNEL_H\n#define KERNEL_H\n{source}#endif\n"))
 
 
 @pytest.mark.parametrize("kind", ["unsigned char", "float"])
-def test_an_index_that_may_lose_digits_is_not_that_of_the_element(kind: str) -> None:
+def test_an_index_that_may_lose_digits_is_not_that_of_the_element(kind):
     source = ELEMENTS.replace("if (i < n)", f"{kind} c = i; if (i < n)").replace(
         "x[i]", "x[(int)c]"
     )
@@ -138,12 +138,12 @@ def test_an_index_that_may_lose_digits_is_not_that_of_the_element(kind: str) -> 
 
 
 @pytest.mark.parametrize("source", [SHARED, ELEMENTS])
-def test_an_element_whose_number_may_not_fit_is_not_one_of_several(source: str) -> None:
+def test_an_element_whose_number_may_not_fit_is_not_one_of_several(source):
     narrow = source.replace("int i =", "unsigned char i =")
     assert results(VECTORS, spec_with(narrow, grid="1")) == []
 
 
-def test_names_of_inner_blocks_stay_theirs() -> None:
+def test_names_of_inner_blocks_stay_theirs():
     body = "{ int k = 3; s += x[k]; } { int k = 2; s += x[k]; }"
     loop = "for (int k = 0; k < 4; ++k) s += x[k];"
     source = ELEMENTS.replace("y[i] = 2 *", f"{{ float s = 0; {body} {loop} y[i] = s +")

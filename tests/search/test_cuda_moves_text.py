@@ -14,7 +14,7 @@ def lines(state: State) -> list[str]:
     return [line.strip() for line in state.source.splitlines()]
 
 
-def test_a_thread_takes_four_elements_and_the_grid_a_fourth_of_the_blocks() -> None:
+def test_a_thread_takes_four_elements_and_the_grid_a_fourth_of_the_blocks():
     state = only("vectorize_global_loads", CASES["add"].spec, "4 elements")
     assert state.launch.grid == ("ceil_div(ceil_div(N, 64), 4)",)
     text = lines(state)
@@ -29,35 +29,35 @@ def test_a_thread_takes_four_elements_and_the_grid_a_fourth_of_the_blocks() -> N
     assert "float s = a[i] + b[i];" in text  # the tail
 
 
-def test_eight_halves_are_one_load_of_16_bytes() -> None:
+def test_eight_halves_are_one_load_of_16_bytes():
     state = only("vectorize_global_loads", CASES["half add"].spec, "8 elements")
     assert "alignas(16) half a_part[8];" in lines(state)
     loaded = "*reinterpret_cast<uint4*>(a_part) = *reinterpret_cast<const uint4*>(&a[i_first]);"
     assert loaded in lines(state)
 
 
-def test_only_aligned_neighbours_are_loaded_together() -> None:
+def test_only_aligned_neighbours_are_loaded_together():
     text = only("vectorize_global_loads", CASES["stencil"].spec, "2 elements").source
     assert text.count("reinterpret_cast<const float2*>") == 1
     assert "float left = i > 0 ? x[i - 1] : 0.0f;" in text
     assert "const int i = i_first + i_lane;" in text
 
 
-def test_a_loop_whose_length_is_a_multiple_has_no_tail() -> None:
+def test_a_loop_whose_length_is_a_multiple_has_no_tail():
     text = only("vectorize_global_loads", CASES["softmax"].spec, "by 4").source
     assert "for (int c_first = tid * 4; c_first < cols; c_first += blockDim.x * 4) {" in text
     assert "else" not in text
     assert "m = fmaxf(m, x_part[c_lane]);" in text
 
 
-def test_addresses_are_looked_at_where_other_sizes_are_not_aligned() -> None:
+def test_addresses_are_looked_at_where_other_sizes_are_not_aligned():
     text = only("vectorize_global_loads", CASES["uneven softmax"].spec, "by 4").source
     aligned = "reinterpret_cast<size_t>(&xr[c_first]) % 16 == 0"
     assert text.count(f"if (c_first + 4 <= cols && {aligned}) {{") == 2
     assert text.count("for (int c = c_first; c < c_first + 4 && c < cols; ++c) {") == 3
 
 
-def test_what_is_updated_is_loaded_and_stored() -> None:
+def test_what_is_updated_is_loaded_and_stored():
     source = ADD.replace("out[i] =", "out[i] +=").replace("b[i]", "out[i]")
     text = lines(only("vectorize_global_loads", replace(CASES["add"].spec, source=source), "2 el"))
     loaded = "*reinterpret_cast<float2*>(out_part) = *reinterpret_cast<float2*>(&out[i_first]);"
@@ -66,7 +66,7 @@ def test_what_is_updated_is_loaded_and_stored() -> None:
     assert text.index("out_part[i_lane] += s * 2.0f;  // twice") < text.index(stored)
 
 
-def test_an_index_that_the_body_computes_is_computed_before_it() -> None:
+def test_an_index_that_the_body_computes_is_computed_before_it():
     body = "    int at = row * k + i;\n      acc += a[at] * b[i * n + col];"
     source = CASES["naive gemm"].spec.source.replace(
         "acc += a[row * k + i] * b[i * n + col];", f"{{\n  {body}\n    }}"
@@ -76,19 +76,19 @@ def test_an_index_that_the_body_computes_is_computed_before_it() -> None:
     assert "(&a[(row * k + i_first)]);" in text
 
 
-def test_names_of_the_text_are_not_taken_again() -> None:
+def test_names_of_the_text_are_not_taken_again():
     source = ADD.replace("float s", "float a_part").replace("s *", "a_part *")
     spec = replace(CASES["add"].spec, source=source)
     text = only("vectorize_global_loads", spec, "2 elements").source
     assert "float a_part = a_part2[i_lane] + b_part[i_lane];" in text
 
 
-def test_a_hint_is_put_around_every_load_of_a_tensor() -> None:
+def test_a_hint_is_put_around_every_load_of_a_tensor():
     text = only("cache_policy_cg", CASES["stencil"].spec, "__ldcg for x").source
     assert text.count("__ldcg(&x[") == STENCIL.count("x[") == 3
 
 
-def test_hints_fit_vectors_pointers_and_other_hints() -> None:
+def test_hints_fit_vectors_pointers_and_other_hints():
     source = """
     __global__ void kernel(const float* x, float* y) {
       const float* at = x + 4 * threadIdx.x;
@@ -103,33 +103,33 @@ def test_hints_fit_vectors_pointers_and_other_hints() -> None:
     assert "v.x + w.y + __ldg(at) + __ldg(at + 1) + __ldg(&at[2]);" in text
 
 
-def test_rows_get_longer_by_banks() -> None:
+def test_rows_get_longer_by_banks():
     spec = CASES["transpose"].spec
     assert "tile[32][32 + 1];" in only("pad_tail_and_mask", spec, "by 1").source
     halves = CASES["half gemm"].spec
     assert "Bs[TILE][TILE + 8];" in only("pad_tail_and_mask", halves, "Bs by 8").source
 
 
-def test_conditions_that_always_hold_go() -> None:
+def test_conditions_that_always_hold_go():
     text = only("pad_tail_and_mask", CASES["whole tiles"].spec, "guards").source
     assert "    As[ty][tx] = a[row * k + t * TILE + tx];\n" in text
     assert "\n  c[row * n + col] = acc;\n}" in text
 
 
-def test_a_return_that_never_comes_goes() -> None:
+def test_a_return_that_never_comes_goes():
     spec = replace(CASES["half add"].spec, sizes=({"N": 128}, {"N": 640}))
     text = only("pad_tail_and_mask", spec, "guards").source
     assert text == HALF_ADD.replace("if (i >= n) return;", "")
 
 
-def test_loops_tell_what_their_variable_reaches() -> None:
+def test_loops_tell_what_their_variable_reaches():
     source = TILED_GEMM.replace("t = 0; t < (k + TILE - 1) / TILE; ++t", "t = 0; t < k; t += TILE")
     spec = gemm_of(source.replace("t * TILE", "t"), (48, 32, 16), (16, 48, 64)).spec
     text = only("pad_tail_and_mask", spec, "guards").source
     assert "As[ty][tx] = a[row * k + t + tx];" in text
 
 
-def test_a_sum_is_kept_by_the_thread_until_the_end() -> None:
+def test_a_sum_is_kept_by_the_thread_until_the_end():
     text = lines(only("avoid_atomics_reduce", CASES["squares"].spec, "block"))
     assert text[2] == "float total_partial = 0;"
     assert "total_partial += x[i] * x[i];" in text
@@ -137,7 +137,7 @@ def test_a_sum_is_kept_by_the_thread_until_the_end() -> None:
     assert text.count("atomicAdd(&total[0], total_partial);") == 1
 
 
-def test_a_block_of_two_dimensions_counts_its_threads() -> None:
+def test_a_block_of_two_dimensions_counts_its_threads():
     source = CASES["squares"].spec.source.replace("blockIdx.x", "threadIdx.y + blockIdx.x")
     spec = replace(CASES["squares"].spec, source=source)
     spec = replace(spec, launch=replace(spec.launch, block=(32, 2)))
@@ -146,13 +146,13 @@ def test_a_block_of_two_dimensions_counts_its_threads() -> None:
     assert f"if ({thread} % 32 == 0) atomicAdd(&total[0], total_partial);" in text
 
 
-def test_a_histogram_is_counted_in_shared_memory() -> None:
+def test_a_histogram_is_counted_in_shared_memory():
     text = only("avoid_atomics_reduce", CASES["histogram"].spec, "copy").source
     assert "__shared__ int counts_of_block[32];" in text
     assert "    atomicAdd(&counts_of_block[bin], 1);\n  }\n  __syncthreads();" in text
 
 
-def test_blocks_are_renumbered_before_anything_else() -> None:
+def test_blocks_are_renumbered_before_anything_else():
     text = only("grouped_gemm_colmajor", CASES["tiled gemm"].spec, "4 rows").source
     head, _, rest = text.partition("const unsigned block_x =")
     assert "blockIdx.y * gridDim.x + blockIdx.x" in head
@@ -160,7 +160,7 @@ def test_blocks_are_renumbered_before_anything_else() -> None:
     assert "blockIdx" not in rest
 
 
-def test_a_maximum_and_its_sum_are_found_in_one_loop() -> None:
+def test_a_maximum_and_its_sum_are_found_in_one_loop():
     text = only("softmax_math_fusion", CASES["softmax"].spec, "online").source
     assert text.count("for (int c = tid;") == SOFTMAX.count("for (int c = tid;") - 1
     assert "sum_online *= expf(m_online - element);" in text
@@ -177,11 +177,11 @@ def test_a_maximum_and_its_sum_are_found_in_one_loop() -> None:
         ("reciprocals", "const float sum_reciprocal = 1.0f / sum;"),
     ],
 )
-def test_arithmetic_gets_cheaper(what: str, text: str) -> None:
+def test_arithmetic_gets_cheaper(what, text):
     assert text in lines(only("softmax_math_fusion", CASES["softmax"].spec, what))
 
 
-def test_a_reciprocal_stands_before_the_pragma_of_its_loop() -> None:
+def test_a_reciprocal_stands_before_the_pragma_of_its_loop():
     looped = SOFTMAX.replace(
         "  for (int c = tid; c < cols; c += blockDim.x) {\n    yr",
         "  #pragma unroll\n  for (int c = tid; c < cols; c += blockDim.x) {\n    yr",
@@ -192,13 +192,13 @@ def test_a_reciprocal_stands_before_the_pragma_of_its_loop() -> None:
     assert text[at + 1] == "#pragma unroll"
 
 
-def test_functions_for_both_precisions_are_replaced_for_single_precision() -> None:
+def test_functions_for_both_precisions_are_replaced_for_single_precision():
     source = SOFTMAX.replace("expf(", "exp(")
     spec = replace(CASES["softmax"].spec, source=source)
     assert "yr[c] = __expf(xr[c] - m)" in only("softmax_math_fusion", spec, "fast func").source
 
 
-def test_tiles_are_copied_ahead() -> None:
+def test_tiles_are_copied_ahead():
     text = only("enable_async_pipeline", CASES["tiled gemm"].spec, "2 stages").source
     assert text.startswith("#include <cuda_pipeline.h>\n")
     assert "__shared__ float As[2][TILE][TILE];" in text
@@ -207,7 +207,7 @@ def test_tiles_are_copied_ahead() -> None:
     assert "acc += As[stage][ty][i] * Bs[stage][i][tx];" in text
 
 
-def test_vectors_are_copied_as_16_bytes() -> None:
+def test_vectors_are_copied_as_16_bytes():
     source = """
     __global__ void kernel(const float* __restrict__ x, float* y, int n) {
       __shared__ float tile[256];
@@ -233,7 +233,7 @@ def test_vectors_are_copied_as_16_bytes() -> None:
     assert text.index("int stage = 0;") < text.index("#pragma unroll 1")
 
 
-def test_a_product_of_tiles_is_made_by_tensor_cores() -> None:
+def test_a_product_of_tiles_is_made_by_tensor_cores():
     text = only("switch_to_mma_or_wgmma", CASES["half gemm"].spec, "wmma").source
     assert "nvcuda::wmma::load_matrix_sync(As_tile, &As[warp / (blockDim.x / 16) * 16][step]" in (
         text
@@ -242,12 +242,12 @@ def test_a_product_of_tiles_is_made_by_tensor_cores() -> None:
     assert "  acc = acc_block[threadIdx.y][threadIdx.x];\n  if (row < m && col < n)" in text
 
 
-def test_constants_of_the_launch_are_known() -> None:
+def test_constants_of_the_launch_are_known():
     source = TILED_GEMM.replace("#define TILE 16\n", "")
     spec = gemm_of(source, (48, 32, 16), constants={"TILE": 16}).spec
     assert "As[TILE][TILE + 4]" in only("pad_tail_and_mask", spec, "rows of As by 4").source
 
 
-def test_a_macro_that_the_launch_contradicts_is_not_known() -> None:
+def test_a_macro_that_the_launch_contradicts_is_not_known():
     spec = gemm_of(TILED_GEMM, (48, 32, 16), constants={"TILE": 8}).spec
     assert whats("pad_tail_and_mask", spec) == []

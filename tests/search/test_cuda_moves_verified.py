@@ -51,13 +51,13 @@ APPLICATIONS = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_is_right_before_any_move(name: str) -> None:
+def test_a_kernel_is_right_before_any_move(name):
     case = CASES[name]
     check(case.spec.baseline, case.spec, case.reference, **case.options)
 
 
 @pytest.mark.parametrize(("name", "move", "what"), APPLICATIONS)
-def test_a_moved_kernel_is_right_for_all_sizes(name: str, move: str, what: str) -> None:
+def test_a_moved_kernel_is_right_for_all_sizes(name, move, what):
     case = CASES[name]
     (state,) = (one.state for one in results(move, case.spec) if one.what == what)
     check(state, case.spec, case.reference, **case.options)
@@ -98,7 +98,7 @@ CHAINS = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("chain", CHAINS, ids=[str(chain[0]) for chain in CHAINS])
-def test_moves_can_follow_one_another(chain: tuple[str, *tuple[tuple[str, str], ...]]) -> None:
+def test_moves_can_follow_one_another(chain):
     name, *steps = chain
     case, state = CASES[name], CASES[name].spec.baseline
     for move, what in steps:

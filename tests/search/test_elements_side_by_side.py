@@ -73,7 +73,7 @@ def lines(spec: KernelSpec, what: str) -> list[str]:
 
 
 class TestText:
-    def test_what_elements_share_is_loaded_once_and_what_they_do_not_as_a_vector(self) -> None:
+    def test_what_elements_share_is_loaded_once_and_what_they_do_not_as_a_vector(self):
         text = lines(distances(), "4 elements per thread side by side")
         assert "if (col_first + 4 <= k && (k) % 4 == 0) {" in text
         loop = text.index("for (int i = 0; i < n; ++i) {")
@@ -87,7 +87,7 @@ class TestText:
         ]
         assert "difference_lanes[col_lane] = a[row * n + i] - b_row[col_lane];" in text
 
-    def test_arrays_and_results_are_of_one_element_each(self) -> None:
+    def test_arrays_and_results_are_of_one_element_each(self):
         text = lines(distances(), "2 elements per thread side by side")
         assert "float largest_lanes[2][2] = {{-1, -2}, {-1, -2}};" in text
         assert (
@@ -95,27 +95,27 @@ class TestText:
             "*reinterpret_cast<float2*>(c_row);" in text
         )
 
-    def test_loops_under_a_condition_are_done_for_one_element_after_the_other(self) -> None:
+    def test_loops_under_a_condition_are_done_for_one_element_after_the_other(self):
         loop = "for (int i = 1; i < n; ++i) { const float d = a[i]; sum += d; }"
         source = DISTANCES.replace("  c[row", f"  if (sum > 1) {loop}\n  c[row")
         text = lines(distances(source), "4 elements per thread side by side")
         found = next(line for line in text if line.startswith("if (sum_lanes[col_lane] > 1)"))
         assert found.endswith("{ const float d = a[i]; sum_lanes[col_lane] += d; }")
 
-    def test_stores_to_a_tensor_that_has_others_stay_where_they_are(self) -> None:
+    def test_stores_to_a_tensor_that_has_others_stay_where_they_are(self):
         twice = "largest[1];\n  if (n > 5) c[row * k + col] = 0;\n"
         source = DISTANCES.replace("largest[1];\n", twice)
         text = lines(distances(source), "4 elements per thread side by side")
         assert not any("c_row" in line for line in text)
 
-    def test_the_grid_has_fewer_blocks_in_a_row(self) -> None:
+    def test_the_grid_has_fewer_blocks_in_a_row(self):
         state = only(MOVE, distances(), "4 elements per thread side by side")
         assert state.launch.grid == ("ceil_div(ceil_div(K, 8), 4)", "ceil_div(M, 4)")
 
-    def test_other_conditions_of_a_kernel_stay_around_it(self) -> None:
+    def test_other_conditions_of_a_kernel_stay_around_it(self):
         assert "if ((row < m)) {" in lines(distances(), "4 elements per thread side by side")
 
-    def test_loops_that_a_block_shares_are_changed_likewise_and_hints_stay(self) -> None:
+    def test_loops_that_a_block_shares_are_changed_likewise_and_hints_stay(self):
         text = lines(sums(), "by 4")
         assert (
             "*reinterpret_cast<float4*>(x_row) = __ldg(reinterpret_cast<const float4*>("
@@ -130,13 +130,13 @@ class TestText:
 @pytest.mark.slow
 class TestResults:
     @pytest.mark.parametrize("width", [2, 4])
-    def test_they_are_right_in_rows_of_blocks(self, width: int) -> None:
+    def test_they_are_right_in_rows_of_blocks(self, width):
         spec = distances()
         state = only(MOVE, spec, f"{width} elements per thread side by side")
         check(state, spec, distances_of)
 
     @pytest.mark.parametrize("width", [2, 4])
-    def test_they_are_right_in_shared_loops(self, width: int) -> None:
+    def test_they_are_right_in_shared_loops(self, width):
         spec = sums()
         check(only(MOVE, spec, f"by {width}"), spec, lambda v: {"y": v["x"].sum(axis=1)})
 
@@ -165,11 +165,11 @@ class TestLeftAlone:
             ("  float sum = 0,", "  const int j = threadIdx.x;\n  float sum = j,"),
         ],
     )
-    def test_kernels_in_which_it_could_be_wrong_or_of_no_use(self, old: str, new: str) -> None:
+    def test_kernels_in_which_it_could_be_wrong_or_of_no_use(self, old, new):
         assert old in DISTANCES
         assert found(distances(DISTANCES.replace(old, new))) == []
 
-    def test_elements_that_are_not_aligned_when_measured(self) -> None:
+    def test_elements_that_are_not_aligned_when_measured(self):
         assert found(distances(sizes=(3, 8))) == []
 
     @pytest.mark.parametrize(
@@ -180,16 +180,16 @@ class TestLeftAlone:
             ("sum += __ldg", "sum += __reduce_add_sync(~0u, i) + __ldg"),
         ],
     )
-    def test_shared_loops_in_which_elements_matter_to_others(self, old: str, new: str) -> None:
+    def test_shared_loops_in_which_elements_matter_to_others(self, old, new):
         assert old in SUMS
         assert whats(MOVE, sums(SUMS.replace(old, new))) == []
 
-    def test_turns_of_one_thread_may_depend_on_each_other(self) -> None:
+    def test_turns_of_one_thread_may_depend_on_each_other(self):
         source = SUMS.replace("int i = threadIdx.x", "int i = 0").replace("i += blockDim.x", "++i")
         assert not any("loop 1" in what for what in whats(MOVE, sums(source)))
 
 
-def test_names_that_the_text_has_are_not_used_again() -> None:
+def test_names_that_the_text_has_are_not_used_again():
     source = DISTANCES.replace("difference", "col_lane").replace("largest", "sum_lanes")
     text = only(MOVE, distances(source), "4 elements per thread side by side").source
     assert "col_lane2" in text

@@ -47,9 +47,7 @@ def interrupted(
     [(LETS_PYTHON_RUN, signal.SIGINT), (LOOPS, signal.SIGTERM)],
     ids=["calls C", "loops"],
 )
-def test_one_signal_ends_the_search_in_an_orderly_way(
-    tmp_path: Path, endless: str, number: signal.Signals
-) -> None:
+def test_one_signal_ends_the_search_in_an_orderly_way(tmp_path, endless, number):
     done = interrupted(tmp_path, endless, number)
     assert done.returncode == 130
     last = "gpuenergy: error: Interrupted. A reference that did not end was abandoned."
@@ -59,7 +57,7 @@ def test_one_signal_ends_the_search_in_an_orderly_way(
         assert device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) == 700_000
 
 
-def test_one_signal_ends_a_call_that_holds_python(tmp_path: Path) -> None:
+def test_one_signal_ends_a_call_that_holds_python(tmp_path):
     done = interrupted(tmp_path, HOLDS_PYTHON, signal.SIGINT)
     assert done.returncode == -signal.SIGKILL
     last = "gpuenergy: a reference did not end by a signal, so the process was killed. "

@@ -39,8 +39,8 @@ RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
 
 @given(RATIOS, st.floats(0, 0.01), st.integers(1, 10_000))
 def test_more_candidates_and_more_that_lasts_never_narrow_the_interval(
-    ratios: list[float], lasting_sd: float, candidates: int
-) -> None:
+    ratios, lasting_sd, candidates
+):
     found = proven_change(ratios, lasting_sd, candidates=candidates)
     fewer = proven_change(ratios, lasting_sd, candidates=max(1, candidates // 2))
     nothing = proven_change(ratios, 0.0, candidates=candidates)
@@ -51,13 +51,13 @@ def test_more_candidates_and_more_that_lasts_never_narrow_the_interval(
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rounds_that_agree_do_not_show_less_than_may_last(metric: Metric) -> None:
+def test_rounds_that_agree_do_not_show_less_than_may_last(metric):
     found = proven_change([-0.001] * 6, LASTING_SD[metric], candidates=10)
     assert found.half_width == pytest.approx(3.09 * math.sqrt(2) * LASTING_SD[metric], rel=1e-3)
     assert found.high > 0
 
 
-def test_the_best_of_many_may_be_far_off_because_of_a_heavy_tail() -> None:
+def test_the_best_of_many_may_be_far_off_because_of_a_heavy_tail():
     # Student's t with five degrees of freedom exceeds 9.69 once in 10,050 times.
     found = proven_change([-0.001] * 6, 0.01, candidates=200)
     assert found.half_width == pytest.approx(9.69 * math.sqrt(3 / 5) * 0.01, rel=1e-3)
@@ -72,7 +72,7 @@ def turns(ratio: float, *, flags: tuple[str, ...] = ()) -> Turns:
     return Turns((reading(1.0),) * 6, (reading(ratio, flags),) * 6)
 
 
-def test_a_gain_beyond_what_lasts_is_accepted_and_a_smaller_one_is_not() -> None:
+def test_a_gain_beyond_what_lasts_is_accepted_and_a_smaller_one_is_not():
     accepted = judge_rounds("a", turns(0.99), Metric.TIME, candidates=50)
     assert accepted.accepted
     assert accepted.ratio_intervals[Metric.TIME].high < 1
@@ -80,7 +80,7 @@ def test_a_gain_beyond_what_lasts_is_accepted_and_a_smaller_one_is_not() -> None
     assert judge_rounds("a", turns(0.995), Metric.TIME, candidates=1).accepted
 
 
-def test_a_flagged_round_needs_a_larger_gain() -> None:
+def test_a_flagged_round_needs_a_larger_gain():
     found = judge_rounds("a", turns(0.95, flags=("interval_wide",)), Metric.TIME, candidates=2)
     assert not found.accepted
     assert found.reasons == ("flagged: interval_wide",)
@@ -88,7 +88,7 @@ def test_a_flagged_round_needs_a_larger_gain() -> None:
     assert judge_rounds("a", larger, Metric.TIME, candidates=2).accepted
 
 
-def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
+def test_a_comparison_has_the_figures_of_each_turn_in_order():
     found = judge_rounds("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
     order = [(one.round, one.side) for one in found.turns]
     assert order[:4] == [(1, "baseline"), (1, "variant"), (2, "variant"), (2, "baseline")]
@@ -100,21 +100,19 @@ def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
 
 
 @given(RATIOS, st.sampled_from(METRICS), st.integers(1, 1000), st.integers(2, 20))
-def test_what_is_out_of_reach_is_not_proven_by_the_same_rounds(
-    ratios: list[float], metric: Metric, candidates: int, rounds: int
-) -> None:
+def test_what_is_out_of_reach_is_not_proven_by_the_same_rounds(ratios, metric, candidates, rounds):
     lasting = LASTING_SD[metric]
     if is_out_of_reach(ratios, lasting, rounds=rounds, candidates=candidates):
         assert proven_change(ratios, lasting, candidates=candidates).high >= 0
 
 
 @given(RATIOS, st.integers(3, 20), st.floats(0.001, 0.1))
-def test_doubts_make_a_proof_harder_to_reach(ratios: list[float], rounds: int, room: float) -> None:
+def test_doubts_make_a_proof_harder_to_reach(ratios, rounds, room):
     if is_out_of_reach(ratios, 0.01, rounds=rounds):
         assert is_out_of_reach(ratios, 0.01, rounds=rounds, room=room)
 
 
-def test_rounds_without_a_gain_end_early_and_others_do_not() -> None:
+def test_rounds_without_a_gain_end_early_and_others_do_not():
     lasting = LASTING_SD[Metric.TIME]
     assert is_out_of_reach([0.001, -0.001, 0.0], lasting, rounds=6, candidates=12)
     assert not is_out_of_reach([0.001, -0.001], lasting, rounds=6, candidates=12)
@@ -125,15 +123,13 @@ def test_rounds_without_a_gain_end_early_and_others_do_not() -> None:
 
 
 @given(st.floats(-0.1, 0.1), st.sampled_from(METRICS), st.integers(1, 1000))
-def test_what_is_worth_comparing_is_so_among_fewer_and_with_more_gain(
-    change: float, metric: Metric, candidates: int
-) -> None:
+def test_what_is_worth_comparing_is_so_among_fewer_and_with_more_gain(change, metric, candidates):
     if is_worth_comparing(change, metric, candidates=candidates):
         assert is_worth_comparing(change, metric, candidates=max(1, candidates // 2))
         assert is_worth_comparing(change - 0.001, metric, candidates=candidates)
 
 
-def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison() -> None:
+def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison():
     assert not is_worth_comparing(-0.0002, Metric.TIME, candidates=12)
     assert is_worth_comparing(-0.003, Metric.TIME, candidates=12)
     assert not is_worth_comparing(-0.005, Metric.EDP, candidates=50)
@@ -178,7 +174,7 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return go
 
 
-def test_a_tiny_gain_is_left_out_and_says_why(gains: Gains, compared: list[str]) -> None:
+def test_a_tiny_gain_is_left_out_and_says_why(gains, compared):
     [only] = gains(1.0, 0.9998, 0.9999)
     assert compared == []
     assert only is not None
@@ -189,23 +185,23 @@ def test_a_tiny_gain_is_left_out_and_says_why(gains: Gains, compared: list[str])
     )
 
 
-def test_after_larger_gains_tiny_ones_are_left_out(gains: Gains, compared: list[str]) -> None:
+def test_after_larger_gains_tiny_ones_are_left_out(gains, compared):
     found = gains(1.0, 0.9, 0.9999, 0.8)
     assert compared == ["s3", "s1"]
     assert [gain and gain.id for gain in found] == compared
 
 
-def test_what_is_slower_than_the_baseline_is_not_compared(gains: Gains) -> None:
+def test_what_is_slower_than_the_baseline_is_not_compared(gains):
     assert gains(1.0, 1.1, 1.0) == []
 
 
-def test_nothing_is_compared_once_it_is_stopped(gains: Gains, compared: list[str]) -> None:
+def test_nothing_is_compared_once_it_is_stopped(gains, compared):
     assert gains(1.0, 0.9, stopped=True) == [None]
     assert compared == []
 
 
 @pytest.mark.slow
-def test_a_comparison_of_equals_ends_early(tmp_path: Path) -> None:
+def test_a_comparison_of_equals_ends_early(tmp_path):
     spec = read_spec(write(tmp_path))
     with EmulatedDevice() as device:
         gain = compare(SearchBench(spec, device, Metric.EDP), spec.baseline, candidates=12)

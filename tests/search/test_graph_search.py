@@ -21,18 +21,14 @@ WORKERS = st.integers(1, 4)
 
 
 @given(drawn_spaces(), WORKERS, SEEDS)
-def test_everything_reachable_is_proposed_once_and_then_the_search_ends(
-    space: DrawnSpace, workers: int, seed: int
-) -> None:
+def test_everything_reachable_is_proposed_once_and_then_the_search_ends(space, workers, seed):
     found = run_in_parallel(GraphStrategy(space, seed=seed), space, workers, seed)
     assert sorted(found) == sorted(space.reachable())
     assert found[0] == space.root
 
 
 @given(drawn_spaces(), WORKERS, SEEDS)
-def test_visits_are_conserved_and_nothing_stays_in_flight(
-    space: DrawnSpace, workers: int, seed: int
-) -> None:
+def test_visits_are_conserved_and_nothing_stays_in_flight(space, workers, seed):
     explorer = GraphStrategy(space, seed=seed)
     proposals = len(run_in_parallel(explorer, space, workers, seed))
     nodes = explorer.graph.nodes
@@ -52,9 +48,7 @@ def test_visits_are_conserved_and_nothing_stays_in_flight(
 
 
 @given(drawn_spaces(), WORKERS, SEEDS, st.integers(1, 8))
-def test_running_evaluations_are_counted_along_their_paths(
-    space: DrawnSpace, workers: int, seed: int, most: int
-) -> None:
+def test_running_evaluations_are_counted_along_their_paths(space, workers, seed, most):
     explorer = GraphStrategy(space, seed=seed)
     run(explorer, space, most)
     running = [found for _ in range(workers) if (found := explorer.propose())]
@@ -63,9 +57,7 @@ def test_running_evaluations_are_counted_along_their_paths(
 
 
 @given(drawn_spaces(), SEEDS, st.integers(0, 6), st.permutations([0, 1, 2]))
-def test_results_may_come_in_any_order(
-    space: DrawnSpace, seed: int, most: int, order: list[int]
-) -> None:
+def test_results_may_come_in_any_order(space, seed, most, order):
     def learned(places: list[int]) -> list[tuple[str, GraphNode]]:
         explorer = GraphStrategy(space, seed=seed)
         run(explorer, space, most)
@@ -80,7 +72,7 @@ def test_results_may_come_in_any_order(
 
 
 @given(drawn_spaces(), SEEDS)
-def test_values_follow_from_results_and_visits(space: DrawnSpace, seed: int) -> None:
+def test_values_follow_from_results_and_visits(space, seed):
     explorer = GraphStrategy(space, seed=seed)
     run(explorer, space)
     nodes = explorer.graph.nodes
@@ -95,13 +87,13 @@ def test_values_follow_from_results_and_visits(space: DrawnSpace, seed: int) -> 
 
 
 @given(drawn_spaces(), SEEDS)
-def test_actions_are_asked_for_once_and_of_good_states_only(space: DrawnSpace, seed: int) -> None:
+def test_actions_are_asked_for_once_and_of_good_states_only(space, seed):
     run(GraphStrategy(space, seed=seed), space)
     assert len(space.asked) == len(set(space.asked))
     assert all(space.costs[int(state[1:])] is not None for state in space.asked)
 
 
-def test_a_result_reaches_the_ancestors_along_all_paths() -> None:
+def test_a_result_reaches_the_ancestors_along_all_paths():
     diamond = DrawnSpace([[1, 2], [3], [3], []], [1.0, 1.1, 1.2, 0.5])
     explorer = GraphStrategy(diamond)
     run(explorer, diamond, 4)
@@ -113,26 +105,26 @@ def test_a_result_reaches_the_ancestors_along_all_paths() -> None:
     assert sum(edge.visits for state in ("s1", "s2") for edge in nodes[state].edges or []) == 1
 
 
-def test_the_search_finds_its_way_to_the_best_state() -> None:
+def test_the_search_finds_its_way_to_the_best_state():
     space = grid(10, 10)
     explorer = GraphStrategy(space)
     assert "s99" in run(explorer, space, 60)
 
 
-def test_the_seed_decides_between_equals() -> None:
+def test_the_seed_decides_between_equals():
     star = DrawnSpace([list(range(1, 9)), *[[] for _ in range(8)]], [1.0] * 9)
     orders = {tuple(run(GraphStrategy(star, seed=seed), star)) for seed in range(5)}
     assert len(orders) == 5
 
 
-def test_predicted_gains_decide_what_is_tried_first() -> None:
+def test_predicted_gains_decide_what_is_tried_first():
     gains = {(0, 1): 0.1, (0, 2): 0.5, (0, 3): 0.3}
     star = DrawnSpace([[1, 2, 3], [], [], []], [1.0] * 4, gains)
     quiet = SearchParameters(root_noise_eps=0)
     assert run(GraphStrategy(star, quiet), star, 2) == ["s0", "s2"]
 
 
-def test_noise_at_the_root_changes_what_is_tried_first() -> None:
+def test_noise_at_the_root_changes_what_is_tried_first():
     gains = {(0, head): 0.5 if head == 1 else 0.4 for head in range(1, 9)}
     star = DrawnSpace([list(range(1, 9)), *[[] for _ in range(8)]], [1.0] * 9, gains)
 
@@ -144,7 +136,7 @@ def test_noise_at_the_root_changes_what_is_tried_first() -> None:
     assert len(firsts(0.5)) > 3
 
 
-def test_noise_is_of_the_root_alone_and_adds_up_to_one() -> None:
+def test_noise_is_of_the_root_alone_and_adds_up_to_one():
     space = grid(3, 3)
     explorer = GraphStrategy(space)
     run(explorer, space)
@@ -153,7 +145,7 @@ def test_noise_is_of_the_root_alone_and_adds_up_to_one() -> None:
         assert total == pytest.approx(1 if state == space.root else 0)
 
 
-def test_actions_of_too_little_predicted_gain_are_pruned() -> None:
+def test_actions_of_too_little_predicted_gain_are_pruned():
     gains = {(0, 1): 0.019, (0, 2): 0.021}
     star = DrawnSpace([[1, 2, 3], [], [], []], [1.0] * 4, gains)
     assert set(run(GraphStrategy(star), star)) == {"s0", "s2", "s3"}
@@ -161,19 +153,19 @@ def test_actions_of_too_little_predicted_gain_are_pruned() -> None:
     assert len(run(GraphStrategy(star, everything), star)) == 4
 
 
-def test_a_pruned_action_does_not_rule_out_another_way_to_its_state() -> None:
+def test_a_pruned_action_does_not_rule_out_another_way_to_its_state():
     gains = {(0, 1): 0.001, (0, 2): 0.5, (2, 1): 0.5}
     space = DrawnSpace([[1, 2], [], [1]], [1.0, 1.0, 1.0], gains)
     assert run(GraphStrategy(space), space) == ["s0", "s2", "s1"]
 
 
-def test_a_pruned_action_to_a_known_state_may_be_followed() -> None:
+def test_a_pruned_action_to_a_known_state_may_be_followed():
     gains = {(0, 1): 0.5, (0, 2): 0.4, (1, 2): 0.001}
     space = DrawnSpace([[1, 2], [2], [3, 4], [], []], [1.0, 0.1, 0.9, 0.5, 0.5], gains)
     assert sorted(run(GraphStrategy(space), space)) == space.states
 
 
-def test_virtual_losses_spread_parallel_proposals() -> None:
+def test_virtual_losses_spread_parallel_proposals():
     chain = [[1, 2], [3, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14], *[[] for _ in range(12)]]
     space = DrawnSpace(chain, [1.0, 0.9, 0.95, *[0.93] * 12])
 
@@ -187,7 +179,7 @@ def test_virtual_losses_spread_parallel_proposals() -> None:
     assert len(parents(3)) > 1
 
 
-def test_widening_opens_actions_with_visits() -> None:
+def test_widening_opens_actions_with_visits():
     wide = [list(range(1, 11)), *[[11 + head] for head in range(10)], *[[] for _ in range(10)]]
     space = DrawnSpace(wide, [1.0, *[2.0] * 10, *[2.0] * 10])
     narrow = SearchParameters(prog_widen_thresh=1, prog_widen_exponent=0)
@@ -198,7 +190,7 @@ def test_widening_opens_actions_with_visits() -> None:
     assert set(run(GraphStrategy(space, broad), space, 11)) == {f"s{head}" for head in range(11)}
 
 
-def test_failures_have_the_stated_value_and_lead_nowhere() -> None:
+def test_failures_have_the_stated_value_and_lead_nowhere():
     space = DrawnSpace([[1], [2], []], [1.0, None, 0.1])
     explorer = GraphStrategy(space, SearchParameters(failure_value=-0.7))
     assert run(explorer, space) == ["s0", "s1"]
@@ -207,14 +199,14 @@ def test_failures_have_the_stated_value_and_lead_nowhere() -> None:
     assert explorer.graph.nodes["s0"].mean == pytest.approx(-0.35)
 
 
-def test_a_baseline_that_fails_ends_the_search() -> None:
+def test_a_baseline_that_fails_ends_the_search():
     space = DrawnSpace([[1], []], [None, 1.0])
     explorer = GraphStrategy(space)
     assert run(explorer, space) == ["s0"]
     assert explorer.incumbent is None
 
 
-def test_a_result_is_learned_once() -> None:
+def test_a_result_is_learned_once():
     space = grid(1, 2)
     explorer = GraphStrategy(space)
     proposal = explorer.propose()
@@ -226,7 +218,7 @@ def test_a_result_is_learned_once() -> None:
         explorer.learn(proposal, 1.0)
 
 
-def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
+def test_experience_with_a_kind_of_action_decides_what_is_tried_next():
     # Actions to states whose number is divisible by three are of one kind, which helps.
     costs = [1.0, *(0.5 if head % 3 == 0 else 2.0 for head in range(1, 13))]
     star = DrawnSpace([list(range(1, 13)), *[[] for _ in range(12)]], costs)
@@ -236,14 +228,14 @@ def test_experience_with_a_kind_of_action_decides_what_is_tried_next() -> None:
         assert places == list(range(places[0], places[0] + 4))
 
 
-def test_nothing_is_worth_less_than_a_failure() -> None:
+def test_nothing_is_worth_less_than_a_failure():
     space = DrawnSpace([[1], []], [1.0, 100.0])
     explorer = GraphStrategy(space, SearchParameters(failure_value=-0.5))
     run(explorer, space)
     assert explorer.graph.nodes["s1"].own == -0.5
 
 
-def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean() -> None:
+def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean():
     # Below s1 are one very good state and bad ones; below s2 all are fairly good.
     edges = [[1, 2], [3, 4, 5, 6, 11], [7, 8, 9, 10, 12], *[[] for _ in range(10)]]
     costs = [1.0, 1.0, 1.0, 0.2, 3.0, 3.0, 3.0, 0.8, 0.8, 0.8, 0.8, 1.0, 1.0]
@@ -258,15 +250,13 @@ def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean() 
 
 @settings(max_examples=20)
 @given(st.floats(0, 5), st.floats(0, 1), st.floats(0, 1), SEEDS)
-def test_no_setting_makes_the_search_miss_or_repeat_a_state(
-    puct_c: float, best_share: float, eps: float, seed: int
-) -> None:
+def test_no_setting_makes_the_search_miss_or_repeat_a_state(puct_c, best_share, eps, seed):
     space = grid(4, 4)
     chosen = SearchParameters(puct_c=puct_c, best_share=best_share, root_noise_eps=eps)
     assert sorted(run(GraphStrategy(space, chosen, seed=seed), space)) == sorted(space.states)
 
 
-def test_what_predictions_for_a_move_missed_is_expected_of_its_other_actions() -> None:
+def test_what_predictions_for_a_move_missed_is_expected_of_its_other_actions():
     experience = Experience(10, 5)
     tail, head = GraphNode(0, "good"), GraphNode(1, "good", own=-0.5)
     one, other, alone = (

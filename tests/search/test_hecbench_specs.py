@@ -32,18 +32,18 @@ def without_source(path: Path) -> KernelSpec:
     return replace(raw_spec(path), source=KERNEL, file="", checkout=None, extract=False)
 
 
-def test_there_are_more_than_twelve() -> None:
+def test_there_are_more_than_twelve():
     assert len(PATHS) > 12
 
 
-def test_the_folder_has_no_code_of_others() -> None:
+def test_the_folder_has_no_code_of_others():
     assert {path.suffix for path in FOLDER.iterdir()} <= {".json", "", ".md"}
     assert (FOLDER / ".gitignore").read_text() == "/sources\n"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 class TestEach:
-    def test_it_names_a_file_of_one_commit(self, path: Path) -> None:
+    def test_it_names_a_file_of_one_commit(self, path):
         spec = raw_spec(path)
         assert spec.name == path.stem
         assert spec.extract
@@ -53,12 +53,12 @@ class TestEach:
         assert re.fullmatch("[0-9a-f]{40}", spec.checkout.revision)
         assert re.fullmatch("[0-9a-f]{64}", spec.checkout.sha256)
 
-    def test_it_is_valid_apart_from_its_source(self, path: Path) -> None:
+    def test_it_is_valid_apart_from_its_source(self, path):
         jsonschema.Draft202012Validator(spec_schema()).validate(json.loads(path.read_text()))
         for emulated in (False, True):
             check_spec(without_source(path).on(emulated=emulated))
 
-    def test_its_reference_gives_what_it_says(self, path: Path) -> None:
+    def test_its_reference_gives_what_it_says(self, path):
         spec = without_source(path).on(emulated=True)
         for sizes in spec.sizes:
             workload = workload_of(spec, sizes)
@@ -66,13 +66,11 @@ class TestEach:
             outputs = workload.reference({k: np.asarray(v, np.float64) for k, v in inputs.items()})
             assert all(np.isfinite(value).all() for value in outputs.values())
 
-    def test_it_is_documented(self, path: Path) -> None:
+    def test_it_is_documented(self, path):
         assert f"| `{path.stem}` |" in (ROOT / "docs/reference/bundled.md").read_text()
 
 
-def test_without_a_checkout_a_sentence_says_what_to_clone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_checkout_a_sentence_says_what_to_clone(tmp_path, capsys):
     missing = str(tmp_path / "missing")
     words = ["optimize", str(FOLDER), "--sources", missing, "--outdir", str(tmp_path / "out")]
     assert main(words) == 2

@@ -98,17 +98,17 @@ def added_to_nothing(state: State) -> frozenset[str]:
     return additions(state, State(state.language, "", state.launch))
 
 
-def test_an_ordinary_cuda_kernel_is_let_through() -> None:
+def test_an_ordinary_cuda_kernel_is_let_through():
     assert added_to_nothing(cuda(CUDA)) == frozenset()
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.name)
-def test_the_shipped_kernels_are_let_through(path: Path) -> None:
+def test_the_shipped_kernels_are_let_through(path):
     assert added_to_nothing(cuda(path.read_text())) == frozenset()
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*.json")), ids=lambda path: path.stem)
-def test_what_the_rules_write_is_let_through(path: Path) -> None:
+def test_what_the_rules_write_is_let_through(path):
     spec = read_spec(path)
     for move in MOVES:
         for one in move.applications(spec.baseline, spec):
@@ -195,16 +195,16 @@ def test_what_the_rules_write_is_let_through(path: Path) -> None:
         ('__device__ void f() { asm("mov.u64 %0, %%current_graph_exec;"); }', "assembler with"),
     ],
 )
-def test_what_no_cuda_proposal_may_add_is_found(added: str, finding: str) -> None:
+def test_what_no_cuda_proposal_may_add_is_found(added, finding):
     found = added_to_nothing(cuda(f"{CUDA}\n{added}\n"))
     assert any(one.startswith(finding) or finding in one for one in found), found
 
 
-def test_cuda_assembler_is_counted() -> None:
+def test_cuda_assembler_is_counted():
     assert assembler_statements(cuda(CUDA)) == 2
 
 
-def test_an_ordinary_triton_module_is_let_through() -> None:
+def test_an_ordinary_triton_module_is_let_through():
     assert added_to_nothing(triton(TRITON)) == frozenset()
 
 
@@ -264,7 +264,7 @@ def test_an_ordinary_triton_module_is_let_through() -> None:
         ("@triton.jit\ndef f(x):\n    tl.load = tl.store", "an assignment to tl.load"),
     ],
 )
-def test_what_no_triton_proposal_may_add_is_found(added: str, finding: str) -> None:
+def test_what_no_triton_proposal_may_add_is_found(added, finding):
     found = added_to_nothing(triton(f"{TRITON}\n\n{added}\n"))
     assert any(one.startswith(finding) or finding in one for one in found), found
 
@@ -272,24 +272,24 @@ def test_what_no_triton_proposal_may_add_is_found(added: str, finding: str) -> N
 @pytest.mark.parametrize(
     "begin", ["# coding: utf-7\n", "'''A text.\r# vim: fileencoding=utf_7\n'''\n"]
 )
-def test_a_module_that_python_reads_otherwise_is_found(begin: str) -> None:
+def test_a_module_that_python_reads_otherwise_is_found(begin):
     assert "another encoding than UTF-8" in added_to_nothing(triton(f"{begin}# +AAo-import os\n"))
     assert added_to_nothing(triton("# coding: utf-8\nX = 1\n")) == frozenset()
 
 
-def test_triton_assembler_is_counted() -> None:
+def test_triton_assembler_is_counted():
     call = "\n\n@triton.jit\ndef f(x):\n    return tl.inline_asm_elementwise('', '', [x])\n"
     assert assembler_statements(triton(TRITON + call)) == 1
     assert assembler_statements(triton("def (")) == 0
 
 
-def test_what_is_no_module_is_said_to_be_none() -> None:
+def test_what_is_no_module_is_said_to_be_none():
     with pytest.raises(ModuleError, match="no Python module"):
         added_to_nothing(triton("def ("))
 
 
 @given(st.lists(st.sampled_from(CUDA_PIECES.split(" "))).map(" ".join) | st.text())
-def test_any_text_is_checked_as_cuda(text: str) -> None:
+def test_any_text_is_checked_as_cuda(text):
     assert all(added_to_nothing(cuda(text)))
     assert assembler_statements(cuda(text)) >= 0
 
@@ -298,13 +298,13 @@ def test_any_text_is_checked_as_cuda(text: str) -> None:
     st.lists(st.sampled_from(CUDA_PIECES.split(" "))).map(" ".join),
     st.sampled_from(["__device__ int launches;", "int f() { return 0; }"]),
 )
-def test_nothing_before_it_hides_what_is_found(text: str, added: str) -> None:
+def test_nothing_before_it_hides_what_is_found(text, added):
     """Unless the text before is refused itself."""
     assert added_to_nothing(cuda(f"{text}\n\n;{added}"))
 
 
 @given(st.lists(st.sampled_from(TRITON_PIECES.split(" "))).map(" ".join) | st.text())
-def test_any_text_is_checked_as_triton(text: str) -> None:
+def test_any_text_is_checked_as_triton(text):
     try:
         assert all(added_to_nothing(triton(text)))
     except ModuleError:

@@ -26,7 +26,6 @@ from pytest_gpuenergy.search import (
     LlmMoves,
     LlmSettings,
     Prices,
-    Protocol,
     Reply,
     Result,
     SearchNode,
@@ -115,7 +114,7 @@ def refused(
 
 
 class TestProposal:
-    def test_a_diff_becomes_an_application(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_a_diff_becomes_an_application(self, ask, spec):
         asked = ask(GOOD)
         found = suggested(asked, spec)
         changed = replace(spec.baseline, source=BETTER)
@@ -132,20 +131,18 @@ class TestProposal:
         ]
         assert asked.server.paths == ["/responses"]
 
-    def test_what_cannot_be_printed_is_left_out_of_its_words(
-        self, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_what_cannot_be_printed_is_left_out_of_its_words(self, ask, spec):
         found = suggested(ask(answers(what="\x1b[31m red \n\u202e ok", diff=diff())), spec)
         assert isinstance(found, Application)
         assert found.what == "red ok by m"
 
-    def test_it_is_a_move_like_others(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_it_is_a_move_like_others(self, ask, spec):
         moves = ask(GOOD, says("nothing")).moves
         [found] = moves.applications(spec.baseline, spec)
         assert found.state.source == BETTER
         assert list(moves.applications(found.state, spec)) == []
 
-    def test_a_launch_alone_can_change(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_a_launch_alone_can_change(self, ask, spec):
         launch = {
             "grid": ["ceil_div(N, block_x * ITEMS)"],
             "block": [64],
@@ -159,9 +156,7 @@ class TestProposal:
         plan = replace(spec.launch, block=(64,), constants={"ITEMS": 8})
         assert found.state == State("cuda", SOURCE, plan)
 
-    def test_a_diff_that_does_not_apply_is_followed_by_the_source_once(
-        self, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_a_diff_that_does_not_apply_is_followed_by_the_source_once(self, ask, spec):
         asked = ask(STRAY, answers(source=BETTER))
         found = suggested(asked, spec)
         assert isinstance(found, Application)
@@ -172,13 +167,13 @@ class TestProposal:
         assert "are not in the source" in second["input"][-1]["content"]
         assert "diff" not in second["text"]["format"]["schema"]["properties"]
 
-    def test_new_assembler_is_counted(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_new_assembler_is_counted(self, ask, spec):
         with_assembler = SOURCE.replace("int first", 'asm volatile(""); int first')
         asked = ask(answers(diff=diff(after=with_assembler)))
         assert isinstance(suggested(asked, spec), Application)
         assert asked.moves.counts["inline_assembler"] == 1
 
-    def test_a_triton_module_is_checked_as_one(self, ask: Ask, tmp_path: Path) -> None:
+    def test_a_triton_module_is_checked_as_one(self, ask, tmp_path):
         source = (
             "import triton\nimport triton.language as tl\n\n\n"
             "@triton.jit\ndef scale(x, y, by, n, ITEMS: tl.constexpr):\n    pass\n"
@@ -208,9 +203,7 @@ class TestProposal:
 
 
 class TestRequest:
-    def test_it_has_the_source_the_contract_the_figures_and_what_was_tried(
-        self, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_it_has_the_source_the_contract_the_figures_and_what_was_tried(self, ask, spec):
         asked = ask(GOOD)
         state = spec.baseline
         common = {"move": "change_block_sizes", "cost": None}
@@ -251,9 +244,7 @@ class TestRequest:
         ):
             assert f"\n{line}" in text
 
-    def test_nothing_of_inputs_seeds_and_expected_outputs_is_sent(
-        self, ask: Ask, tmp_path: Path
-    ) -> None:
+    def test_nothing_of_inputs_seeds_and_expected_outputs_is_sent(self, ask, tmp_path):
         tensors = [
             {"name": "x", "shape": ["N"], "data": [12.375, 77.125]},
             {"name": "y", "shape": ["N"], "role": "output"},
@@ -266,12 +257,12 @@ class TestRequest:
         for secret in ("12.375", "77.125", "seed", "by * x + 0.0"):
             assert secret not in sent
 
-    def test_the_endpoint_is_asked_not_to_store_it(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_the_endpoint_is_asked_not_to_store_it(self, ask, spec):
         asked = ask(GOOD)
         suggested(asked, spec)
         assert asked.server.requests[0][1]["store"] is False
 
-    def test_the_schema_is_strict(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_the_schema_is_strict(self, ask, spec):
         asked = ask(GOOD)
         suggested(asked, spec)
         form = asked.server.requests[0][1]["text"]["format"]
@@ -315,9 +306,7 @@ class TestRefusal:
             ),
         ],
     )
-    def test_what_is_wrong_is_refused_and_counted(
-        self, answer: Any, reason: str, said: str, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_what_is_wrong_is_refused_and_counted(self, answer, reason, said, ask, spec):
         asked = ask(answer)
         found = refused(asked, spec)
         assert found[0] == reason
@@ -340,13 +329,13 @@ class TestRefusal:
         ],
     )
     def test_the_second_answer_is_checked_the_same_way_and_the_last_one(
-        self, second: Any, reason: str, ask: Ask, spec: KernelSpec
-    ) -> None:
+        self, second, reason, ask, spec
+    ):
         asked = ask(STRAY, second, GOOD)
         assert refused(asked, spec)[0] == reason
         assert asked.moves.counts["second_questions"] == 1
 
-    def test_what_the_source_had_before_is_no_reason(self, ask: Ask, tmp_path: Path) -> None:
+    def test_what_the_source_had_before_is_no_reason(self, ask, tmp_path):
         spec = read_spec(write(tmp_path, spec_with(source=UNSAFE)))
         after = UNSAFE.replace("by * x[i]", "x[i] * by")
         assert isinstance(suggested(ask(answers(diff=diff(UNSAFE, after))), spec), Application)
@@ -355,8 +344,8 @@ class TestRefusal:
 class TestEndpoint:
     @pytest.mark.parametrize("status", [400, 404, 405, 501])
     def test_without_the_responses_api_chat_completions_are_used_from_then_on(
-        self, status: int, ask: Ask, spec: KernelSpec
-    ) -> None:
+        self, status, ask, spec
+    ):
         asked = ask(fails(status), GOOD, STRAY, answers(source=BETTER), retries=0)
         assert isinstance(suggested(asked, spec), Application)
         other = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
@@ -376,14 +365,12 @@ class TestEndpoint:
             (b'{"choices": [{"message": {"content": null}}]}', "garbled"),
         ],
     )
-    def test_chat_completions_without_an_answer_are_refused(
-        self, body: bytes, reason: str, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_chat_completions_without_an_answer_are_refused(self, body, reason, ask, spec):
         asked = ask(sends(body))
         asked.server.missing = ("/responses",)
         assert refused(asked, spec)[0] == reason
 
-    def test_a_rate_limit_that_passes_is_waited_for(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_a_rate_limit_that_passes_is_waited_for(self, ask, spec):
         asked = ask(fails(429), fails(500), GOOD)
         assert isinstance(suggested(asked, spec), Application)
         assert asked.told == []
@@ -400,8 +387,8 @@ class TestEndpoint:
         ],
     )
     def test_after_a_failure_the_rules_take_over_and_one_sentence_says_so(
-        self, answer: Any, requests: int, why: str, ask: Ask, spec: KernelSpec, tmp_path: Path
-    ) -> None:
+        self, answer, requests, why, ask, spec, tmp_path
+    ):
         asked = ask(answer)
         assert refused(asked, spec)[0] == "away"
         for moves in (asked.moves, asked.on(tmp_path / "other")):
@@ -442,41 +429,33 @@ class TestEndpoint:
         ],
     )
     def test_an_endpoint_that_gives_no_answer_is_away(
-        self,
-        answer: Any,
-        settings: dict[str, Any],
-        reason: str,
-        why: str,
-        ask: Ask,
-        spec: KernelSpec,
-    ) -> None:
+        self, answer, settings, reason, why, ask, spec
+    ):
         found = refused(ask(answer, **settings), spec)
         assert found[0] == reason
         assert found[1].startswith(why)
 
-    def test_nothing_is_sent_to_where_the_endpoint_redirects(
-        self, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_nothing_is_sent_to_where_the_endpoint_redirects(self, ask, spec):
         other = ask(GOOD).server
         asked = ask(redirects(f"{other.url}/responses"))
         why = "it redirects to another address (HTTP status 307)"
         assert refused(asked, spec) == ("away", why)
         assert other.requests == []
 
-    def test_nobody_at_the_address_is_away(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_nobody_at_the_address_is_away(self, ask, spec):
         with llm_server() as gone:
             url = gone.url
         asked = ask(GOOD, url=url, retries=0)
         assert refused(asked, spec) == ("away", "it cannot be reached, or broke off")
 
-    def test_without_the_package_it_is_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_package_it_is_unavailable(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "openai", None)
         with pytest.raises(UnavailableError, match=r"install pytest-gpuenergy\[llm\]"):
             Endpoint(LlmSettings())
 
 
 class TestBudget:
-    def test_tokens_are_counted_as_the_endpoint_says(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_tokens_are_counted_as_the_endpoint_says(self, ask, spec):
         asked = ask(STRAY, answers(source=BETTER))
         suggested(asked, spec)
         assert asked.moves.consultant.tokens == (200, 20)
@@ -485,25 +464,23 @@ class TestBudget:
             "Proposals of m: proposals 1, second_questions 1; 200 tokens in, 20 tokens out."
         )
 
-    def test_money_is_counted_if_there_are_prices(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_money_is_counted_if_there_are_prices(self, ask, spec):
         asked = ask(GOOD, prices=Prices(1000.0, 2000.0))
         suggested(asked, spec)
         assert list(asked.moves.lines())[1].endswith("10 tokens out, $0.1200.")
 
-    def test_money_is_not_limited_without_prices(self) -> None:
+    def test_money_is_not_limited_without_prices(self):
         with pytest.raises(InputError, match="needs the prices of the model"):
             LlmSettings(max_usd=1.0)
 
-    def test_nothing_is_asked_of_a_model_that_has_said_nothing(self, ask: Ask) -> None:
+    def test_nothing_is_asked_of_a_model_that_has_said_nothing(self, ask):
         assert list(ask(GOOD).moves.lines()) == []
 
     @pytest.mark.parametrize(
         "limits",
         [{"max_tokens": 30_000}, {"max_usd": 30_000.0, "prices": Prices(1e6, 1e6)}],
     )
-    def test_a_question_that_could_exceed_the_budget_is_not_asked(
-        self, limits: dict[str, Any], ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_a_question_that_could_exceed_the_budget_is_not_asked(self, limits, ask, spec):
         asked = ask(says("no", input=5_000, output=23_000), **limits)
         assert refused(asked, spec)[0] == "garbled"
         for threads in (64, 128):
@@ -514,13 +491,13 @@ class TestBudget:
 
     @pytest.mark.parametrize(("max_usd", "requests"), [(0.0, 0), (1e6, 1)])
     def test_answers_that_cost_nothing_are_limited_by_what_questions_cost(
-        self, max_usd: float, requests: int, ask: Ask, spec: KernelSpec
-    ) -> None:
+        self, max_usd, requests, ask, spec
+    ):
         asked = ask(GOOD, max_usd=max_usd, prices=Prices(1.0, 0.0))
         suggested(asked, spec)
         assert len(asked.server.requests) == requests
 
-    def test_an_answer_may_be_as_long_as_the_budget_lasts(self, ask: Ask, spec: KernelSpec) -> None:
+    def test_an_answer_may_be_as_long_as_the_budget_lasts(self, ask, spec):
         asked = ask(GOOD, max_tokens=12_000)
         suggested(asked, spec)
         [(_, body)] = asked.server.requests
@@ -528,9 +505,7 @@ class TestBudget:
         assert 1_024 <= body["max_output_tokens"] < 12_000 - sent / 2
         assert body["max_output_tokens"] + sent > 11_000
 
-    def test_what_the_endpoint_does_not_count_counts_as_the_most(
-        self, ask: Ask, spec: KernelSpec
-    ) -> None:
+    def test_what_the_endpoint_does_not_count_counts_as_the_most(self, ask, spec):
         asked = ask(sends(b'{"output": []}'))
         suggested(asked, spec)
         asked_tokens, answered = asked.moves.consultant.tokens
@@ -540,9 +515,7 @@ class TestBudget:
 
 
 class TestLog:
-    def test_a_search_that_is_continued_asks_nothing_twice(
-        self, ask: Ask, spec: KernelSpec, tmp_path: Path
-    ) -> None:
+    def test_a_search_that_is_continued_asks_nothing_twice(self, ask, spec, tmp_path):
         asked = ask(STRAY, answers(source=BETTER), says("other"))
         first = suggested(asked, spec)
         again = asked.on(tmp_path / "k")
@@ -550,9 +523,7 @@ class TestLog:
         assert len(asked.server.requests) == 2
         assert again.consultant.tokens == asked.moves.consultant.tokens
 
-    def test_what_was_not_answered_stays_so(
-        self, ask: Ask, spec: KernelSpec, tmp_path: Path
-    ) -> None:
+    def test_what_was_not_answered_stays_so(self, ask, spec, tmp_path):
         asked = ask(fails(401), GOOD)
         assert refused(asked, spec)[0] == "away"
         asked.endpoint.away = ""
@@ -562,7 +533,7 @@ class TestLog:
         other = replace(spec.baseline, launch=replace(spec.launch, block=(64,)))
         assert isinstance(suggested(asked, spec, other, again), Application)
 
-    def test_a_torn_line_is_asked_again(self, ask: Ask, spec: KernelSpec, tmp_path: Path) -> None:
+    def test_a_torn_line_is_asked_again(self, ask, spec, tmp_path):
         asked = ask(GOOD)
         first = suggested(asked, spec)
         path = tmp_path / "k/llm.jsonl"
@@ -570,13 +541,13 @@ class TestLog:
         assert suggested(asked, spec, moves=asked.on(tmp_path / "k")) == first
         assert len(asked.server.requests) == 2
 
-    def test_a_damaged_log_is_told_in_one_sentence(self, ask: Ask, tmp_path: Path) -> None:
+    def test_a_damaged_log_is_told_in_one_sentence(self, ask, tmp_path):
         asked = ask(GOOD)
         (tmp_path / "k/llm.jsonl").write_text("[]\n")
         with pytest.raises(InputError, match=r"The list of answers .* cannot be used"):
             asked.on(tmp_path / "k")
 
-    def test_the_key_is_not_in_it(self, ask: Ask, spec: KernelSpec, tmp_path: Path) -> None:
+    def test_the_key_is_not_in_it(self, ask, spec, tmp_path):
         suggested(ask(GOOD), spec)
         assert KEY not in (tmp_path / "k/llm.jsonl").read_text()
 
@@ -606,7 +577,7 @@ def _assert_strict(schema: dict[str, Any]) -> None:
         _assert_strict(schema["items"])
 
 
-def test_the_vocabulary_is_that_of_the_rules() -> None:
+def test_the_vocabulary_is_that_of_the_rules():
     from pytest_gpuenergy.search import MOVES
 
     assert {move.name for move in MOVES} <= VOCABULARY.keys()
@@ -628,6 +599,6 @@ PARTS = st.fixed_dictionaries(
 @pytest.mark.parametrize("protocol", ["responses", "chat"])
 @pytest.mark.slow
 @given(document=JSON | PARTS)
-def test_any_document_is_a_reply_or_refused(protocol: Protocol, document: Any) -> None:
+def test_any_document_is_a_reply_or_refused(protocol, document):
     with suppress(FormError):
         assert isinstance(read_reply(json.dumps(document).encode(), protocol), Reply)

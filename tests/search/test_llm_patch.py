@@ -22,18 +22,14 @@ def diff_of(before: list[str], after: list[str], context: int = 3) -> str:
 
 
 @given(before=LINES, after=LINES, context=st.integers(1, 4), end=st.sampled_from(["", "\n"]))
-def test_the_diff_of_two_texts_makes_one_of_the_other(
-    before: list[str], after: list[str], context: int, end: str
-) -> None:
+def test_the_diff_of_two_texts_makes_one_of_the_other(before, after, context, end):
     assume(before != after)
     diff = diff_of(before, after, context)
     assert apply_patch(diff, "\n".join(before) + end) == "\n".join(after) + end
 
 
 @given(before=LINES, after=LINES, data=st.data())
-def test_a_text_that_differs_where_the_diff_looks_is_left_alone(
-    before: list[str], after: list[str], data: st.DataObject
-) -> None:
+def test_a_text_that_differs_where_the_diff_looks_is_left_alone(before, after, data):
     assume(before != after)
     numbered = [f"{k} {line}" for k, line in enumerate(before)]
     changed = [line for line in numbered if data.draw(st.booleans())] + after
@@ -47,29 +43,27 @@ def test_a_text_that_differs_where_the_diff_looks_is_left_alone(
 
 
 @given(before=LINES, shift=st.integers(1, 5))
-def test_a_hunk_whose_place_is_stated_wrongly_goes_where_its_lines_are(
-    before: list[str], shift: int
-) -> None:
+def test_a_hunk_whose_place_is_stated_wrongly_goes_where_its_lines_are(before, shift):
     numbered = [f"{k} {line}" for k, line in enumerate(before)]
     changed = [*numbered[:-1], "the end"]
     diff = diff_of(numbered, changed).replace("@@ -", f"@@ -{shift}", 1)
     assert apply_patch(diff, "\n".join(numbered)) == "\n".join(changed)
 
 
-def test_wrong_counts_and_file_names_do_not_matter() -> None:
+def test_wrong_counts_and_file_names_do_not_matter():
     diff = "--- /etc/passwd\n+++ ../x\n@@ -40,9 +41 @@ void f()\n two\n-three\n+3\n four\n"
     assert apply_patch(diff, TEXT) == TEXT.replace("three", "3")
 
 
-def test_a_header_without_numbers_will_do() -> None:
+def test_a_header_without_numbers_will_do():
     assert apply_patch("@@\n two\n-three\n+3", TEXT) == TEXT.replace("three", "3")
 
 
-def test_of_two_places_that_of_the_header_is_taken() -> None:
+def test_of_two_places_that_of_the_header_is_taken():
     assert apply_patch("@@ -3 +3 @@\n-a\n+b", "a\nx\na\n") == "a\nx\nb\n"
 
 
-def test_the_end_of_a_file_may_be_marked() -> None:
+def test_the_end_of_a_file_may_be_marked():
     marked = "@@ -8 +8 @@\n-eight\n\\ No newline at end of file\n+8\n\\ No newline at end of file"
     assert apply_patch(marked, TEXT) == TEXT.replace("eight", "8")
 
@@ -87,16 +81,16 @@ def test_the_end_of_a_file_may_be_marked() -> None:
         ("@@ -2 +2 @@\n-two\n+2\n@@ -2,2 +2 @@\n two\n-three", "hunk 2 overlaps"),
     ],
 )
-def test_what_does_not_apply_is_refused_with_the_reason(diff: str, said: str) -> None:
+def test_what_does_not_apply_is_refused_with_the_reason(diff, said):
     with pytest.raises(PatchError, match=re.escape(said)):
         apply_patch(diff, TEXT)
 
 
-def test_a_hunk_that_fits_twice_is_refused() -> None:
+def test_a_hunk_that_fits_twice_is_refused():
     with pytest.raises(PatchError, match="fits in 2 places"):
         apply_patch("@@ -9 +9 @@\n-a\n+b", "a\nx\na\n")
 
 
-def test_a_place_by_wrong_counts_is_not_believed() -> None:
+def test_a_place_by_wrong_counts_is_not_believed():
     with pytest.raises(PatchError, match="fits in 2 places"):
         apply_patch("@@ -3,5 +3,5 @@\n-a\n+b", "a\nx\na\n")

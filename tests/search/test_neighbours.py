@@ -65,7 +65,7 @@ def found(source: str, *sizes: int, **named: Any) -> list[str]:
 
 
 @pytest.mark.slow
-def test_pairs_are_loaded_and_stored_together() -> None:
+def test_pairs_are_loaded_and_stored_together():
     given = spec(PAIRS, 1000, 38)
     state = only(VECTORS, given, "neighbours of x, y by 2")
     assert state.source.count("<const float2*>(&x[i * 2])") == 1
@@ -74,7 +74,7 @@ def test_pairs_are_loaded_and_stored_together() -> None:
 
 
 @pytest.mark.slow
-def test_four_are_loaded_together_with_their_hint() -> None:
+def test_four_are_loaded_together_with_their_hint():
     given = spec(FOURS, each="N // 4")
     state = only(VECTORS, given, "neighbours of x by 4")
     assert "__ldg(reinterpret_cast<const float4*>(&x[4 * i]))" in state.source
@@ -82,7 +82,7 @@ def test_four_are_loaded_together_with_their_hint() -> None:
 
 
 @pytest.mark.slow
-def test_halves_of_a_moved_pointer_are_loaded_together() -> None:
+def test_halves_of_a_moved_pointer_are_loaded_together():
     halves = {"x": "float16", "y": "float16"}
     given = spec(HALVES, each="N // 2", dtypes=halves)
     state = only(VECTORS, given, "neighbours of x by 2")
@@ -113,13 +113,13 @@ def test_halves_of_a_moved_pointer_are_loaded_together() -> None:
         ("2 * i + 1]", "2 * (i + (int)x[0]) + 1]"),
     ],
 )
-def test_elements_that_are_not_surely_both_loaded_stay(old: str, new: str) -> None:
+def test_elements_that_are_not_surely_both_loaded_stay(old, new):
     source = PAIRS.replace(old, new)
     assert source != PAIRS
     assert not any("of x" in what for what in found(source))
 
 
-def test_elements_that_may_not_be_aligned_stay() -> None:
+def test_elements_that_may_not_be_aligned_stay():
     rows = PAIRS.replace("x[2 * i + 1]", "x[n + 2 * i + 1]").replace("x[i * 2]", "x[n + i * 2]")
     assert found(rows, 1000, 38) == ["neighbours of x, y by 2"]
     assert found(rows, 1000, 37) == []
@@ -135,7 +135,7 @@ def test_elements_that_may_not_be_aligned_stay() -> None:
         ("y[2 * i] = a + b;", "y[2 * i] = a + b; y[0] = 1;"),
     ],
 )
-def test_other_stores_stay_as_they_are(old: str, new: str) -> None:
+def test_other_stores_stay_as_they_are(old, new):
     source = PAIRS.replace(old, new)
     assert source != PAIRS
     assert set(found(source)) <= {"neighbours of x by 2"}

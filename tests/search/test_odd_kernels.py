@@ -71,12 +71,12 @@ DENIED = CHOSEN.replace("(i >= (unsigned)n)", "(!(i < (unsigned)n))")
 
 
 @pytest.mark.parametrize("source", [IN_COMMENTS, CHOSEN, DENIED])
-def test_odd_elements_are_vectorized(source: str) -> None:
+def test_odd_elements_are_vectorized(source):
     expected = ["2 elements per thread", "4 elements per thread"]
     assert whats("vectorize_global_loads", spec(source)) == expected
 
 
-def test_comments_between_statements_stay() -> None:
+def test_comments_between_statements_stay():
     given = spec(IN_COMMENTS)
     states = [one.state for move in MOVES for one in results(move, given)]
     assert states
@@ -84,7 +84,7 @@ def test_comments_between_statements_stay() -> None:
 
 
 @pytest.mark.slow
-def test_guards_in_one_another_are_one() -> None:
+def test_guards_in_one_another_are_one():
     sizes = ({"H": 4, "W": 140}, {"H": 3, "W": 33})
     tensors, scalars = ("x[H, W]", ">y[H, W]"), ("h", "w")
     grid = ("ceil_div(W, 64)", "H")
@@ -94,14 +94,14 @@ def test_guards_in_one_another_are_one() -> None:
     check(wide[-1], given, lambda inputs: {"y": 2 * inputs["x"]})
 
 
-def test_a_denied_condition_keeps_its_parentheses() -> None:
+def test_a_denied_condition_keeps_its_parentheses():
     source = SUM.replace("CONDITION", "!(i < 3 || i < (unsigned)n) || i >= 900")
     texts = [one.state.source for one in results("avoid_atomics_reduce", spec(source))]
     assert len(texts) == 2
     assert all("if ((i < 3 || i < (unsigned)n) && i < 900) {" in text for text in texts)
 
 
-def test_what_a_guard_keeps_from_reading_is_not_read_before_it() -> None:
+def test_what_a_guard_keeps_from_reading_is_not_read_before_it():
     source = NESTED.replace("if (r < h) {", "{").replace("(c < w)", "(c < w) if (x[r * w + 8] > 0)")
     grid, sizes = ("ceil_div(W, 64)", "H"), ({"H": 4, "W": 140},)
     given = spec_of(source, ("x[H, W]", ">y[H, W]"), scalars=("h", "w"), grid=grid, sizes=sizes)
@@ -116,20 +116,20 @@ def test_what_a_guard_keeps_from_reading_is_not_read_before_it() -> None:
         "set(y[i], x[i]);",
     ],
 )
-def test_an_output_with_another_name_is_no_load(statement: str) -> None:
+def test_an_output_with_another_name_is_no_load(statement):
     given = spec(REFERENCES.replace("SET", statement))
     assert not any("for y" in what for what in whats("cache_policy_cg", given))
     states = [one.state.source for move in MOVES for one in results(move, given)]
     assert not any("y_part" in source for source in states)
 
 
-def test_a_constant_reference_is_a_load() -> None:
+def test_a_constant_reference_is_a_load():
     given = spec(REFERENCES.replace("SET", "const float& v = x[i]; y[i] = v;"))
     assert "4 elements per thread" in whats("vectorize_global_loads", given)
 
 
 @pytest.mark.parametrize(("last", "least"), [("part[1]", 64), ("part[0]", 32)])
-def test_blocks_fill_the_places_that_are_read_by_number(last: str, least: int) -> None:
+def test_blocks_fill_the_places_that_are_read_by_number(last, least):
     given = spec_of(
         BY_WARPS.replace("LAST", last), VECTORS, scalars=("n",), block=(128,), sizes=TAILS
     )

@@ -26,7 +26,7 @@ from pytest_gpuenergy.search.running import confirmation
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
-    from conftest import Searched
+    pass
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -54,7 +54,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 class TestOutcome:
-    def test_a_better_variant_is_verified_compared_and_linked(self, searched: Searched) -> None:
+    def test_a_better_variant_is_verified_compared_and_linked(self, searched):
         state = state_of(searched.out)
         folder = searched.out / "kernels/_scale"
         assert state["finished"]
@@ -68,7 +68,7 @@ class TestOutcome:
         assert (folder / "best").resolve() == folder / "variants" / state["incumbent"]
         assert "(emulated)" in searched.printed
 
-    def test_each_variant_has_its_files(self, searched: Searched) -> None:
+    def test_each_variant_has_its_files(self, searched):
         folder = searched.out / "kernels/_scale"
         common = {
             *("run.json", "result.json", "control.json", "kernel.cu", "stdout.log", "stderr.log"),
@@ -85,17 +85,13 @@ class TestOutcome:
         for step in ("propose", "confirm", "evaluate: compile", "evaluate: verify sizes[1]"):
             assert f"| {step} |" in trace
 
-    def test_what_the_compiler_lists_is_kept(
-        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_the_compiler_lists_is_kept(self, spec, tmp_path, monkeypatch):
         monkeypatch.setattr(EmulatedDevice, "listings", lambda *_: {"ptx": ".entry scale"})
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         path = tmp_path / "out/kernels/_scale/baseline/kernel.ptx"
         assert path.read_text() == ".entry scale"
 
-    def test_every_variant_is_verified_on_all_sizes_with_seeds_that_nobody_knows(
-        self, searched: Searched
-    ) -> None:
+    def test_every_variant_is_verified_on_all_sizes_with_seeds_that_nobody_knows(self, searched):
         results = [
             json.loads(path.read_text())
             for path in (searched.out / "kernels/_scale/variants").glob("*/result.json")
@@ -110,12 +106,7 @@ class TestOutcome:
         assert seeds.isdisjoint(SEEDS)
 
     @pytest.mark.thorough
-    def test_what_ran_before_changes_nothing(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        give_toolchain: Callable[[Path], None],
-    ) -> None:
+    def test_what_ran_before_changes_nothing(self, tmp_path, monkeypatch, give_toolchain):
         settings = ("--objective", "edp", "--seed", "3", "--budget-builds", "1")
         states = []
         for name, before in (("one", ["--seed", "4"]), ("other", [])):
@@ -130,7 +121,7 @@ class TestOutcome:
         assert states[0] == states[1]
 
     @pytest.mark.thorough
-    def test_another_seed_gives_another_order(self, spec: Path, tmp_path: Path) -> None:
+    def test_another_seed_gives_another_order(self, spec, tmp_path):
         orders = []
         noise = ("--search-param", "ROOT_NOISE_EPS=1", "--search-param", "PUCT_C=10")
         for seed in ("1", "2"):
@@ -138,7 +129,7 @@ class TestOutcome:
             orders.append([node["id"] for node in state_of(tmp_path / seed)["nodes"]])
         assert orders[0] != orders[1]
 
-    def test_parameters_of_the_search_are_recorded(self, spec: Path, tmp_path: Path) -> None:
+    def test_parameters_of_the_search_are_recorded(self, spec, tmp_path):
         words = ("--search-param", "PUCT_C=1.5", "--search-param", "virtual_loss=2")
         options = (*words, "--min-pred-gain", "0.1", "--ncu-every", "0", "--budget-builds", "0")
         assert optimize(spec, tmp_path / "out", *options) == 0
@@ -147,7 +138,7 @@ class TestOutcome:
         assert (found["min_pred_gain"], found["ncu_every"]) == (0.1, 0)
         assert found["best_share"] == 0.9
 
-    def test_the_graph_is_part_of_the_state(self, searched: Searched) -> None:
+    def test_the_graph_is_part_of_the_state(self, searched):
         state = state_of(searched.out)
         nodes = state["graph"]["nodes"]
         assert list(nodes) == [node["id"] for node in state["nodes"]]
@@ -160,15 +151,13 @@ class TestOutcome:
         assert sum(edge["visits"] for edge in root["edges"]) == BUDGET
         assert all(edge["gain"] >= 0 for edge in root["edges"])
 
-    def test_a_power_limit_and_a_clock_hold_during_the_search(
-        self, spec: Path, tmp_path: Path
-    ) -> None:
+    def test_a_power_limit_and_a_clock_hold_during_the_search(self, spec, tmp_path):
         options = ("--powercap", "200W", "--smclock", "1500MHz", "--objective", "edp")
         assert optimize(spec, tmp_path / "out", *options, "--budget-builds", "1") == 0
         identity = state_of(tmp_path / "out")["identity"]
         assert (identity["power_limit_w"], identity["sm_clock_mhz"]) == (200, 1500)
 
-    def test_json_is_the_state(self, spec: Path, tmp_path: Path, capsys: Capsys) -> None:
+    def test_json_is_the_state(self, spec, tmp_path, capsys):
         assert optimize(spec, tmp_path / "out", "--json", "--budget-builds", "1") == 0
         [printed] = json.loads(capsys.readouterr().out)
         assert printed.pop("kernel") == "scale"
@@ -178,7 +167,7 @@ class TestOutcome:
         ("name", "builds"),
         [pytest.param("softmax", "12", marks=pytest.mark.thorough), ("histogram", "8")],
     )
-    def test_a_shipped_kernel_is_improved(self, name: str, builds: str, tmp_path: Path) -> None:
+    def test_a_shipped_kernel_is_improved(self, name, builds, tmp_path):
         out = tmp_path / "out"
         options = ("--objective", "edp", "--budget-builds", builds)
         assert optimize(KERNELS / f"{name}.json", out, *options) == 0
@@ -186,9 +175,7 @@ class TestOutcome:
         assert state["gains"][-1]["accepted"]
         assert all(node["outcome"] == "correct" for node in state["nodes"])
 
-    def test_a_folder_of_specs_is_searched_kernel_by_kernel(
-        self, tmp_path: Path, capsys: Capsys
-    ) -> None:
+    def test_a_folder_of_specs_is_searched_kernel_by_kernel(self, tmp_path, capsys):
         write(tmp_path, spec_with(name="broken", source=SOURCE.replace("by * x", "by + x")))
         write(tmp_path)
         assert optimize(tmp_path, tmp_path / "out", "--budget-builds", "1") == 2
@@ -201,7 +188,7 @@ class TestOutcome:
 
 @pytest.mark.slow
 class TestProof:
-    def test_a_variant_that_is_wrong_on_the_second_sizes_is_refused(self, tmp_path: Path) -> None:
+    def test_a_variant_that_is_wrong_on_the_second_sizes_is_refused(self, tmp_path):
         wrong = SOURCE.replace("by * x[i]", "(n < 2000 && blockDim.x > 32) ? 0.0f : by * x[i]")
         path = write(tmp_path, only_blocks(wrong))
         assert optimize(path, tmp_path / "out", "--budget-builds", "2") == 0
@@ -213,9 +200,7 @@ class TestProof:
             found = json.loads((folder / "result.json").read_text())
             assert list(found["correctness"]) == ["scale-N4000"]
 
-    def test_what_is_not_certainly_better_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-    ) -> None:
+    def test_what_is_not_certainly_better_is_not_kept(self, tmp_path, monkeypatch, capsys):
         def compare(
             _: SearchBench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
         ) -> VariantGain:
@@ -242,9 +227,7 @@ class TestProof:
         assert "not certainly better, and therefore not kept" in trace
         assert "Best: the baseline." in trace
 
-    def test_what_fails_when_it_is_compared_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-    ) -> None:
+    def test_what_fails_when_it_is_compared_is_not_kept(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(
             confirmation, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
@@ -255,14 +238,12 @@ class TestProof:
         assert "Wrong after 9 launches." in capsys.readouterr().out
         assert "Wrong after 9 launches." in (tmp_path / "out/kernels/_scale/trace.md").read_text()
 
-    def test_what_is_faster_than_the_peaks_allow_is_refused(
-        self, tmp_path: Path, capsys: Capsys
-    ) -> None:
+    def test_what_is_faster_than_the_peaks_allow_is_refused(self, tmp_path, capsys):
         path = write(tmp_path, spec_with(bytes_moved="1000000000 * N"))
         assert optimize(path, tmp_path / "out") == 2
         assert "at the peaks of NVIDIA H200: it leaves work out" in capsys.readouterr().err
 
-    def test_what_cannot_gain_enough_is_left_alone(self, tmp_path: Path) -> None:
+    def test_what_cannot_gain_enough_is_left_alone(self, tmp_path):
         path = write(tmp_path)
         assert optimize(path, tmp_path / "out", "--min-pred-gain", "1") == 0
         state = state_of(tmp_path / "out")
@@ -271,7 +252,7 @@ class TestProof:
         folder = tmp_path / "out/kernels/_scale"
         assert (folder / "best").resolve() == folder / "baseline"
 
-    def test_the_baseline_itself_can_be_the_reference(self, tmp_path: Path) -> None:
+    def test_the_baseline_itself_can_be_the_reference(self, tmp_path):
         path = write(tmp_path, spec_with(reference=None))
         words = ("--objective", "edp", "--budget-builds", "2")
         assert optimize(path, tmp_path / "out", *words) == 0
@@ -281,8 +262,8 @@ class TestProof:
 
     @pytest.mark.parametrize("others", [False, True])
     def test_the_baselines_outputs_are_in_no_process_of_a_variant(
-        self, others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, others, tmp_path, monkeypatch
+    ):
         path = write(tmp_path, spec_with(reference=None, other_sizes=others))
         spec = read_spec(path)
         runs: list[str] = []
@@ -303,8 +284,8 @@ class TestProof:
         assert [one for one in processes if state.id in one] == processes[-1:]
 
     def test_a_baseline_that_fails_later_is_not_blamed_on_a_variant(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-    ) -> None:
+        self, tmp_path, monkeypatch, capsys
+    ):
         path = write(tmp_path, spec_with(reference=None))
         assert optimize(path, tmp_path / "out", "--budget-builds", "0") == 0
 
@@ -316,7 +297,7 @@ class TestProof:
         assert "was correct and fails now: It crashed." in capsys.readouterr().err
         assert len(state_of(tmp_path / "out")["nodes"]) == 1
 
-    def test_a_variant_that_differs_from_the_baseline_is_refused(self, tmp_path: Path) -> None:
+    def test_a_variant_that_differs_from_the_baseline_is_refused(self, tmp_path):
         wrong = SOURCE.replace("by * x[i]", "blockDim.x > 32 ? x[i] : by * x[i]")
         path = write(tmp_path, {**only_blocks(wrong), "reference": {}})
         assert optimize(path, tmp_path / "out", "--budget-builds", "1") == 0
@@ -326,14 +307,14 @@ class TestProof:
 
 @pytest.mark.slow
 class TestWorker:
-    def test_a_variant_is_evaluated_alone(self, finished: Path) -> None:
+    def test_a_variant_is_evaluated_alone(self, finished):
         for folder in (finished / "kernels/_scale/variants").iterdir():
             assert main(["optimize", "--worker", str(folder / "control.json")]) == 0
             found = json.loads((folder / "runner_result.json").read_text())
             before = json.loads((folder / "result.json").read_text())
             assert found | {"steps_s": {}} == before | {"steps_s": {}}
 
-    def test_one_that_is_wrong_fails(self, finished: Path, capsys: Capsys) -> None:
+    def test_one_that_is_wrong_fails(self, finished, capsys):
         path = finished / "kernels/_scale/baseline/control.json"
         control = json.loads(path.read_text())
         control["state"]["source"] = SOURCE.replace("by * x", "by + x")
@@ -350,9 +331,7 @@ class TestWorker:
             ("nonsense", "is not complete JSON"),
         ],
     )
-    def test_a_damaged_control_file_is_told_in_one_sentence(
-        self, tmp_path: Path, content: str, said: str, capsys: Capsys
-    ) -> None:
+    def test_a_damaged_control_file_is_told_in_one_sentence(self, tmp_path, content, said, capsys):
         path = tmp_path / "control.json"
         path.write_text(content)
         assert main(["optimize", "--worker", str(path)]) == 2
@@ -387,16 +366,14 @@ class TestUsage:
             (["EMPTY"], "has no kernel specs"),
         ],
     )
-    def test_what_cannot_be_done_is_told(
-        self, spec: Path, tmp_path: Path, words: list[str], said: str, capsys: Capsys
-    ) -> None:
+    def test_what_cannot_be_done_is_told(self, spec, tmp_path, words, said, capsys):
         (tmp_path / "empty").mkdir()
         places = {"SPEC": str(spec), "EMPTY": str(tmp_path / "empty")}
         words = [places.get(word, word) for word in words]
         assert main(["optimize", *words, "--outdir", str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err
 
-    def test_an_outdir_that_is_a_file_is_told(self, spec: Path, capsys: Capsys) -> None:
+    def test_an_outdir_that_is_a_file_is_told(self, spec, capsys):
         assert optimize(spec, spec) == 1
         assert "(Not a directory): name another folder." in capsys.readouterr().err
 
@@ -416,15 +393,15 @@ class TestUsage:
         ],
     )
     def test_a_baseline_that_cannot_be_used_is_told_in_one_sentence(
-        self, tmp_path: Path, fields: dict[str, Any], said: str, capsys: Capsys
-    ) -> None:
+        self, tmp_path, fields, said, capsys
+    ):
         path = write(tmp_path, spec_with(**fields))
         assert optimize(path, tmp_path / "out") == 2
         error = capsys.readouterr().err
         assert said in error
         assert error.count("error:") == 1
 
-    def test_triton_needs_a_real_gpu(self, tmp_path: Path, capsys: Capsys) -> None:
+    def test_triton_needs_a_real_gpu(self, tmp_path, capsys):
         path = write(tmp_path, spec_with(**TRITON))
         assert optimize(path, tmp_path / "out") == 2
         assert "the emulated one runs CUDA text only" in capsys.readouterr().err
@@ -432,9 +409,7 @@ class TestUsage:
         assert "NVIDIA H200 can run none of the 1 kernels" in capsys.readouterr().err
 
     @pytest.mark.slow
-    def test_in_a_folder_what_this_gpu_cannot_run_is_skipped(
-        self, tmp_path: Path, capsys: Capsys
-    ) -> None:
+    def test_in_a_folder_what_this_gpu_cannot_run_is_skipped(self, tmp_path, capsys):
         write(tmp_path)
         write(tmp_path, spec_with(**TRITON))
         assert optimize(tmp_path, tmp_path / "out", "--budget-builds", "0") == 0
@@ -444,8 +419,8 @@ class TestUsage:
         assert not (tmp_path / "out/kernels/_triton").exists()
 
     def test_a_compile_cache_that_is_a_file_is_told_in_one_sentence(
-        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-    ) -> None:
+        self, spec, tmp_path, monkeypatch, capsys
+    ):
         monkeypatch.setenv("COMPILE_CACHE_DIR", str(spec))
         assert optimize(spec, tmp_path / "out") == 2
         error = capsys.readouterr().err
@@ -454,12 +429,8 @@ class TestUsage:
 
     @pytest.mark.slow
     def test_kernels_are_compiled_into_the_folder_for_that(
-        self,
-        spec: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        give_toolchain: Callable[[Path], None],
-    ) -> None:
+        self, spec, tmp_path, monkeypatch, give_toolchain
+    ):
         place = tmp_path / "compiled/emulated/host"
         place.mkdir(parents=True)
         give_toolchain(place)
@@ -468,9 +439,7 @@ class TestUsage:
         assert list(place.glob("*-checked"))
 
     @pytest.mark.slow
-    def test_two_searches_of_a_kernel_do_not_mix(
-        self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_two_searches_of_a_kernel_do_not_mix(self, spec, tmp_path, monkeypatch):
         codes = []
         real = SearchBench.evaluate
 
@@ -487,7 +456,7 @@ class TestUsage:
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         assert codes == [2]
 
-    def test_the_schema_is_the_published_one(self, tmp_path: Path) -> None:
+    def test_the_schema_is_the_published_one(self, tmp_path):
         path = tmp_path / "schema.json"
         assert main(["optimize", "--schema", str(path)]) == 0
         assert path.read_text() == SCHEMA.read_text(), f"gpuenergy optimize --schema {SCHEMA}"

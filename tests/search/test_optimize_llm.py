@@ -54,9 +54,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 @pytest.mark.slow
 class TestSearch:
-    def test_a_proposal_is_evaluated_like_a_move(
-        self, serve: Serve, spec: Path, tmp_path: Path, capsys: Capsys
-    ) -> None:
+    def test_a_proposal_is_evaluated_like_a_move(self, serve, spec, tmp_path, capsys):
         serve(GOOD)
         assert optimize(spec, tmp_path / "out") == 0
         nodes = state_of(tmp_path / "out")["nodes"]
@@ -71,18 +69,14 @@ class TestSearch:
         said = capsys.readouterr().err
         assert said.count("gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'") == 1
 
-    def test_a_proposal_that_computes_something_else_is_refused(
-        self, serve: Serve, spec: Path, tmp_path: Path
-    ) -> None:
+    def test_a_proposal_that_computes_something_else_is_refused(self, serve, spec, tmp_path):
         serve(answers(diff="@@\n-wrong\n"), WRONG)
         assert optimize(spec, tmp_path / "out") == 0
         nodes = state_of(tmp_path / "out")["nodes"]
         made = [node for node in nodes if node["what"] == "add by gpt-5-mini"]
         assert [node["outcome"] for node in made] == ["correctness"]
 
-    def test_a_proposal_of_which_nothing_is_expected_comes_in_its_turn(
-        self, serve: Serve, spec: Path, tmp_path: Path
-    ) -> None:
+    def test_a_proposal_of_which_nothing_is_expected_comes_in_its_turn(self, serve, spec, tmp_path):
         serve(GOOD)
         for prior in ("0", "1"):
             out = tmp_path / prior
@@ -91,9 +85,7 @@ class TestSearch:
         assert not first.endswith(" by gpt-5-mini")
         assert second.endswith(" by gpt-5-mini")
 
-    def test_a_continued_search_asks_nothing_twice_and_ends_the_same(
-        self, serve: Serve, spec: Path, tmp_path: Path
-    ) -> None:
+    def test_a_continued_search_asks_nothing_twice_and_ends_the_same(self, serve, spec, tmp_path):
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "whole") == 0
         asked = len(server.requests)
@@ -103,9 +95,7 @@ class TestSearch:
         assert state_of(tmp_path / "out")["nodes"] == state_of(tmp_path / "whole")["nodes"]
         assert asked_in(tmp_path / "out") == asked_in(tmp_path / "whole")
 
-    def test_a_continued_search_keeps_its_proposals_without_the_model(
-        self, serve: Serve, spec: Path, tmp_path: Path
-    ) -> None:
+    def test_a_continued_search_keeps_its_proposals_without_the_model(self, serve, spec, tmp_path):
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "out") == 0
         whole = state_of(tmp_path / "out")
@@ -114,18 +104,14 @@ class TestSearch:
         assert len(server.requests) == asked
         assert state_of(tmp_path / "out")["nodes"] == whole["nodes"]
 
-    def test_a_search_that_began_without_a_model_goes_on_without(
-        self, serve: Serve, spec: Path, tmp_path: Path
-    ) -> None:
+    def test_a_search_that_began_without_a_model_goes_on_without(self, serve, spec, tmp_path):
         server = serve(GOOD)
         assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "1") == 0
         assert optimize(spec, tmp_path / "out", "--resume") == 0
         assert server.requests == []
         assert len(state_of(tmp_path / "out")["nodes"]) == 1 + BUDGET
 
-    def test_the_rules_go_on_when_the_endpoint_is_away(
-        self, serve: Serve, spec: Path, tmp_path: Path, capsys: Capsys
-    ) -> None:
+    def test_the_rules_go_on_when_the_endpoint_is_away(self, serve, spec, tmp_path, capsys):
         server = serve(fails(401))
         assert optimize(spec, tmp_path / "out") == 0
         said = capsys.readouterr().err
@@ -141,14 +127,8 @@ class TestSearch:
 class TestWithout:
     @pytest.mark.parametrize("key", ["", "sk-secret"])
     def test_with_no_llm_nothing_is_said_or_sent(
-        self,
-        key: str,
-        serve: Serve,
-        spec: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: Capsys,
-    ) -> None:
+        self, key, serve, spec, tmp_path, monkeypatch, capsys
+    ):
         server = serve(GOOD)
         monkeypatch.setenv("OPENAI_API_KEY", key)
         assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "0") == 0
@@ -156,21 +136,14 @@ class TestWithout:
         assert "gpt-5-mini" not in capsys.readouterr().err
         assert not (tmp_path / "out/kernels/_scale/llm.jsonl").exists()
 
-    def test_without_a_key_and_an_address_the_rules_are_alone(
-        self, spec: Path, tmp_path: Path, capsys: Capsys
-    ) -> None:
+    def test_without_a_key_and_an_address_the_rules_are_alone(self, spec, tmp_path, capsys):
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
         said = "is not asked for moves, because neither OPENAI_API_KEY nor OPENAI_BASE_URL is set"
         assert said in capsys.readouterr().err
 
     def test_without_the_package_the_rules_are_alone(
-        self,
-        serve: Serve,
-        spec: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: Capsys,
-    ) -> None:
+        self, serve, spec, tmp_path, monkeypatch, capsys
+    ):
         serve(GOOD)
         monkeypatch.setitem(sys.modules, "openai", None)
         assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
@@ -186,9 +159,7 @@ class TestWithout:
         (("--llm-max-tokens", "-1"), "'-1' is not a number from 0"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(
-    options: tuple[str, ...], said: str, spec: Path, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_options_that_cannot_be_used_are_refused(options, said, spec, tmp_path, capsys):
     try:
         code = optimize(spec, tmp_path / "out", *options)
     except SystemExit as error:

@@ -98,14 +98,14 @@ def strided(source: str = STRIDED) -> KernelSpec:
 
 class TestGroups:
     @pytest.mark.parametrize("source", [ROWS, OF_WARPS], ids=["cooperative groups", "warpSize"])
-    def test_loops_that_a_warp_shares_are_recognized(self, source: str) -> None:
+    def test_loops_that_a_warp_shares_are_recognized(self, source):
         text = only(VECTORS, rows(source), "by 4").source
         assert text.count("reinterpret_cast<const float4*>(") == 2
         assert "__ldcs(reinterpret_cast<const float4*>(x + row * cols + c_first))" in text
 
     @pytest.mark.slow
     @pytest.mark.parametrize("source", [ROWS, OF_WARPS], ids=["cooperative groups", "warpSize"])
-    def test_they_are_right_afterwards(self, source: str) -> None:
+    def test_they_are_right_afterwards(self, source):
         spec = rows(source)
         state = only(VECTORS, spec, "by 4")
         check(
@@ -115,7 +115,7 @@ class TestGroups:
             init={"x": (0.5, 1.5)},
         )
 
-    def test_ranks_in_a_block_of_rows_are_not_known(self) -> None:
+    def test_ranks_in_a_block_of_rows_are_not_known(self):
         spec = rows(ROWS)
         launch = replace(spec.launch, block=(16, 4))
         assert whats(VECTORS, replace(spec, launch=launch)) == []
@@ -128,13 +128,13 @@ class TestGroups:
             ("warp.size()) sum +=", "warp.size()) sum += cg::reduce(warp, sum, plus) +"),
         ],
     )
-    def test_what_is_not_known_of_a_group_leaves_its_loops_alone(self, old: str, new: str) -> None:
+    def test_what_is_not_known_of_a_group_leaves_its_loops_alone(self, old, new):
         assert old in ROWS
         assert not any("line 10" in what for what in whats(VECTORS, rows(ROWS.replace(old, new))))
 
 
 class TestPlaces:
-    def test_one_that_is_computed_in_the_body_keeps_the_names_of_the_block(self) -> None:
+    def test_one_that_is_computed_in_the_body_keeps_the_names_of_the_block(self):
         source = """
         __global__ void kernel(const float* x, float* y, int n, int width) {
           int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -159,28 +159,28 @@ class TestPlaces:
 
 
 class TestCasts:
-    def test_an_index_of_64_bits_is_recognized(self) -> None:
+    def test_an_index_of_64_bits_is_recognized(self):
         state = only(VECTORS, elements(SILU), "4 elements per thread")
         assert "unsigned long long i_first" in state.source
 
 
 class TestMath:
-    def test_powers_have_a_fast_kind_of_their_own(self) -> None:
+    def test_powers_have_a_fast_kind_of_their_own(self):
         assert "__powf(v * v, 1.5f)" in only(MATH, elements(SILU), "fast powers").source
 
-    def test_sines_with_cosines_have_one_too(self) -> None:
+    def test_sines_with_cosines_have_one_too(self):
         text = only(MATH, elements(SINES), "fast sines with cosines").source
         assert "__sincosf(x[i], &s, &c);" in text
 
     @pytest.mark.slow
-    def test_fast_sines_are_right(self) -> None:
+    def test_fast_sines_are_right(self):
         spec = elements(SINES)
         state = only(MATH, spec, "fast sines with cosines")
         check(state, spec, lambda v: {"y": np.sin(v["x"]) * np.cos(v["x"])})
 
 
 class TestBlocks:
-    def test_a_kernel_that_strides_by_its_block_fits_any(self) -> None:
+    def test_a_kernel_that_strides_by_its_block_fits_any(self):
         assert whats(BLOCKS, strided()) == [
             f"block_x={threads}" for threads in (32, 128, 256, 512, 1024)
         ]
@@ -198,7 +198,7 @@ class TestBlocks:
             ("= 2 * x", "= helper() * x"),
         ],
     )
-    def test_one_that_may_not_is_left_alone(self, old: str, new: str) -> None:
+    def test_one_that_may_not_is_left_alone(self, old, new):
         source = STRIDED.replace(old, new)
         assert source != STRIDED
         if "sum" in new:
@@ -207,7 +207,7 @@ class TestBlocks:
             source = "__device__ int helper() { return threadIdx.x; }" + source
         assert whats(BLOCKS, strided(source)) == []
 
-    def test_a_constant_that_tensors_depend_on_stays(self) -> None:
+    def test_a_constant_that_tensors_depend_on_stays(self):
         spec = spec_of(
             "__global__ void kernel(const float* x, float* y) { y[blockIdx.x] = x[0] + ROWS; }",
             ["x[1]", "> y[ROWS]"],
@@ -218,7 +218,7 @@ class TestBlocks:
 
 
 class TestAtomics:
-    def test_shared_memory_that_the_launch_does_not_ask_for_counts_as_none(self) -> None:
+    def test_shared_memory_that_the_launch_does_not_ask_for_counts_as_none(self):
         source = """
         __global__ void kernel(const int* x, int* counts, int n) {
           extern __shared__ unsigned char memory[];
@@ -236,7 +236,7 @@ class TestAtomics:
         )
         assert whats(ATOMICS, spec) == ["copy of counts for each block"]
 
-    def test_a_place_that_depends_on_the_size_of_the_block_goes_on_doing_so(self) -> None:
+    def test_a_place_that_depends_on_the_size_of_the_block_goes_on_doing_so(self):
         source = """
         __global__ void kernel(const float* x, float* y, int n) {
           int first = blockIdx.x * blockDim.x;
@@ -261,12 +261,12 @@ class TestSoftmax:
     }
     """
 
-    def test_a_maximum_that_begins_with_an_element_is_kept(self) -> None:
+    def test_a_maximum_that_begins_with_an_element_is_kept(self):
         text = only(MATH, rows(self.SOURCE), "online").source
         assert "most = fmaxf(most, most_online);" in text
 
     @pytest.mark.slow
-    def test_it_is_right_afterwards(self) -> None:
+    def test_it_is_right_afterwards(self):
         spec = rows(self.SOURCE)
         check(only(MATH, spec, "online"), spec, softmax)
 
@@ -277,20 +277,20 @@ def softmax(v: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class TestRestrict:
-    def test_all_tensors_are_said_to_be_apart(self) -> None:
+    def test_all_tensors_are_said_to_be_apart(self):
         state = only("cache_policy_cg", elements(SILU), "__restrict__")
         assert "(const float* __restrict__ x, float* __restrict__ y," in state.source
         again = whats("cache_policy_cg", elements(SILU), state)
         assert not any("__restrict__" in what for what in again)
 
-    def test_one_that_is_passed_twice_is_not(self) -> None:
+    def test_one_that_is_passed_twice_is_not(self):
         spec = elements(SILU.replace("float* y,", "float* y, const float* z,"))
         twice = replace(spec, arguments=("x", "y", "x", "n"))
         assert not any("__restrict__" in what for what in whats("cache_policy_cg", twice))
 
 
 class TestEarlyReturns:
-    def test_comparisons_of_numbers_that_can_be_nan_are_negated_as_a_whole(self) -> None:
+    def test_comparisons_of_numbers_that_can_be_nan_are_negated_as_a_whole(self):
         source = SILU.replace("i >= n", "i >= n || x[0] >= 1.0f")
         text = only(VECTORS, elements(source), "4 elements per thread").source
         assert "if ((!(x[0] >= 1.0f))) {" in text

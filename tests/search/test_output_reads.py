@@ -83,7 +83,7 @@ def read_by_triton(body: str) -> bool:
         "for (int k = 0; k < n; ++k) y[k] = same(x);",
     ],
 )
-def test_stores_are_no_reading(body: str) -> None:
+def test_stores_are_no_reading(body):
     assert not read_by_cuda(body)
 
 
@@ -113,11 +113,11 @@ def test_stores_are_no_reading(body: str) -> None:
         "y[i] = OLD;",
     ],
 )
-def test_anything_else_may_be(body: str) -> None:
+def test_anything_else_may_be(body):
     assert read_by_cuda(body, top="#define OLD (y[0])" if "OLD" in body else "")
 
 
-def test_what_cannot_be_parsed_or_is_not_there_may_be() -> None:
+def test_what_cannot_be_parsed_or_is_not_there_may_be():
     assert read_by_cuda("y[i] = = 1;")
     assert outputs_read(replace(SPEC.baseline, source="__global__ void g(float* y) {}"), SPEC)
     short = "__global__ void f(const float* x) {}"
@@ -137,7 +137,7 @@ def test_what_cannot_be_parsed_or_is_not_there_may_be() -> None:
         "to = tl.make_tensor_descriptor(y, [n], [1], [BLOCK])\n    to.store([0], 1.0)",
     ],
 )
-def test_stores_of_triton_are_no_reading(body: str) -> None:
+def test_stores_of_triton_are_no_reading(body):
     assert not read_by_triton(body)
 
 
@@ -154,7 +154,7 @@ def test_stores_of_triton_are_no_reading(body: str) -> None:
         "y[i] = = 1",
     ],
 )
-def test_anything_else_in_triton_may_be(body: str) -> None:
+def test_anything_else_in_triton_may_be(body):
     assert read_by_triton(body)
 
 
@@ -170,7 +170,7 @@ def test_anything_else_in_triton_may_be(body: str) -> None:
         ),
     ],
 )
-def test_no_rule_has_a_kernel_read_its_outputs(name: str) -> None:
+def test_no_rule_has_a_kernel_read_its_outputs(name):
     spec = read_spec(KERNELS / f"{name}.json")
     assert not outputs_read(spec.baseline, spec)
     moves = [move for move in MOVES if spec.language in move.languages]

@@ -91,7 +91,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ncu:
     return found
 
 
-def test_a_variant_is_profiled_as_it_is_measured(ncu: Ncu) -> None:
+def test_a_variant_is_profiled_as_it_is_measured(ncu):
     ncu.prints(TABLE)
     assert ncu.profiler().visit(ncu.place()) == {"gmem": 0.64}
     (words,) = ncu.calls
@@ -101,7 +101,7 @@ def test_a_variant_is_profiled_as_it_is_measured(ncu: Ncu) -> None:
     assert ncu.told == []
 
 
-def test_only_every_so_many_visits(ncu: Ncu) -> None:
+def test_only_every_so_many_visits(ncu):
     ncu.prints(TABLE)
     third = ncu.profiler(every=3)
     found = [bool(third.visit(ncu.place(f"s{number}"))) for number in range(7)]
@@ -109,13 +109,13 @@ def test_only_every_so_many_visits(ncu: Ncu) -> None:
     assert len(ncu.calls) == 3
 
 
-def test_zero_is_never(ncu: Ncu) -> None:
+def test_zero_is_never(ncu):
     ncu.prints(TABLE)
     assert ncu.profiler(every=0).visit(ncu.place()) == {}
     assert ncu.calls == []
 
 
-def test_a_profile_is_not_made_again(ncu: Ncu) -> None:
+def test_a_profile_is_not_made_again(ncu):
     ncu.prints(TABLE)
     first = ncu.profiler().visit(ncu.place())
     assert ncu.profiler().visit(ncu.place()) == first
@@ -131,7 +131,7 @@ def test_a_profile_is_not_made_again(ncu: Ncu) -> None:
         ("", 0, "it has no table"),
     ],
 )
-def test_what_does_not_work_is_told_once(ncu: Ncu, text: str, code: int, why: str) -> None:
+def test_what_does_not_work_is_told_once(ncu, text, code, why):
     ncu.prints(text, code)
     first = ncu.profiler()
     assert [first.visit(ncu.place(name)) for name in ("s1", "s2")] == [{}, {}]
@@ -142,32 +142,32 @@ def test_what_does_not_work_is_told_once(ncu: Ncu, text: str, code: int, why: st
     assert len(ncu.calls) == 1
 
 
-def test_no_ncu_is_told_with_what_to_do(ncu: Ncu) -> None:
+def test_no_ncu_is_told_with_what_to_do(ncu):
     assert ncu.profiler().visit(ncu.place()) == {}
     assert not ncu.path.exists()
     assert "ncu is not on the PATH: install Nsight Compute" in ncu.told[0]
 
 
-def test_one_that_cannot_be_started_is_told(ncu: Ncu) -> None:
+def test_one_that_cannot_be_started_is_told(ncu):
     ncu.path.write_text("#!/nowhere/at/all\n")
     ncu.path.chmod(0o755)
     assert ncu.profiler().visit(ncu.place()) == {}
     assert "No such file" in ncu.told[0]
 
 
-def test_one_that_hangs_is_ended(ncu: Ncu) -> None:
+def test_one_that_hangs_is_ended(ncu):
     ncu.does("time.sleep(600)")
     assert ncu.profiler(timeout_s=0.2).visit(ncu.place()) == {}
     assert "ncu has not finished within 0.2 s" in ncu.told[0]
 
 
-def test_a_damaged_profile_is_one_sentence(ncu: Ncu) -> None:
+def test_a_damaged_profile_is_one_sentence(ncu):
     (ncu.place() / "profile.json").write_text('{"used": {"nothing": 1}}')
     with pytest.raises(InputError, match="delete it to have it made again"):
         ncu.profiler().visit(ncu.place())
 
 
-def test_the_search_reckons_with_what_was_profiled(ncu: Ncu) -> None:
+def test_the_search_reckons_with_what_was_profiled(ncu):
     ncu.prints(TABLE)
     spec = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")
     prior = BottleneckPrior(
@@ -199,9 +199,7 @@ def test_the_search_reckons_with_what_was_profiled(ncu: Ncu) -> None:
 
 
 @pytest.mark.slow
-def test_the_process_that_is_profiled_launches_the_kernel(
-    ncu: Ncu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_that_is_profiled_launches_the_kernel(ncu, tmp_path, monkeypatch):
     monkeypatch.undo()  # a compiler is needed, too
     assert optimize(write(tmp_path), tmp_path / "out", "--budget-builds", "0") == 0
     ncu.does(
@@ -214,9 +212,7 @@ def test_the_process_that_is_profiled_launches_the_kernel(
 
 
 @pytest.mark.slow
-def test_it_launches_as_often_as_is_skipped_and_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_launches_as_often_as_is_skipped_and_once_more(tmp_path, monkeypatch):
     assert optimize(write(tmp_path), tmp_path / "out", "--budget-builds", "0") == 0
     launched: list[str] = []
     real = EmulatedDevice.load
@@ -250,7 +246,7 @@ def printed(values: dict[str, str], *, rows: int = 1) -> str:
     return BEFORE + text.getvalue()
 
 
-def test_the_busiest_unit_of_a_region_counts() -> None:
+def test_the_busiest_unit_of_a_region_counts():
     values = dict.fromkeys(metrics(), "0")
     values[f"sm__inst_executed{OF_PEAK}"] = "31.50"
     values[f"sm__pipe_fma_cycles_active{OF_PEAK}"] = "42.00"
@@ -262,7 +258,7 @@ def test_the_busiest_unit_of_a_region_counts() -> None:
     )
 
 
-def test_what_this_gpu_does_not_have_is_left_out() -> None:
+def test_what_this_gpu_does_not_have_is_left_out():
     values = {f"dram__throughput{OF_PEAK}": "80.1", f"sm__inst_executed_pipe_xu{OF_PEAK}": "n/a"}
     assert read_counters(printed(values)) == pytest.approx({"gmem": 0.801})
 
@@ -281,13 +277,13 @@ def test_what_this_gpu_does_not_have_is_left_out() -> None:
         (printed({f"dram__throughput{OF_PEAK}": "inf"}), "is 'inf'"),
     ],
 )
-def test_what_is_no_profile_is_refused(text: str, why: str) -> None:
+def test_what_is_no_profile_is_refused(text, why):
     with pytest.raises(FormError, match=why):
         read_counters(text)
 
 
 @given(st.text() | st.binary().map(lambda data: '"ID"' + data.decode("latin-1")))
-def test_any_text_is_a_profile_or_refused(text: str) -> None:
+def test_any_text_is_a_profile_or_refused(text):
     try:
         found = read_counters(text)
     except FormError:
@@ -296,7 +292,7 @@ def test_any_text_is_a_profile_or_refused(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(metrics()), st.floats(0, 1e6), min_size=1))
-def test_shares_are_shares(values: dict[str, float]) -> None:
+def test_shares_are_shares(values):
     try:
         found = read_counters(printed({name: f"{value:.2f}" for name, value in values.items()}))
     except FormError:

@@ -93,7 +93,7 @@ def results(out: Path) -> list[Any]:
     return [json.loads(path.read_text()) for path in folder.glob("*/result.json")]
 
 
-def test_both_gpus_evaluate_and_the_best_is_kept(undisturbed: Path) -> None:
+def test_both_gpus_evaluate_and_the_best_is_kept(undisturbed):
     state = state_of(undisturbed)
     assert state["finished"]
     assert (state["width"], state["builds"]) == (2, BUDGET)
@@ -101,7 +101,7 @@ def test_both_gpus_evaluate_and_the_best_is_kept(undisturbed: Path) -> None:
     assert len({one["gpu"] for one in results(undisturbed)}) == 2
 
 
-def test_figures_are_relative_to_the_baseline_on_the_same_gpu(undisturbed: Path) -> None:
+def test_figures_are_relative_to_the_baseline_on_the_same_gpu(undisturbed):
     baseline = undisturbed / "kernels/_scale/baseline"
     first = json.loads((baseline / "result.json").read_text())
     [path] = (baseline / "gpus").iterdir()
@@ -116,7 +116,7 @@ def test_figures_are_relative_to_the_baseline_on_the_same_gpu(undisturbed: Path)
 
 
 @pytest.mark.thorough
-def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
+def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path):
     for name in ("one", "two"):
         write(tmp_path, spec_with(name=name))
     assert optimize(tmp_path, tmp_path / "out", *GPUS, "--budget-builds", "2") == 0
@@ -125,7 +125,7 @@ def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
         assert len({json.loads(path.read_text())["gpu"] for path in results}) == 2
 
 
-def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: Path) -> None:
+def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path):
     spec = read_spec(write(tmp_path))
     process = GpuWorker("emulated:h200x2", 1)
     found = process.run(EvaluationTask(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
@@ -136,9 +136,7 @@ def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: P
     assert replace(found, steps_s={}) == replace(expected, steps_s={})
 
 
-def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(tmp_path, monkeypatch):
     spec = read_spec(write(tmp_path))
     asked: list[tuple[int, str]] = []
 
@@ -169,8 +167,8 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("earlier", "later"), [(1, 2), MORE(2, 1)])
 def test_it_does_not_matter_which_result_comes_first(
-    spec: Path, tmp_path: Path, whole: Any, instead: Instead, earlier: int, later: int
-) -> None:
+    spec, tmp_path, whole, instead, earlier, later
+):
     is_there = Event()
 
     def evaluate(call: Call) -> Any:
@@ -187,9 +185,7 @@ def test_it_does_not_matter_which_result_comes_first(
 
 
 @pytest.mark.thorough
-def test_each_variant_says_where_it_ran_and_can_be_run_there_alone(
-    undisturbed: Path, tmp_path: Path
-) -> None:
+def test_each_variant_says_where_it_ran_and_can_be_run_there_alone(undisturbed, tmp_path):
     out = shutil.copytree(undisturbed, tmp_path / "copy", symlinks=True)
     for place in (out / "kernels/_scale/variants").iterdir():
         before = json.loads((place / "result.json").read_text())
@@ -203,7 +199,7 @@ def test_each_variant_says_where_it_ran_and_can_be_run_there_alone(
         assert after | ignored == before | ignored
 
 
-def test_a_search_goes_on_with_fewer_gpus(spec: Path, tmp_path: Path, whole: Any) -> None:
+def test_a_search_goes_on_with_fewer_gpus(spec, tmp_path, whole):
     out = tmp_path / "out"
     assert optimize(spec, out, *GPUS, "--budget-builds", "2") == 0
     assert optimize(spec, out, *GPUS, "--gpus", "emulated:h200", "--resume") == 0
@@ -211,9 +207,7 @@ def test_a_search_goes_on_with_fewer_gpus(spec: Path, tmp_path: Path, whole: Any
     assert [node["id"] for node in state_of(out)["nodes"]] == ids
 
 
-def test_a_killed_process_is_replaced(
-    spec: Path, tmp_path: Path, whole: Any, instead: Instead, capsys: Capsys
-) -> None:
+def test_a_killed_process_is_replaced(spec, tmp_path, whole, instead, capsys):
     killed: list[str] = []
     doomed = {whole["nodes"][number]["id"] for number in (0, 3)}
 
@@ -234,8 +228,8 @@ def test_a_killed_process_is_replaced(
 @pytest.mark.thorough
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_process_that_hangs_or_is_killed_while_it_waits_is_replaced(
-    spec: Path, tmp_path: Path, whole: Any, instead: Instead, hangs: bool
-) -> None:
+    spec, tmp_path, whole, instead, hangs
+):
     hung: list[str] = []
 
     def evaluate(call: Call) -> Any:
@@ -255,9 +249,7 @@ def test_a_process_that_hangs_or_is_killed_while_it_waits_is_replaced(
 
 
 @pytest.mark.thorough
-def test_a_variant_that_ends_its_process_twice_has_failed(
-    spec: Path, tmp_path: Path, whole: Any, instead: Instead
-) -> None:
+def test_a_variant_that_ends_its_process_twice_has_failed(spec, tmp_path, whole, instead):
     bad = whole["nodes"][2]["id"]
 
     def evaluate(call: Call) -> Any:
@@ -275,9 +267,7 @@ def test_a_variant_that_ends_its_process_twice_has_failed(
     assert set(outcomes.values()) == {"correct"}
 
 
-def test_without_a_lost_gpu_the_search_goes_on(
-    spec: Path, tmp_path: Path, whole: Any, instead: Instead, capsys: Capsys
-) -> None:
+def test_without_a_lost_gpu_the_search_goes_on(spec, tmp_path, whole, instead, capsys):
     def evaluate(call: Call) -> Any:
         if call.gpu == 1 and not call.is_baseline:
             raise DeviceError("It has fallen off the bus.")
@@ -294,13 +284,8 @@ def test_without_a_lost_gpu_the_search_goes_on(
 
 
 def test_without_any_gpu_it_ends_and_can_be_resumed(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Instead,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capsys,
-) -> None:
+    spec, tmp_path, whole, instead, monkeypatch, capsys
+):
     def evaluate(call: Call) -> Any:
         if call.task.state.id in (whole["nodes"][0]["id"], whole["nodes"][1]["id"]):
             return call.real()
@@ -315,9 +300,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
 
 
 @pytest.mark.thorough
-def test_a_gpu_on_which_the_baseline_fails_is_not_used(
-    spec: Path, tmp_path: Path, instead: Instead, capsys: Capsys
-) -> None:
+def test_a_gpu_on_which_the_baseline_fails_is_not_used(spec, tmp_path, instead, capsys):
     def evaluate(call: Call) -> Any:
         found: Result = call.real()
         if call.gpu == 1 and call.is_baseline:
@@ -331,14 +314,7 @@ def test_a_gpu_on_which_the_baseline_fails_is_not_used(
 
 
 @pytest.mark.thorough
-def test_ctrl_c_ends_it_after_what_is_running(
-    spec: Path,
-    tmp_path: Path,
-    whole: Any,
-    instead: Instead,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capsys,
-) -> None:
+def test_ctrl_c_ends_it_after_what_is_running(spec, tmp_path, whole, instead, monkeypatch, capsys):
     pids: set[int | None] = set()
 
     def evaluate(call: Call) -> Any:
@@ -362,9 +338,7 @@ def test_ctrl_c_ends_it_after_what_is_running(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("files", [3, 12, 27])
-def test_a_full_disk_loses_nothing(
-    spec: Path, tmp_path: Path, whole: Any, files: int, capsys: Capsys
-) -> None:
+def test_a_full_disk_loses_nothing(spec, tmp_path, whole, files, capsys):
     with disk_with_room(files):
         assert optimize(spec, tmp_path / "out", *GPUS) == 1
     error = capsys.readouterr().err
@@ -376,8 +350,8 @@ def test_a_full_disk_loses_nothing(
 @pytest.mark.thorough
 @pytest.mark.parametrize("files", [5, 14, 23])
 def test_a_killed_search_leaves_no_process_and_ends_with_the_same_result(
-    spec: Path, tmp_path: Path, whole: Any, files: int
-) -> None:
+    spec, tmp_path, whole, files
+):
     pids = search_killed_at(files, spec, tmp_path / "out", *GPUS)
     assert len(pids) == 2
     assert all(map(has_ended, pids))

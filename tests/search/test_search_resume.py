@@ -52,25 +52,19 @@ def whole(searched: Searched) -> Any:
     return state_of(searched.out)
 
 
-def test_without_the_option_a_search_is_not_continued(
-    spec: Path, finished: Path, capsys: Capsys
-) -> None:
+def test_without_the_option_a_search_is_not_continued(spec, finished, capsys):
     assert optimize(spec, finished, "--objective", "edp") == 2
     assert "already contains a search: continue it with --resume" in capsys.readouterr().err
 
 
-def test_nothing_is_evaluated_again(
-    spec: Path, finished: Path, whole: Any, evaluated: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_evaluated_again(spec, finished, whole, evaluated, monkeypatch):
     monkeypatch.setattr(confirmation, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole
 
 
-def test_a_larger_budget_goes_on_where_the_search_ended(
-    spec: Path, tmp_path: Path, whole: Any, evaluated: list[str]
-) -> None:
+def test_a_larger_budget_goes_on_where_the_search_ended(spec, tmp_path, whole, evaluated):
     out = tmp_path / "out"
     assert optimize(spec, out, "--objective", "edp", "--budget-builds", "2") == 0
     assert optimize(spec, out, "--objective", "edp", "--resume") == 0
@@ -79,7 +73,7 @@ def test_a_larger_budget_goes_on_where_the_search_ended(
     assert len(evaluated) == len(set(evaluated)) == 1 + BUDGET
 
 
-def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path) -> None:
+def test_the_best_of_more_variants_is_compared_again(spec, tmp_path):
     out = tmp_path / "out"
     for budget in (1, 2):
         words = ["--objective", "edp", "--budget-builds", str(budget), "--resume"]
@@ -95,18 +89,14 @@ def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path)
         (("--search-param", "PUCT_C=3"), "strategy"),
     ],
 )
-def test_another_search_is_not_continued(
-    spec: Path, finished: Path, options: tuple[str, ...], what: str, capsys: Capsys
-) -> None:
+def test_another_search_is_not_continued(spec, finished, options, what, capsys):
     settings = ("--objective", "edp", "--resume", *options)
     assert optimize(spec, finished, *settings) == 2
     assert f"contains a search with another {what}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("files", [17, *(MORE(files) for files in (1, 9, 25, 33, 41))])
-def test_a_full_disk_at_any_file_loses_nothing(
-    files: int, spec: Path, tmp_path: Path, whole: Any, capsys: Capsys
-) -> None:
+def test_a_full_disk_at_any_file_loses_nothing(files, spec, tmp_path, whole, capsys):
     out = tmp_path / "out"
     with disk_with_room(files) as is_full:
         code = optimize(spec, out, "--objective", "edp")
@@ -119,9 +109,7 @@ def test_a_full_disk_at_any_file_loses_nothing(
 
 
 @pytest.mark.parametrize("files", [9, *(MORE(files) for files in (0, 4, 13, 20, 31, 44))])
-def test_a_killed_search_ends_with_the_same_result(
-    spec: Path, tmp_path: Path, whole: Any, files: int
-) -> None:
+def test_a_killed_search_ends_with_the_same_result(spec, tmp_path, whole, files):
     out = tmp_path / "out"
     search_killed_at(files, spec, out, "--gpus", "emulated:h200", "--objective", "edp")
     assert optimize(spec, out, "--objective", "edp", "--resume") == 0
@@ -130,9 +118,7 @@ def test_a_killed_search_ends_with_the_same_result(
     assert len(kinds) == len(set(kinds))
 
 
-def test_ctrl_c_ends_it_after_the_variant(
-    spec: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-) -> None:
+def test_ctrl_c_ends_it_after_the_variant(spec, tmp_path, whole, monkeypatch, capsys):
     real = SearchBench.evaluate
 
     def interrupted(bench: SearchBench, state: State, *limit: Any) -> Result:
@@ -150,14 +136,7 @@ def test_ctrl_c_ends_it_after_the_variant(
 
 
 @pytest.mark.parametrize("turn", [6, MORE(1), MORE(11)])
-def test_ctrl_c_ends_a_comparison_after_the_turn(
-    spec: Path,
-    finished: Path,
-    whole: Any,
-    turn: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capsys,
-) -> None:
+def test_ctrl_c_ends_a_comparison_after_the_turn(spec, finished, whole, turn, monkeypatch, capsys):
     """The search has evaluated all variants, and is then continued."""
     measured = _interrupted_in(turn, monkeypatch)
     [made] = finished.glob("kernels/_scale/variants/*/comparison.json")
@@ -175,8 +154,8 @@ def test_ctrl_c_ends_a_comparison_after_the_turn(
 
 
 def test_a_comparison_that_is_complete_at_ctrl_c_counts_and_no_other_kernel_is_searched(
-    finished: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    finished, tmp_path, whole, monkeypatch
+):
     specs = tmp_path / "specs"
     specs.mkdir()
     write(specs)
@@ -205,9 +184,7 @@ def _interrupted_in(turn: int, monkeypatch: pytest.MonkeyPatch) -> list[Reading]
     return found
 
 
-def test_a_lost_gpu_refuses_no_variant(
-    spec: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-) -> None:
+def test_a_lost_gpu_refuses_no_variant(spec, tmp_path, whole, monkeypatch, capsys):
     out = tmp_path / "out"
     assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
     real = SearchBench.evaluate
@@ -224,9 +201,7 @@ def test_a_lost_gpu_refuses_no_variant(
     assert state_of(out)["nodes"] == whole["nodes"]
 
 
-def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-) -> None:
+def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pytest_gpuenergy.energy.sensors.responds", lambda _: False)
     path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
     assert optimize(path, tmp_path / "out") == 1
@@ -242,9 +217,7 @@ def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
         ("baseline/result.json", "The result"),
     ],
 )
-def test_a_damaged_file_is_told_in_one_sentence(
-    spec: Path, finished: Path, name: str, said: str, capsys: Capsys
-) -> None:
+def test_a_damaged_file_is_told_in_one_sentence(spec, finished, name, said, capsys):
     (finished / "kernels/_scale" / name).write_text("[]\n")
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 2
     error = capsys.readouterr().err
@@ -252,9 +225,7 @@ def test_a_damaged_file_is_told_in_one_sentence(
     assert error.count("error:") == 1
 
 
-def test_results_without_the_state_that_says_what_they_are_of_are_not_used(
-    spec: Path, finished: Path, capsys: Capsys
-) -> None:
+def test_results_without_the_state_that_says_what_they_are_of_are_not_used(spec, finished, capsys):
     (finished / "kernels/_scale/search_state.json").unlink()
     assert optimize(spec, finished, "--objective", "time", "--resume") == 2
     assert "has results, but no search_state.json" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def summed(*found: tuple[KernelSpec, SearchState]) -> Summary:
 
 
 class TestAKernel:
-    def test_that_is_better_has_its_ratios_and_all_moves_to_it(self, tmp_path: Path) -> None:
+    def test_that_is_better_has_its_ratios_and_all_moves_to_it(self, tmp_path):
         (one,) = summed((spec_called(tmp_path), state_with(gain()))).kernels
         assert one.best == "s2"
         assert one.moves == ("a 1", "b 2|3")
@@ -81,7 +81,7 @@ class TestAKernel:
         assert one.ratio_intervals[Metric.TIME] == Interval(0.4, 0.6)
         assert (one.builds, one.correct) == (3, 2)
 
-    def test_that_is_not_certainly_better_counts_as_unchanged(self, tmp_path: Path) -> None:
+    def test_that_is_not_certainly_better_counts_as_unchanged(self, tmp_path):
         state = state_with(gain("s1", 0.9, accepted=False))
         (one,) = summed((spec_called(tmp_path), state)).kernels
         assert one.best is None
@@ -89,25 +89,23 @@ class TestAKernel:
         assert one.ratio_intervals[Metric.EDP] == Interval(1.0, 1.0)
         assert one.baseline[Metric.ENERGY] == 8.0
 
-    def test_has_the_distance_to_its_roofline_before_and_after(self, tmp_path: Path) -> None:
+    def test_has_the_distance_to_its_roofline_before_and_after(self, tmp_path):
         spec = spec_called(tmp_path, bytes_moved="480000 * N")
         (one,) = summed((spec, state_with(gain()))).kernels
         assert one.roofline_ms == pytest.approx(4000 * 480000 / 4.8e9, rel=0.01)
         assert one.roofline_share == pytest.approx((one.roofline_ms / 2, one.roofline_ms))
 
-    def test_on_an_unknown_card_has_none(self, tmp_path: Path) -> None:
+    def test_on_an_unknown_card_has_none(self, tmp_path):
         found = summed((spec_called(tmp_path), state_with(gain(), gpu="Other")))
         assert found.kernels[0].roofline_share is None
 
-    def test_without_a_comparison_has_the_time_of_its_search(self, tmp_path: Path) -> None:
+    def test_without_a_comparison_has_the_time_of_its_search(self, tmp_path):
         (one,) = summed((spec_called(tmp_path), state_with())).kernels
         assert one.baseline == {Metric.TIME: 2.0}
 
 
 class TestAllKernels:
-    def test_the_energy_cut_is_the_mean_over_all_those_unchanged_included(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_energy_cut_is_the_mean_over_all_those_unchanged_included(self, tmp_path):
         specs = [spec_called(tmp_path, name) for name in ("one", "two")]
         found = summed((specs[0], state_with(gain())), (specs[1], state_with()))
         assert found.mean_energy_cut == pytest.approx(0.25)
@@ -121,16 +119,16 @@ class TestAllKernels:
         )
         assert "from a model, not measured" in line
 
-    def test_searches_that_were_interrupted_are_named(self, tmp_path: Path) -> None:
+    def test_searches_that_were_interrupted_are_named(self, tmp_path):
         found = summed((spec_called(tmp_path), state_with(finished=False)))
         assert summary_lines(found)[-1] == "not finished, continue with --resume: scale"
 
-    def test_none_without_a_baseline_counts(self, tmp_path: Path) -> None:
+    def test_none_without_a_baseline_counts(self, tmp_path):
         empty = SearchState(identity=state_with().identity)
         assert summarize([(spec_called(tmp_path), empty)]) is None
 
     @given(ratios=st.lists(st.floats(0.2, 0.95), min_size=1, max_size=5))
-    def test_the_mean_lies_in_its_interval(self, ratios: list[float]) -> None:
+    def test_the_mean_lies_in_its_interval(self, ratios):
         spec = KernelSpec(**{**MINIMAL, "name": "scale"})
         found = summed(*((spec, state_with(gain(ratio=ratio))) for ratio in ratios))
         ends = found.mean_energy_cut_interval
@@ -150,9 +148,7 @@ MINIMAL = minimal()
 
 
 @pytest.mark.slow
-def test_a_folder_ends_with_a_table_and_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_ends_with_a_table_and_files(tmp_path, capsys):
     folder = tmp_path / "specs"
     folder.mkdir()
     for name in ("one", "two"):
@@ -169,7 +165,7 @@ def test_a_folder_ends_with_a_table_and_files(
 
 
 @pytest.mark.slow
-def test_one_kernel_needs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_kernel_needs_no_table(tmp_path, capsys):
     words = ("--no-llm", "--json", "--budget-builds", "0")
     assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
     assert json.loads(capsys.readouterr().out)[0]["kernel"] == "scale"

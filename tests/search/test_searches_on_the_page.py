@@ -17,7 +17,7 @@ from pytest_gpuenergy.report import Report, html_page
 from pytest_gpuenergy.search import in_tree_order, read_searches, search_values
 
 if TYPE_CHECKING:
-    from conftest import Searched
+    pass
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -69,7 +69,7 @@ def out(tmp_path: Path) -> Path:
     return write_search(tmp_path / "out")
 
 
-def test_states_follow_what_they_were_made_from(out: Path, tmp_path: Path) -> None:
+def test_states_follow_what_they_were_made_from(out, tmp_path):
     (search,) = page_of(tmp_path, out).searches
     assert [(state["id"], state["depth"], state["parent"]) for state in search["states"]] == [
         *((ROOT, 0, None), (ONE, 1, 0), (TWO, 2, 1), (THREE, 1, 0))
@@ -80,13 +80,13 @@ def test_states_follow_what_they_were_made_from(out: Path, tmp_path: Path) -> No
     assert states[ONE]["ratio"] == 0.5
 
 
-def test_a_failure_has_its_reason_and_the_best_its_diffs(out: Path, tmp_path: Path) -> None:
+def test_a_failure_has_its_reason_and_the_best_its_diffs(out, tmp_path):
     (search,) = page_of(tmp_path, out).searches
     assert states_of(search)[TWO]["message"] == "3 elements of y are wrong."
     assert search["changes"] == [{"id": ONE, "move": "a_move", "diff": "-a\n+b\n"}]
 
 
-def test_gains_have_their_intervals(out: Path, tmp_path: Path) -> None:
+def test_gains_have_their_intervals(out, tmp_path):
     (search,) = page_of(tmp_path, out).searches
     (gain,) = search["gains"]
     assert gain["ratios"] == [
@@ -97,19 +97,19 @@ def test_gains_have_their_intervals(out: Path, tmp_path: Path) -> None:
     assert search["emulated"] is True
 
 
-def test_a_kernels_own_folder_will_do_and_is_shown_once(out: Path, tmp_path: Path) -> None:
+def test_a_kernels_own_folder_will_do_and_is_shown_once(out, tmp_path):
     folders = (out / KERNEL, out)
     assert [one["name"] for one in page_of(tmp_path, *folders).searches] == ["scale"]
 
 
-def test_a_search_that_goes_on_is_shown(out: Path, tmp_path: Path) -> None:
+def test_a_search_that_goes_on_is_shown(out, tmp_path):
     nodes = state_of(out)["nodes"][:2]
     change(out, nodes=nodes, graph=None, finished=False, gains=[], incumbent=nodes[0]["id"])
     (search,) = page_of(tmp_path, out).searches
     assert (len(search["states"]), search["finished"], search["changes"]) == (2, False, [])
 
 
-def test_without_an_output_the_gains_are_printed(out: Path, capsys: Capsys) -> None:
+def test_without_an_output_the_gains_are_printed(out, capsys):
     assert main(["report", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "of roofline" in printed
@@ -124,9 +124,7 @@ def test_without_an_output_the_gains_are_printed(out: Path, capsys: Capsys) -> N
         (("--html", "{out}/kernels/_scale/spec.json"), "is also an input"),
     ],
 )
-def test_what_searches_alone_cannot_give_is_told(
-    out: Path, capsys: Capsys, option: tuple[str, ...], said: str
-) -> None:
+def test_what_searches_alone_cannot_give_is_told(out, capsys, option, said):
     words = (word.format(out=out) for word in option)
     assert main(["report", str(out), *words]) == 2
     assert said in capsys.readouterr().err
@@ -140,9 +138,7 @@ def test_what_searches_alone_cannot_give_is_told(
         ("spec.json", "[]", "The kernel spec * cannot be used"),
     ],
 )
-def test_damaged_files_are_named(
-    out: Path, capsys: Capsys, name: str, content: str, said: str
-) -> None:
+def test_damaged_files_are_named(out, capsys, name, content, said):
     (out / KERNEL / name).write_text(content)
     assert main(["report", str(out)]) == 2
     first, last = said.split(" * ")
@@ -151,13 +147,13 @@ def test_damaged_files_are_named(
     assert last in error
 
 
-def test_a_search_without_a_baseline_is_told(out: Path, capsys: Capsys) -> None:
+def test_a_search_without_a_baseline_is_told(out, capsys):
     change(out, nodes=[])
     assert main(["report", str(out)]) == 2
     assert "has evaluated its baseline yet" in capsys.readouterr().err
 
 
-def test_an_id_leads_to_no_other_folder(out: Path, tmp_path: Path) -> None:
+def test_an_id_leads_to_no_other_folder(out, tmp_path):
     (tmp_path / "candidate.diff").write_text("secret")
     nodes = state_of(out)["nodes"][:2]
     nodes[1]["id"] = str(tmp_path)
@@ -177,7 +173,7 @@ HOSTILE = st.sampled_from(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(name=HOSTILE, message=HOSTILE)
-def test_no_name_or_message_becomes_code(out: Path, name: str, message: str) -> None:
+def test_no_name_or_message_becomes_code(out, name, message):
     state = state_of(out)
     nodes = [{**one, "move": name, "what": message} for one in state["nodes"]]
     gain = {"id": name, "accepted": False, "rounds": 0, "message": message}
@@ -199,7 +195,7 @@ def test_no_name_or_message_becomes_code(out: Path, name: str, message: str) -> 
 
 
 @given(st.lists(st.integers(0, 30), max_size=40))
-def test_every_state_is_listed_below_what_it_was_made_from(parents: list[int]) -> None:
+def test_every_state_is_listed_below_what_it_was_made_from(parents):
     tree: dict[str, str | None] = {"n0": None}
     for number, parent in enumerate(parents, start=1):
         tree[f"n{number}"] = f"n{parent % number}"
@@ -213,16 +209,16 @@ def test_every_state_is_listed_below_what_it_was_made_from(parents: list[int]) -
             assert all(found[one] >= found[name] for one in between)
 
 
-def test_a_long_chain_is_listed() -> None:
+def test_a_long_chain_is_listed():
     tree = {f"n{number}": f"n{number - 1}" if number else None for number in range(5000)}
     assert in_tree_order(tree)["n4999"] == 4999
 
 
-def test_states_without_a_known_parent_are_roots() -> None:
+def test_states_without_a_known_parent_are_roots():
     assert in_tree_order({"a": "b", "b": None, "c": "lost"}) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_a_link_overwrites_no_file_of_a_search(out: Path, tmp_path: Path) -> None:
+def test_a_link_overwrites_no_file_of_a_search(out, tmp_path):
     state = out / KERNEL / "search_state.json"
     before = state.read_bytes()
     link = tmp_path / "page.html"
@@ -232,7 +228,7 @@ def test_a_link_overwrites_no_file_of_a_search(out: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_and_its_page_have_the_same_states(searched: Searched, tmp_path: Path) -> None:
+def test_a_search_and_its_page_have_the_same_states(searched, tmp_path):
     (search,) = page_of(tmp_path, searched.out).searches
     state = state_of(searched.out)
     assert set(states_of(search)) == {one["id"] for one in state["nodes"]}

@@ -38,7 +38,7 @@ def name_of(path: Path) -> str:
     return path.stem
 
 
-def test_there_are_eight_in_cuda_and_five_in_triton() -> None:
+def test_there_are_eight_in_cuda_and_five_in_triton():
     assert {path.stem for path in CUDA} == {
         *("attention_decode", "gemm_naive", "grouped_gemm", "histogram", "layernorm"),
         *("lora_expand", "softmax", "stencil"),
@@ -50,20 +50,20 @@ def test_there_are_eight_in_cuda_and_five_in_triton() -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=name_of)
 class TestEach:
-    def test_it_is_valid(self, path: Path) -> None:
+    def test_it_is_valid(self, path):
         jsonschema.Draft202012Validator(spec_schema()).validate(json.loads(path.read_text()))
         spec = read_spec(path)
         assert spec.name == path.stem
         assert spec.language == ("triton" if path in TRITON else "cuda")
 
-    def test_its_source_is_a_file_beside_it(self, path: Path) -> None:
+    def test_its_source_is_a_file_beside_it(self, path):
         assert json.loads(path.read_text())["file"] in (f"{path.stem}.cu", f"{path.stem}.py")
 
-    def test_no_block_divides_its_second_sizes(self, path: Path) -> None:
+    def test_no_block_divides_its_second_sizes(self, path):
         _, second = read_spec(path).sizes
         assert all(size % 2 for size in second.values())
 
-    def test_it_is_documented(self, path: Path) -> None:
+    def test_it_is_documented(self, path):
         assert f"| `{path.stem}` |" in (ROOT / "docs/reference/bundled.md").read_text()
 
 
@@ -76,7 +76,7 @@ class TestEach:
     ],
     ids=name_of,
 )
-def test_a_baseline_is_verified_and_has_room_above_it(path: Path) -> None:
+def test_a_baseline_is_verified_and_has_room_above_it(path):
     spec = read_spec(path)
     with EmulatedDevice() as device:
         found = SearchBench(spec, device, Metric.TIME).evaluate(spec.baseline)
@@ -93,7 +93,7 @@ def test_a_baseline_is_verified_and_has_room_above_it(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TRITON, ids=name_of)
-def test_a_triton_baseline_is_right_as_far_as_numpy_tells(path: Path) -> None:
+def test_a_triton_baseline_is_right_as_far_as_numpy_tells(path):
     spec = read_spec(path)
     workload = workload_of(spec, spec.sizes[1])
     kernel = kernel_of(spec, spec.baseline, spec.sizes[1])

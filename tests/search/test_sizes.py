@@ -51,7 +51,7 @@ def told(text: str) -> str:
 
 
 @given(texts)
-def test_an_expression_has_the_value_that_python_gives_it(text: str) -> None:
+def test_an_expression_has_the_value_that_python_gives_it(text):
     names = {**NAMES, "ceil_div": lambda a, b: -(-a // b)}
     try:
         right = eval(text, {"__builtins__": {"min": min, "max": max}}, names)
@@ -64,12 +64,12 @@ def test_an_expression_has_the_value_that_python_gives_it(text: str) -> None:
 
 
 @given(st.integers(-(1 << 40), 1 << 40))
-def test_a_number_is_its_own_value(number: int) -> None:
+def test_a_number_is_its_own_value(number):
     assert evaluate(number, {}) == number
 
 
 @given(st.text(max_size=500))
-def test_any_text_has_a_value_or_is_refused_in_one_sentence(text: str) -> None:
+def test_any_text_has_a_value_or_is_refused_in_one_sentence(text):
     said = told(text)
     assert said == "" or said.endswith(".")
     assert "\n" not in said
@@ -98,12 +98,12 @@ def test_any_text_has_a_value_or_is_refused_in_one_sentence(text: str) -> None:
         ("(" * 300 + "N" + ")" * 300, "longer than 400 characters"),
     ],
 )
-def test_what_is_no_size_is_refused_in_one_sentence(text: str, why: str) -> None:
+def test_what_is_no_size_is_refused_in_one_sentence(text, why):
     with pytest.raises(InputError, match=why):
         evaluate(text, NAMES)
 
 
-def test_names_are_found_without_those_of_functions() -> None:
+def test_names_are_found_without_those_of_functions():
     assert names_in("ceil_div(N, min(block_x, 7))") == {"N", "block_x"}
     assert names_in(7) == set()
 
@@ -115,9 +115,7 @@ LISTED = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4).map(
 
 
 @given(LISTED, st.integers(0, 9))
-def test_sizes_lie_between_the_listed_ones_and_keep_their_divisors(
-    listed: list[dict[str, int]], seed: int
-) -> None:
+def test_sizes_lie_between_the_listed_ones_and_keep_their_divisors(listed, seed):
     found = draw_between(listed, random.Random(seed))
     for name, value in found.items():
         values = [sizes[name] for sizes in listed]
@@ -126,16 +124,14 @@ def test_sizes_lie_between_the_listed_ones_and_keep_their_divisors(
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 50), st.integers(2, 9), st.integers(0, 9))
-def test_relations_of_the_listed_sizes_are_kept(
-    first: int, second: int, more: int, times: int, seed: int
-) -> None:
+def test_relations_of_the_listed_sizes_are_kept(first, second, more, times, seed):
     listed = [{"N": n, "MORE": n + more, "TIMES": n * times} for n in (first, second, first + 1)]
     found = draw_between(listed, random.Random(seed))
     assert found["MORE"] == found["N"] + more
     assert found["TIMES"] == found["N"] * times
 
 
-def test_seeds_give_different_sizes() -> None:
+def test_seeds_give_different_sizes():
     listed = [{"N": 4000}, {"N": 501}]
     assert len({draw_between(listed, random.Random(seed))["N"] for seed in range(50)}) > 40
 
@@ -149,19 +145,17 @@ def test_seeds_give_different_sizes() -> None:
         ([{"N": 64}, {"N": 192}], True),
     ],
 )
-def test_a_spec_allows_others_where_there_are_any_between(
-    sizes: list[dict[str, int]], has: bool, tmp_path: Path
-) -> None:
+def test_a_spec_allows_others_where_there_are_any_between(sizes, has, tmp_path):
     spec = read_spec(write(tmp_path, spec_with(sizes=sizes)))
     assert allows_other_sizes(spec) is has
     assert (draw_other_sizes(spec, random.Random(0), lambda _: True) is not None) is has
 
 
-def test_a_spec_can_refuse_others(tmp_path: Path) -> None:
+def test_a_spec_can_refuse_others(tmp_path):
     assert not allows_other_sizes(read_spec(write(tmp_path, spec_with(other_sizes=False))))
 
 
-def test_sizes_that_a_shape_cannot_have_are_not_used(tmp_path: Path) -> None:
+def test_sizes_that_a_shape_cannot_have_are_not_used(tmp_path):
     scalar = {"name": "n", "dtype": "int32", "value": "N // ((N - 4000) * (N - 501) + 1)"}
     by = {"name": "by", "dtype": "float32", "value": 2.5}
     grid = {"grid": ["(N - 4000) * (N - 501) + 1"], "block": [32], "constants": {"ITEMS": 4}}
@@ -177,21 +171,21 @@ def evaluated(path: Path) -> Result:
 
 @pytest.mark.slow
 class TestOnTheEmulatedGpu:
-    def test_the_result_says_on_which_a_variant_was_verified(self, tmp_path: Path) -> None:
+    def test_the_result_says_on_which_a_variant_was_verified(self, tmp_path):
         found = evaluated(write(tmp_path))
         assert found.outcome == "correct"
         assert found.other_sizes is not None
         assert 501 <= found.other_sizes["N"] <= 4000
         assert len(found.correctness) == 3
 
-    def test_the_baseline_decides_which_it_can_do(self, tmp_path: Path) -> None:
+    def test_the_baseline_decides_which_it_can_do(self, tmp_path):
         only = "if (n != 4000 && n != 501) return;"
         source = spec_with()["source"].replace("int first", f"{only} int first")
         found = evaluated(write(tmp_path, spec_with(source=source)))
         assert (found.outcome, found.other_sizes) == ("correct", None)
         assert len(found.correctness) == 2
 
-    def test_a_reference_that_fails_for_others_is_not_used_for_them(self, tmp_path: Path) -> None:
+    def test_a_reference_that_fails_for_others_is_not_used_for_them(self, tmp_path):
         reference = {"y": "by * x if N in (4000, 501) else 1 // 0"}
         found = evaluated(write(tmp_path, spec_with(reference=reference)))
         assert (found.outcome, found.other_sizes) == ("correct", None)

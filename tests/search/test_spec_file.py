@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import zlib
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -141,15 +140,13 @@ class TestRefusals:
             (chosen("from triton import autotune as a\n", "a([], [])"), "triton.autotune, which"),
         ],
     )
-    def test_a_bad_spec_is_told_in_one_sentence(
-        self, tmp_path: Path, spec: dict[str, Any], why: str
-    ) -> None:
+    def test_a_bad_spec_is_told_in_one_sentence(self, tmp_path, spec, why):
         with pytest.raises(InputError, match=why) as told:
             read_spec(write(tmp_path, spec | {"name": spec.get("name") or "spec"}))
         assert str(told.value).count(". ") == 0
         assert str(told.value).endswith(".")
 
-    def test_what_is_no_spec_is_told_in_one_sentence(self, tmp_path: Path) -> None:
+    def test_what_is_no_spec_is_told_in_one_sentence(self, tmp_path):
         path = tmp_path / "spec.json"
         for content in (b"", b"[]", b'{"schema_version": 1', b"\xff\xfe", b"[" * 5000):
             path.write_bytes(content)
@@ -158,7 +155,7 @@ class TestRefusals:
 
 
 class TestFiles:
-    def test_a_source_beside_the_spec_or_below_is_read(self, tmp_path: Path) -> None:
+    def test_a_source_beside_the_spec_or_below_is_read(self, tmp_path):
         (tmp_path / "cuda").mkdir()
         (tmp_path / "cuda/scale.cu").write_text(SOURCE)
         spec = read_spec(write(tmp_path, spec_with(source=None, file="cuda/scale.cu")))
@@ -166,14 +163,14 @@ class TestFiles:
         assert spec.file == ""
 
     @pytest.mark.parametrize("name", ["../scale.cu", "/etc/passwd", "a/../../scale.cu", "a\0b"])
-    def test_a_source_outside_the_folder_is_refused(self, tmp_path: Path, name: str) -> None:
+    def test_a_source_outside_the_folder_is_refused(self, tmp_path, name):
         (tmp_path / "scale.cu").write_text(SOURCE)
         (tmp_path / "specs").mkdir()
         path = write(tmp_path / "specs", spec_with(source=None, file=name))
         with pytest.raises(InputError, match="is not in the folder of the spec"):
             read_spec(path)
 
-    def test_a_link_is_refused(self, tmp_path: Path) -> None:
+    def test_a_link_is_refused(self, tmp_path):
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere/scale.cu").write_text(SOURCE)
         (tmp_path / "specs").mkdir()
@@ -189,21 +186,19 @@ class TestFiles:
         ("content", "why"),
         [(b"", "source text"), (b"\xff\xff", "is not UTF-8"), (None, "cannot be read")],
     )
-    def test_a_source_that_is_no_text_is_refused(
-        self, tmp_path: Path, content: bytes | None, why: str
-    ) -> None:
+    def test_a_source_that_is_no_text_is_refused(self, tmp_path, content, why):
         if content is not None:
             (tmp_path / "scale.cu").write_bytes(content)
         with pytest.raises(InputError, match=why):
             read_spec(write(tmp_path, spec_with(source=None, file="scale.cu")))
 
-    def test_a_spec_built_in_python_is_written_and_read_back(self, tmp_path: Path) -> None:
+    def test_a_spec_built_in_python_is_written_and_read_back(self, tmp_path):
         spec = read_spec(write(tmp_path))
         built = msgspec.structs.replace(spec, name="other", tolerance=0.01)
         write_spec(built, tmp_path / "other.json")
         assert read_spec(tmp_path / "other.json") == built
 
-    def test_a_bad_spec_is_not_written(self, tmp_path: Path) -> None:
+    def test_a_bad_spec_is_not_written(self, tmp_path):
         spec = read_spec(write(tmp_path))
         with pytest.raises(InputError, match="its entry 'no name' is not the name of a function"):
             write_spec(msgspec.structs.replace(spec, entry="no name"), tmp_path / "bad.json")
@@ -222,29 +217,27 @@ class TestInputs:
             ({"data": packed(np.array([4, 3, 2, 1], "f4"))}, [4, 3, 2, 1]),
         ],
     )
-    def test_inputs_without_a_seed_are_what_the_spec_says(
-        self, tmp_path: Path, fields: dict[str, Any], right: list[float]
-    ) -> None:
+    def test_inputs_without_a_seed_are_what_the_spec_says(self, tmp_path, fields, right):
         spec = read_spec(write(tmp_path, {**with_x(**fields), "sizes": [{"N": 4}]}))
         workload = workload_of(spec, spec.sizes[0])
         for seed in (0, 1):
             assert workload.make_inputs(seed)["x"].tolist() == right
 
-    def test_drawn_inputs_keep_to_their_range(self, tmp_path: Path) -> None:
+    def test_drawn_inputs_keep_to_their_range(self, tmp_path):
         spec = read_spec(write(tmp_path, with_x(init="uniform", low=3.0, high=4.0)))
         drawn = workload_of(spec, spec.sizes[0]).make_inputs(7)["x"]
         assert drawn.min() >= 3
         assert drawn.max() <= 4
         assert len(np.unique(drawn)) > 1000
 
-    def test_bfloat16_data_are_rounded(self) -> None:
+    def test_bfloat16_data_are_rounded(self):
         tensor = TensorSpec("x", (2,), "bfloat16", data=[1.0, 1.00001])
         found = fixed_input(tensor, (2,))
         assert found is not None
         assert found.tolist() == [0x3F80, 0x3F80]
 
     @given(st.lists(st.integers(-200, 200), min_size=1, max_size=9))
-    def test_integer_data_fit_or_are_refused(self, data: list[int]) -> None:
+    def test_integer_data_fit_or_are_refused(self, data):
         tensor = TensorSpec("x", (len(data),), "int8", data=data)
         if all(-128 <= value <= 127 for value in data):
             found = fixed_input(tensor, (len(data),))
@@ -257,9 +250,7 @@ class TestInputs:
 
 class TestLayouts:
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.randoms(use_true_random=False))
-    def test_permuted_outputs_are_allowed_and_keep_their_values(
-        self, shape: list[int], draw: Any
-    ) -> None:
+    def test_permuted_outputs_are_allowed_and_keep_their_values(self, shape, draw):
         order = list(range(len(shape)))
         draw.shuffle(order)
         strides, step = [0] * len(shape), 1
@@ -275,12 +266,12 @@ class TestLayouts:
             place = sum(i * s for i, s in zip(index, strides, strict=True))
             assert buffer[place] == values[index]
 
-    def test_an_input_may_have_gaps_and_overlaps(self) -> None:
+    def test_an_input_may_have_gaps_and_overlaps(self):
         assert layout_of(TensorSpec("x", (3, 4), strides=(10, 2)), {}) == Layout((3, 4), (10, 2))
         assert Layout((3, 4), (10, 2)).buffer_shape == (27,)
         assert Layout((3, 4), (0, 1)).buffer_shape == (4,)
 
-    def test_a_reference_sees_a_strided_input_as_it_is(self, tmp_path: Path) -> None:
+    def test_a_reference_sees_a_strided_input_as_it_is(self, tmp_path):
         spec = read_spec(
             write(tmp_path, spec_with(tensors=[{**X, "strides": [2]}, Y], sizes=[{"N": 5}]))
         )
@@ -310,9 +301,7 @@ class TestReferences:
             ("[x.fill(0), by * x][1]", r"fails \(ValueError: assignment destination is read-only"),
         ],
     )
-    def test_one_that_fails_is_told_in_one_sentence(
-        self, expression: str, why: str, tmp_path: Path
-    ) -> None:
+    def test_one_that_fails_is_told_in_one_sentence(self, expression, why, tmp_path):
         fields = {"reference": {"y": expression}, "sizes": [{"N": 4}]}
         spec = read_spec(write(tmp_path, spec_with(**fields)))
         workload = workload_of(spec, spec.sizes[0])
@@ -323,9 +312,7 @@ class TestReferences:
     @pytest.mark.parametrize(
         "expression", ["[0 for _ in range(10**8)]", "sum(1 for _ in range(10**8)) * x"]
     )
-    def test_one_that_does_not_end_is_told_in_one_sentence(
-        self, expression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_does_not_end_is_told_in_one_sentence(self, expression, tmp_path, monkeypatch):
         monkeypatch.setattr(reference, "LONGEST_S", 0.02)
         spec = read_spec(write(tmp_path, spec_with(reference={"y": expression})))
         workload = workload_of(spec, spec.sizes[0])
@@ -336,9 +323,7 @@ class TestReferences:
         with pytest.raises(InputError, match=r"takes longer than"):
             workload.reference(inputs)
 
-    def test_tensors_that_do_not_fit_into_this_machine_are_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_tensors_that_do_not_fit_into_this_machine_are_refused(self, tmp_path, monkeypatch):
         spec = read_spec(write(tmp_path))
         workload = workload_of(spec, spec.sizes[0])
         check_fits(workload)
@@ -348,7 +333,7 @@ class TestReferences:
 
 
 class TestKernels:
-    def test_constants_are_macros_before_cuda_text(self, tmp_path: Path) -> None:
+    def test_constants_are_macros_before_cuda_text(self, tmp_path):
         constants = {"ITEMS": 4, "DOWN": -3, "HALF": 0.5, "FLAG": True}
         spec = read_spec(write(tmp_path, spec_with(launch=launch_with(constants=constants))))
         kernel = kernel_of(spec, spec.baseline, spec.sizes[1])
@@ -358,7 +343,7 @@ class TestKernels:
         )
         assert kernel.content["launches"][0]["grid"] == (4, 1, 1)  # type: ignore[index]
 
-    def test_constants_are_arguments_of_a_triton_function(self, tmp_path: Path) -> None:
+    def test_constants_are_arguments_of_a_triton_function(self, tmp_path):
         launch = {"grid": ["ceil_div(N, B)", 2], "constants": {"B": 256}, "num_warps": 8}
         text = "import triton\n\n@triton.jit\ndef scale(x, y, by, n, B):\n    pass\n"
         spec = read_spec(write(tmp_path, spec_with(language="triton", source=text, launch=launch)))
@@ -367,7 +352,7 @@ class TestKernels:
         assert content["grid"] == (16, 2, 1)
         assert content["num_warps"] == 8
 
-    def test_an_output_with_the_init_zeros_is_cleared_by_a_launch(self, tmp_path: Path) -> None:
+    def test_an_output_with_the_init_zeros_is_cleared_by_a_launch(self, tmp_path):
         spec = read_spec(write(tmp_path, with_y(init="zeros")))
         kernel = kernel_of(spec, spec.baseline, spec.sizes[0])
         assert [one["entry"] for one in kernel.content["launches"]] == [  # type: ignore[attr-defined]
@@ -375,7 +360,7 @@ class TestKernels:
             "scale",
         ]
 
-    def test_a_cleared_output_has_the_size_that_the_spec_gives_it(self, tmp_path: Path) -> None:
+    def test_a_cleared_output_has_the_size_that_the_spec_gives_it(self, tmp_path):
         spec = read_spec(write(tmp_path, with_y(init="zeros", shape=["N * ITEMS"])))
         launch = msgspec.structs.replace(spec.launch, constants={"ITEMS": 1})
         kernel = kernel_of(
@@ -383,14 +368,14 @@ class TestKernels:
         )
         assert "gpuenergy_clear<64000>" in str(kernel.content["launches"])
 
-    def test_workloads_with_long_names_are_told_apart(self, tmp_path: Path) -> None:
+    def test_workloads_with_long_names_are_told_apart(self, tmp_path):
         sizes = [{"N": n, "M" * 95: n} for n in (4, 5)]
         spec = read_spec(write(tmp_path, spec_with(sizes=sizes)))
         names = [workload_of(spec, one).name for one in spec.sizes]
         assert len(set(names)) == 2
         assert max(map(len, names)) <= 100
 
-    def test_half_precision_may_use_tensor_cores_and_float32_may_not(self, tmp_path: Path) -> None:
+    def test_half_precision_may_use_tensor_cores_and_float32_may_not(self, tmp_path):
         for fields, allowed in (
             ({}, False),
             ({"tensor_cores": True}, True),
@@ -399,12 +384,12 @@ class TestKernels:
             spec = read_spec(write(tmp_path, spec_with(**fields)))
             assert workload_of(spec, spec.sizes[0]).allows_tensor_cores is allowed
 
-    def test_a_tolerance_is_the_bound(self, tmp_path: Path) -> None:
+    def test_a_tolerance_is_the_bound(self, tmp_path):
         spec: KernelSpec = read_spec(write(tmp_path, spec_with(tolerance=0.01)))
         assert workload_of(spec, spec.sizes[0]).error_bound.max_relative == 0.01
 
 
-def test_a_spec_states_initial_contents_and_bounds(tmp_path: Path) -> None:
+def test_a_spec_states_initial_contents_and_bounds(tmp_path):
     count = {"name": "q", "shape": ["N"], "dtype": "int8", "role": "output", "steps": 1}
     spec = spec_with(
         arguments=["x", "y", "q", "by", "n"],

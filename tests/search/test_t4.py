@@ -42,20 +42,20 @@ def space(**options: Any) -> RecordedSpace:
     )
 
 
-def test_times_and_failures_are_read(tmp_path: Path) -> None:
+def test_times_and_failures_are_read(tmp_path):
     failed = result({"x": 3}, "RuntimeFailedConfig", invalidity="runtime", correctness=0)
     path = write(tmp_path / "t4.json", [result({"x": 1}, 2.5), result({"x": 2}, 3), failed])
     assert read_t4(path) == [({"x": 1}, 2.5), ({"x": 2}, 3.0), ({"x": 3}, None)]
 
 
-def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+def test_a_compressed_file_is_read(tmp_path):
     plain = write(tmp_path / "t4.json", [result({"x": "fast", "y": True})])
     path = tmp_path / "t4.json.gz"
     path.write_bytes(gzip.compress(plain.read_bytes()))
     assert read_t4(path) == [({"x": "fast", "y": True}, 1.0)]
 
 
-def test_the_cost_is_the_objective_or_the_mean_of_the_run_times(tmp_path: Path) -> None:
+def test_the_cost_is_the_objective_or_the_mean_of_the_run_times(tmp_path):
     power = [{"name": "time", "value": 1.0}, {"name": "energy", "value": 7.0}]
     path = write(
         tmp_path / "t4.json",
@@ -83,7 +83,7 @@ def test_the_cost_is_the_objective_or_the_mean_of_the_run_times(tmp_path: Path) 
         (json.dumps({"results": [result({"x": 1}, objectives=["edp"])]}), "has no 'edp'"),
     ],
 )
-def test_garbage_is_one_sentence(tmp_path: Path, content: str, said: str) -> None:
+def test_garbage_is_one_sentence(tmp_path, content, said):
     path = tmp_path / "t4.json"
     path.write_text(content)
     with pytest.raises(InputError) as caught:
@@ -93,26 +93,24 @@ def test_garbage_is_one_sentence(tmp_path: Path, content: str, said: str) -> Non
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("t4") / "t4.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
         read_t4(path)
 
 
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_t4(tmp_path / "none.json")
 
 
-def test_actions_set_one_parameter_to_any_other_value() -> None:
+def test_actions_set_one_parameter_to_any_other_value():
     labels = [action.label for action in space().actions("block=32,unroll=1")]
     assert labels == ["block=64", "block=128", "unroll=2"]
 
 
-def test_actions_to_adjacent_values_skip_what_is_not_there() -> None:
+def test_actions_to_adjacent_values_skip_what_is_not_there():
     near = space(neighbours="adjacent")
     children = [action.child for action in near.actions("block=64,unroll=1")]
     assert children == ["block=32,unroll=1", "block=128,unroll=1", "block=64,unroll=2"]
@@ -120,12 +118,12 @@ def test_actions_to_adjacent_values_skip_what_is_not_there() -> None:
     assert [action.child for action in gap.actions("x=2")] == ["x=1", "x=5"]
 
 
-def test_words_are_ordered_after_numbers() -> None:
+def test_words_are_ordered_after_numbers():
     mixed = RecordedSpace([({"x": x}, 1.0) for x in ("b", "a", 2)])
     assert [action.child for action in mixed.actions("x=a")] == ["x=2", "x=b"]
 
 
-def test_neighbours_are_mutual() -> None:
+def test_neighbours_are_mutual():
     for kind in ("any", "adjacent"):
         found = space(neighbours=kind)
         for state in found.states:
@@ -133,7 +131,7 @@ def test_neighbours_are_mutual() -> None:
                 assert state in {back.child for back in found.actions(action.child)}
 
 
-def test_a_space_knows_its_best_and_its_good_states() -> None:
+def test_a_space_knows_its_best_and_its_good_states():
     found = space()
     assert found.optimum == 2.0
     assert "block=64,unroll=2" in found.states
@@ -146,7 +144,7 @@ def test_a_space_knows_its_best_and_its_good_states() -> None:
 
 
 @pytest.mark.parametrize("root", ["block=64,unroll=2", "block=1,unroll=1"])
-def test_a_search_begins_at_a_state_that_succeeded(root: str) -> None:
+def test_a_search_begins_at_a_state_that_succeeded(root):
     with pytest.raises(InputError, match="no configuration of the recorded space that succeeded"):
         space(root=root)
     with pytest.raises(InputError, match="no configuration of the recorded space that succeeded"):
@@ -162,6 +160,6 @@ def test_a_search_begins_at_a_state_that_succeeded(root: str) -> None:
         ([({"x": 1}, 1.0), ({"y": 1}, 2.0)], "differ in their parameters"),
     ],
 )
-def test_what_is_no_space_is_one_sentence(results: list[Any], said: str) -> None:
+def test_what_is_no_space_is_one_sentence(results, said):
     with pytest.raises(InputError, match=said):
         RecordedSpace(results)

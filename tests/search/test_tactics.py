@@ -41,16 +41,16 @@ def end(outdir: Path, part: SearchTactics, tactics: tuple[Tactic, ...] = HELPED)
     write_tactics(outdir, part, tactics, [].append)
 
 
-def test_the_first_search_knows_nothing(tmp_path: Path) -> None:
+def test_the_first_search_knows_nothing(tmp_path):
     assert begin(tmp_path, ONE) == ()
 
 
-def test_a_search_learns_from_the_others(tmp_path: Path) -> None:
+def test_a_search_learns_from_the_others(tmp_path):
     end(tmp_path, ONE)
     assert begin(tmp_path, OTHER) == HELPED
 
 
-def test_but_not_from_itself(tmp_path: Path) -> None:
+def test_but_not_from_itself(tmp_path):
     end(tmp_path, ONE)
     assert begin(tmp_path, ONE) == ()
 
@@ -63,26 +63,26 @@ def test_but_not_from_itself(tmp_path: Path) -> None:
         replace(OTHER, objective=Metric.TIME),
     ],
 )
-def test_nor_from_what_is_not_alike(tmp_path: Path, other: SearchTactics) -> None:
+def test_nor_from_what_is_not_alike(tmp_path, other):
     end(tmp_path, ONE)
     assert begin(tmp_path, other) == ()
     end(tmp_path, other)
     assert len(json.loads((tmp_path / GLOBAL_TACTICS).read_text())["parts"]) == 2
 
 
-def test_a_search_that_ends_again_does_not_count_twice(tmp_path: Path) -> None:
+def test_a_search_that_ends_again_does_not_count_twice(tmp_path):
     end(tmp_path, ONE)
     end(tmp_path, ONE)
     assert begin(tmp_path, OTHER) == HELPED
 
 
-def test_a_search_that_is_continued_knows_what_it_began_with(tmp_path: Path) -> None:
+def test_a_search_that_is_continued_knows_what_it_began_with(tmp_path):
     assert begin(tmp_path, OTHER) == ()
     end(tmp_path, ONE)
     assert begin(tmp_path, OTHER) == ()
 
 
-def test_of_several_searches_each_observation_counts(tmp_path: Path) -> None:
+def test_of_several_searches_each_observation_counts(tmp_path):
     end(tmp_path, ONE, summarize_observations("cuda", [("m", "gmem", 0.1), ("m", "gmem", None)]))
     end(tmp_path, OTHER, summarize_observations("cuda", [("m", "gmem", 0.4), ("m", "gmem", 0.7)]))
     (found,) = begin(tmp_path, replace(ONE, kernel="third"))
@@ -92,7 +92,7 @@ def test_of_several_searches_each_observation_counts(tmp_path: Path) -> None:
 
 
 @given(st.lists(GAINS, min_size=1, max_size=5))
-def test_pooling_is_as_if_all_had_been_observed_together(parts: list[list[float]]) -> None:
+def test_pooling_is_as_if_all_had_been_observed_together(parts):
     together = summarize_observations(
         "cuda", [("m", "sfu", gain) for gains in parts for gain in gains]
     )
@@ -141,7 +141,7 @@ def test_pooling_is_as_if_all_had_been_observed_together(parts: list[list[float]
         ),
     ],
 )
-def test_a_damaged_file_is_set_aside_in_one_sentence(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_set_aside_in_one_sentence(tmp_path, content):
     (tmp_path / GLOBAL_TACTICS).write_text(content)
     told: list[str] = []
     assert begin(tmp_path, ONE, told) == ()
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_set_aside_in_one_sentence(tmp_path: Path, content: st
     assert begin(tmp_path, OTHER) == HELPED
 
 
-def test_what_a_search_began_with_must_not_be_damaged(tmp_path: Path) -> None:
+def test_what_a_search_began_with_must_not_be_damaged(tmp_path):
     begin(tmp_path, ONE)
     (tmp_path / "one/tactics.json").write_text("{}")
     with pytest.raises(InputError, match="What the search began with"):
@@ -164,7 +164,7 @@ class TestSearches:
     def learned(self, out: Path) -> Any:
         return json.loads((out / GLOBAL_TACTICS).read_text())["parts"]
 
-    def test_what_a_search_has_found_helps_the_next_one(self, tmp_path: Path) -> None:
+    def test_what_a_search_has_found_helps_the_next_one(self, tmp_path):
         out = tmp_path / "out"
         for name in ("one", "other"):
             words = ("--objective", "edp", "--budget-builds", "1")
@@ -178,9 +178,7 @@ class TestSearches:
         gains = [next(iter(nodes.values()))["edges"][0]["gain"] for nodes in graphs]
         assert gains[0] != gains[1]
 
-    def test_a_search_that_is_continued_changes_nothing(
-        self, finished: Path, tmp_path: Path
-    ) -> None:
+    def test_a_search_that_is_continued_changes_nothing(self, finished, tmp_path):
         before = (finished / GLOBAL_TACTICS).read_bytes(), state_of(finished)
         assert optimize(write(tmp_path), finished, "--objective", "edp", "--resume") == 0
         assert ((finished / GLOBAL_TACTICS).read_bytes(), state_of(finished)) == before

@@ -25,71 +25,71 @@ def body_of(text: str, entry: str = "kernel", **constants: Any) -> str:
 
 
 class TestWhatIsTaken:
-    def test_a_template_becomes_a_function(self) -> None:
+    def test_a_template_becomes_a_function(self):
         found = taken("scale<float, Mode::PLAIN>")
         assert found.entry == "scale"
         assert "const float* __restrict__ x, float* y, int* count, float by, int n" in found.source
         assert "template" not in found.source
 
-    def test_macros_stand_there_as_what_they_mean(self) -> None:
+    def test_macros_stand_there_as_what_they_mean(self):
         source = taken("scale<float, Mode::PLAIN>").source
         assert "FOR_EACH" not in source
         assert "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n;" in source
 
-    def test_a_branch_that_a_template_argument_decides_is_gone(self) -> None:
+    def test_a_branch_that_a_template_argument_decides_is_gone(self):
         assert "square" not in taken("scale<float, Mode::PLAIN>").source.partition("{")[2]
         squared = taken("scale<float, Mode::SQUARED>").source
         assert "value = square(value);" in squared
         assert "if (" not in squared
         assert "__device__ T square(T value) { return value * value; }" in squared
 
-    def test_a_default_of_a_template_parameter_is_used(self) -> None:
+    def test_a_default_of_a_template_parameter_is_used(self):
         assert "value * 1 + WAYS" in taken("scale<float, Mode::PLAIN>").source
         assert "value * 8 + WAYS" in taken("scale<float, Mode::PLAIN, 8>").source
 
-    def test_a_negative_argument_stays_apart_from_signs(self) -> None:
+    def test_a_negative_argument_stays_apart_from_signs(self):
         text = "template <int N> __global__ void kernel(float* y) { y[0] = 3 -N; }"
         assert body_of(text, "kernel<-1>") == "y[0] = 3 -(-1);"
 
-    def test_constants_come_along_and_the_host_does_not(self) -> None:
+    def test_constants_come_along_and_the_host_does_not(self):
         source = taken("scale<float, Mode::PLAIN>").source
         assert "constexpr int WAYS = 2 * 2;" in source
         for name in ("main", "report", "CHECK", "result", "Pair", "other", "cstdio", "fp16"):
             assert name not in source.partition("\n")[2]
 
-    def test_a_call_of_a_function_that_passes_its_parameters_on_is_one_of_the_other(self) -> None:
+    def test_a_call_of_a_function_that_passes_its_parameters_on_is_one_of_the_other(self):
         source = taken("scale<float, Mode::PLAIN>").source
         assert "atomicAdd(count, 1);" in source[source.index("__global__") :]
 
-    def test_what_is_passed_on_is_converted_as_before(self) -> None:
+    def test_what_is_passed_on_is_converted_as_before(self):
         text = PROGRAM.replace("add_to(count, 1);", "add_to(count, value);")
         source = taken("scale<float, Mode::PLAIN>", {**FILES, "src/main.cu": text}).source
         assert "atomicAdd(count, (int)(value));" in source
 
-    def test_comments_stay_in_functions(self) -> None:
+    def test_comments_stay_in_functions(self):
         assert "// scaled" in taken("scale<float, Mode::PLAIN>").source
 
-    def test_a_constant_of_the_launch_keeps_its_name(self) -> None:
+    def test_a_constant_of_the_launch_keeps_its_name(self):
         source = taken("scale<float, Mode::PLAIN>", constants={"WAYS": 4}).source
         assert "constexpr" not in source
         assert "value * 1 + WAYS" in source
 
-    def test_another_kernel_of_the_same_file_can_be_taken(self) -> None:
+    def test_another_kernel_of_the_same_file_can_be_taken(self):
         found = taken("other")
         assert "y[threadIdx.x] = 3.5f;" in found.source
         assert list(map(str, found.files)) == ["src/main.cu", "src/helpers.h"]
 
-    def test_types_with_names_of_their_own_are_spelled_out(self) -> None:
+    def test_types_with_names_of_their_own_are_spelled_out(self):
         text = "typedef float real;\nusing whole = unsigned int;\n"
         text += "__global__ void kernel(real* y, whole n) { real v = (real)n; y[0] = v; }"
         assert body_of(text) == "float v = (float)n; y[0] = v;"
 
-    def test_a_header_for_kernels_is_included_if_it_is_needed(self) -> None:
+    def test_a_header_for_kernels_is_included_if_it_is_needed(self):
         text = "#include <cuda_fp16.h>\n#include <cooperative_groups.h>\n#include <vector>\n"
         text += "__global__ void kernel(half* y) { y[0] = y[1]; }"
         assert re.findall("#include.*", taken("kernel", text).source) == ["#include <cuda_fp16.h>"]
 
-    def test_names_in_namespaces_stay_there(self) -> None:
+    def test_names_in_namespaces_stay_there(self):
         text = """
         namespace outer { namespace { constexpr int N = 3; }
         namespace inner { __global__ void kernel(float* y) { y[0] = N; } } }
@@ -100,13 +100,13 @@ class TestWhatIsTaken:
         assert taken("inner::kernel", text).entry == found.entry
 
     @pytest.mark.parametrize("braces", [("", ""), ("{ int other;", "}")])
-    def test_linkage_stays_if_it_is_of_the_kernel(self, braces: tuple[str, str]) -> None:
+    def test_linkage_stays_if_it_is_of_the_kernel(self, braces):
         text = (
             f'extern "C" {braces[0]} __global__ void kernel(float* y) {{ y[0] = 1; }} {braces[1]}'
         )
         assert ('extern "C" __global__' in taken("kernel", text).source) == (braces[0] == "")
 
-    def test_what_is_declared_elsewhere_is_left_out(self) -> None:
+    def test_what_is_declared_elsewhere_is_left_out(self):
         text = "__global__ void kernel(float*);\nvoid helper(float*);\nint count(int&);\n"
         text += "using namespace other;\nusing namespace std;\n" + KERNEL.format("1")
         source = taken("kernel", text).source
@@ -115,17 +115,17 @@ class TestWhatIsTaken:
             "__global__ void kernel(float* y) { y[threadIdx.x] = 1; }",
         ]
 
-    def test_a_prototype_comes_before_a_function_that_is_used_earlier(self) -> None:
+    def test_a_prototype_comes_before_a_function_that_is_used_earlier(self):
         text = "__device__ float f(float);\n" + KERNEL.format("f(1)")
         source = taken("kernel", text + "__device__ float f(float v) { return v; }").source
         assert source.index("f(float);") < source.index("__global__") < source.index("return v")
 
-    def test_what_std_and_cuda_both_have_loses_std(self) -> None:
+    def test_what_std_and_cuda_both_have_loses_std(self):
         assert body_of(KERNEL.format("std::max(1.0f, std::sqrt(y[0]))")) == (
             "y[threadIdx.x] = max(1.0f, sqrt(y[0]));"
         )
 
-    def test_limits_and_whole_numbers_of_c_need_no_header(self) -> None:
+    def test_limits_and_whole_numbers_of_c_need_no_header(self):
         text = "__global__ void kernel(float* y) { y[(int64_t)0] = FLT_MAX; }"
         assert body_of(text) == "y[(long long)0] = 3.402823466e+38f;"
 
@@ -146,7 +146,7 @@ class TestWhatIsDecided:
             ("if (N) y[0] = 1;", "if (4) y[0] = 1;"),
         ],
     )
-    def test_it_is_that_which_arguments_alone_decide(self, statement: str, left: str) -> None:
+    def test_it_is_that_which_arguments_alone_decide(self, statement, left):
         text = f"template <bool FLAG, int N> __global__ void kernel(float* y) {{ {statement} }}"
         assert body_of(text, "kernel<false, 4>") == left
 
@@ -161,7 +161,7 @@ class TestWhatIsDecided:
             "void put(int* p, int v) { p[0] = v; }",
         ],
     )
-    def test_a_function_that_does_more_than_pass_on_is_called(self, function: str) -> None:
+    def test_a_function_that_does_more_than_pass_on_is_called(self, function):
         text = f"struct Value {{ int n; }};\n__device__ {function}\n"
         text += "__global__ void kernel(int* y) { put(y, 3); }"
         assert body_of(text) == "put(y, 3);"
@@ -171,7 +171,7 @@ class TestBarriers:
     HEAD = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
 
     @pytest.mark.parametrize("wait", ["cg::sync(block);", "block.sync();"])
-    def test_those_of_a_block_need_no_group(self, wait: str) -> None:
+    def test_those_of_a_block_need_no_group(self, wait):
         text = f"{self.HEAD}__global__ void kernel(float* y) {{"
         text += f"cg::thread_block block = cg::this_thread_block(); y[0] = 1; {wait} y[1] = 2; }}"
         assert body_of(text) == "y[0] = 1; __syncthreads(); y[1] = 2;"
@@ -187,7 +187,7 @@ class TestBarriers:
             "other.sync(block);",
         ],
     )
-    def test_groups_that_do_more_stay(self, use: str) -> None:
+    def test_groups_that_do_more_stay(self, use):
         text = f"{self.HEAD}__global__ void kernel(float* y) {{"
         text += f"cg::thread_block block = cg::this_thread_block(); {use} }}"
         assert body_of(text) == f"cg::thread_block block = cg::this_thread_block(); {use}"
@@ -216,16 +216,16 @@ class TestMacros:
             ("#define A 1", "\"A\" + 'A'", "\"A\" + 'A'"),
         ],
     )
-    def test_they_mean_what_the_standard_says(self, defined: str, used: str, meant: str) -> None:
+    def test_they_mean_what_the_standard_says(self, defined, used, meant):
         found = body_of(f"{defined}\n{KERNEL.format(used)}")
         assert found == f"y[threadIdx.x] = {meant};"
 
-    def test_one_in_a_pragma_is_replaced(self) -> None:
+    def test_one_in_a_pragma_is_replaced(self):
         text = "#define N 4\n__global__ void kernel(float* y) {\n#pragma unroll N\n"
         assert "#pragma unroll 4" in taken("kernel", text + "for (;;) y[0] = 1; }").source
 
     @pytest.mark.slow
-    def test_those_that_contain_each_other_many_times_come_to_an_end(self) -> None:
+    def test_those_that_contain_each_other_many_times_come_to_an_end(self):
         text = "#define A0 1\n"
         text += "".join(f"#define A{k} (A{k - 1} + A{k - 1})\n" for k in range(1, 30))
         assert "= A29" not in body_of(text + KERNEL.format("A29"))
@@ -251,26 +251,26 @@ class TestConditions:
             ("#if GIVEN == 5", True),
         ],
     )
-    def test_they_are_decided(self, condition: str, truth: bool) -> None:
+    def test_they_are_decided(self, condition, truth):
         text = f"#define A 3\n{condition}\n#define V 1\n#else\n#define V 2\n#endif\n"
         found = body_of(text + KERNEL.format("V"), GIVEN=5)
         assert found == f"y[threadIdx.x] = {1 if truth else 2};"
 
-    def test_the_first_true_part_counts(self) -> None:
+    def test_the_first_true_part_counts(self):
         text = "#if 0\n#define V 1\n#elif 1\n#define V 2\n#elif 1\n#define V 3\n#else\nx\n#endif\n"
         assert body_of(text + KERNEL.format("V")) == "y[threadIdx.x] = 2;"
 
-    def test_those_in_parts_that_are_not_there_do_not_count(self) -> None:
+    def test_those_in_parts_that_are_not_there_do_not_count(self):
         text = "#if 0\n#if 1\n#define V 1\n#else\n#define V 2\n#endif\n#endif\n"
         assert body_of(text + KERNEL.format("V")) == "y[threadIdx.x] = V;"
 
-    def test_what_only_the_compiler_knows_stays_in_the_kernel(self) -> None:
+    def test_what_only_the_compiler_knows_stays_in_the_kernel(self):
         text = "__global__ void kernel(float* y) {\n#if 0\n#elif __CUDA_ARCH__ >= 800\n"
         found = body_of(f"{text}y[0] = 1;\n#else\ny[0] = 2;\n#endif\n}}")
         assert found == "#if __CUDA_ARCH__ >= 800 y[0] = 1; #else y[0] = 2; #endif"
 
     @pytest.mark.parametrize("text", ["(1", "1 +", "1 / 0", "1 2", "?", "A ? 1", "'a'", "defined"])
-    def test_what_is_not_understood_is_left_to_the_compiler(self, text: str) -> None:
+    def test_what_is_not_understood_is_left_to_the_compiler(self, text):
         text = f"#if {text}\n#define V 1\n#endif\n" + KERNEL.format("V")
         with pytest.raises(FormError, match="the macro V, whose definition only the compiler"):
             body_of(text)
@@ -286,7 +286,7 @@ class TestConditions:
             ),
         )
     )
-    def test_arithmetic_is_that_of_whole_numbers(self, text: str) -> None:
+    def test_arithmetic_is_that_of_whole_numbers(self, text):
         definitions = f"#if {text}\n#define V 1\n#else\n#define V 0\n#endif\n"
         assert (
             body_of(definitions + KERNEL.format("V"))
@@ -295,7 +295,7 @@ class TestConditions:
 
 
 class TestIncludes:
-    def test_a_file_is_read_where_it_is_included(self) -> None:
+    def test_a_file_is_read_where_it_is_included(self):
         files = {
             "src/main.cu": '#include "../lib/a.h"\n' + KERNEL.format("A"),
             "lib/a.h": '#include "b.h"\n#define A B',
@@ -306,19 +306,19 @@ class TestIncludes:
         assert list(map(str, found.files)) == ["src/main.cu", "lib/a.h", "lib/b.h"]
 
     @pytest.mark.parametrize("guard", ["#pragma once\n{}", "#ifndef G\n#define G\n{}\n#endif"])
-    def test_a_file_is_read_once_if_it_says_so(self, guard: str) -> None:
+    def test_a_file_is_read_once_if_it_says_so(self, guard):
         twice = '#include "a.h"\n#include "a.h"\n' + KERNEL.format("f()")
         a = guard.format("__device__ float f() { return 1; }")
         assert taken("kernel", {"src/main.cu": twice, "src/a.h": a}).source.count("return 1") == 1
 
-    def test_a_file_that_includes_itself_comes_to_an_end(self) -> None:
+    def test_a_file_that_includes_itself_comes_to_an_end(self):
         files = {
             "src/main.cu": '#include "a.h"\n' + KERNEL.format("1"),
             "src/a.h": '#include "a.h"',
         }
         assert taken("kernel", files).entry == "kernel"
 
-    def test_none_outside_of_the_tree_is_read(self) -> None:
+    def test_none_outside_of_the_tree_is_read(self):
         files = {"src/main.cu": '#include "../../a.h"\n' + KERNEL.format("1"), "../a.h": "#error"}
         assert list(map(str, taken("kernel", files).files)) == ["src/main.cu"]
 
@@ -357,15 +357,15 @@ class TestRefusals:
             ("kernel", "__global__ void kernel(float* y) { y[0] = ((; }", "not understood"),
         ],
     )
-    def test_what_cannot_be_taken_along_is_named(self, entry: str, text: str, why: str) -> None:
+    def test_what_cannot_be_taken_along_is_named(self, entry, text, why):
         with pytest.raises(FormError, match=why):
             taken(entry, text)
 
-    def test_includes_that_are_missing_are_named_beside_it(self) -> None:
+    def test_includes_that_are_missing_are_named_beside_it(self):
         with pytest.raises(FormError, match=r"includes that are not there: lost.h"):
             taken("kernel", '#include "lost.h"\n' + KERNEL.format("cub::f()"))
 
-    def test_a_local_variable_may_have_the_name_of_one_of_the_file(self) -> None:
+    def test_a_local_variable_may_have_the_name_of_one_of_the_file(self):
         text = "int n;\n__global__ void kernel(float* y) { int n = 4; y[0] = n; }"
         assert body_of(text) == "int n = 4; y[0] = n;"
 
@@ -393,7 +393,7 @@ class TestRefusals:
         max_size=30,
     )
 )
-def test_any_text_has_an_end(parts: list[str]) -> None:
+def test_any_text_has_an_end(parts):
     try:
         found = taken("kernel", {"src/main.cu": "\n".join([*parts, KERNEL.format("A")])})
     except FormError:
@@ -402,7 +402,7 @@ def test_any_text_has_an_end(parts: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_taken_computes_what_the_program_does() -> None:
+def test_what_is_taken_computes_what_the_program_does():
     found = taken("scale<float, Mode::SQUARED, 3>")
     spec = spec_of(
         found.source,

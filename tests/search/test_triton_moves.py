@@ -31,7 +31,7 @@ def inputs_of(spec: KernelSpec) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_all_that_moves_make_of_a_function_computes_the_same(name: str) -> None:
+def test_all_that_moves_make_of_a_function_computes_the_same(name):
     spec = SPECS[name]
     inputs = inputs_of(spec)
     expected = run(spec.baseline, spec, inputs)
@@ -43,7 +43,7 @@ def test_all_that_moves_make_of_a_function_computes_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_comments_stay_apart_from_those_in_what_is_replaced(name: str) -> None:
+def test_comments_stay_apart_from_those_in_what_is_replaced(name):
     spec = SPECS[name]
     for move in MOVES:
         for one in move.applications(spec.baseline, spec):
@@ -51,14 +51,14 @@ def test_comments_stay_apart_from_those_in_what_is_replaced(name: str) -> None:
             ast.parse(one.state.source)
 
 
-def test_masks_go_where_every_size_fills_all_blocks() -> None:
+def test_masks_go_where_every_size_fills_all_blocks():
     text = only("pad_tail_and_mask", SPECS["add"]).source
     assert "x = tl.load(x_ptr + offs)  # one" in text
     assert "y = tl.load(y_ptr + offs)" in text
     assert "tl.store(out_ptr + offs, x + y)" in text
 
 
-def test_masks_of_rows_and_columns_go_together() -> None:
+def test_masks_of_rows_and_columns_go_together():
     text = only("pad_tail_and_mask", SPECS["whole gemm"]).source
     assert "mask=" not in text
     assert "b_ptr + inner[:, None] * n + rn[None, :]).to(tl.float32)" in text
@@ -67,7 +67,7 @@ def test_masks_of_rows_and_columns_go_together() -> None:
 @pytest.mark.parametrize(
     ("name", "move"), [("whole gemm", "pad_tail_and_mask"), ("gemm", "grouped_gemm_colmajor")]
 )
-def test_the_axis_of_a_program_may_be_named(name: str, move: str) -> None:
+def test_the_axis_of_a_program_may_be_named(name, move):
     spec = SPECS[name]
     source = spec.source.replace("program_id(", "program_id(axis=")
     (one,) = found(move, replace(spec, source=source))
@@ -103,9 +103,7 @@ LEFT_ALONE = {
     ("move", "name", "old", "new"),
     [(*key, old, new) for key, changes in LEFT_ALONE.items() for old, new in changes],
 )
-def test_a_function_that_may_compute_something_else_is_left_alone(
-    move: str, name: str, old: str, new: str
-) -> None:
+def test_a_function_that_may_compute_something_else_is_left_alone(move, name, old, new):
     spec = SPECS[name]
     assert old in spec.source
     assert whats(move, spec)
@@ -122,11 +120,11 @@ def test_a_function_that_may_compute_something_else_is_left_alone(
         ("vectorize_global_loads", "whole softmax"),
     ],
 )
-def test_a_function_that_needs_its_masks_or_has_no_loop_is_left_alone(move: str, name: str) -> None:
+def test_a_function_that_needs_its_masks_or_has_no_loop_is_left_alone(move, name):
     assert whats(move, SPECS[name]) == []
 
 
-def test_each_load_gets_its_own_hint() -> None:
+def test_each_load_gets_its_own_hint():
     states = found("cache_policy_cg", SPECS["add"], ".cg")
     assert [one.what for one in states] == [
         ".cg for load 1 of x_ptr + offs",
@@ -136,7 +134,7 @@ def test_each_load_gets_its_own_hint() -> None:
     assert 'other=0.0, cache_modifier=".cg",  # beyond the end' in states[1].state.source
 
 
-def test_a_hint_is_replaced_by_another() -> None:
+def test_a_hint_is_replaced_by_another():
     spec = SPECS["add"]
     hinted = only("cache_policy_cg", spec, ".cg for load 1")
     again = results("cache_policy_cg", spec, hinted)
@@ -144,30 +142,30 @@ def test_a_hint_is_replaced_by_another() -> None:
     assert texts == [hinted.source.replace(".cg", ".ca")]
 
 
-def test_exponentials_get_another_base() -> None:
+def test_exponentials_get_another_base():
     text = only("softmax_math_fusion", SPECS["softmax"], "base 2").source
     assert "e = tl.exp2((x - tl.max(x, axis=0)) * 1.4426950408889634)" in text
 
 
-def test_a_sum_is_inverted_once() -> None:
+def test_a_sum_is_inverted_once():
     text = only("softmax_math_fusion", SPECS["softmax"], "reciprocals of sums").source
     assert "(e + 0.0) * (1.0 / total), mask=(c < cols))" in text
 
 
-def test_roots_are_inverted_at_once() -> None:
+def test_roots_are_inverted_at_once():
     text = only("softmax_math_fusion", SPECS["norm"], "reciprocal square roots").source
     assert "scale = tl.rsqrt(squares / cols + 1e-6)" in text
     assert "x * scale + x * tl.rsqrt(squares)" in text
 
 
-def test_stages_are_those_of_the_launch_or_of_a_loop() -> None:
+def test_stages_are_those_of_the_launch_or_of_a_loop():
     applications = found("enable_async_pipeline", SPECS["gemm"])
     assert [one.state.launch.num_stages for one in applications] == [2, 4, 5, 3, 3, 3, 3]
     assert [one.state.source == GEMM for one in applications] == [True] * 3 + [False] * 4
     assert "for k0 in tl.range(0, k, BK, num_stages=5):" in applications[-1].state.source
 
 
-def test_stages_of_a_loop_are_replaced() -> None:
+def test_stages_of_a_loop_are_replaced():
     spec = SPECS["gemm"]
     once = only("enable_async_pipeline", spec, "k0 in 2 stages")
     twice = results("enable_async_pipeline", spec, once)
@@ -175,13 +173,13 @@ def test_stages_of_a_loop_are_replaced() -> None:
     assert "num_stages=2" not in twice[-3].state.source
 
 
-def test_a_sum_of_products_becomes_a_dot() -> None:
+def test_a_sum_of_products_becomes_a_dot():
     text = only("switch_to_mma_or_wgmma", SPECS["gemm"]).source
     assert "acc += tl.dot(a, b.to(tl.float16))" in text
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_float32_becomes_a_dot_where_the_spec_allows_tensor_cores(allowed: bool) -> None:
+def test_float32_becomes_a_dot_where_the_spec_allows_tensor_cores(allowed):
     spec = SPECS["gemm"]
     tensors = tuple(replace(tensor, dtype="float32") for tensor in spec.tensors)
     applications = found(
@@ -190,7 +188,7 @@ def test_float32_becomes_a_dot_where_the_spec_allows_tensor_cores(allowed: bool)
     assert len(applications) == allowed
 
 
-def test_programs_are_taken_in_groups_of_rows() -> None:
+def test_programs_are_taken_in_groups_of_rows():
     (one,) = found("grouped_gemm_colmajor", SPECS["gemm"])
     assert one.what == "groups of 4 rows of programs"
     head = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), 4"
@@ -199,13 +197,13 @@ def test_programs_are_taken_in_groups_of_rows() -> None:
     assert whats("grouped_gemm_colmajor", SPECS["gemm"], one.state) == []
 
 
-def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
+def test_programs_in_one_dimension_are_taken_in_groups_of_rows():
     (one,) = found("grouped_gemm_colmajor", SPECS["gemm in one dimension"])
     call = "tl.swizzle2d(pid_m, pid_n, tl.num_programs(0) // across, across, 4)"
     assert f"    pid_n = pid % across\n    pid_m, pid_n = {call}\n" in one.state.source
 
 
-def test_a_maximum_and_its_sum_are_found_in_one_loop() -> None:
+def test_a_maximum_and_its_sum_are_found_in_one_loop():
     text = only("softmax_math_fusion", SPECS["looped softmax"], "online").source
     assert text.count("for first in") == 2
     assert text.index("    total = 0.0\n    for first") < text.index("higher = tl.maximum(")
@@ -227,14 +225,14 @@ def test_a_maximum_and_its_sum_are_found_in_one_loop() -> None:
         ('other=-float("inf"))\n        total', "other=0.0)\n        total"),
     ],
 )
-def test_loops_that_are_no_softmax_are_not_fused(old: str, new: str) -> None:
+def test_loops_that_are_no_softmax_are_not_fused(old, new):
     source = SPECS["looped softmax"].source
     assert old in source
     spec = replace(SPECS["looped softmax"], source=source.replace(old, new, 1))
     assert found("softmax_math_fusion", spec, "online") == []
 
 
-def test_programs_in_one_group_keep_their_order() -> None:
+def test_programs_in_one_group_keep_their_order():
     spec = replace(SPECS["gemm"], sizes=({"M": 100, "N": 100, "K": 40},))
     assert spec.launch.grid == GRID
     assert found("grouped_gemm_colmajor", spec) == []
@@ -252,7 +250,7 @@ def test_programs_in_one_group_keep_their_order() -> None:
         SOFTMAX + SOFTMAX.replace("tl.exp(x", "tl.exp(2 * x"),
     ],
 )
-def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
+def test_functions_that_are_not_understood_are_left_alone(source):
     spec = rows_of(source, 64)
     assert [one for name in NAMES for one in found(name, spec)] == []
 
@@ -265,7 +263,7 @@ def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
         SOFTMAX.replace("c = tl.arange", "tl = tl\n    c = tl.arange"),
     ],
 )
-def test_calls_that_may_not_be_tritons_stay(source: str) -> None:
+def test_calls_that_may_not_be_tritons_stay(source):
     spec = rows_of(source, 64)
     assert {one.state.source for name in NAMES for one in found(name, spec)} <= {source}
 
@@ -289,7 +287,7 @@ def renamed(source: str, imports: str, language: str) -> str:
     ],
 )
 @pytest.mark.parametrize("name", ["whole softmax", "looped softmax", "gemm"])
-def test_other_names_of_the_language_are_understood(name: str, imports: str, language: str) -> None:
+def test_other_names_of_the_language_are_understood(name, imports, language):
     usual = SPECS[name]
     spec = replace(usual, source=renamed(usual.source, imports, language))
     states = [one.state for move in MOVES for one in move.applications(spec.baseline, spec)]
@@ -302,14 +300,14 @@ def test_other_names_of_the_language_are_understood(name: str, imports: str, lan
             np.testing.assert_allclose(array, expected[output], rtol=2e-3, atol=2e-3)
 
 
-def test_functions_that_are_imported_by_name_are_understood() -> None:
+def test_functions_that_are_imported_by_name_are_understood():
     imports = "import triton\nimport triton.language as tl\nfrom triton.language import exp as e_to"
     source = renamed(SOFTMAX, imports, "tl").replace("tl.exp(", "e_to(")
     usual, spec = SPECS["softmax"], replace(SPECS["softmax"], source=source)
     assert whats("softmax_math_fusion", spec) == whats("softmax_math_fusion", usual)
 
 
-def test_arguments_by_name_raise_nothing() -> None:
+def test_arguments_by_name_raise_nothing():
     source = GEMM.replace("tl.arange(0, BK)", "tl.arange(start=0, end=BK)")
     spec = replace(
         SPECS["gemm"], source=source.replace("tl.load(\n            a_ptr", "tl.load(pointer=a_ptr")
@@ -326,7 +324,7 @@ def block_sizes(spec: KernelSpec) -> list[str]:
     return whats("change_block_sizes", spec)
 
 
-def test_tiles_that_the_grid_or_a_loop_goes_on_by_and_warps_are_changed() -> None:
+def test_tiles_that_the_grid_or_a_loop_goes_on_by_and_warps_are_changed():
     assert block_sizes(SPECS["gemm"]) == [
         *WARPS,
         *(f"BM={size}" for size in (8, 16, 64, 128)),
@@ -335,7 +333,7 @@ def test_tiles_that_the_grid_or_a_loop_goes_on_by_and_warps_are_changed() -> Non
     ]
 
 
-def test_a_block_that_a_number_of_rounds_is_counted_by_is_changed() -> None:
+def test_a_block_that_a_number_of_rounds_is_counted_by_is_changed():
     source = LOOPED_SOFTMAX.replace("range(0, cols, BLOCK)", "range(0, tl.cdiv(cols, STEP))")
     source = source.replace(
         "cols, BLOCK: tl.constexpr):", "cols, BLOCK: tl.constexpr):\n    STEP = BLOCK"
@@ -344,11 +342,11 @@ def test_a_block_that_a_number_of_rounds_is_counted_by_is_changed() -> None:
     assert "BLOCK=128" in block_sizes(rows_of(source, 200))
 
 
-def test_a_block_that_covers_a_whole_row_is_left_alone() -> None:
+def test_a_block_that_covers_a_whole_row_is_left_alone():
     assert block_sizes(SPECS["softmax"]) == WARPS
 
 
-def test_a_constant_that_a_tensor_depends_on_is_left_alone() -> None:
+def test_a_constant_that_a_tensor_depends_on_is_left_alone():
     x, y = SPECS["looped softmax"].tensors
     spec = replace(
         SPECS["looped softmax"], tensors=(x, replace(y, shape=("R", "COLS + 0 * BLOCK")))
@@ -357,7 +355,7 @@ def test_a_constant_that_a_tensor_depends_on_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("now", "others"), [(1, [2, 4]), (16, [4, 8, 32]), (32, [8, 16])])
-def test_a_program_has_at_most_32_warps(now: int, others: list[int]) -> None:
+def test_a_program_has_at_most_32_warps(now, others):
     spec = SPECS["softmax"]
     spec = replace(spec, launch=replace(spec.launch, num_warps=now))
     assert block_sizes(spec) == [f"num_warps={warps}" for warps in others]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def difference(source: str = TILED, **changes: Any) -> str | None:
     return beyond_comparison(**(told | changes))
 
 
-def test_a_product_by_tiles_is_of_a_kind_that_was_compared() -> None:
+def test_a_product_by_tiles_is_of_a_kind_that_was_compared():
     assert difference() is None
 
 
@@ -78,15 +77,13 @@ def test_a_product_by_tiles_is_of_a_kind_that_was_compared() -> None:
         ({"traffic": [Traffic(**{**vars(TRAFFIC), "shared_wavefronts": 16_000.0})]}, "wavefronts"),
     ],
 )
-def test_what_was_not_compared_is_told(changes: dict[str, Any], words: str) -> None:
+def test_what_was_not_compared_is_told(changes, words):
     assert words in str(difference(**changes))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_proof")
-def test_every_output_says_that_no_gain_is_claimed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_output_says_that_no_gain_is_claimed(tmp_path, capsys):
     spec, modelled = write(tmp_path), tmp_path / "out"
     assert optimize(spec, modelled, "--objective", "edp", "--budget-builds", "2") == 0
     printed = capsys.readouterr().out
@@ -112,9 +109,7 @@ def test_every_output_says_that_no_gain_is_claimed(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_proof")
-def test_what_an_earlier_version_has_claimed_is_not_told_again(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_earlier_version_has_claimed_is_not_told_again(finished, tmp_path, capsys):
     assert optimize(write(tmp_path), finished, "--objective", "edp", "--resume") == 0
     assert WORDS in capsys.readouterr().out
     assert not any(gain["accepted"] for gain in state_of(finished)["gains"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import aa_rate
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ def reports() -> dict[str, Report]:
     return {name: report(name) for name in BOARDS}
 
 
-def test_pairs_are_told_apart_by_session_and_board(reports: dict[str, Report]) -> None:
+def test_pairs_are_told_apart_by_session_and_board(reports):
     runs = aa_rate.runs_of(reports)
     found = {(one.name, other.name): aa_rate.class_of(one, other) for one, other in pairs(runs)}
     assert len(found) == 12
@@ -52,7 +50,7 @@ def pairs(runs: list[aa_rate.Run]) -> list[tuple[aa_rate.Run, aa_rate.Run]]:
     return list(aa_rate.pairs_of(runs))
 
 
-def test_only_kernels_of_one_text_under_one_limit_are_compared(reports: dict[str, Report]) -> None:
+def test_only_kernels_of_one_text_under_one_limit_are_compared(reports):
     first, *others = reports["b"].measurements
     another = replace(first, kernel=replace(first.kernel, digest="another"))
     reports["b"] = aa_rate.with_only(reports["b"], (another, *others))
@@ -62,14 +60,14 @@ def test_only_kernels_of_one_text_under_one_limit_are_compared(reports: dict[str
     assert len(new.measurements) == KERNELS - 1
 
 
-def test_other_models_and_too_few_kernels_are_no_pairs(reports: dict[str, Report]) -> None:
+def test_other_models_and_too_few_kernels_are_no_pairs(reports):
     reports["a"] = replace(reports["a"], run=replace(reports["a"].run, gpu_name="NVIDIA H100"))
     reports["d"] = aa_rate.with_only(reports["d"], reports["d"].measurements[:3])
     names = {run.name for pair in pairs(aa_rate.runs_of(reports)) for run in pair}
     assert names == {"b", "c"}
 
 
-def test_what_is_planted_is_found_and_nothing_else(reports: dict[str, Report]) -> None:
+def test_what_is_planted_is_found_and_nothing_else(reports):
     one, other, *_ = aa_rate.runs_of(reports)
     found = list(aa_rate.judged(one, other, [0.05], [0.2]))
     assert {judged.kind for judged in found} == set(aa_rate.KINDS)
@@ -79,14 +77,14 @@ def test_what_is_planted_is_found_and_nothing_else(reports: dict[str, Report]) -
         assert hits == (total if judged.change else 0)
 
 
-def test_a_kernel_that_became_worse_is_a_false_alarm(reports: dict[str, Report]) -> None:
+def test_a_kernel_that_became_worse_is_a_false_alarm(reports):
     first, *others = reports["b"].measurements
     reports["b"] = aa_rate.with_only(reports["b"], (multiplied(first, 1.2), *others))
     one, other = aa_rate.runs_of({name: reports[name] for name in ("a", "b")})
     assert all(judged.alarm for judged in aa_rate.judged(one, other, [0.05], []))
 
 
-def test_rates_have_intervals_even_where_nothing_happened() -> None:
+def test_rates_have_intervals_even_where_nothing_happened():
     quiet = [((f"run {k}", f"run {k + 1}"), 0, 1) for k in range(0, 40, 2)]
     never = aa_rate.rate(quiet)
     assert (never.hits, never.total, never.low) == (0, 20, 0.0)
@@ -95,12 +93,7 @@ def test_rates_have_intervals_even_where_nothing_happened() -> None:
     assert some.low < 0.25 < some.high
 
 
-def test_tables_are_printed(
-    reports: dict[str, Report],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_tables_are_printed(reports, tmp_path, monkeypatch, capsys):
     paths = []
     for name in ("a", "b"):
         paths.append(str(tmp_path / f"{name}.json"))

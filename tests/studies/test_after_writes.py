@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -71,9 +70,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return card
 
 
-def test_a_layer_is_timed_after_each_amount(
-    card: Card, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_layer_is_timed_after_each_amount(card, tmp_path, capsys):
     path = tmp_path / "after.json"
     assert after_writes.main(["--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]

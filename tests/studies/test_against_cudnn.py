@@ -61,7 +61,7 @@ def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
     return run
 
 
-def test_the_best_of_kernels_and_of_formats_count(show: Show) -> None:
+def test_the_best_of_kernels_and_of_formats_count(show):
     shown = show(
         measured("case1", "k01", 90),
         measured("case1", "k02", 80),
@@ -74,14 +74,14 @@ def test_the_best_of_kernels_and_of_formats_count(show: Show) -> None:
     assert "is reached: 1.250x over 1 workloads, lowest 1.250x (case1)." in shown
 
 
-def test_each_metric_has_a_best_of_its_own(show: Show) -> None:
+def test_each_metric_has_a_best_of_its_own(show):
     thrifty = measured("case1", "k02", 90, power_w=300)
     shown = show(measured("case1", "k01", 80), thrifty, measured("case1", "cudnn-contiguous", 100))
     assert "| case1 | 80.00 | 100.00 | 1.250x |" in shown
     assert "| case1 | 27.000 | 40.000 | 1.481x |" in shown
 
 
-def test_tvms_tuner_has_a_column(show: Show) -> None:
+def test_tvms_tuner_has_a_column(show):
     stock = (measured("case1", "stock-1", 130), measured("case1", "stock-2", 125))
     shown = show(
         measured("case1", "k01", 80),
@@ -97,15 +97,13 @@ def test_tvms_tuner_has_a_column(show: Show) -> None:
 @pytest.mark.parametrize(
     ("times_us", "reached"), [((80, 80), True), ((80, 100), False), ((50, 115), False)]
 )
-def test_the_aim_is_a_mean_and_a_least(
-    show: Show, times_us: tuple[float, float], reached: bool
-) -> None:
+def test_the_aim_is_a_mean_and_a_least(show, times_us, reached):
     rows = [measured(f"case{k}", "k01", time_us) for k, time_us in enumerate(times_us)]
     rows += [measured(f"case{k}", "cudnn-contiguous", 100) for k in range(len(times_us))]
     assert (" is reached: " if reached else " is not reached: ") in show(*rows)
 
 
-def test_flagged_figures_are_marked(show: Show) -> None:
+def test_flagged_figures_are_marked(show):
     flagged = replace(measured("case1", "k01", 80), validity=("temperature_drift",))
     shown = show(flagged, measured("case1", "cudnn-contiguous", 100))
     assert "| case1 | 80.00* | 100.00 | 1.250x |" in shown
@@ -113,7 +111,7 @@ def test_flagged_figures_are_marked(show: Show) -> None:
 
 
 @given(st.dictionaries(st.text(min_size=1), st.floats(0.1, 10), min_size=1))
-def test_the_verdict_agrees_with_its_figures(advantages: dict[str, float]) -> None:
+def test_the_verdict_agrees_with_its_figures(advantages):
     text = against_cudnn.verdict(advantages, len(advantages))
     if min(advantages.values()) >= 1.2:
         assert " is reached" in text

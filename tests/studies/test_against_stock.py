@@ -40,9 +40,7 @@ def row(output: str, tuner: str) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.tvm
-def test_both_tuners_are_watched_and_measured_alike(
-    bench: TunerBench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_tuners_are_watched_and_measured_alike(bench, capsys):
     assert bench.run("--tuners", "stock,direct", "--kernels", "1", trials=3) == 0
     stock, ours = bench.results["case7/stock"], bench.results["case7/direct"]
     assert (stock["trials"], stock["failed"]) == (3, {"compile": 1})
@@ -67,7 +65,7 @@ def test_both_tuners_are_watched_and_measured_alike(
     assert float(row(shown, "direct")[9].rstrip("*")) == pytest.approx(time_us, abs=0.01)
 
 
-def test_the_curve_is_the_best_so_far() -> None:
+def test_the_curve_is_the_best_so_far():
     trials = [
         (1.0, Trial(index=0, outcome="compile")),
         (2.0, Trial(index=1, outcome="timed", time_ms=0.5)),
@@ -79,9 +77,7 @@ def test_the_curve_is_the_best_so_far() -> None:
 
 
 @pytest.mark.tvm
-def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
-    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(bench, monkeypatch, capsys):
     monkeypatch.setenv("FAKE_TUNER", "die")
     assert bench.run("--tuners", "stock", "--kernels", "1") == 1
     found = bench.results["case7/stock"]
@@ -97,9 +93,7 @@ def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
 
 @pytest.mark.tvm
 @pytest.mark.usefixtures("hanging")
-def test_a_search_ends_at_its_limit_and_counts(
-    bench: TunerBench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_ends_at_its_limit_and_counts(bench, capsys):
     limit = ["--tuners", "stock", "--kernels", "1", "--search-limit-s", "2"]
     assert bench.run(*limit) == 0
     found = bench.results["case7/stock"]
@@ -107,7 +101,7 @@ def test_a_search_ends_at_its_limit_and_counts(
     assert row(capsys.readouterr().out, "stock")[-1].startswith("ended after 2 s")
 
 
-def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_is_read_when_it_is_whole(tmp_path):
     path = tmp_path / "trials.jsonl"
     watch = tuner_process.Watch(path)
     watch.look(0.5)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 
 import clock_steps
 import kernels
@@ -14,13 +13,12 @@ import pytest
 from clock_steps import Second
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.emulator import EmulatedDevice
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 SECOND = Second(1.0, 15.984, 1967.5, 1980, 400.0, 50)
 
 
-def test_a_step_of_the_clock_is_in_its_second(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_a_step_of_the_clock_is_in_its_second(device, repeat):
     with repeat(power_w=650.0) as repeater:
         repeater.start()
         device.clock.sleep_s(60.0)
@@ -39,19 +37,14 @@ def test_a_step_of_the_clock_is_in_its_second(device: EmulatedDevice, repeat: Re
     assert found.seconds[0].time_us == pytest.approx(19.4, rel=0.01)
 
 
-def test_the_table_has_a_line_for_each_second() -> None:
+def test_the_table_has_a_line_for_each_second():
     unknown = replace(SECOND, end_s=2.0, clock_mhz=None)
     lines = clock_steps.table([SECOND, unknown]).splitlines()
     assert lines[2] == "| 1.0 | 15.9840 | 1967.50 | 1980 | 400.0 | 50 |"
     assert lines[3] == "| 2.0 | 15.9840 |  | 1980 | 400.0 | 50 |"
 
 
-def test_the_file_has_seconds_and_states(
-    tmp_path: Path,
-    repeat: Repeat,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_file_has_seconds_and_states(tmp_path, repeat, monkeypatch, capsys):
     monkeypatch.setattr(kernels, "named", lambda *_: kernels.lcg(emulated=True))
     monkeypatch.setattr(kernels, "loaded", lambda *_: repeat())
     path = tmp_path / "steps.json"

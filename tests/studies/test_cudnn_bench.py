@@ -68,31 +68,31 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     return found
 
 
-def test_each_memory_format_of_each_workload_is_an_item(peers: Peers) -> None:
+def test_each_memory_format_of_each_workload_is_an_item(peers):
     ids = peers.ids("--powercap", "current")
     assert len(ids) == 14
     assert ids[:2] == ["case1-contiguous-current", "case1-channels_last-current"]
 
 
-def test_tf32_is_asked_for(peers: Peers) -> None:
+def test_tf32_is_asked_for(peers):
     ids = peers.ids("--powercap", "current", "--tf32", "-k", "case5")
     names = ("contiguous", "channels_last", "contiguous-tf32", "channels_last-tf32")
     assert ids == [f"case5-{name}-current" for name in names]
 
 
-def test_it_is_collected_only_when_its_path_is_named(peers: Peers) -> None:
+def test_it_is_collected_only_when_its_path_is_named(peers):
     result = peers.run("--collect-only", "-q", path="studies")
     assert not [line for line in result.stdout.lines if "::" in line]
 
 
-def test_an_emulated_gpu_skips_it(peers: Peers) -> None:
+def test_an_emulated_gpu_skips_it(peers):
     result = peers.run("--powercap", "1", "-k", "case7")
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["SKIPPED * cuDNN needs an NVIDIA GPU, and this one is emulated"])
 
 
 @pytest.mark.usefixtures("real_gpu")
-def test_it_is_checked_and_measured_as_the_workload(peers: Peers, torch: Torch) -> None:
+def test_it_is_checked_and_measured_as_the_workload(peers, torch):
     plain, last = peers.measured("-k", "case7")
     assert (plain.workload.name, plain.kernel.label) == ("case7", "cudnn-contiguous")
     assert (last.workload.name, last.kernel.label) == ("case7", "cudnn-channels_last")
@@ -106,7 +106,7 @@ def test_it_is_checked_and_measured_as_the_workload(peers: Peers, torch: Torch) 
 
 
 @pytest.mark.usefixtures("real_gpu")
-def test_tf32_has_a_bound_of_its_own(peers: Peers, torch: Torch) -> None:
+def test_tf32_has_a_bound_of_its_own(peers, torch):
     measured = peers.measured("-k", "case7 and tf32", "--tf32")
     assert [m.kernel.label for m in measured] == [
         "cudnn-contiguous-tf32",
@@ -119,9 +119,7 @@ def test_tf32_has_a_bound_of_its_own(peers: Peers, torch: Torch) -> None:
 
 
 @pytest.mark.usefixtures("real_gpu", "torch")
-def test_tf32_that_was_not_asked_for_is_found(
-    peers: Peers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tf32_that_was_not_asked_for_is_found(peers, monkeypatch):
     monkeypatch.setattr(Torch, "tf32", True)
     result = peers.run("-k", "case7-contiguous")
     result.assert_outcomes(failed=1)
@@ -129,13 +127,13 @@ def test_tf32_that_was_not_asked_for_is_found(
 
 
 @pytest.mark.usefixtures("real_gpu")
-def test_a_wrong_result_leaves_no_figure(peers: Peers, torch: Torch) -> None:
+def test_a_wrong_result_leaves_no_figure(peers, torch):
     torch.error = 0.1
     assert peers.measured("-k", "case7") == []
 
 
 @pytest.mark.usefixtures("real_gpu", "torch")
-def test_a_report_of_it_makes_the_table(peers: Peers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_it_makes_the_table(peers, capsys):
     peers.measured("-k", "case7", "--tf32")
     capsys.readouterr()
     assert against_cudnn.main([str(peers.path / "r.json")]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise, "LAYERS", (SMALL,))
 
 
-def test_the_layers_are_those_of_both_networks() -> None:
+def test_the_layers_are_those_of_both_networks():
     assert len(depthwise.LAYERS) == 18
     assert all(one.shape.groups == one.shape.CI == one.shape.CO for one in depthwise.LAYERS)
     assert len({one.shape for one in depthwise.LAYERS}) == 18
@@ -44,9 +43,7 @@ def test_the_layers_are_those_of_both_networks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_on_an_emulated_gpu_only_our_kernel_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_an_emulated_gpu_only_our_kernel_is_measured(tmp_path, capsys):
     command = ["--json", str(tmp_path / "d.json"), *EMULATED]
     assert depthwise.main(command) == 0
     shown = capsys.readouterr().out
@@ -83,9 +80,7 @@ class HostCupy(ModuleType):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_on_a_card_both_sides_are_verified_and_measured_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_card_both_sides_are_verified_and_measured_alike(tmp_path, monkeypatch, capsys):
     cupy, torch = HostCupy(), Torch()
     torch.module.backends.cudnn.is_available = lambda: True
     monkeypatch.setitem(sys.modules, "cupy", cupy)
@@ -125,7 +120,7 @@ def measured(label: str, time_us: float, power_w: float = 200.0) -> Measurement:
     )
 
 
-def test_the_fastest_of_each_side_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fastest_of_each_side_count(tmp_path, capsys):
     rows = [
         measured("cudnn-contiguous", 4.0),
         measured("cudnn-channels_last", 3.0),

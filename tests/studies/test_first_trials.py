@@ -28,9 +28,7 @@ def write_search(folder: Path, name: str, times_ms: Sequence[float | None]) -> N
     (raw / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_the_first_trials_are_compared_with_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_trials_are_compared_with_all(tmp_path, capsys):
     write_search(tmp_path, "a", [4.0, None, 2.5, 3.0, 2.0])
     write_search(tmp_path, "b", [1.0, 1.5])
     assert first_trials.main([str(tmp_path), "--first", "3"]) == 0
@@ -40,9 +38,7 @@ def test_the_first_trials_are_compared_with_all(
     assert "geometric mean: 89.4%, least: 80.0%" in printed
 
 
-def test_first_trials_that_all_fail_find_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_trials_that_all_fail_find_nothing(tmp_path, capsys):
     write_search(tmp_path, "a", [None, None, 2.0])
     assert first_trials.main([str(tmp_path), "--first", "2"]) == 0
     assert "| a | 3 | 2 | 3 | 0.0% |" in capsys.readouterr().out
@@ -57,8 +53,8 @@ def test_first_trials_that_all_fail_find_nothing(
     ],
 )
 def test_a_search_made_again_takes_its_times_from_the_stored_trials(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: slice, first: int, share: str
-) -> None:
+    tmp_path, capsys, stored, first, share
+):
     product = Gemm("g", 8, 8, 8, mode="tf32")
     with open_device("emulated:h100") as device:
         chosen = rank_kernels(product, card_resources(device))[stored]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from fleet_simulation import simulate
 from simulated_fleet import Plan
@@ -12,9 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_nothing_is_lost_or_doubled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
+def test_nothing_is_lost_or_doubled(tmp_path, monkeypatch, known):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     plan = Plan(
         hosts=3,

@@ -17,7 +17,7 @@ def rate(outcomes: list[Outcome], name: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("boards", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_two_percent_are_found_and_alarms_are_rare(boards: int) -> None:
+def test_two_percent_are_found_and_alarms_are_rare(boards):
     rng = np.random.default_rng(boards)
     setting = {"runs": 100, "kernels": 25, "scatters": [0.0025], "boards": boards}
     changed = list(drawn(rng, edp=1.02, **setting))  # type: ignore[arg-type]
@@ -27,7 +27,7 @@ def test_two_percent_are_found_and_alarms_are_rare(boards: int) -> None:
 
 
 @pytest.mark.slow
-def test_few_alarms_between_boards_and_what_is_found() -> None:
+def test_few_alarms_between_boards_and_what_is_found():
     reports = [load_report(RESULTS / name) for name in REPORTS if "/report" not in name]
     pairs = list(itertools.combinations(reports, 2))[::3]
     still = [one for base, new in pairs for one in recorded(base, new, 1.0)]
@@ -38,7 +38,7 @@ def test_few_alarms_between_boards_and_what_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_means_of_two_reports_find_two_percent() -> None:
+def test_means_of_two_reports_find_two_percent():
     reports = [load_report(RESULTS / name) for name in REPORTS if "/report" not in name]
     pairs = sides(reports, 2, most=9)
     changed = [one for base, new in pairs for one in recorded(base, new, 1.02)]

@@ -26,7 +26,7 @@ def device() -> Iterator[EmulatedDevice]:
 
 
 @pytest.mark.parametrize("heavy_tails", [pytest.param(False, marks=pytest.mark.thorough), True])
-def test_alarms_are_rare_and_regressions_found(heavy_tails: bool) -> None:
+def test_alarms_are_rare_and_regressions_found(heavy_tails):
     rng = np.random.default_rng(5)
     found = rates(
         list(
@@ -45,7 +45,7 @@ def test_alarms_are_rare_and_regressions_found(heavy_tails: bool) -> None:
     assert found["WORSE"] >= 0.95
 
 
-def test_a_strict_gate_at_five_percent_finds_five_percent() -> None:
+def test_a_strict_gate_at_five_percent_finds_five_percent():
     rng = np.random.default_rng(6)
     found = rates(
         list(simulate(drawn_measurement(rng), rng, runs=400, kernels=5, limit=0.05, edp=1.05))
@@ -54,7 +54,7 @@ def test_a_strict_gate_at_five_percent_finds_five_percent() -> None:
     assert found["WORSE"] + found["AMBIGUOUS"] >= 0.95
 
 
-def test_measured_on_the_emulated_gpu(device: EmulatedDevice) -> None:
+def test_measured_on_the_emulated_gpu(device):
     rng = np.random.default_rng(7)
     measure = emulated_measurement(device)
     found = rates(list(simulate(measure, rng, runs=12, kernels=2, limit=0.01, edp=1.05)))

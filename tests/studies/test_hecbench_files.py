@@ -37,19 +37,13 @@ def specs(tmp_path: Path) -> Path:
     return tmp_path / "specs"
 
 
-def test_those_of_its_programs_and_their_licences_are_needed(checkout: Path, specs: Path) -> None:
+def test_those_of_its_programs_and_their_licences_are_needed(checkout, specs):
     assert set(hecbench_files.needed(checkout, specs)) == {
         PurePosixPath("src/one-cuda", name) for name in ("main.cu", "kernel.h", "LICENSE")
     }
 
 
-def test_they_are_copied_to_where_they_were(
-    checkout: Path,
-    specs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_they_are_copied_to_where_they_were(checkout, specs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(hecbench_files, "SPECS", specs)
     to = tmp_path / "carried"
     hecbench_files.main([str(checkout), str(to)])

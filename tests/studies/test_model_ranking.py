@@ -8,7 +8,6 @@ import random
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -30,7 +29,7 @@ DISTINCT = st.lists(st.integers(1, 10**6).map(float), min_size=2, max_size=40, u
 
 
 @given(DISTINCT)
-def test_a_model_that_is_right_agrees(measured: list[float]) -> None:
+def test_a_model_that_is_right_agrees(measured):
     found = ranking.agreement(measured, measured)
     assert found.kernels == len(measured)
     assert (found.spearman, found.kendall) == (pytest.approx(1), pytest.approx(1))
@@ -38,16 +37,16 @@ def test_a_model_that_is_right_agrees(measured: list[float]) -> None:
 
 
 @given(DISTINCT)
-def test_a_model_that_is_upside_down_disagrees(measured: list[float]) -> None:
+def test_a_model_that_is_upside_down_disagrees(measured):
     found = ranking.agreement([1 / value for value in measured], measured)
     assert (found.spearman, found.kendall) == (pytest.approx(-1), pytest.approx(-1))
 
 
-def test_the_regret_is_that_of_the_models_best() -> None:
+def test_the_regret_is_that_of_the_models_best():
     assert ranking.regret([1.0, 2.0, 3.0], [12.0, 15.0, 10.0], 1) == pytest.approx(1.2)
 
 
-def test_only_pairs_that_differ_clearly_and_not_by_much_are_close() -> None:
+def test_only_pairs_that_differ_clearly_and_not_by_much_are_close():
     measured = [1.0, 1.01, 1.5, 10.0]
     assert ranking.close_pairs(measured, measured) == 1
     # 1.5 comes before both of its neighbours; 10 is far from all of them.
@@ -87,9 +86,7 @@ def invented_samples() -> list[model_ranking.Sample]:
     return [invented(case, rank, truth) for case in ("a", "b", "c") for rank in range(12)]
 
 
-def test_a_fit_finds_coefficients_within_their_bounds(
-    invented_samples: list[model_ranking.Sample],
-) -> None:
+def test_a_fit_finds_coefficients_within_their_bounds(invented_samples):
     fitted = model_ranking.fit(invented_samples)
     for name, (_, low, high) in (model_ranking.TIME_BOUNDS | model_ranking.POWER_BOUNDS).items():
         assert low <= getattr(fitted, name) <= high
@@ -98,9 +95,7 @@ def test_a_fit_finds_coefficients_within_their_bounds(
     assert fitted == model_ranking.fit(invented_samples)
 
 
-def test_a_case_that_is_held_out_is_met_when_the_model_is_right(
-    invented_samples: list[model_ranking.Sample],
-) -> None:
+def test_a_case_that_is_held_out_is_met_when_the_model_is_right(invented_samples):
     modelled = model_ranking.held_out(invented_samples)
     rows = model_ranking.rows_of(invented_samples, modelled)
     assert [row.case for row in rows] == ["a", "b", "c", "all"]
@@ -124,9 +119,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 @pytest.mark.tvm
-def test_the_command_compares_kernels(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_command_compares_kernels(records, tmp_path, monkeypatch, capsys):
     path = tmp_path / "ranking.json"
     assert run(monkeypatch, "--records", str(records), "--json", str(path)) == 0
     assert "| case7 | 2 |" in capsys.readouterr().out

@@ -25,7 +25,7 @@ def rows(output: str) -> dict[tuple[str, str], list[str]]:
 
 
 @pytest.mark.thorough
-def test_the_real_tuner_is_told_its_objective(bench: TunerBench) -> None:
+def test_the_real_tuner_is_told_its_objective(bench):
     assert (
         bench.run("--objectives", "edp", "--space", "direct", tuner=objectives.OURS, trials=2) == 0
     )
@@ -38,9 +38,7 @@ def test_the_real_tuner_is_told_its_objective(bench: TunerBench) -> None:
     assert measured["outcome"] == "correct"
 
 
-def test_the_best_of_each_objective_are_compared(
-    bench: TunerBench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_of_each_objective_are_compared(bench, capsys):
     assert bench.run() == 0
     kernels = bench.results["case7/measured"]["kernels"]
     assert set(kernels) == {"time", "energy", "edp"}
@@ -54,9 +52,7 @@ def test_the_best_of_each_objective_are_compared(
     assert shown["geometric mean", "edp"][-1] == "of 1 cases"
 
 
-def test_a_search_that_fails_leaves_the_others(
-    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_that_fails_leaves_the_others(bench, monkeypatch, capsys):
     monkeypatch.setenv("FAKE_TUNER", "die:energy")
     assert bench.run() == 1
     assert bench.results["case7/energy"]["complete"] is False

@@ -49,7 +49,7 @@ def printed(
     return run
 
 
-def test_a_row_is_a_product_and_a_column_a_contender(printed: Table, contender: Measured) -> None:
+def test_a_row_is_a_product_and_a_column_a_contender(printed, contender):
     text = printed(
         contender("cublas", 0.5), contender("template", 0.25), contender("cublas", 1.0, m=128)
     )
@@ -59,22 +59,20 @@ def test_a_row_is_a_product_and_a_column_a_contender(printed: Table, contender: 
     assert "| 128 x 64 x 64 | **1.00**, " in text
 
 
-def test_products_of_other_leading_dimensions_are_others(
-    printed: Table, contender: Measured
-) -> None:
+def test_products_of_other_leading_dimensions_are_others(printed, contender):
     text = printed(contender("a", 0.5), contender("a", 0.25, lda=80))
     assert "| 64 | **2.00**, " in text
     assert "| 64, lda 80 | **4.00**, " in text
 
 
-def test_all_figures_are_those_of_the_report(printed: Table, contender: Measured) -> None:
+def test_all_figures_are_those_of_the_report(printed, contender):
     one = replace(contender("a", 0.5), energy_mj=100.0, edp_mj_ms=50.0, gflops_per_w=12.5)
     text = printed(one, options=("--all-figures",))
     assert "| a: TFLOP/s, mJ, mJ·ms, GFLOP/s/W |" in text
     assert "| 64 | **2.00**, 100, 50.0, 12.5 |" in text
 
 
-def test_what_is_as_exact_shares_a_table(printed: Table, contender: Measured) -> None:
+def test_what_is_as_exact_shares_a_table(printed, contender):
     text = printed(
         contender("cublas", 0.5), contender("template", 0.2, "3xtf32"), contender("a", 1, "tf32")
     )
@@ -82,7 +80,7 @@ def test_what_is_as_exact_shares_a_table(printed: Table, contender: Measured) ->
     assert "| cublas: TFLOP/s, mJ | template 3xtf32: TFLOP/s, mJ |" in text
 
 
-def test_speed_and_energy_are_compared_with_cublas(printed: Table, contender: Measured) -> None:
+def test_speed_and_energy_are_compared_with_cublas(printed, contender):
     text = printed(
         *(contender("cublas", 1.0, m=m) for m in (1, 2, 3)),
         contender("template", 0.5, m=1),
@@ -93,9 +91,7 @@ def test_speed_and_energy_are_compared_with_cublas(printed: Table, contender: Me
     assert "over 2 products" in text
 
 
-def test_both_layouts_have_a_mean_of_their_own_and_a_common_one(
-    printed: Table, contender: Measured
-) -> None:
+def test_both_layouts_have_a_mean_of_their_own_and_a_common_one(printed, contender):
     text = printed(
         contender("cublas", 1.0),
         contender("template", 0.5),
@@ -110,8 +106,8 @@ def test_both_layouts_have_a_mean_of_their_own_and_a_common_one(
 
 
 def test_all_that_may_be_the_fastest_are_bold_and_the_plot_has_intervals(
-    printed: Table, contender: Measured, tmp_path: Path
-) -> None:
+    printed, contender, tmp_path
+):
     pytest.importorskip("vl_convert", reason="plots need vl-convert-python")
 
     def noisy(name: str, time_ms: float) -> Measurement:

@@ -29,7 +29,7 @@ LISTING = """
 """
 
 
-def test_the_main_loop_is_the_innermost_one_of_the_kernel() -> None:
+def test_the_main_loop_is_the_innermost_one_of_the_kernel():
     loop = register_banks.main_loop(LISTING)
     assert (loop.instructions, loop.multiplications) == (4, 2)
     assert loop.bank_cycles == 2 + 2  # R8 and R4, then R6 and R22, are even
@@ -51,13 +51,11 @@ def test_the_main_loop_is_the_innermost_one_of_the_kernel() -> None:
         (["FFMA R9, R2, c[0x0][0x160], R9"], 1),
     ],
 )
-def test_a_bank_is_read_once_in_a_cycle(instructions: list[str], cycles: int) -> None:
+def test_a_bank_is_read_once_in_a_cycle(instructions, cycles):
     assert register_banks.bank_cycles(instructions) == cycles
 
 
-def test_a_row_is_a_kernel(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_is_a_kernel(monkeypatch, capsys):
     monkeypatch.setattr(register_banks, "sass", lambda *_: LISTING)
     monkeypatch.setattr(register_banks, "NvrtcCompiler", lambda: None)
     records = Path(register_banks.__file__).parents[1] / "bench/records" / "nvidia-h200"

@@ -13,14 +13,14 @@ ALONE = RESULTS / "nvidia-h200-2026-11-25/replay-bloom-560m.json"
 DIVIDED = RESULTS / "nvidia-h100-2026-11-25/replay-bloom-560m-tp2.json"
 
 
-def test_each_step_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_step_has_a_line(capsys):
     assert replay_tables.main([str(ALONE)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 6
     assert "| bloom-560m | decode step 1 | graph | 557.7 ±6.4 | 533.4 ±5.3 | -4.9 | " in lines[5]
 
 
-def test_figures_of_several_gpus_are_added_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_several_gpus_are_added_up(capsys):
     assert replay_tables.main([str(DIVIDED)]) == 0
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "| prefill | graph" in one]
     cells = [cell.strip() for cell in line.split("|")]
@@ -32,7 +32,7 @@ def test_figures_of_several_gpus_are_added_up(capsys: pytest.CaptureFixture[str]
     assert float(cells[7]) == round(sum(one["links_mj"] for one in parts))
 
 
-def test_the_plot_stacks_what_was_predicted(tmp_path: Path) -> None:
+def test_the_plot_stacks_what_was_predicted(tmp_path):
     pytest.importorskip("vl_convert", reason="needs vl-convert")
     reports = [replay_tables.load(path) for path in (ALONE, DIVIDED)]
     steps = [step for report in reports for step in replay_tables.steps_of(report)]

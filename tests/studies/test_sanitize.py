@@ -91,9 +91,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_each_kernel_is_run_by_each_tool_and_kept(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_kernel_is_run_by_each_tool_and_kept(bench, capsys):
     assert bench.run() == 0
     assert sorted((tool, rank) for tool, rank, _ in bench.runs) == [
         (tool, rank) for tool in ("memcheck", "racecheck") for rank in (1, 2, 3)
@@ -103,7 +101,7 @@ def test_each_kernel_is_run_by_each_tool_and_kept(
     assert "case1 racecheck: 3 clean" in capsys.readouterr().out
 
 
-def test_racecheck_takes_the_first_blocks_and_says_so(bench: Bench) -> None:
+def test_racecheck_takes_the_first_blocks_and_says_so(bench):
     assert bench.run() == 0
     assert (bench.check(1).blocks, bench.check(1).of) == (264, 1088)
     assert (bench.check(2).blocks, bench.check(2).of) == (98, 98)
@@ -111,9 +109,7 @@ def test_racecheck_takes_the_first_blocks_and_says_so(bench: Bench) -> None:
     assert {blocks for tool, _, blocks in bench.runs if tool == "racecheck"} == {264}
 
 
-def test_what_a_tool_finds_is_told_and_kept(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_tool_finds_is_told_and_kept(bench, capsys):
     bench.give(rank2="finds")
     assert bench.run("--tool", "racecheck") == 1
     assert bench.check(2).outcome == "found"
@@ -122,7 +118,7 @@ def test_what_a_tool_finds_is_told_and_kept(
     assert "case1 racecheck: 2 clean, 1 found" in capsys.readouterr().out
 
 
-def test_a_tool_that_does_not_reach_the_kernel_has_not_found_it_clean(bench: Bench) -> None:
+def test_a_tool_that_does_not_reach_the_kernel_has_not_found_it_clean(bench):
     bench.give(rank3="dies")
     assert bench.run("--tool", "memcheck") == 1
     assert bench.check(3, "memcheck").outcome == "failed"
@@ -130,7 +126,7 @@ def test_a_tool_that_does_not_reach_the_kernel_has_not_found_it_clean(bench: Ben
 
 
 @pytest.mark.slow
-def test_a_later_session_goes_on_with_what_is_not_clean(bench: Bench) -> None:
+def test_a_later_session_goes_on_with_what_is_not_clean(bench):
     bench.give(rank2="finds")
     bench.run("--tool", "racecheck")
     bench.give(rank2="clean")
@@ -140,16 +136,14 @@ def test_a_later_session_goes_on_with_what_is_not_clean(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_gpu_nothing_is_checked(
-    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_nothing_is_checked(bench, capsys, monkeypatch):
     monkeypatch.setattr(sanitize, "open_device", lambda _: open_device("emulated"))
     assert sanitize.main(["--case", "case1", "--out", str(bench.out)]) == 2
     assert "there is none here" in capsys.readouterr().err
     assert not bench.out.exists()
 
 
-def test_the_results_kept_are_of_the_bundled_kernels() -> None:
+def test_the_results_kept_are_of_the_bundled_kernels():
     kept = read_results(ROOT / "bench" / "results" / "nvidia-h200-2026-11-22" / "sanitizer.json")
     assert list(kept.summary()) == [
         f"case{number} {tool}: 25 clean"
@@ -159,7 +153,7 @@ def test_the_results_kept_are_of_the_bundled_kernels() -> None:
 
 
 @given(st.tuples(*[st.integers(1, 40)] * 3), st.integers(1, 70_000))
-def test_the_first_blocks_are_a_part_of_the_grid(grid: Dim3, most: int) -> None:
+def test_the_first_blocks_are_a_part_of_the_grid(grid, most):
     launch = Launch("f", grid, (32, 1, 1), ())
     (part,) = first_blocks(replace(kernel(1), launches=(launch,)), most).launches
     assert 1 <= part.blocks <= most

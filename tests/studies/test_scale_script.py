@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import scale
 
@@ -25,9 +23,7 @@ def rows(text: str) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_reports_are_loaded_compared_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_are_loaded_compared_and_shown(tmp_path, capsys):
     folder = tmp_path / "kept"
     sizes = ["--items", "30", "--load", "200", "--folder", str(folder)]
     assert scale.main(["--parts", "load,compare,page", *sizes]) == 0
@@ -38,12 +34,12 @@ def test_reports_are_loaded_compared_and_shown(
     assert (folder / "page.html").stat().st_size > 0
 
 
-def test_an_enlarged_report_has_no_item_twice() -> None:
+def test_an_enlarged_report_has_no_item_twice():
     made = scale.enlarged(load_report(scale.PUBLISHED), 400, "run", 0).measurements
     assert len({m.node_id for m in made}) == len({m.identity for m in made}) == 400
 
 
 @pytest.mark.slow
-def test_a_session_is_run_and_its_end_timed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_session_is_run_and_its_end_timed(capsys):
     assert scale.main(["--parts", "session", "--items", "10"]) == 0
     assert rows(capsys.readouterr().out) == {"session": 10}

@@ -32,13 +32,13 @@ def compared(space: RecordedSpace) -> bench.Comparison:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["random", "random expansion", "block sizes", bench.TREE])
-def test_the_graph_search_is_no_worse_than_others(compared: bench.Comparison, other: str) -> None:
+def test_the_graph_search_is_no_worse_than_others(compared, other):
     graph, rest = (np.median(compared.found[name], axis=0) for name in (bench.GRAPH, other))
     assert (graph >= rest).all()
 
 
 @pytest.mark.slow
-def test_shares_grow_with_the_budget_and_end_at_the_optimum(compared: bench.Comparison) -> None:
+def test_shares_grow_with_the_budget_and_end_at_the_optimum(compared):
     for found in compared.found.values():
         assert found.shape == (12, 2)
         assert (found[:, 0] <= found[:, 1]).all()
@@ -46,14 +46,14 @@ def test_shares_grow_with_the_budget_and_end_at_the_optimum(compared: bench.Comp
         assert (found <= 1).all()
 
 
-def test_an_interval_holds_its_mean_and_shrinks_to_a_constant() -> None:
+def test_an_interval_holds_its_mean_and_shrinks_to_a_constant():
     mean, low, high = bench.interval([np.array([0.5, 0.7]), np.array([0.9, 0.9])])
     assert mean == pytest.approx(0.75)
     assert (low, high) == pytest.approx((0.7, 0.8))
     assert bench.interval([np.ones(5)]) == (1.0, 1.0, 1.0)
 
 
-def test_a_tree_takes_a_state_again_on_another_path_but_never_returns() -> None:
+def test_a_tree_takes_a_state_again_on_another_path_but_never_returns():
     square = RecordedSpace([({"x": x, "y": y}, 1.0) for x in (0, 1) for y in (0, 1)])
     tree = bench.Unmerged(square)
     waiting, ends = [tree.root], []
@@ -65,7 +65,7 @@ def test_a_tree_takes_a_state_again_on_another_path_but_never_returns() -> None:
     assert sorted(ends) == ["x=0,y=0", "x=0,y=1", "x=0,y=1", *["x=1,y=0"] * 2, *["x=1,y=1"] * 2]
 
 
-def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_both_tables(tmp_path, capsys):
     results = [
         {
             "configuration": {"block": 2**x, "unroll": u},
@@ -88,9 +88,7 @@ def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_the_committed_space_has_the_configurations_that_its_script_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_committed_space_has_the_configurations_that_its_script_writes(tmp_path, capsys):
     path = tmp_path / "space.json.gz"
     assert record_space.main([str(path)]) == 0
     written, committed = (
@@ -103,7 +101,7 @@ def test_the_committed_space_has_the_configurations_that_its_script_writes(
     assert "error: " in capsys.readouterr().err
 
 
-def test_the_best_of_the_committed_space_is_a_kernel_of_the_template(space: RecordedSpace) -> None:
+def test_the_best_of_the_committed_space_is_a_kernel_of_the_template(space):
     best = min(space.good, key=lambda state: space.costs[state] or 0)
     configuration = {name: int(value) for name, value in space.configuration(best).items()}
     with EmulatedDevice() as device:
@@ -114,7 +112,7 @@ def test_the_best_of_the_committed_space_is_a_kernel_of_the_template(space: Reco
 
 
 @pytest.mark.slow
-def test_predictions_help_the_more_the_better_they_are(space: RecordedSpace) -> None:
+def test_predictions_help_the_more_the_better_they_are(space):
     found = bench.compare(
         "simt",
         space,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import settled
@@ -11,9 +10,7 @@ import settled
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", [pytest.param("h100", marks=pytest.mark.thorough), "h200"])
-def test_items_are_those_of_a_settled_card(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: str
-) -> None:
+def test_items_are_those_of_a_settled_card(tmp_path, capsys, profile):
     path = tmp_path / "settled.json"
     device = ["--gpu-device", f"emulated:{profile}"]
     options = ["--kernels", "axpy", "--seconds", "20", "--json", str(path)]
@@ -28,9 +25,7 @@ def test_items_are_those_of_a_settled_card(
 
 
 @pytest.mark.slow
-def test_what_was_measured_is_kept_when_the_study_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_is_kept_when_the_study_is_killed(tmp_path, monkeypatch):
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -43,9 +38,7 @@ def test_what_was_measured_is_kept_when_the_study_is_killed(
     assert [(one["state"], one["kernel"]) for one in readings] == [("rested", "axpy")]
 
 
-def test_a_reference_that_is_too_short_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_that_is_too_short_is_refused(tmp_path, capsys):
     path = tmp_path / "settled.json"
     assert settled.main(["--seconds", "5", "--json", str(path)]) == 2
     assert "give at least 20" in capsys.readouterr().err

@@ -63,22 +63,20 @@ def broken() -> dict[str, Any]:
     raise KernelFault("timeout", "It did not finish.")
 
 
-def test_every_step_is_done_once_and_kept(bench: Bench) -> None:
+def test_every_step_is_done_once_and_kept(bench):
     assert bench.run(bench.file())
     assert bench.called == ["a", "b", "c"]
     assert bench.on_disk["results"]["b"] == {"complete": True, "value": 2}
     assert bench.on_disk["about"] == {"gpu": "x"}
 
 
-def test_what_is_done_is_not_done_again(bench: Bench) -> None:
+def test_what_is_done_is_not_done_again(bench):
     bench.run(bench.file())
     assert bench.run(bench.file(resume=True))
     assert bench.called == ["a", "b", "c"]
 
 
-def test_a_step_that_fails_is_told_and_the_next_one_begun(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_fails_is_told_and_the_next_one_begun(bench, capsys):
     bench.actions["a"] = broken
     assert not bench.run(bench.file())
     assert bench.called == ["a", "b", "c"]
@@ -86,7 +84,7 @@ def test_a_step_that_fails_is_told_and_the_next_one_begun(
     assert "a: failed: It did not finish." in capsys.readouterr().err
 
 
-def test_what_failed_is_repeated_with_what_follows_from_it(bench: Bench) -> None:
+def test_what_failed_is_repeated_with_what_follows_from_it(bench):
     bench.actions["b"] = broken
     bench.run(bench.file())
     bench.actions.clear()
@@ -94,7 +92,7 @@ def test_what_failed_is_repeated_with_what_follows_from_it(bench: Bench) -> None
     assert bench.called == ["a", "b", "c", "b", "c"]
 
 
-def test_a_step_that_was_cut_short_is_kept_and_repeated(bench: Bench) -> None:
+def test_a_step_that_was_cut_short_is_kept_and_repeated(bench):
     bench.actions["a"] = lambda: {"complete": False, "trials": 7}
     assert not bench.run(bench.file())
     assert bench.on_disk["results"]["a"] == {"complete": False, "trials": 7}
@@ -103,9 +101,7 @@ def test_a_step_that_was_cut_short_is_kept_and_repeated(bench: Bench) -> None:
     assert bench.called == ["a", "b", "c", "a", "c"]
 
 
-def test_nothing_is_begun_that_the_time_is_too_short_for(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_begun_that_the_time_is_too_short_for(bench, capsys):
     assert not bench.run(bench.file(), budget_s=22)
     assert bench.called == ["a"]
     assert list(bench.on_disk["results"]) == ["a"]
@@ -114,13 +110,13 @@ def test_nothing_is_begun_that_the_time_is_too_short_for(
     assert bench.called == ["a", "b", "c"]
 
 
-def test_a_file_is_not_overwritten(bench: Bench) -> None:
+def test_a_file_is_not_overwritten(bench):
     bench.run(bench.file())
     with pytest.raises(InputError, match="already exists: continue it with --resume"):
         bench.file()
 
 
-def test_a_file_with_other_settings_is_not_continued(bench: Bench) -> None:
+def test_a_file_with_other_settings_is_not_continued(bench):
     bench.run(bench.file(trials=5))
     with pytest.raises(InputError, match="was made with trials 5 instead of 6"):
         bench.file(resume=True, trials=6)

@@ -20,7 +20,7 @@ def journal(path: Path) -> list[Trial]:
     return [Trial(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def test_a_trial_that_ran_has_the_mean_of_its_times(tmp_path: Path) -> None:
+def test_a_trial_that_ran_has_the_mean_of_its_times(tmp_path):
     stock_search.Journal(tmp_path / "trials.jsonl").note("runtime", [1e-4, 3e-4], None)
     (trial,) = journal(tmp_path / "trials.jsonl")
     assert trial.good
@@ -36,7 +36,7 @@ def test_a_trial_that_ran_has_the_mean_of_its_times(tmp_path: Path) -> None:
         ("compile", "LocalBuilder: Timeout, killed after 30.0 seconds", "timeout"),
     ],
 )
-def test_a_trial_that_failed_says_how(tmp_path: Path, stage: str, error: str, outcome: str) -> None:
+def test_a_trial_that_failed_says_how(tmp_path, stage, error, outcome):
     log = stock_search.Journal(tmp_path / "trials.jsonl")
     log.note("runtime", [1e-4], None)
     log.note(stage, None, "backtrace " * 100 + error)
@@ -70,9 +70,7 @@ def real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("real_gpu")
-def test_it_searches_on_the_gpu_that_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_searches_on_the_gpu_that_was_named(tmp_path, monkeypatch):
     seen: list[Any] = []
     monkeypatch.setattr(stock_search, "NEEDED", ())
     monkeypatch.setattr(stock_search, "tvm_operator", lambda _: Mock(**{"module.return_value": 7}))

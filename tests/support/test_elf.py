@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuenergy.support import sections
 
 
-def test_a_program_has_code_and_names() -> None:
+def test_a_program_has_code_and_names():
     content = Path(sys.executable).read_bytes()
     found = dict(sections(content))
     assert len(found[".text"]) > 0
@@ -19,5 +19,5 @@ def test_a_program_has_code_and_names() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x7fELF\x02", b"\x7fELF\x02" + bytes(59)])
-def test_what_is_none_has_no_sections(content: bytes) -> None:
+def test_what_is_none_has_no_sections(content):
     assert list(sections(content)) in ([], [("", b"")])

@@ -15,12 +15,12 @@ import pytest
 from pytest_gpuenergy.support import EndlessError, ended_after, ended_by_signals
 
 
-def test_a_loop_without_an_end_is_ended() -> None:
+def test_a_loop_without_an_end_is_ended():
     with pytest.raises(EndlessError), ended_after(0.01):
         sum(1 for _ in iter(int, 1))
 
 
-def test_it_is_ended_in_its_own_thread() -> None:
+def test_it_is_ended_in_its_own_thread():
     ended = []
 
     def work() -> None:
@@ -36,7 +36,7 @@ def test_it_is_ended_in_its_own_thread() -> None:
     assert ended == [thread.ident]
 
 
-def test_what_ends_in_time_is_left_alone_and_leaves_nothing_behind() -> None:
+def test_what_ends_in_time_is_left_alone_and_leaves_nothing_behind():
     before = threading.active_count()
     with ended_after(60.0):
         pass
@@ -80,7 +80,7 @@ def stuck(code: str, *, limited: bool = False) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_code_that_python_cannot_interrupt(number: signal.Signals) -> None:
+def test_a_signal_ends_code_that_python_cannot_interrupt(number):
     child = stuck(FOREVER)
     while child.poll() is None:  # the first one may come before the call
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -94,7 +94,7 @@ def test_a_signal_ends_code_that_python_cannot_interrupt(number: signal.Signals)
 
 
 @pytest.mark.slow
-def test_code_that_python_can_interrupt_is_ended_by_python() -> None:
+def test_code_that_python_can_interrupt_is_ended_by_python():
     child = stuck("while True: pass")
     child.send_signal(signal.SIGINT)
     _, error = child.communicate(timeout=20)
@@ -103,13 +103,13 @@ def test_code_that_python_can_interrupt_is_ended_by_python() -> None:
 
 
 @pytest.mark.slow
-def test_code_that_takes_too_long_is_ended_without_a_signal() -> None:
+def test_code_that_takes_too_long_is_ended_without_a_signal():
     _, error = stuck(FOREVER, limited=True).communicate(timeout=20)
     assert "gpuenergy: a reference took too long, so the process was killed." in error
 
 
 @pytest.mark.slow
-def test_a_handler_that_goes_on_lets_the_code_end() -> None:
+def test_a_handler_that_goes_on_lets_the_code_end():
     code = "signal.signal(signal.SIGUSR1, print); os.kill(os.getpid(), signal.SIGUSR1)"
     child = stuck(f"{code}; signal.pause() if False else None")
     assert child.stdout is not None
@@ -118,14 +118,14 @@ def test_a_handler_that_goes_on_lets_the_code_end() -> None:
     assert (child.returncode, error) == (0, "")
 
 
-def test_more_memory_than_there_is_is_refused() -> None:
+def test_more_memory_than_there_is_is_refused():
     soft = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(MemoryError), ended_by_signals():
         [np.zeros(1 << 29) for _ in range(10_000)]  # nobody touches them
     assert resource.getrlimit(resource.RLIMIT_DATA) == soft
 
 
-def test_signals_are_handled_as_before_afterwards() -> None:
+def test_signals_are_handled_as_before_afterwards():
     def handlers() -> list[object]:
         return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
@@ -136,7 +136,7 @@ def test_signals_are_handled_as_before_afterwards() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_other_threads_are_left_alone() -> None:
+def test_other_threads_are_left_alone():
     def work() -> None:
         with ended_by_signals():
             found.append(resource.getrlimit(resource.RLIMIT_DATA))

@@ -33,9 +33,7 @@ def precious(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_TRUNC])
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "device"])
-def test_what_is_no_file_of_one_name_is_not_opened(
-    tmp_path: Path, precious: Path, kind: str, flags: int
-) -> None:
+def test_what_is_no_file_of_one_name_is_not_opened(tmp_path, precious, kind, flags):
     path = tmp_path / "file"
     if kind == "link":
         path.symlink_to(precious)
@@ -56,9 +54,7 @@ def test_what_is_no_file_of_one_name_is_not_opened(
     st.lists(st.lists(st.sampled_from(["a", "b1", "b2", ".b"]), min_size=1, max_size=3)),
     st.lists(st.sampled_from(["a", "*", "b?", "[ab]*"]), min_size=1, max_size=3),
 )
-def test_matching_finds_what_a_pattern_of_pathlib_does(
-    entries: list[list[str]], parts: list[str]
-) -> None:
+def test_matching_finds_what_a_pattern_of_pathlib_does(entries, parts):
     with TemporaryDirectory() as name:
         for entry in entries:
             Path(name, *entry).mkdir(parents=True, exist_ok=True)
@@ -66,12 +62,12 @@ def test_matching_finds_what_a_pattern_of_pathlib_does(
         assert matching(Path(name), pattern) == sorted(Path(name).glob(pattern))
 
 
-def test_a_file_is_emptied_when_asked(precious: Path) -> None:
+def test_a_file_is_emptied_when_asked(precious):
     os.close(open_file(precious, os.O_WRONLY | os.O_TRUNC))
     assert precious.read_text() == ""
 
 
-def test_a_file_is_opened_in_a_folder_that_is_open(tmp_path: Path, precious: Path) -> None:
+def test_a_file_is_opened_in_a_folder_that_is_open(tmp_path, precious):
     folder = os.open(tmp_path, os.O_RDONLY)
     descriptor = open_file(precious.name, os.O_RDONLY, dir_fd=folder)
     assert os.read(descriptor, 10) == b"kept"
@@ -79,7 +75,7 @@ def test_a_file_is_opened_in_a_folder_that_is_open(tmp_path: Path, precious: Pat
     os.close(folder)
 
 
-def test_a_file_that_another_process_has_locked_is_told(precious: Path) -> None:
+def test_a_file_that_another_process_has_locked_is_told(precious):
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(precious)],
         stdin=subprocess.PIPE,
@@ -95,7 +91,7 @@ def test_a_file_that_another_process_has_locked_is_told(precious: Path) -> None:
     os.close(descriptor)
 
 
-def test_a_lock_that_was_released_can_be_taken(precious: Path) -> None:
+def test_a_lock_that_was_released_can_be_taken(precious):
     first, second = (open_file(precious, os.O_RDWR) for _ in range(2))
     assert lock(first)
     assert not lock(second, wait=False)
@@ -106,16 +102,14 @@ def test_a_lock_that_was_released_can_be_taken(precious: Path) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_file_of_the_longest_name_is_written(tmp_path: Path, durable: bool) -> None:
+def test_a_file_of_the_longest_name_is_written(tmp_path, durable):
     path = tmp_path / ("n" * 255)
     write_atomically(path, "whole", durable=durable)
     assert path.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_in_place_of_the_draft_is_not_written_through(
-    tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_in_place_of_the_draft_is_not_written_through(tmp_path, precious, monkeypatch):
     monkeypatch.setattr("os.urandom", lambda _: bytes.fromhex(TAKEN))
     draft = tmp_path / f".gpuenergy-{TAKEN}.tmp"
     draft.symlink_to(precious)
@@ -125,7 +119,7 @@ def test_a_link_in_place_of_the_draft_is_not_written_through(
     assert draft.is_symlink()
 
 
-def test_a_link_in_place_of_the_file_is_replaced(tmp_path: Path, precious: Path) -> None:
+def test_a_link_in_place_of_the_file_is_replaced(tmp_path, precious):
     path = tmp_path / "report"
     path.symlink_to(precious)
     write_atomically(path, "new")
@@ -133,14 +127,14 @@ def test_a_link_in_place_of_the_file_is_replaced(tmp_path: Path, precious: Path)
     assert not path.is_symlink()
 
 
-def test_an_error_names_the_file_and_not_its_draft(tmp_path: Path) -> None:
+def test_an_error_names_the_file_and_not_its_draft(tmp_path):
     path = tmp_path / "missing" / "report"
     with pytest.raises(FileNotFoundError) as caught:
         write_atomically(path, "new")
     assert caught.value.filename == str(path)
 
 
-def test_an_interrupt_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_no_draft(tmp_path, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -37,35 +37,31 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+def test_a_folder_is_made_with_those_above_it(tmp_path):
     path = tmp_path / "a" / "b"
     assert own_folder(path) == path
     assert own_folder(path) == path
     assert path.stat().st_mode & 0o7777 == 0o700
 
 
-def test_a_folder_of_ones_own_may_lie_among_those_of_others(shared: Path) -> None:
+def test_a_folder_of_ones_own_may_lie_among_those_of_others(shared):
     assert own_folder(shared / "mine") == shared / "mine"
 
 
 @pytest.mark.parametrize("name", ["", "below", "below/further"])
-def test_a_folder_that_everybody_can_write_without_protection_is_refused(
-    shared: Path, name: str
-) -> None:
+def test_a_folder_that_everybody_can_write_without_protection_is_refused(shared, name):
     shared.chmod(0o777)
     with pytest.raises(PermissionError, match=f"other users can write in {shared}"):
         own_folder(shared / name)
     assert list(shared.iterdir()) == []
 
 
-def test_a_folder_in_which_everybody_can_make_files_is_refused(shared: Path) -> None:
+def test_a_folder_in_which_everybody_can_make_files_is_refused(shared):
     with pytest.raises(PermissionError, match=f"other users can write in {shared}"):
         own_folder(shared)
 
 
-def test_a_folder_that_a_strange_group_can_write_is_refused(
-    tmp_path: Path, given_away: Give
-) -> None:
+def test_a_folder_that_a_strange_group_can_write_is_refused(tmp_path, given_away):
     folder = tmp_path / "folder"
     folder.mkdir()
     given_away(folder)
@@ -75,7 +71,7 @@ def test_a_folder_that_a_strange_group_can_write_is_refused(
         own_folder(folder)
 
 
-def test_a_folder_that_ones_own_group_can_write_is_used(tmp_path: Path) -> None:
+def test_a_folder_that_ones_own_group_can_write_is_used(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(0o775)
@@ -83,9 +79,7 @@ def test_a_folder_that_ones_own_group_can_write_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["theirs", "theirs/mine"])
-def test_what_somebody_else_could_replace_is_refused(
-    shared: Path, given_away: Give, name: str
-) -> None:
+def test_what_somebody_else_could_replace_is_refused(shared, given_away, name):
     (shared / name).mkdir(parents=True)
     theirs = given_away(shared / "theirs")
     with pytest.raises(PermissionError, match=f"{theirs} belongs to user {SOMEBODY}"):
@@ -93,9 +87,7 @@ def test_what_somebody_else_could_replace_is_refused(
 
 
 @pytest.mark.parametrize("below", ["", "below"])
-def test_somebody_elses_link_to_ones_own_folder_is_refused(
-    tmp_path: Path, shared: Path, given_away: Give, below: str
-) -> None:
+def test_somebody_elses_link_to_ones_own_folder_is_refused(tmp_path, shared, given_away, below):
     (tmp_path / "private").mkdir()
     link = shared / "link"
     link.symlink_to(tmp_path / "private")
@@ -105,9 +97,7 @@ def test_somebody_elses_link_to_ones_own_folder_is_refused(
     assert list((tmp_path / "private").iterdir()) == []
 
 
-def test_ones_own_link_to_a_folder_of_others_is_refused(
-    tmp_path: Path, shared: Path, given_away: Give
-) -> None:
+def test_ones_own_link_to_a_folder_of_others_is_refused(tmp_path, shared, given_away):
     (shared / "theirs").mkdir()
     theirs = given_away(shared / "theirs")
     link = tmp_path / "link"
@@ -117,7 +107,7 @@ def test_ones_own_link_to_a_folder_of_others_is_refused(
 
 
 @pytest.mark.parametrize("target", ["{0}/real", "real", "sub/../real", "{0}/again"])
-def test_ones_own_links_are_followed(tmp_path: Path, target: str) -> None:
+def test_ones_own_links_are_followed(tmp_path, target):
     for name in ("real", "sub"):
         (tmp_path / name).mkdir()
     (tmp_path / "again").symlink_to("real")
@@ -127,7 +117,7 @@ def test_ones_own_links_are_followed(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "circle"])
-def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_folder_is_refused(tmp_path, kind):
     path = tmp_path / "folder"
     if kind == "file":
         path.write_text("")
@@ -142,8 +132,8 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("below", ["", "report.json", "deep/er/report.json"])
 def test_somebody_elses_link_in_a_folder_of_everybody_is_not_followed(
-    tmp_path: Path, shared: Path, given_away: Give, below: str
-) -> None:
+    tmp_path, shared, given_away, below
+):
     link = shared / "link"
     link.symlink_to(tmp_path)
     given_away(link)
@@ -151,9 +141,7 @@ def test_somebody_elses_link_in_a_folder_of_everybody_is_not_followed(
         followed(link / below)
 
 
-def test_somebody_elses_link_in_their_own_folder_is_followed(
-    tmp_path: Path, shared: Path, given_away: Give
-) -> None:
+def test_somebody_elses_link_in_their_own_folder_is_followed(tmp_path, shared, given_away):
     given_away(shared)
     link = shared / "link"
     link.symlink_to(tmp_path)
@@ -169,9 +157,7 @@ PARTS = st.sampled_from(["a", "b", "link", "loop", "file", "missing", "..", "."]
     names=st.lists(PARTS, max_size=5),
     targets=st.lists(st.lists(PARTS.filter(lambda name: name != "loop"), max_size=3), min_size=2),
 )
-def test_links_lead_where_the_system_says(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str], targets: list[list[str]]
-) -> None:
+def test_links_lead_where_the_system_says(tmp_path_factory, names, targets):
     home = tmp_path_factory.mktemp("home")
     (home / "a" / "b").mkdir(parents=True)
     (home / "a" / "link").symlink_to(Path(*targets[0]))

@@ -22,7 +22,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_package_that_needs_a_newer_one_says_so(package: Path) -> None:
+def test_a_package_that_needs_a_newer_one_says_so(package):
     reason = "pyarrow requires NumPy 2.0 or newer, found 1.26.4"
     (package / "pyarrow.py").write_text(f"raise ImportError({reason!r})")
     with pytest.raises(InputError) as raised:
@@ -33,15 +33,13 @@ def test_a_package_that_needs_a_newer_one_says_so(package: Path) -> None:
     )
 
 
-def test_a_package_that_lacks_another_one_names_that(package: Path) -> None:
+def test_a_package_that_lacks_another_one_names_that(package):
     (package / "torch.py").write_text("import nosuchmodule")
     with pytest.raises(UnavailableError, match=r"needs torch, which .*: install nosuchmodule\."):
         check_packages("bloom-560m")
 
 
-def test_a_package_that_is_missing_is_named_with_what_installs_it(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_missing_is_named_with_what_installs_it(package, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(package)])
     with pytest.raises(InputError, match=r"^Parquet needs pyarrow: pip install 'pytest-gpu"):
         check_parquet()

@@ -63,7 +63,7 @@ class Outer(Struct, frozen=True):
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_named_with_its_place(value: object, said: str) -> None:
+def test_what_does_not_fit_is_named_with_its_place(value, said):
     with pytest.raises(FormError) as raised:
         decode(json.dumps(value), Outer, "the form")
     assert str(raised.value) == said
@@ -83,14 +83,14 @@ def test_what_does_not_fit_is_named_with_its_place(value: object, said: str) -> 
         (b'{"later": ' + b"[" * 10**6 + b"]" * 10**6 + b"}", "the form is nested too deeply"),
     ],
 )
-def test_what_is_not_json_is_told_from_what_does_not_fit(content: bytes, said: str) -> None:
+def test_what_is_not_json_is_told_from_what_does_not_fit(content, said):
     with pytest.raises(NotJsonError) as raised:
         decode(content, Outer, "the form")
     assert str(raised.value) == said
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60))
-def test_any_text_is_a_value_or_a_problem_in_one_line(content: bytes | str) -> None:
+def test_any_text_is_a_value_or_a_problem_in_one_line(content):
     for kind in (Outer, object):
         try:
             value = decode(content, kind)
@@ -103,7 +103,7 @@ def test_any_text_is_a_value_or_a_problem_in_one_line(content: bytes | str) -> N
 
 
 @given(st.text(st.sampled_from("ab\ud83d\ude00\ud800\udc00\\u"), max_size=8))
-def test_whole_characters_are_read_as_they_are(text: str) -> None:
+def test_whole_characters_are_read_as_they_are(text):
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert decode(json.dumps(text), str) == whole.replace("\ufffd", "?")
 
@@ -120,12 +120,12 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(JSON)
-def test_what_is_written_is_what_python_writes(value: Any) -> None:
+def test_what_is_written_is_what_python_writes(value):
     assert dump(value) == json.dumps(value, indent=1) + "\n"
     assert encode(value).decode() == json.dumps(value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": object()}, b"x\xff", {1j}])
-def test_what_json_does_not_have_is_not_written(value: object) -> None:
+def test_what_json_does_not_have_is_not_written(value):
     with pytest.raises((TypeError, ValueError)):
         encode(value)

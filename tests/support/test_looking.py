@@ -56,14 +56,12 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         (is_socket, {"socket"}),
     ],
 )
-def test_what_is_there_is_found(places: dict[str, Path], look: Look, found: set[str]) -> None:
+def test_what_is_there_is_found(places, look, found):
     assert {name for name, path in places.items() if look(path)} == found
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_folder_without_permission_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Look
-) -> None:
+def test_a_folder_without_permission_is_one_sentence(tmp_path, monkeypatch, look):
     close(tmp_path / "closed", monkeypatch)
     with pytest.raises(InputError, match=r"closed/file cannot be used: Permission denied\.$"):
         look(tmp_path / "closed" / "file")
@@ -71,20 +69,18 @@ def test_a_folder_without_permission_is_one_sentence(
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000])
-def test_a_name_that_is_too_long_is_one_sentence(tmp_path: Path, look: Look, name: str) -> None:
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path, look, name):
     with pytest.raises(InputError, match=r"cannot be used: File name too long\.$"):
         look(tmp_path / name)
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_name_with_a_zero_byte_is_one_sentence(look: Look) -> None:
+def test_a_name_with_a_zero_byte_is_one_sentence(look):
     with pytest.raises(InputError, match=r"cannot be used: embedded null byte\.$"):
         look(Path("a\0b"))
 
 
-def test_folders_above_that_cannot_be_looked_into_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_above_that_cannot_be_looked_into_are_passed_over(tmp_path, monkeypatch):
     below = tmp_path / "closed" / "own"
     below.mkdir(parents=True)
     (tmp_path / "settings").write_text("")
@@ -100,7 +96,7 @@ def test_folders_above_that_cannot_be_looked_into_are_passed_over(
     assert nearest(below, "settings") == tmp_path / "settings"
 
 
-def test_the_package_looks_at_files_in_one_way() -> None:
+def test_the_package_looks_at_files_in_one_way():
     found = [
         f"{path.relative_to(PACKAGE)}:{call.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -43,11 +43,11 @@ def place(request: pytest.FixtureRequest) -> Place:
     return found
 
 
-def test_below_the_home_folder_by_default(home: Path, place: Place) -> None:
+def test_below_the_home_folder_by_default(home, place):
     assert place.folder() == home / place.below / "pytest-gpuenergy"
 
 
-def test_who_has_no_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+def test_who_has_no_home_is_told_what_to_set(monkeypatch, place):
     def unknown(uid: int) -> object:
         raise KeyError(uid)
 
@@ -57,9 +57,7 @@ def test_who_has_no_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, pl
         place.folder()
 
 
-def test_where_the_desktop_says_unless_our_own_variable_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place
-) -> None:
+def test_where_the_desktop_says_unless_our_own_variable_does(tmp_path, monkeypatch, place):
     monkeypatch.setenv(place.xdg, str(tmp_path / "xdg"))
     monkeypatch.setenv(place.own, "")
     assert place.folder() == tmp_path / "xdg" / "pytest-gpuenergy"
@@ -70,7 +68,7 @@ def test_where_the_desktop_says_unless_our_own_variable_does(
     assert place.folder() == tmp_path / "home" / place.below / "pytest-gpuenergy"
 
 
-def test_the_folder_is_made_for_this_user_only(place: Place) -> None:
+def test_the_folder_is_made_for_this_user_only(place):
     for _ in range(2):
         assert place.folder("deep", "er").is_dir()
     assert place.folder("below").stat().st_mode & 0o7777 == 0o700
@@ -78,8 +76,8 @@ def test_the_folder_is_made_for_this_user_only(place: Place) -> None:
 
 @pytest.mark.parametrize("parts", [(), ("below",)])
 def test_a_folder_that_cannot_be_used_says_which_variable_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place, parts: tuple[str, ...]
-) -> None:
+    tmp_path, monkeypatch, place, parts
+):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(place.own, str(tmp_path / "file"))
     with pytest.raises(InputError, match=rf"cannot be used \(.*\): set {place.own} to a folder"):
@@ -87,9 +85,7 @@ def test_a_folder_that_cannot_be_used_says_which_variable_to_set(
 
 
 @pytest.mark.parametrize("parts", [(), ("below",)])
-def test_a_folder_that_others_can_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Place, parts: tuple[str, ...]
-) -> None:
+def test_a_folder_that_others_can_write_is_refused(tmp_path, monkeypatch, place, parts):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
@@ -100,9 +96,7 @@ def test_a_folder_that_others_can_write_is_refused(
     assert list(shared.iterdir()) == []
 
 
-def test_a_relative_folder_stays_where_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Place
-) -> None:
+def test_a_relative_folder_stays_where_it_is(monkeypatch, tmp_path, place):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(place.own, "mine")
     found = place.folder()
@@ -113,14 +107,12 @@ def test_a_relative_folder_stays_where_it_is(
     assert os.environ[place.own] == str(found)
 
 
-def test_compiled_kernels_are_in_the_cache_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_in_the_cache_by_default(monkeypatch):
     monkeypatch.setenv("COMPILE_CACHE_DIR", "")
     assert compiled_dir("cubin") == cache_dir("cubin")
 
 
-def test_compiled_kernels_have_a_folder_of_their_own_if_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_kernels_have_a_folder_of_their_own_if_there_is_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COMPILE_CACHE_DIR", "mine")
@@ -130,18 +122,14 @@ def test_compiled_kernels_have_a_folder_of_their_own_if_there_is_one(
     assert cache_dir("references") == tmp_path / "cache/references"
 
 
-def test_a_file_is_no_folder_of_compiled_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_no_folder_of_compiled_kernels(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(InputError, match=r"cannot be used \(Not a .*\): set COMPILE_CACHE_DIR to"):
         compiled_dir("cubin")
 
 
-def test_a_folder_of_compiled_kernels_must_be_writable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_compiled_kernels_must_be_writable(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda *_: False)  # root can write everywhere
     with pytest.raises(InputError, match="cannot be written: set COMPILE_CACHE_DIR to"):

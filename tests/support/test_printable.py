@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -26,7 +25,7 @@ HOSTILE = st.text() | st.text("\n\r\t\x1b\x9b\x07\u2028 :a")
 @given(HOSTILE)
 @example("::error::pwned")
 @example("  :::stop-commands::x")
-def test_a_printed_line_is_one_line_that_commands_nothing(text: str) -> None:
+def test_a_printed_line_is_one_line_that_commands_nothing(text):
     line = printable(text)
     assert len(line.splitlines()) <= 1
     assert line.isprintable()
@@ -34,7 +33,7 @@ def test_a_printed_line_is_one_line_that_commands_nothing(text: str) -> None:
 
 
 @given(st.from_regex(r"[\wµ·±%()+,.-][ \wµ·±%()+,.:-]*", fullmatch=True))
-def test_what_people_write_is_printed_as_it_is(text: str) -> None:
+def test_what_people_write_is_printed_as_it_is(text):
     assert printable(text) == text
 
 
@@ -47,23 +46,21 @@ def commands_nothing(text: str) -> bool:
 
 @given(HOSTILE)
 @example("a\n\t::error::pwned")
-def test_printed_text_keeps_its_lines_and_commands_nothing(text: str) -> None:
+def test_printed_text_keeps_its_lines_and_commands_nothing(text):
     shown = printable_text(text)
     assert commands_nothing(shown)
     assert shown.count("\n") == text.count("\n")
 
 
 @given(st.from_regex(r"[\w(){};\n\t][\w (){};\n\t]*", fullmatch=True))
-def test_what_people_write_keeps_its_lines_and_tabs(text: str) -> None:
+def test_what_people_write_keeps_its_lines_and_tabs(text):
     assert printable_text(text) == text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(HOSTILE, max_size=6))
 @example([":", ":error::pwned"])
-def test_what_is_printed_in_pieces_commands_nothing(
-    capsys: pytest.CaptureFixture[str], pieces: list[str]
-) -> None:
+def test_what_is_printed_in_pieces_commands_nothing(capsys, pieces):
     with printable_output():
         for piece in pieces:
             sys.stdout.write(piece)
@@ -75,18 +72,16 @@ def test_what_is_printed_in_pieces_commands_nothing(
     [InputError("x\x1b[2J\n::error::y"), DeviceError("\x9b31m"), KernelFault("compile", "\r::x")],
     ids=lambda error: type(error).__name__,
 )
-def test_no_error_commands_the_terminal(error: Exception) -> None:
+def test_no_error_commands_the_terminal(error):
     assert commands_nothing(str(error))
 
 
-def test_an_error_keeps_its_lines() -> None:
+def test_an_error_keeps_its_lines():
     assert re.fullmatch("a\n  b", str(DeviceError("a\n  b")))
 
 
 @pytest.mark.tvm
-def test_what_tune_says_meanwhile_is_one_line_that_commands_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_tune_says_meanwhile_is_one_line_that_commands_nothing(capsys, monkeypatch, tmp_path):
     layer = "1,4,4,2,2,1,1,1,0"
     hostile = InputError("TVM says\n::error::y")
     monkeypatch.setattr(

@@ -41,14 +41,14 @@ def held_by_another() -> tuple[subprocess.Popen[str], Path]:
     return process, folder
 
 
-def test_a_folder_is_removed_with_what_is_in_it(place: Path) -> None:
+def test_a_folder_is_removed_with_what_is_in_it(place):
     with scratch_folder(10) as folder:
         assert folder.parent == place
         (folder / "buffer").write_bytes(b"x")
     assert list(place.iterdir()) == []
 
 
-def test_a_folder_is_removed_after_an_error(place: Path) -> None:
+def test_a_folder_is_removed_after_an_error(place):
     def fail() -> None:
         with scratch_folder(10):
             raise RuntimeError
@@ -58,7 +58,7 @@ def test_a_folder_is_removed_after_an_error(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_the_folder_of_a_killed_process_is_removed() -> None:
+def test_the_folder_of_a_killed_process_is_removed():
     process, folder = held_by_another()
     with process:
         process.kill()
@@ -67,7 +67,7 @@ def test_the_folder_of_a_killed_process_is_removed() -> None:
     assert not folder.exists()
 
 
-def test_the_folder_of_a_living_process_is_kept() -> None:
+def test_the_folder_of_a_living_process_is_kept():
     process, folder = held_by_another()
     with process:
         remove_leftovers()
@@ -76,13 +76,13 @@ def test_the_folder_of_a_living_process_is_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpuenergy-new-abc", "gpuenergy-12", "other-12-abc", "notes"])
-def test_what_is_not_ours_is_kept(place: Path, name: str) -> None:
+def test_what_is_not_ours_is_kept(place, name):
     (place / name).mkdir()
     remove_leftovers()
     assert (place / name).exists()
 
 
-def test_links_and_files_of_such_a_name_are_kept(place: Path) -> None:
+def test_links_and_files_of_such_a_name_are_kept(place):
     target = place / "precious"
     target.mkdir()
     (target / "file").write_text("kept")
@@ -93,13 +93,13 @@ def test_links_and_files_of_such_a_name_are_kept(place: Path) -> None:
     assert len(list(place.iterdir())) == 3
 
 
-def test_a_build_folder_is_removed_when_it_is_done_with(tmp_path: Path) -> None:
+def test_a_build_folder_is_removed_when_it_is_done_with(tmp_path):
     with build_folder(tmp_path) as folder:
         assert folder.parent == tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_build_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+def test_the_build_folder_of_a_killed_process_is_removed(tmp_path):
     program = HOLDER.replace("scratch_folder(1)", f"build_folder(Path({str(tmp_path)!r}))")
     program = program.replace("scratch_folder", "build_folder").replace(
         "import sys", "import sys\nfrom pathlib import Path"
@@ -117,7 +117,7 @@ def test_the_build_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_named(place: Path, number: int) -> None:
+def test_a_full_disk_is_named(place, number):
     def fill() -> None:
         with scratch_folder(10):
             raise OSError(number, "it is full")

@@ -18,7 +18,7 @@ ENDING = [signal.SIGTERM, signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_that_ends_a_process_interrupts_it(number: signal.Signals) -> None:
+def test_a_signal_that_ends_a_process_interrupts_it(number):
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
         signal.raise_signal(number)
@@ -27,7 +27,7 @@ def test_a_signal_that_ends_a_process_interrupts_it(number: signal.Signals) -> N
 
 @pytest.mark.parametrize("guard", [termination_as_interrupt, uninterrupted])
 @pytest.mark.parametrize("number", ENDING)
-def test_what_nohup_ignores_stays_ignored(number: signal.Signals, guard: object) -> None:
+def test_what_nohup_ignores_stays_ignored(number, guard):
     before = signal.signal(number, signal.SIG_IGN)
     try:
         with guard():  # type: ignore[operator]
@@ -37,7 +37,7 @@ def test_what_nohup_ignores_stays_ignored(number: signal.Signals, guard: object)
         signal.signal(number, before)
 
 
-def test_one_signal_interrupts_and_those_that_follow_do_not() -> None:
+def test_one_signal_interrupts_and_those_that_follow_do_not():
     with interrupt_once():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
@@ -45,7 +45,7 @@ def test_one_signal_interrupts_and_those_that_follow_do_not() -> None:
             signal.raise_signal(number)
 
 
-def test_a_first_signal_may_ask_and_the_second_interrupt() -> None:
+def test_a_first_signal_may_ask_and_the_second_interrupt():
     stop = threading.Event()
     with interrupt_once(stop):
         signal.raise_signal(signal.SIGINT)
@@ -55,7 +55,7 @@ def test_a_first_signal_may_ask_and_the_second_interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_handlers_that_are_there_already_are_kept() -> None:
+def test_handlers_that_are_there_already_are_kept():
     with interrupt_once():
         before = signal.getsignal(signal.SIGTERM)
         with termination_as_interrupt():
@@ -63,7 +63,7 @@ def test_handlers_that_are_there_already_are_kept() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_is_undisturbed_is_not_interrupted(number: signal.Signals) -> None:
+def test_what_is_undisturbed_is_not_interrupted(number):
     before = signal.getsignal(number)
     with undisturbed():
         signal.raise_signal(number)

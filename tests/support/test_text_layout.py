@@ -20,12 +20,12 @@ WORDS = st.text("ab1", max_size=8)
         (7500.0, "2 h 5 min"),
     ],
 )
-def test_spans_are_in_words(seconds: float, words: str) -> None:
+def test_spans_are_in_words(seconds, words):
     assert span(seconds) == words
 
 
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(st.tuples(*[WORDS] * n), max_size=5)))
-def test_every_column_begins_at_the_same_place(table: list[tuple[str, ...]]) -> None:
+def test_every_column_begins_at_the_same_place(table):
     lines = list(aligned(table))
     assert len(lines) == len(table)
     begin = 0
@@ -36,11 +36,11 @@ def test_every_column_begins_at_the_same_place(table: list[tuple[str, ...]]) -> 
         begin += width + 2
 
 
-def test_lines_have_no_trailing_blanks() -> None:
+def test_lines_have_no_trailing_blanks():
     assert list(aligned([("name", "note"), ("a", "")])) == ["name  note", "a"]
 
 
-def test_rows_of_different_length_are_refused() -> None:
+def test_rows_of_different_length_are_refused():
     with pytest.raises(ValueError, match="shorter"):
         list(aligned([("a", "b"), ("c",)]))
 
@@ -49,13 +49,11 @@ def test_rows_of_different_length_are_refused() -> None:
     st.integers(1, 4).flatmap(lambda n: st.lists(st.tuples(*[WORDS] * n), min_size=1, max_size=5)),
     st.integers(20, 60),
 )
-def test_a_table_is_never_wider_than_there_is_room(
-    table: list[tuple[str, ...]], width: int
-) -> None:
+def test_a_table_is_never_wider_than_there_is_room(table, width):
     assert all(len(line) <= width for line in fitted(table, width))
 
 
-def test_a_table_that_is_too_wide_becomes_a_block_for_each_row() -> None:
+def test_a_table_that_is_too_wide_becomes_a_block_for_each_row():
     table = [("name", "least time", "cap"), ("case1", "12 µs k01", "300W"), ("b", "1", "")]
     assert list(fitted(table, 22)) == [
         *("case1", "  least time  12 µs", "      k01", "  cap         300W"),
@@ -65,21 +63,19 @@ def test_a_table_that_is_too_wide_becomes_a_block_for_each_row() -> None:
 
 
 @given(st.text("ab ", max_size=200), st.integers(8, 60), st.integers(0, 8))
-def test_no_line_is_longer_than_there_is_room_and_no_word_is_lost(
-    line: str, width: int, indent: int
-) -> None:
+def test_no_line_is_longer_than_there_is_room_and_no_word_is_lost(line, width, indent):
     lines = list(wrapped(line, width, indent))
     assert all(len(one) <= width for one in lines)
     assert "".join("".join(lines).split()) == "".join(line.split())
 
 
-def test_a_word_to_be_copied_stays_whole() -> None:
+def test_a_word_to_be_copied_stays_whole():
     path = "/a/path/that/is/long/and/has-dashes"
     assert path in [line.strip() for line in wrapped(f"at {path}", 20, whole_words=True)]
 
 
 @given(st.text("abc", max_size=40), st.integers(1, 20))
-def test_a_shortened_name_keeps_both_ends(name: str, length: int) -> None:
+def test_a_shortened_name_keeps_both_ends(name, length):
     short = shortened(name, length)
     assert len(short) == min(len(name), length)
     if short != name:

@@ -116,7 +116,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         worker.kill()
 
 
-def test_the_object_lives_in_another_process_from_call_to_call(start: Start) -> None:
+def test_the_object_lives_in_another_process_from_call_to_call(start):
     worker = start(40)
     assert worker.pid is None
     assert worker.call("add", 2) == 42
@@ -125,7 +125,7 @@ def test_the_object_lives_in_another_process_from_call_to_call(start: Start) -> 
     assert worker.call("pid") == worker.pid != os.getpid()
 
 
-def test_a_child_can_be_started_before_it_is_called(start: Start) -> None:
+def test_a_child_can_be_started_before_it_is_called(start):
     worker = start()
     worker.start()
     pid = worker.pid
@@ -133,7 +133,7 @@ def test_a_child_can_be_started_before_it_is_called(start: Start) -> None:
     assert worker.call("pid") == worker.pid == pid is not None
 
 
-def test_a_child_that_is_killed_has_ended(start: Start) -> None:
+def test_a_child_that_is_killed_has_ended(start):
     worker = start()
     first = worker.call("pid")
     worker.kill()
@@ -142,13 +142,13 @@ def test_a_child_that_is_killed_has_ended(start: Start) -> None:
     assert worker.call("pid") != first
 
 
-def test_variables_are_set_in_the_child_only(start: Start) -> None:
+def test_variables_are_set_in_the_child_only(start):
     worker = start(environment={"GPUENERGY_TEST_WORKER": "7"})
     assert worker.call("variable", "GPUENERGY_TEST_WORKER") == "7"
     assert "GPUENERGY_TEST_WORKER" not in os.environ
 
 
-def test_what_the_method_raises_is_raised_and_the_child_survives(start: Start) -> None:
+def test_what_the_method_raises_is_raised_and_the_child_survives(start):
     worker = start()
     pid = worker.call("pid")
     with pytest.raises(KernelFault, match="too slow") as raised:
@@ -159,7 +159,7 @@ def test_what_the_method_raises_is_raised_and_the_child_survives(start: Start) -
     assert worker.call("pid") == pid
 
 
-def test_a_factory_that_fails_is_tried_again(start: Start) -> None:
+def test_a_factory_that_fails_is_tried_again(start):
     worker = start(0, True)
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot be made"):
@@ -174,14 +174,14 @@ def test_a_factory_that_fails_is_tried_again(start: Start) -> None:
         ("awkward", "awkward: Awkward.*two words"),
     ],
 )
-def test_what_cannot_travel_is_told_in_words(start: Start, method: str, said: str) -> None:
+def test_what_cannot_travel_is_told_in_words(start, method, said):
     worker = start()
     with pytest.raises(DeviceError, match=said):
         worker.call(method)
     assert worker.call("add", 1) == 1
 
 
-def test_an_argument_that_cannot_travel_is_an_error(start: Start) -> None:
+def test_an_argument_that_cannot_travel_is_an_error(start):
     worker = start()
     with pytest.raises(Exception, match="<lambda>"):
         worker.call("add", lambda: 0)
@@ -200,14 +200,12 @@ def test_an_argument_that_cannot_travel_is_an_error(start: Start) -> None:
     ],
     ids=str,
 )
-def test_how_a_child_ended_is_told_with_its_last_words(
-    start: Start, call: tuple[object, ...], said: str
-) -> None:
+def test_how_a_child_ended_is_told_with_its_last_words(start, call, said):
     with pytest.raises(WorkerDiedError, match=said):
         start().call(*call)
 
 
-def test_after_its_death_the_next_call_starts_another(start: Start) -> None:
+def test_after_its_death_the_next_call_starts_another(start):
     worker = start(5)
     first = worker.call("pid")
     with pytest.raises(WorkerDiedError):
@@ -217,7 +215,7 @@ def test_after_its_death_the_next_call_starts_another(start: Start) -> None:
     assert worker.pid != first
 
 
-def test_a_child_that_died_between_calls_is_noticed(start: Start) -> None:
+def test_a_child_that_died_between_calls_is_noticed(start):
     worker = start()
     pid = worker.call("pid")
     os.kill(pid, signal.SIGKILL)
@@ -227,7 +225,7 @@ def test_a_child_that_died_between_calls_is_noticed(start: Start) -> None:
 
 
 @pytest.mark.parametrize("method", ["hang", "stubborn"])
-def test_a_child_that_does_not_answer_is_killed(start: Start, method: str) -> None:
+def test_a_child_that_does_not_answer_is_killed(start, method):
     worker = start()
     pid = worker.call("pid")
     with pytest.raises(WorkerTimeoutError, match=rf"did not respond to {method} within 0\.05 s"):
@@ -236,15 +234,15 @@ def test_a_child_that_does_not_answer_is_killed(start: Start, method: str) -> No
     assert worker.call("add", 1, timeout_s=60) == 1
 
 
-def test_what_the_child_prints_does_not_block_it(start: Start) -> None:
+def test_what_the_child_prints_does_not_block_it(start):
     assert start().call("talk", 1 << 20, timeout_s=60) == 1 << 20
 
 
-def test_ctrl_c_is_the_parents_affair(start: Start) -> None:
+def test_ctrl_c_is_the_parents_affair(start):
     assert start().call("interrupted") == "still here"
 
 
-def test_closing_lets_the_object_say_farewell(start: Start, tmp_path: Path) -> None:
+def test_closing_lets_the_object_say_farewell(start, tmp_path):
     worker = start(0, False, str(tmp_path / "farewell"))
     pid = worker.call("pid")
     worker.close()
@@ -253,7 +251,7 @@ def test_closing_lets_the_object_say_farewell(start: Start, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("end", [Worker.close, Worker.kill])
-def test_ending_is_idempotent_and_not_final(start: Start, end: Callable[[Worker], None]) -> None:
+def test_ending_is_idempotent_and_not_final(start, end):
     worker = start()
     end(worker)
     worker.call("add", 1)
@@ -263,7 +261,7 @@ def test_ending_is_idempotent_and_not_final(start: Start, end: Callable[[Worker]
     assert worker.call("add", 1) == 1
 
 
-def test_a_retired_worker_starts_no_child(start: Start) -> None:
+def test_a_retired_worker_starts_no_child(start):
     worker = start()
     worker.start()
     worker.retire()
@@ -273,7 +271,7 @@ def test_a_retired_worker_starts_no_child(start: Start) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_a_child_outlives_the_thread_that_started_it(start: Start) -> None:
+def test_a_child_outlives_the_thread_that_started_it(start):
     worker = start()
     thread = Thread(target=worker.call, args=("count",))
     thread.start()
@@ -287,7 +285,7 @@ def test_a_child_outlives_the_thread_that_started_it(start: Start) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_starts_children_too(start: Start) -> None:
+def test_a_forked_process_starts_children_too(start):
     start().call("pid")
     forked = os.fork()
     if not forked:
@@ -308,7 +306,7 @@ PARENT = """
 
 @pytest.mark.usefixtures("start")
 @pytest.mark.parametrize("state", ["busy", "idle"])
-def test_a_child_ends_when_its_parent_is_killed(state: str) -> None:
+def test_a_child_ends_when_its_parent_is_killed(state):
     parent = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PARENT), state], stdout=subprocess.PIPE, text=True
     )
@@ -320,7 +318,7 @@ def test_a_child_ends_when_its_parent_is_killed(state: str) -> None:
 
 
 @pytest.mark.usefixtures("start")
-def test_a_child_whose_parent_is_already_gone_ends(tmp_path: Path) -> None:
+def test_a_child_whose_parent_is_already_gone_ends(tmp_path):
     # Another process number than its real parent's: as if that had died before it looked.
     script = (
         "import subprocess, sys\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
 
@@ -83,7 +82,7 @@ def blend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(kinds, "blend", BlendKind())
 
 
-def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path: Path) -> None:
+def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path):
     assert parse_shape("blend:64") == Blend("blend_64", 64)
     assert parse_shape("mine=blend:64") == Blend("mine", 64)
     with pytest.raises(InputError, match=r"give \[NAME=\]blend:SIZE, such as 64"):
@@ -93,7 +92,7 @@ def test_it_is_named_on_the_command_line_and_by_a_project(tmp_path: Path) -> Non
     assert all_networks(tmp_path)["project"] == (Blend("mine", 64),)
 
 
-def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
+def test_it_is_tuned_and_its_records_are_found(tmp_path):
     device = FakeDevice(time_by_digest)
     tuner = Tuner(
         gpus=TuningGpus((device,), (lambda *_, **__: None,)),
@@ -111,11 +110,11 @@ def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
     assert (file.workload.name, len(file.records)) == ("mine", 2)
 
 
-def test_it_is_made_again_from_its_parameters() -> None:
+def test_it_is_made_again_from_its_parameters():
     assert from_parameters(to_parameters(Blend("mine", 64))) == Blend("mine", 64)
 
 
-def test_what_cannot_be_done_for_it_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_done_for_it_is_told(tmp_path):
     with pytest.raises(InputError, match="of the kind blend, which cannot be tuned with TVM"):
         tvm_operator(Blend("mine", 64))
     item = RankedKernel(Blend("mine", 64), 1, word_kernel("x"))

@@ -90,76 +90,76 @@ def timed_words(search: Search) -> list[str]:
     return [words[digest] for digest in search.device.timed]
 
 
-def test_each_candidate_becomes_a_trial_in_the_order_it_was_proposed(start: Start) -> None:
+def test_each_candidate_becomes_a_trial_in_the_order_it_was_proposed(start):
     found = start("xxx x xx", trials=3)
     assert [trial.time_ms for trial in found.log.trials] == pytest.approx([3.0, 1.0, 2.0])
     digests = [word_kernel(word).digest for word in ("xxx", "x", "xx")]
     assert [trial.digest for trial in found.log.trials] == digests
 
 
-def test_a_kernel_that_fails_is_a_failed_trial_with_its_reason(start: Start) -> None:
+def test_a_kernel_that_fails_is_a_failed_trial_with_its_reason(start):
     found = start("x hang bad xx", trials=4)
     assert found.outcomes == ["timed", "timeout", "compile", "timed"]
     messages = [trial.message for trial in found.log.trials if not trial.good]
     assert messages == ["It hangs.", "It cannot be lowered."]
 
 
-def test_a_lost_gpu_ends_the_search_and_leaves_what_was_tried(start: Start) -> None:
+def test_a_lost_gpu_ends_the_search_and_leaves_what_was_tried(start):
     with pytest.raises(DeviceError, match=r"The GPU is lost\."):
         start("x gone", trials=2)
     assert start(trials=1).outcomes == ["timed"]
 
 
-def test_a_batch_is_learned_before_the_next_one_is_taken(start: Start) -> None:
+def test_a_batch_is_learned_before_the_next_one_is_taken(start):
     found = start("a b", "c d", trials=4)
     assert found.proposer.events == ["take a b", "learn 2", "take c d", "learn 2"]
 
 
-def test_no_more_is_tried_than_asked_for(start: Start) -> None:
+def test_no_more_is_tried_than_asked_for(start):
     found = start("a b c", "d e f", "g h i", trials=4)
     assert timed_words(found) == ["a", "b", "c", "d"]
     assert found.proposer.batches == [["g", "h", "i"]]
 
 
-def test_what_was_proposed_before_is_not_tried_again(start: Start) -> None:
+def test_what_was_proposed_before_is_not_tried_again(start):
     assert timed_words(start("a b a", "b c", trials=99)) == ["a", "b", "c"]
 
 
-def test_a_search_that_finds_no_more_ends(start: Start) -> None:
+def test_a_search_that_finds_no_more_ends(start):
     assert len(start("a b", trials=50).log.trials) == 2
 
 
-def test_the_proposer_is_told_seconds_and_which_failed(start: Start) -> None:
+def test_the_proposer_is_told_seconds_and_which_failed(start):
     found = start("xx hang", trials=2)
     assert [one.cost_s for one in found.proposer.learned] == [pytest.approx(2e-3), None]
 
 
-def test_a_stopped_search_keeps_what_it_has_tried(start: Start) -> None:
+def test_a_stopped_search_keeps_what_it_has_tried(start):
     found = start("a b c d", trials=4, stop_after=2)
     assert len(found.log.trials) == 2
     assert len(found.proposer.learned) == 2
 
 
-def test_a_search_that_is_stopped_before_its_first_trial_can_go_on(start: Start) -> None:
+def test_a_search_that_is_stopped_before_its_first_trial_can_go_on(start):
     assert start("a b", trials=2, stop_after=0).log.trials == []
     assert len(start("a b", trials=2).log.trials) == 2
 
 
-def test_a_search_goes_on_where_another_ended(start: Start) -> None:
+def test_a_search_goes_on_where_another_ended(start):
     start("a b hang", trials=3)
     found = start("b hang c", "d", trials=5)
     assert timed_words(found) == ["c", "d"]
     assert [trial.index for trial in found.log.trials] == [0, 1, 2, 3, 4]
 
 
-def test_the_power_of_promising_trials_is_kept(start: Start) -> None:
+def test_the_power_of_promising_trials_is_kept(start):
     found = start("xxxx xxx xx x", trials=4, objective=Metric.EDP, power_w=lambda _: 250.0)
     assert [trial.power_w for trial in found.log.trials] == [None, None, None, 250.0]
     assert found.log.trials[3].energy_mj == pytest.approx(SLOWDOWN * 250.0)
     assert found.log.trials[3].digest == word_kernel("x").digest
 
 
-def test_the_proposer_is_told_the_cost_rather_than_the_time(start: Start) -> None:
+def test_the_proposer_is_told_the_cost_rather_than_the_time(start):
     powers: dict[Any, float] = {"a": 100.0, "b": 400.0}
     found = start("a xxxx", "b xxxxx", trials=4, objective=Metric.ENERGY, power_w=powers.get)
     trials = found.log.trials
@@ -169,7 +169,7 @@ def test_the_proposer_is_told_the_cost_rather_than_the_time(start: Start) -> Non
     assert costs[2] / costs[0] == pytest.approx(4.0)
 
 
-def test_a_kernel_that_fails_under_load_is_a_failed_trial(start: Start) -> None:
+def test_a_kernel_that_fails_under_load_is_a_failed_trial(start):
     def fail(_: str) -> float:
         raise KernelFault("runtime", "It crashed.")
 
@@ -186,7 +186,7 @@ BEFORE = [
 ]
 
 
-def test_the_last_line_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_line_tells_all(monkeypatch):
     now_s = 100.0
     monkeypatch.setattr("pytest_gpuenergy.tuning.loop.monotonic", lambda: now_s)
     told: list[str] = []
@@ -200,14 +200,14 @@ def test_the_last_line_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_best_may_be_of_an_earlier_search() -> None:
+def test_the_best_may_be_of_an_earlier_search():
     told: list[str] = []
     with SearchProgress("case1", wanted=5, before=BEFORE, tell=told.append) as progress:
         progress.add(Trial(index=4, outcome="timed", time_ms=0.6))
     assert told[-1].startswith("case1: 5 of 5 trials, best 0.4 ms")
 
 
-def test_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_every_few_seconds(monkeypatch):
     now_s = 0.0
     monkeypatch.setattr("pytest_gpuenergy.tuning.loop.monotonic", lambda: now_s)
     told: list[str] = []
@@ -219,7 +219,7 @@ def test_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("\r" not in line and "\n" not in line for line in told)
 
 
-def test_a_terminal_gets_a_bar_that_goes_away() -> None:
+def test_a_terminal_gets_a_bar_that_goes_away():
     pytest.importorskip("rich", reason="the live display needs rich")
     stream, told = io.StringIO(), list[str]()
     with SearchProgress("case1", wanted=2, before=(), tell=told.append, live=stream) as progress:
@@ -228,7 +228,7 @@ def test_a_terminal_gets_a_bar_that_goes_away() -> None:
     assert "1 of 2 trials" in told[0]
 
 
-def test_nothing_tried_is_told_plainly() -> None:
+def test_nothing_tried_is_told_plainly():
     told: list[str] = []
     with SearchProgress("case1", wanted=0, before=(), tell=told.append):
         pass

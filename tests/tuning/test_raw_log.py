@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "raw"
 
 
-def test_trials_are_numbered_and_read_again(folder: Path) -> None:
+def test_trials_are_numbered_and_read_again(folder):
     with open_raw(folder) as raw:
         first, second = raw.trials
     assert first == TIMED
@@ -48,7 +48,7 @@ def test_trials_are_numbered_and_read_again(folder: Path) -> None:
     assert not second.good
 
 
-def test_a_trial_is_on_disk_before_the_next_one_begins(tmp_path: Path) -> None:
+def test_a_trial_is_on_disk_before_the_next_one_begins(tmp_path):
     with open_raw(tmp_path) as raw:
         raw.add(recipe_of("a"), TIMED)
         lines = (tmp_path / "trials.jsonl").read_text().splitlines()
@@ -56,7 +56,7 @@ def test_a_trial_is_on_disk_before_the_next_one_begins(tmp_path: Path) -> None:
         assert len((tmp_path / "words.txt").read_text().splitlines()) == 1
 
 
-def test_what_becomes_known_later_is_kept(folder: Path) -> None:
+def test_what_becomes_known_later_is_kept(folder):
     with open_raw(folder) as raw:
         raw.amend(Trial(index=0, outcome="correctness", time_ms=0.5, message="1 element is wrong."))
     with open_raw(folder) as raw:
@@ -65,7 +65,7 @@ def test_what_becomes_known_later_is_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["words.txt", "trials.jsonl"])
-def test_half_a_line_is_dropped(folder: Path, name: str) -> None:
+def test_half_a_line_is_dropped(folder, name):
     with (folder / name).open("a") as stream:
         stream.write('[0, [[["GetSBlock"')
     with open_raw(folder) as raw:
@@ -74,7 +74,7 @@ def test_half_a_line_is_dropped(folder: Path, name: str) -> None:
     assert len(WORDS.read(folder / "words.txt")) == 3
 
 
-def test_the_trial_in_flight_is_all_that_a_kill_loses(folder: Path) -> None:
+def test_the_trial_in_flight_is_all_that_a_kill_loses(folder):
     lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
     (folder / "trials.jsonl").write_text(lines[0])
     with open_raw(folder) as raw:
@@ -84,7 +84,7 @@ def test_the_trial_in_flight_is_all_that_a_kill_loses(folder: Path) -> None:
     assert kept == [0.5, None]
 
 
-def test_lost_records_are_told(folder: Path) -> None:
+def test_lost_records_are_told(folder):
     (folder / "words.txt").unlink()
     with pytest.raises(InputError, match=r"has 0 trials and trials\.jsonl 2: restore them"):
         open_raw(folder)
@@ -111,14 +111,14 @@ def test_lost_records_are_told(folder: Path) -> None:
         '{"index": 2, "outcome": null}',
     ],
 )
-def test_a_damaged_list_of_trials_is_told(folder: Path, line: str) -> None:
+def test_a_damaged_list_of_trials_is_told(folder, line):
     with (folder / "trials.jsonl").open("a") as stream:
         stream.write(line + "\n")
     with pytest.raises(InputError, match=r"Line 3 of .*trials\.jsonl cannot be used"):
         open_raw(folder)
 
 
-def test_a_trial_that_drew_no_power_is_read_again(folder: Path) -> None:
+def test_a_trial_that_drew_no_power_is_read_again(folder):
     with open_raw(folder) as raw:
         raw.amend(
             Trial(index=0, outcome="timed", time_ms=0.5, power_w=0.0, energy_mj=0.0, elapsed_s=0.0)
@@ -129,29 +129,29 @@ def test_a_trial_that_drew_no_power_is_read_again(folder: Path) -> None:
         )
 
 
-def test_a_search_on_another_gpu_is_refused(folder: Path) -> None:
+def test_a_search_on_another_gpu_is_refused(folder):
     with pytest.raises(InputError, match=r"contains another search .* name another folder"):
         open_raw(folder, gpu="NVIDIA A100")
 
 
-def test_a_search_under_another_power_limit_is_refused(folder: Path) -> None:
+def test_a_search_under_another_power_limit_is_refused(folder):
     with pytest.raises(InputError, match=r"tiny on NVIDIA H200 \(emulated\) under 300 W"):
         open_raw(folder, limit_w=300.0)
 
 
-def test_a_search_at_another_clock_is_refused(folder: Path) -> None:
+def test_a_search_at_another_clock_is_refused(folder):
     LeaseRecord(FakeDevice.uuid, 1, 1, sm_clock_mhz=1500).save()
     with pytest.raises(InputError, match=r"\(emulated\) under 700 W at 1500 MHz: name another"):
         open_raw(folder)
 
 
-def test_a_search_of_another_shape_is_refused(folder: Path) -> None:
+def test_a_search_of_another_shape_is_refused(folder):
     other = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 1)
     with pytest.raises(InputError, match="contains another search"):
         open_raw(folder, workload=other)
 
 
-def test_a_search_from_before_there_were_kinds_goes_on(folder: Path) -> None:
+def test_a_search_from_before_there_were_kinds_goes_on(folder):
     path = folder / "search.json"
     description = json.loads(path.read_text())
     for key in ("kind", "layout", "dtype"):
@@ -161,13 +161,13 @@ def test_a_search_from_before_there_were_kinds_goes_on(folder: Path) -> None:
         assert len(raw.trials) == 2
 
 
-def test_a_damaged_description_is_refused(folder: Path) -> None:
+def test_a_damaged_description_is_refused(folder):
     (folder / "search.json").write_text("{")
     with pytest.raises(InputError, match="name another folder"):
         open_raw(folder)
 
 
-def test_a_trial_that_is_a_program_is_refused_with_its_line(folder: Path) -> None:
+def test_a_trial_that_is_a_program_is_refused_with_its_line(folder):
     path = folder / "words.txt"
     ran, failed = path.read_text().splitlines(keepends=True)
     path.write_text(ran.replace('"a"', '"a();"') + failed)
@@ -183,20 +183,20 @@ def test_a_trial_that_is_a_program_is_refused_with_its_line(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_list_of_trials_that_is_huge_is_refused_unread(folder: Path) -> None:
+def test_a_list_of_trials_that_is_huge_is_refused_unread(folder):
     with (folder / "trials.jsonl").open("r+b") as stream:
         stream.truncate(1 << 40)  # sparse: it takes no room
     with pytest.raises(InputError, match="larger than"):
         open_raw(folder)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "raw").write_text("a file")
     with pytest.raises(InputError, match="cannot be written"):
         open_raw(tmp_path / "raw")
 
 
-def test_a_disk_that_fills_up_is_told_and_the_search_goes_on_later(folder: Path) -> None:
+def test_a_disk_that_fills_up_is_told_and_the_search_goes_on_later(folder):
     prior = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (folder / "words.txt").stat().st_size
     with open_raw(folder) as raw:
@@ -212,7 +212,7 @@ def test_a_disk_that_fills_up_is_told_and_the_search_goes_on_later(folder: Path)
     assert len(WORDS.read(folder / "words.txt")) == 3
 
 
-def test_one_search_at_a_time_writes_to_a_folder(folder: Path) -> None:
+def test_one_search_at_a_time_writes_to_a_folder(folder):
     refused = pytest.raises(InputError, match=r"Another process is searching in .*raw: wait for")
     with open_raw(folder), refused:
         open_raw(folder)
@@ -222,7 +222,7 @@ def test_one_search_at_a_time_writes_to_a_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 @pytest.mark.parametrize("name", ["trials.jsonl", "words.txt"])
-def test_results_go_into_files_of_the_folder_alone(tmp_path: Path, name: str, kind: str) -> None:
+def test_results_go_into_files_of_the_folder_alone(tmp_path, name, kind):
     folder, elsewhere = tmp_path / "raw", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.write_text("")
@@ -235,7 +235,7 @@ def test_results_go_into_files_of_the_folder_alone(tmp_path: Path, name: str, ki
     assert elsewhere.read_text() == ""
 
 
-def test_an_empty_description_is_written_again(folder: Path) -> None:
+def test_an_empty_description_is_written_again(folder):
     (folder / "search.json").write_text("")
     with open_raw(folder) as raw:
         assert len(raw.trials) == 2

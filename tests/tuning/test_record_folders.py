@@ -44,12 +44,12 @@ def give(folder: Path, file: RecordFile = FILE) -> Path:
     return path
 
 
-def test_a_file_of_a_tuner_that_is_not_known_here_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_a_tuner_that_is_not_known_here_is_refused(tmp_path):
     with pytest.raises(InputError, match="tuner is 'words' instead of tvm-metaschedule"):
         load_records(give(tmp_path))
 
 
-def test_what_a_tuner_finds_wrong_is_told_with_its_place(tmp_path: Path) -> None:
+def test_what_a_tuner_finds_wrong_is_told_with_its_place(tmp_path):
     file = replace(FILE, tuner="template", toolchain={"gpuenergy": "0.1"})
     with pytest.raises(InputError, match=r"in records\[0\] the recipe"):
         load_records(give(tmp_path, file))
@@ -64,7 +64,7 @@ def test_what_a_tuner_finds_wrong_is_told_with_its_place(tmp_path: Path) -> None
         ("../x (emulated)", "x-emulated"),
     ],
 )
-def test_a_gpu_model_has_a_folder(name: str, folder: str) -> None:
+def test_a_gpu_model_has_a_folder(name, folder):
     assert gpu_folder(name) == folder
 
 
@@ -72,24 +72,24 @@ def test_a_gpu_model_has_a_folder(name: str, folder: str) -> None:
     ("gpu", "folder"),
     [("NVIDIA L4", "nvidia-l4"), ("NVIDIA H200", "nvidia-h200"), ("NVIDIA A30", "nvidia-h200")],
 )
-def test_the_records_for_the_gpu_come_before_others(tmp_path: Path, gpu: str, folder: str) -> None:
+def test_the_records_for_the_gpu_come_before_others(tmp_path, gpu, folder):
     for name in ("nvidia-h200", "nvidia-l4"):
         give(tmp_path / name)
     assert find_records(tmp_path, TINY, gpu).parent.name == folder
 
 
-def test_those_of_its_shape_for_the_gpu_come_before_its_own_for_another(tmp_path: Path) -> None:
+def test_those_of_its_shape_for_the_gpu_come_before_its_own_for_another(tmp_path):
     give(tmp_path / "nvidia-h200")
     path = give(tmp_path / "nvidia-l4", replace(FILE, workload=SAME))
     assert find_records(tmp_path, TINY, "NVIDIA L4") == path
 
 
-def test_a_folder_without_others_serves_every_gpu(tmp_path: Path) -> None:
+def test_a_folder_without_others_serves_every_gpu(tmp_path):
     path = give(tmp_path)
     assert find_records(tmp_path, TINY, "NVIDIA L4") == path
 
 
-def test_missing_records_name_the_folder_of_the_gpu(tmp_path: Path) -> None:
+def test_missing_records_name_the_folder_of_the_gpu(tmp_path):
     give(tmp_path / "nvidia-h200")
     other = Conv2d.of("other", 1, 5, 5, 1, 1, 1, 1, 1, 0)
     option = '--shape "other=conv2d:1,5,5,1,1,1,1,1,0"'
@@ -98,5 +98,5 @@ def test_missing_records_name_the_folder_of_the_gpu(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 25), min_size=1, unique=True))
-def test_ranks_are_chosen_in_their_own_order(wanted: list[int]) -> None:
+def test_ranks_are_chosen_in_their_own_order(wanted):
     assert choose_ranks(",".join(map(str, wanted)), range(1, 26)) == sorted(wanted)

@@ -26,18 +26,18 @@ FUNCTIONS = ("nvmlDeviceGetNumGpuCores", "nvmlDeviceGetTotalEnergyConsumption")
 
 
 @pytest.mark.parametrize(("function", "answer"), [*zip(FUNCTIONS, (16896, 2.5), strict=True)])
-def test_nvml_answers_what_the_host_reported(function: str, answer: float) -> None:
+def test_nvml_answers_what_the_host_reported(function, answer):
     device = remote(cores=16896, energy_mj=2.5)
     assert getattr(device.nvml, function)(device.handle) == answer
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_the_host_did_not_report_is_an_error_of_nvml(function: str) -> None:
+def test_what_the_host_did_not_report_is_an_error_of_nvml(function):
     device = remote(cores=None, energy_mj=None)
     with pytest.raises(device.nvml.NVMLError, match="its host reports none"):
         getattr(device.nvml, function)(device.handle)
 
 
-def test_a_number_of_cores_that_is_not_known_is_explained_as_for_a_card_of_this_host() -> None:
+def test_a_number_of_cores_that_is_not_known_is_explained_as_for_a_card_of_this_host():
     with pytest.raises(UnavailableError, match=r"number of cores \(its host reports none\).*need"):
         card_resources(remote(cores=None, energy_mj=1.0))

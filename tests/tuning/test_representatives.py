@@ -34,7 +34,7 @@ def distinct_count(trials: list[Contender]) -> int:
     return count
 
 
-def test_bands_are_the_fastest_and_those_around_each_percentile() -> None:
+def test_bands_are_the_fastest_and_those_around_each_percentile():
     picks = representatives(hundred(), 25)
     places = {band: [pick.index for pick in picks if pick.band == band] for band in BANDS}
     assert places == {
@@ -46,25 +46,25 @@ def test_bands_are_the_fastest_and_those_around_each_percentile() -> None:
     }
 
 
-def test_bands_that_meet_share_nothing() -> None:
+def test_bands_that_meet_share_nothing():
     picks = representatives(hundred()[:26], 25)
     assert Counter(pick.band for pick in picks) == dict.fromkeys(BANDS, 5)
     assert len({pick.index for pick in picks}) == 25
 
 
-def test_a_count_that_does_not_divide_favours_the_earlier_bands() -> None:
+def test_a_count_that_does_not_divide_favours_the_earlier_bands():
     counts = Counter(pick.band for pick in representatives(hundred(), 7))
     assert [counts[band] for band in BANDS] == [2, 2, 1, 1, 1]
 
 
-def test_a_rejected_trial_is_replaced_by_the_next_nearest_and_nothing_else_changes() -> None:
+def test_a_rejected_trial_is_replaced_by_the_next_nearest_and_nothing_else_changes():
     before = representatives(hundred(), 25)
     after = representatives(hundred(), 25, rejected=[50])
     assert set(before) - set(after) == {Representative(50, "p50")}
     assert set(after) - set(before) == {Representative(47, "p50")}
 
 
-def test_equal_kernels_are_one_and_the_fastest_of_them_counts() -> None:
+def test_equal_kernels_are_one_and_the_fastest_of_them_counts():
     trials = [
         Contender(2.0, ("a", "k")),
         Contender(1.0, ("b", "k")),
@@ -74,7 +74,7 @@ def test_equal_kernels_are_one_and_the_fastest_of_them_counts() -> None:
 
 
 @given(searches(), st.integers(0, 25))
-def test_there_are_as_many_as_wanted_or_as_there_are(trials: list[Contender], count: int) -> None:
+def test_there_are_as_many_as_wanted_or_as_there_are(trials, count):
     assert len(representatives(trials, count)) == min(count, distinct_count(trials)) or (
         # Later bands have no part in very small counts.
         count < len(BANDS)
@@ -82,14 +82,14 @@ def test_there_are_as_many_as_wanted_or_as_there_are(trials: list[Contender], co
 
 
 @given(searches(), st.integers(0, 25))
-def test_none_is_chosen_twice_nor_its_like(trials: list[Contender], count: int) -> None:
+def test_none_is_chosen_twice_nor_its_like(trials, count):
     picks = representatives(trials, count)
     identities = [identity for pick in picks for identity in trials[pick.index].identities]
     assert len(set(identities)) == len(identities)
 
 
 @given(searches(), st.integers(1, 25))
-def test_they_are_sorted_and_begin_with_the_fastest(trials: list[Contender], count: int) -> None:
+def test_they_are_sorted_and_begin_with_the_fastest(trials, count):
     times = [trials[pick.index].time_ms for pick in representatives(trials, count)]
     assert times == sorted(times)
     if trials:
@@ -97,9 +97,7 @@ def test_they_are_sorted_and_begin_with_the_fastest(trials: list[Contender], cou
 
 
 @given(searches(min_size=1), st.data())
-def test_the_order_of_the_trials_does_not_matter(
-    trials: list[Contender], data: st.DataObject
-) -> None:
+def test_the_order_of_the_trials_does_not_matter(trials, data):
     trials = [
         Contender(number + trial.time_ms, trial.identities) for number, trial in enumerate(trials)
     ]
@@ -112,6 +110,6 @@ def test_the_order_of_the_trials_does_not_matter(
 
 
 @given(searches(min_size=1), st.data())
-def test_the_rejected_are_never_chosen(trials: list[Contender], data: st.DataObject) -> None:
+def test_the_rejected_are_never_chosen(trials, data):
     rejected = data.draw(st.sets(st.integers(0, len(trials) - 1)))
     assert rejected.isdisjoint(pick.index for pick in representatives(trials, 25, rejected))

@@ -129,7 +129,7 @@ def two(**changes: Any) -> list[Board]:
     return [Board("GPU-a"), Board("GPU-b", 1.05, 1.04, **changes)]
 
 
-def test_both_gpus_time_candidates_and_figures_are_those_of_the_first(tmp_path: Path) -> None:
+def test_both_gpus_time_candidates_and_figures_are_those_of_the_first(tmp_path):
     found = tune(tmp_path, two())
     assert found.times == pytest.approx(truth())
     assert {one["gpu"] for one in found.trials} == {"GPU-a", "GPU-b"}
@@ -138,7 +138,7 @@ def test_both_gpus_time_candidates_and_figures_are_those_of_the_first(tmp_path: 
     assert found.told[0] == "one: searching on 2 x NVIDIA H200 (emulated) with words"
 
 
-def test_powers_are_relative_to_the_reference_on_the_same_gpu(tmp_path: Path) -> None:
+def test_powers_are_relative_to_the_reference_on_the_same_gpu(tmp_path):
     found = tune(tmp_path, two(), objective=Metric.ENERGY)
     measured = [one for one in found.trials if "power_w" in one]
     assert {one["gpu"] for one in measured} == {"GPU-a", "GPU-b"}
@@ -148,7 +148,7 @@ def test_powers_are_relative_to_the_reference_on_the_same_gpu(tmp_path: Path) ->
     )
 
 
-def test_the_log_does_not_depend_on_which_gpu_answers_first(tmp_path: Path) -> None:
+def test_the_log_does_not_depend_on_which_gpu_answers_first(tmp_path):
     first = tune(tmp_path / "first", two())
     waits = Event()
 
@@ -164,7 +164,7 @@ def test_the_log_does_not_depend_on_which_gpu_answers_first(tmp_path: Path) -> N
     assert tune(tmp_path / "late", late).trials == first.trials
 
 
-def test_candidates_of_a_lost_gpu_are_timed_on_the_other(tmp_path: Path) -> None:
+def test_candidates_of_a_lost_gpu_are_timed_on_the_other(tmp_path):
     def lose(number: int, _: TimingTask) -> None:
         if number >= 2:
             raise DeviceError("The GPU has fallen off the bus.")
@@ -175,7 +175,7 @@ def test_candidates_of_a_lost_gpu_are_timed_on_the_other(tmp_path: Path) -> None
     assert "the search goes on without GPU-b: The GPU has fallen off the bus." in found.told
 
 
-def test_a_candidate_whose_host_is_lost_is_timed_on_another_gpu(tmp_path: Path) -> None:
+def test_a_candidate_whose_host_is_lost_is_timed_on_another_gpu(tmp_path):
     def lose(number: int, _: TimingTask) -> None:
         if number == 2:
             two_boards[1].instead = lambda *_: None
@@ -189,7 +189,7 @@ def test_a_candidate_whose_host_is_lost_is_timed_on_another_gpu(tmp_path: Path) 
     assert two_boards[1].uuid in {one["gpu"] for one in found.trials[6:]}  # it was reached again
 
 
-def test_a_candidate_that_loses_two_hosts_has_failed(tmp_path: Path) -> None:
+def test_a_candidate_that_loses_two_hosts_has_failed(tmp_path):
     def lose(_: int, task: TimingTask) -> None:
         if task.job.kernel.source == "word3":
             raise HostLostError("The host burns.")
@@ -200,7 +200,7 @@ def test_a_candidate_that_loses_two_hosts_has_failed(tmp_path: Path) -> None:
     assert [one["outcome"] for one in found.trials].count("timed") == 11
 
 
-def test_a_gpu_in_the_place_of_a_lost_one_measures_the_reference_first(tmp_path: Path) -> None:
+def test_a_gpu_in_the_place_of_a_lost_one_measures_the_reference_first(tmp_path):
     moved = Board("GPU-b", 1.05)
 
     def move(number: int, _: TimingTask) -> None:
@@ -214,14 +214,14 @@ def test_a_gpu_in_the_place_of_a_lost_one_measures_the_reference_first(tmp_path:
     assert {one["gpu"] for one in found.trials} == {"GPU-a", "GPU-b", "GPU-c"}
 
 
-def test_each_gpu_hears_early_which_kernels_it_will_have(tmp_path: Path) -> None:
+def test_each_gpu_hears_early_which_kernels_it_will_have(tmp_path):
     boards = two()
     tune(tmp_path, boards)
     assert {one for board in boards for one in board.announced} == set(WORDS[1:])
     assert set(boards[1].announced) <= set(boards[1].done)
 
 
-def test_when_no_gpu_is_left_the_trials_so_far_remain(tmp_path: Path) -> None:
+def test_when_no_gpu_is_left_the_trials_so_far_remain(tmp_path):
     def lose(number: int, _: TimingTask) -> None:
         if number >= 4:
             raise DeviceError("The GPU has fallen off the bus.")
@@ -236,9 +236,7 @@ def test_when_no_gpu_is_left_the_trials_so_far_remain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "outcome"), [(WorkerDiedError, "runtime"), (WorkerTimeoutError, "timeout")]
 )
-def test_a_candidate_whose_process_ends_twice_has_failed(
-    tmp_path: Path, error: type[Exception], outcome: str
-) -> None:
+def test_a_candidate_whose_process_ends_twice_has_failed(tmp_path, error, outcome):
     def end(_: int, task: TimingTask) -> None:
         if task.job.kernel.source == "word3":
             raise error("It has ended.")
@@ -252,7 +250,7 @@ def test_a_candidate_whose_process_ends_twice_has_failed(
     assert any("is tried once more, because: It has ended." in line for line in found.told)
 
 
-def test_a_gpu_on_which_the_reference_fails_is_not_used(tmp_path: Path) -> None:
+def test_a_gpu_on_which_the_reference_fails_is_not_used(tmp_path):
     def fail(_: int, __: TimingTask) -> Evaluation:
         return Evaluation(outcome="runtime", message="It crashed.", gpu="GPU-b")
 
@@ -262,7 +260,7 @@ def test_a_gpu_on_which_the_reference_fails_is_not_used(tmp_path: Path) -> None:
     assert any("reference kernel fails there (runtime): It crashed." in one for one in found.told)
 
 
-def test_a_candidate_that_fails_is_not_the_reference(tmp_path: Path) -> None:
+def test_a_candidate_that_fails_is_not_the_reference(tmp_path):
     def fail(_: int, task: TimingTask) -> Evaluation | None:
         if task.job.kernel.source in ("word0", "word1"):
             return Evaluation(outcome="runtime", message="It crashed.", gpu="GPU-a")
@@ -281,16 +279,14 @@ def test_a_candidate_that_fails_is_not_the_reference(tmp_path: Path) -> None:
         [Board("GPU-b", 1.05), Board("GPU-c", 1.2), Board("GPU-d", 0.9)],
     ],
 )
-def test_a_search_goes_on_over_other_gpus_in_the_same_figures(
-    tmp_path: Path, later: list[Board]
-) -> None:
+def test_a_search_goes_on_over_other_gpus_in_the_same_figures(tmp_path, later):
     tune(tmp_path, two(), trials=7)
     found = tune(tmp_path, later)
     assert found.times == pytest.approx(truth())
     assert {one["gpu"] for one in found.trials[7:]} <= {one.uuid for one in later}
 
 
-def test_a_single_gpu_that_was_always_alone_needs_no_reference(tmp_path: Path) -> None:
+def test_a_single_gpu_that_was_always_alone_needs_no_reference(tmp_path):
     board = Board("GPU-a")
     found = tune(tmp_path, [board])
     assert board.done == []
@@ -298,9 +294,7 @@ def test_a_single_gpu_that_was_always_alone_needs_no_reference(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_tune_times_candidates_on_all_emulated_gpus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tune_times_candidates_on_all_emulated_gpus(tmp_path, capsys):
     shape = ["--shape", "tiny=gemm:MNK=32 layout=nt", "--objective", "energy", "--no-energy"]
     words = ["tune", *shape, "--trials", "3", "--keep", "1", "--out", str(tmp_path)]
     assert main([*words, "--gpu-device", "emulated:h200x2"]) == 0
@@ -322,9 +316,7 @@ def test_tune_times_candidates_on_all_emulated_gpus(
         ("emulated;emulated", "is not understood"),
     ],
 )
-def test_gpus_that_cannot_work_together_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: str, reason: str
-) -> None:
+def test_gpus_that_cannot_work_together_are_refused(tmp_path, capsys, gpus, reason):
     words = ["gemm", "tune", "MNK=32", "--tuner", "template", "--out", str(tmp_path)]
     assert main([*words, "--gpu-device", gpus]) == 2
     assert re.search(reason, capsys.readouterr().err)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ def contract(*tensors: Tensor, **options: Any) -> Contract:
     return Contract("mine", tensors or (X, Y), options.pop("compute", double), **options)
 
 
-def test_reference_is_the_function_in_float64() -> None:
+def test_reference_is_the_function_in_float64():
     inputs = contract().make_inputs(0)
     output = contract().reference(inputs)["y"]
     assert output.dtype == np.float64
@@ -34,7 +34,7 @@ def test_reference_is_the_function_in_float64() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
-def test_integer_inputs_take_up_their_whole_type(dtype: str) -> None:
+def test_integer_inputs_take_up_their_whole_type(dtype):
     index = Tensor("i", (10_000,), dtype, "input")
     values = contract(index, Y).make_inputs(0)["i"]
     limits = np.iinfo(dtype)
@@ -48,7 +48,7 @@ def test_integer_inputs_take_up_their_whole_type(dtype: str) -> None:
     ("dtype", "given"),
     [("float16", "float16"), ("bfloat16", "uint16"), ("int32", "int32")],
 )
-def test_floating_inputs_reach_the_function_as_float64(dtype: str, given: str) -> None:
+def test_floating_inputs_reach_the_function_as_float64(dtype, given):
     seen: dict[str, Array] = {}
 
     def compute(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -103,9 +103,7 @@ REFUSED: list[tuple[tuple[Tensor, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("tensors", "options", "message"), REFUSED)
-def test_a_contract_that_makes_no_sense_is_refused(
-    tensors: tuple[Tensor, ...], options: dict[str, Any], message: str
-) -> None:
+def test_a_contract_that_makes_no_sense_is_refused(tensors, options, message):
     with pytest.raises(InputError, match=message):
         contract(*tensors, **options)
 
@@ -119,7 +117,7 @@ def test_a_contract_that_makes_no_sense_is_refused(
     ],
     ids=["none", "empty", "shape"],
 )
-def test_a_reference_of_another_form_is_refused(result: Any, message: str) -> None:
+def test_a_reference_of_another_form_is_refused(result, message):
     workload = contract(compute=lambda _: result)
     with pytest.raises(InputError, match=message):
         workload.reference(workload.make_inputs(0))
@@ -154,14 +152,12 @@ def test_a_reference_of_another_form_is_refused(result: Any, message: str) -> No
         ),
     ],
 )
-def test_a_bound_or_scalar_of_impossible_numbers_is_refused(
-    make: Callable[[], object], message: str
-) -> None:
+def test_a_bound_or_scalar_of_impossible_numbers_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
 
-def test_parameters_tell_types_and_scalars() -> None:
+def test_parameters_tell_types_and_scalars():
     workload = contract(values=(Scalar("alpha", "float32", 1.5),))
     assert workload.parameters == {
         "kind": "contract",
@@ -171,38 +167,36 @@ def test_parameters_tell_types_and_scalars() -> None:
     }
 
 
-def test_a_function_has_no_digest() -> None:
+def test_a_function_has_no_digest():
     assert contract().digest is None
 
 
-def test_workspaces_are_neither_inputs_nor_outputs() -> None:
+def test_workspaces_are_neither_inputs_nor_outputs():
     workload = contract(X, Y, Tensor("space", (8,), "float32", "workspace"))
     assert [tensor.name for tensor in (*workload.inputs, *workload.outputs)] == ["x", "y"]
 
 
 @pytest.mark.parametrize("inputs", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("output", ["float16", "bfloat16", "float32", "float64"])
-def test_the_bound_of_an_output_does_not_depend_on_the_inputs_types(
-    inputs: str, output: str
-) -> None:
+def test_the_bound_of_an_output_does_not_depend_on_the_inputs_types(inputs, output):
     out = replace(Y, dtype=output)
     bound = contract(replace(X, dtype=inputs), out, reduction_length=64).bound_of(out)
     assert bound == ErrorBound.for_reduction(64, output)
 
 
-def test_each_output_has_the_bound_of_its_own_type() -> None:
+def test_each_output_has_the_bound_of_its_own_type():
     half, double = replace(Y, name="h", dtype="float16"), replace(Y, name="d", dtype="float64")
     bounds = contract(X, half, double, reduction_length=64).io.bounds
     assert bounds["h"] == ErrorBound.for_reduction(64, "float16")
     assert bounds["d"] == ErrorBound.for_reduction(64, "float64")
 
 
-def test_the_accumulator_can_be_declared() -> None:
+def test_the_accumulator_can_be_declared():
     bound = contract(reduction_length=64, accumulator="float16").bound_of(Y)
     assert bound == ErrorBound.for_reduction(64, "float32", "float16")
 
 
-def test_integer_outputs_of_floating_inputs_are_exact() -> None:
+def test_integer_outputs_of_floating_inputs_are_exact():
     count = Tensor("y", (4,), "int32", "output")
     workload = contract(X, count, reduction_length=1 << 20)
     assert workload.error_bound == workload.bound_of(count) == ErrorBound(0.0, 0.0)
@@ -211,7 +205,7 @@ def test_integer_outputs_of_floating_inputs_are_exact() -> None:
     assert mixed.bound_of(Y) == mixed.error_bound == ErrorBound.for_reduction(64)
 
 
-def test_a_bound_of_its_own_is_that_of_all_floating_point_outputs() -> None:
+def test_a_bound_of_its_own_is_that_of_all_floating_point_outputs():
     own = ErrorBound(0.01, 0.001)
     count = Tensor("n", (4,), "int8", "output")
     workload = contract(X, Y, count, bound=own)
@@ -219,7 +213,7 @@ def test_a_bound_of_its_own_is_that_of_all_floating_point_outputs() -> None:
     assert workload.bound_of(count) == ErrorBound()
 
 
-def test_a_tensors_bound_comes_before_that_of_all() -> None:
+def test_a_tensors_bound_comes_before_that_of_all():
     scale = replace(Y, name="s", bound=ErrorBound(2e-6, 1e-6))
     workload = contract(X, Y, scale, bound=0.25)
     assert workload.bound_of(Y) == ErrorBound(0.25, 0.25)
@@ -227,7 +221,7 @@ def test_a_tensors_bound_comes_before_that_of_all() -> None:
     assert workload.io.bounds["s"] == ErrorBound(2e-6, 1e-6)
 
 
-def test_inputs_can_have_a_range() -> None:
+def test_inputs_can_have_a_range():
     indices = Tensor("i", (500,), "int32", "input")
     positive = Tensor("x", (500,), "float32", "input")
     workload = contract(positive, indices, Y, init={"x": (0.5, 2), "i": (3, 6)})
@@ -239,13 +233,13 @@ def test_inputs_can_have_a_range() -> None:
     assert workload.parameters["x"] == "float32[500] in [0.5, 2)"
 
 
-def test_booleans_are_either() -> None:
+def test_booleans_are_either():
     workload = contract(Tensor("x", (100,), "bool", "input"), Y)
     assert 30 < workload.make_inputs(0)["x"].sum() < 70
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a" * 101, "two words", "-x"])
-def test_a_name_that_cannot_be_part_of_a_file_name_is_refused(name: str) -> None:
+def test_a_name_that_cannot_be_part_of_a_file_name_is_refused(name):
     with pytest.raises(InputError, match="A workload cannot be called"):
         Contract(name, (X, Y), double)
 
@@ -253,7 +247,7 @@ def test_a_name_that_cannot_be_part_of_a_file_name_is_refused(name: str) -> None
 @pytest.mark.parametrize(
     ("dtype", "value"), [("float32", 2), ("float64", float("inf")), ("bool", True), ("int8", -128)]
 )
-def test_a_scalar_holds_what_its_type_holds(dtype: str, value: float) -> None:
+def test_a_scalar_holds_what_its_type_holds(dtype, value):
     assert Scalar("n", dtype, value).value == value
 
 
@@ -267,12 +261,12 @@ def test_a_scalar_holds_what_its_type_holds(dtype: str, value: float) -> None:
         ("uint16", np.uint16(0xFFFF), 0xFFFF),
     ],
 )
-def test_a_scalar_is_passed_as_the_bits_of_its_type(dtype: str, value: Any, bits: int) -> None:
+def test_a_scalar_is_passed_as_the_bits_of_its_type(dtype, value, bits):
     assert int(Scalar("n", dtype, value).stored.view(np.uint16)) == bits
 
 
 @pytest.mark.parametrize("shape", [[2, 3], np.array([2, 3]), (np.int64(2), np.uint8(3))], ids=repr)
-def test_a_shape_is_a_tuple_of_ints_whatever_it_was_given_as(shape: Any) -> None:
+def test_a_shape_is_a_tuple_of_ints_whatever_it_was_given_as(shape):
     workload = contract(
         Tensor("x", shape, "float32", "input"), Tensor("y", shape, "float32", "output")
     )
@@ -281,7 +275,7 @@ def test_a_shape_is_a_tuple_of_ints_whatever_it_was_given_as(shape: Any) -> None
 
 
 @pytest.mark.parametrize("flops", [2_000_000, 2e6, np.int64(2_000_000), np.float32(2e6)])
-def test_operations_are_counted_in_whole_numbers(flops: Any) -> None:
+def test_operations_are_counted_in_whole_numbers(flops):
     found = contract(flops=flops).flops
     assert (found, type(found)) == (2_000_000, int)
 
@@ -289,7 +283,7 @@ def test_operations_are_counted_in_whole_numbers(flops: Any) -> None:
 @pytest.mark.parametrize(
     "flops", [-1, 0.5, math.nan, math.inf, 10**400, "2e6", None, True, 2j, np.float64("nan")]
 )
-def test_other_numbers_of_operations_are_refused(flops: Any) -> None:
+def test_other_numbers_of_operations_are_refused(flops):
     with pytest.raises(
         InputError, match=r"these flops .*: give the number of operations of one run"
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +55,7 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
 
 @settings(deadline=None, max_examples=60)
 @given(convolutions(), st.integers(0, 2**32))
-def test_reference_is_the_definition(workload: Conv2d, seed: int) -> None:
+def test_reference_is_the_definition(workload, seed):
     inputs = workload.make_inputs(seed)
     data, weight = (inputs[name].astype(np.float64) for name in ("data", "weight"))
     wanted = direct(data, weight, workload.shape)
@@ -67,7 +66,7 @@ def test_reference_is_the_definition(workload: Conv2d, seed: int) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(convolutions(), st.integers(1, 4096))
-def test_blocks_of_rows_do_not_change_the_reference(workload: Conv2d, scratch_bytes: int) -> None:
+def test_blocks_of_rows_do_not_change_the_reference(workload, scratch_bytes):
     inputs = workload.make_inputs(0)
     whole = workload.reference(inputs)["output"]
     with pytest.MonkeyPatch.context() as patch:
@@ -77,28 +76,28 @@ def test_blocks_of_rows_do_not_change_the_reference(workload: Conv2d, scratch_by
 
 
 @given(convolutions())
-def test_output_shape_holds_every_placement_of_the_window(workload: Conv2d) -> None:
+def test_output_shape_holds_every_placement_of_the_window(workload):
     s = workload.shape
     placements = range(0, s.H + 2 * s.padding - s.dilation * (s.KH - 1), s.strides)
     assert len(placements) == s.OH
     assert workload.outputs[0].shape == (s.N, s.CO, s.OH, s.OW)
 
 
-def test_a_group_sees_its_own_channels_only() -> None:
+def test_a_group_sees_its_own_channels_only():
     workload = Conv2d.of("x", 1, 8, 8, 8, 4, 3, 3, 1, 1, 1, 4)
     assert workload.inputs[1].shape == (8, 1, 3, 3)
     assert workload.flops == 2 * (8 * 8 * 8) * (1 * 3 * 3)
     assert workload.error_bound == ErrorBound.for_reduction(9)
 
 
-def test_dilation_changes_the_output_alone() -> None:
+def test_dilation_changes_the_output_alone():
     plain, dilated = (Conv2d.of("x", 1, 9, 9, 4, 4, 3, 3, 1, 0, d) for d in (1, 2))
     assert plain.inputs == dilated.inputs
     assert dilated.outputs[0].shape == (1, 4, 5, 5)
     assert dilated.error_bound == plain.error_bound
 
 
-def test_work_is_counted_by_tap_and_by_tensor() -> None:
+def test_work_is_counted_by_tap_and_by_tensor():
     assert Conv2d.of("x", 2, 5, 4, 3, 6, 2, 1, 1, 0).flops == 2 * (2 * 3 * 4 * 4) * (6 * 2 * 1)
     assert CASES["case1"].flops == 2_727_346_176
     assert Conv2d.of("x", *SIZES).bytes_moved == 4 * (3 * 64 + 4 * 3 * 9 + 4 * 64)
@@ -134,7 +133,7 @@ REFUSED: list[tuple[Sequence[object], str]] = [
 
 
 @pytest.mark.parametrize(("sizes", "message"), REFUSED)
-def test_a_convolution_that_cannot_be_is_refused(sizes: Sequence[Any], message: str) -> None:
+def test_a_convolution_that_cannot_be_is_refused(sizes, message):
     with pytest.raises(InputError, match=message):
         Conv2d.of("x", *sizes)
 
@@ -148,9 +147,7 @@ def test_a_convolution_that_cannot_be_is_refused(sizes: Sequence[Any], message: 
         ((2, 4), "padding_1_dilation_2_groups_4"),
     ],
 )
-def test_dilation_and_groups_are_told_where_there_are_any(
-    more: tuple[int, ...], ending: str
-) -> None:
+def test_dilation_and_groups_are_told_where_there_are_any(more, ending):
     workload = Conv2d.of("x", 1, 8, 8, 4, 4, 3, 3, 1, 1, *more)
     assert workload.shape.label == f"N_1_H_8_W_8_CO_4_CI_4_KH_3_KW_3_strides_1_{ending}"
     told = dict(zip(("dilation", "groups"), more, strict=False))
@@ -159,14 +156,14 @@ def test_dilation_and_groups_are_told_where_there_are_any(
     }
 
 
-def test_inputs_follow_from_the_seed() -> None:
+def test_inputs_follow_from_the_seed():
     first, again, other = (Conv2d.of("x", *SIZES).make_inputs(seed) for seed in (7, 7, 8))
     for name, value in first.items():
         assert value.tobytes() == again[name].tobytes()
         assert (value != other[name]).all()
 
 
-def test_inputs_are_not_zero_and_look_normal() -> None:
+def test_inputs_are_not_zero_and_look_normal():
     inputs = CASES["case7"].make_inputs(0)
     for value in inputs.values():
         assert np.count_nonzero(value) == value.size
@@ -174,12 +171,12 @@ def test_inputs_are_not_zero_and_look_normal() -> None:
         assert value.std() == pytest.approx(1, abs=0.02)
 
 
-def test_inputs_of_one_workload_are_independent() -> None:
+def test_inputs_of_one_workload_are_independent():
     inputs = Conv2d.of("x", 1, 6, 6, 4, 4, 6, 6, 1, 0).make_inputs(0)
     assert not np.intersect1d(inputs["data"], inputs["weight"]).size
 
 
-def test_inputs_do_not_change_between_releases() -> None:
+def test_inputs_do_not_change_between_releases():
     data = Conv2d.of("x", *SIZES).make_inputs(0)["data"]
     # NumPy keeps the streams of SeedSequence and PCG64 for good; recorded results rest on that.
     np.testing.assert_array_equal(
@@ -190,7 +187,7 @@ def test_inputs_do_not_change_between_releases() -> None:
     )
 
 
-def test_digest_tells_shapes_apart_and_names_not() -> None:
+def test_digest_tells_shapes_apart_and_names_not():
     sizes = (1, 8, 8, 4, 2, 3, 3, 1, 1, 1, 1)
     digest = Conv2d.of("x", *sizes).digest
     assert digest == Conv2d.of("other", *sizes).digest
@@ -198,14 +195,14 @@ def test_digest_tells_shapes_apart_and_names_not() -> None:
     assert len({digest} | {Conv2d.of("x", *others).digest for others in grown}) == 12
 
 
-def test_a_digest_does_not_change_between_releases() -> None:
+def test_a_digest_does_not_change_between_releases():
     # References and verdicts on disk are found by it.
     assert (
         CASES["case1"].digest == "542617e6f7c2dbade385990eb0cfd2190490eea4a78773f017cdc1f67b220410"
     )
 
 
-def test_parameters_hold_the_sizes() -> None:
+def test_parameters_hold_the_sizes():
     workload = Conv2d.of("x", *SIZES)
     assert workload.parameters == {
         "kind": "conv2d",
@@ -217,7 +214,7 @@ def test_parameters_hold_the_sizes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cases", "resnet", "yolo"])
-def test_references_of_a_network_take_seconds(name: str) -> None:
+def test_references_of_a_network_take_seconds(name):
     begin_s = time.process_time()
     for workload in distinct_shapes(all_networks()[name]):
         output = workload.reference(workload.make_inputs(0))["output"]

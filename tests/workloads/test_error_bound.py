@@ -14,20 +14,20 @@ TYPES = ("float16", "float32", "float64")
 
 
 @given(st.integers(1, 10**7), st.sampled_from(TYPES))
-def test_longer_sums_may_err_more(length: int, dtype: str) -> None:
+def test_longer_sums_may_err_more(length, dtype):
     shorter, longer = (ErrorBound.for_reduction(n, dtype) for n in (length, length + 1))
     assert shorter.max_relative < longer.max_relative
     assert shorter.normwise < longer.normwise < longer.max_relative
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_without_a_sum_only_rounding_is_left(length: int) -> None:
+def test_without_a_sum_only_rounding_is_left(length):
     assert ErrorBound.for_reduction(length).max_relative == pytest.approx(10 * 2**-24)
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 4096), st.integers(0, 2**32), st.booleans())
-def test_honest_sums_stay_within(length: int, seed: int, pairwise: bool) -> None:
+def test_honest_sums_stay_within(length, seed, pairwise):
     generator = np.random.default_rng(seed)
     a, b = (generator.standard_normal((200, length)).astype(np.float32) for _ in range(2))
     products = a * b
@@ -39,7 +39,7 @@ def test_honest_sums_stay_within(length: int, seed: int, pairwise: bool) -> None
 
 
 @pytest.mark.parametrize("length", [288, 4608, 16384])
-def test_a_dropped_term_is_far_outside(length: int) -> None:
+def test_a_dropped_term_is_far_outside(length):
     # One product of standard normal values against the largest of many sums of `length` of them.
     typical = 1 / (4 * np.sqrt(length))
     assert typical > 10 * ErrorBound.for_reduction(length).max_relative
@@ -58,7 +58,7 @@ def errors(found: Any, exact: Any) -> tuple[float, Any]:
 
 
 @pytest.mark.parametrize("length", [1, 64, 4096])
-def test_half_sums_accumulated_in_single_stay_within_the_bound_of_each_element(length: int) -> None:
+def test_half_sums_accumulated_in_single_stay_within_the_bound_of_each_element(length):
     a, b = half_products(length)
     exact = (a.astype(np.float64) * b).sum(axis=1)
     found = np.cumsum(a.astype(np.float32) * b, axis=1, dtype=np.float32)[:, -1].astype(np.float16)
@@ -69,7 +69,7 @@ def test_half_sums_accumulated_in_single_stay_within_the_bound_of_each_element(l
 
 
 @pytest.mark.parametrize("length", [64, 4096])
-def test_half_accumulators_are_far_outside_unless_they_are_declared(length: int) -> None:
+def test_half_accumulators_are_far_outside_unless_they_are_declared(length):
     a, b = half_products(length)
     exact = (a.astype(np.float64) * b).sum(axis=1)
     total = np.zeros(len(a), np.float16)
@@ -81,15 +81,13 @@ def test_half_accumulators_are_far_outside_unless_they_are_declared(length: int)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_the_bound_of_a_long_sum_in_single_has_little_to_do_with_the_outputs_type(
-    dtype: str,
-) -> None:
+def test_the_bound_of_a_long_sum_in_single_has_little_to_do_with_the_outputs_type(dtype):
     bound = ErrorBound.for_reduction(4096, dtype)
     single = ErrorBound.for_reduction(4096)
     assert bound.max_relative - bound.rounding == pytest.approx(single.max_relative)
 
 
-def test_a_double_sum_must_be_added_up_in_double() -> None:
+def test_a_double_sum_must_be_added_up_in_double():
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal((300, 1000)).astype(np.float32) for _ in range(2))
     exact = (a.astype(np.float64) * b).sum(axis=1)

@@ -26,7 +26,7 @@ def product_sizes(text: str) -> list[tuple[int, int, int]]:
 
 
 @given(SIZE, SIZE, SIZE, st.permutations("MNK"))
-def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> None:
+def test_sizes_come_in_any_order(m, n, k, order):
     values = {"M": m, "N": n, "K": k}
     assert product_sizes(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
 
@@ -41,11 +41,11 @@ def test_sizes_come_in_any_order(m: int, n: int, k: int, order: list[str]) -> No
         ("  MNK=8  ", [(8, 8, 8)]),
     ],
 )
-def test_equal_sizes_may_share_a_number(text: str, sizes: list[tuple[int, int, int]]) -> None:
+def test_equal_sizes_may_share_a_number(text, sizes):
     assert product_sizes(text) == sizes
 
 
-def test_trials_and_tuner_are_told_apart_from_sizes() -> None:
+def test_trials_and_tuner_are_told_apart_from_sizes():
     bare, full = parse_requests("MNK=7384; MNK=7384 t=2398 O=65537")
     assert bare == GemmRequest(full.workload, layouts=full.layouts)
     assert (full.trials, full.tuner, full.in_background) == (2398, "tvm", True)
@@ -55,7 +55,7 @@ def test_trials_and_tuner_are_told_apart_from_sizes() -> None:
     ("text", "layouts"),
     [("MNK=8", ["nn", "nt"]), ("MNK=8 layout=nn", ["nn"]), ("MNK=8 layout=nt", ["nt"])],
 )
-def test_without_a_layout_both_are_meant(text: str, layouts: list[str]) -> None:
+def test_without_a_layout_both_are_meant(text, layouts):
     (request,) = parse_requests(text)
     assert [one.layout for one in request.layouts] == layouts
     assert request.workload == request.layouts[0]
@@ -65,7 +65,7 @@ def test_without_a_layout_both_are_meant(text: str, layouts: list[str]) -> None:
     ("option", "tuner", "in_background"),
     [(0, "template", False), (1, "tvm", False), (65536, "template", True), (65537, "tvm", True)],
 )
-def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background: bool) -> None:
+def test_the_old_options_choose_the_tuner(option, tuner, in_background):
     (request,) = parse_requests(f"MNK=64 O={option}")
     assert (request.tuner, request.in_background) == (tuner, in_background)
 
@@ -95,7 +95,7 @@ def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background
         ("MNK=4, t=5", "MNK=4, is not understood"),
     ],
 )
-def test_what_is_not_understood_is_told_in_one_sentence(text: str, told: str) -> None:
+def test_what_is_not_understood_is_told_in_one_sentence(text, told):
     with pytest.raises(InputError) as error:
         parse_requests(text)
     assert told in str(error.value)
@@ -103,7 +103,7 @@ def test_what_is_not_understood_is_told_in_one_sentence(text: str, told: str) ->
 
 
 @given(st.text(st.sampled_from("MNKtO=; 0123456789eld"), max_size=30))
-def test_any_text_is_understood_or_refused(text: str) -> None:
+def test_any_text_is_understood_or_refused(text):
     requests = []
     with contextlib.suppress(InputError):
         requests = parse_requests(text)
@@ -111,26 +111,26 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["t=5", "O=1", "t=2398 O=65536"])
-def test_how_products_are_searched_has_no_effect_where_they_are_measured(words: str) -> None:
+def test_how_products_are_searched_has_no_effect_where_they_are_measured(words):
     assert measured_products(f"MNK=4; MNK=5 {words}") == measured_products("MNK=4; MNK=5")
     assert "no effect here" in (search_options_notice(f"MNK=4; MNK=5 {words}") or "")
     assert search_options_notice("MNK=4; MNK=5") is None
 
 
 @given(st.text(st.sampled_from("sparse:0123456789.e-+_ \N{ARABIC-INDIC DIGIT ONE}"), max_size=8))
-def test_a_product_is_found_by_its_name_however_its_inputs_are_drawn(share: str) -> None:
+def test_a_product_is_found_by_its_name_however_its_inputs_are_drawn(share):
     with contextlib.suppress(InputError):
         (product, _) = measured_products(f"MNK=4 distribution=sparse:{share}")
         assert products_in(f"test_gemm[{product.name}-template-200W]") == [product]
 
 
-def test_a_workload_has_neither_trials_nor_tuner() -> None:
+def test_a_workload_has_neither_trials_nor_tuner():
     with pytest.raises(InputError, match="t and O are no part of a workload"):
         KINDS["gemm"].parse("MNK=64 t=5")
 
 
 @pytest.mark.parametrize("sizes", [[], [1, 2], [1, 2, 3, 4]])
-def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
+def test_a_list_of_sizes_has_three(sizes):
     with pytest.raises(InputError, match="gemm takes the three numbers M,N,K"):
         KINDS["gemm"].from_sizes("mine", sizes)
 
@@ -139,6 +139,6 @@ def test_a_list_of_sizes_has_three(sizes: list[int]) -> None:
     ("parameters", "told"),
     [({"M": 1, "N": 2}, "K is missing"), ({"M": 1, "N": 2, "K": 3, "ldc": 4}, "take 'ldc'")],
 )
-def test_parameters_must_be_known(parameters: dict[str, object], told: str) -> None:
+def test_parameters_must_be_known(parameters, told):
     with pytest.raises(InputError, match=told):
         KINDS["gemm"].from_parameters("mine", parameters)

@@ -50,14 +50,14 @@ def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
 
 @settings(max_examples=60)
 @given(products(), st.integers(0, 2**32))
-def test_reference_is_the_definition(gemm: Gemm, seed: int) -> None:
+def test_reference_is_the_definition(gemm, seed):
     inputs = gemm.make_inputs(seed)
     found = gemm.reference(gemm.widened(inputs))["C"]
     np.testing.assert_allclose(found, direct(gemm, inputs), rtol=1e-12, atol=1e-12)
 
 
 @given(products())
-def test_a_product_is_known_by_its_parameters(gemm: Gemm) -> None:
+def test_a_product_is_known_by_its_parameters(gemm):
     assert from_parameters(json.loads(json.dumps(to_parameters(gemm)))) == gemm
     assert gemm.called(product_name(gemm)).io.name == product_name(gemm)
     assert gemm.flops == 2 * gemm.M * gemm.N * gemm.K
@@ -88,18 +88,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_a_product_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_a_product_that_cannot_be_is_refused(changes, message):
     with pytest.raises(InputError, match=message):
         Gemm("g", **{"M": 8, "N": 8, "K": 8, **changes})
 
 
 @given(products(), products())
-def test_names_differ_where_the_products_do(one: Gemm, other: Gemm) -> None:
+def test_names_differ_where_the_products_do(one, other):
     assert (product_name(one) == product_name(other)) == (one == other)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_leading_dimension_may_be_longer_than_a_row(layout: Any) -> None:
+def test_a_leading_dimension_may_be_longer_than_a_row(layout):
     row = 5 if layout == "nn" else 3
     shapes = {one.name: one.shape for one in Gemm("g", 3, 4, 5, layout, lda=9, ldb=7).tensors}
     assert shapes == {"A": (3 if layout == "nn" else 5, 9), "B": (5, 7), "C": (3, 4)}
@@ -107,7 +107,7 @@ def test_a_leading_dimension_may_be_longer_than_a_row(layout: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_mode_has_its_type(mode: Any) -> None:
+def test_each_mode_has_its_type(mode):
     dtype = mode if mode.endswith("float16") else "float32"
     assert {one.dtype for one in Gemm("g", 8, 8, 8, mode=mode).tensors} == {dtype}
 
@@ -125,7 +125,7 @@ def matrices(gemm: Gemm, seed: int = 0) -> tuple[Any, Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_right_product_is_within_its_bound(mode: Any) -> None:
+def test_a_right_product_is_within_its_bound(mode):
     gemm = Gemm("g", 64, 48, 700, mode=mode)
     a, b, right = matrices(gemm)
     assert compare(sums(gemm, a, b), right, gemm.io.bounds, 0).max_relative < 0.01
@@ -137,7 +137,7 @@ def cut(values: Any) -> Any:
     return bits.view(np.float32).astype(np.float64)
 
 
-def test_operands_cut_to_tf32_are_right_in_that_mode_only() -> None:
+def test_operands_cut_to_tf32_are_right_in_that_mode_only():
     for mode in ("tf32", "float32"):
         gemm = Gemm("g", 64, 48, 700, mode=mode)
         a, b, right = matrices(gemm)
@@ -150,7 +150,7 @@ def test_operands_cut_to_tf32_are_right_in_that_mode_only() -> None:
 
 
 @pytest.mark.parametrize("mode", ["tf32", "float32", "bfloat16"])
-def test_a_term_that_is_left_out_is_wrong(mode: Any) -> None:
+def test_a_term_that_is_left_out_is_wrong(mode):
     gemm = Gemm("g", 64, 48, 700, mode=mode)
     a, b, right = matrices(gemm)
     with pytest.raises(KernelFault, match="wrong"):
@@ -158,7 +158,7 @@ def test_a_term_that_is_left_out_is_wrong(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_its_twin_is_exact(mode: Any) -> None:
+def test_its_twin_is_exact(mode):
     (twin,) = Gemm("g", 64, 48, 700, mode=mode).twins
     assert isinstance(twin, Gemm)
     a, b, right = matrices(twin)
@@ -184,19 +184,19 @@ EXPECTED = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("distribution", EXPECTED)
-def test_inputs_have_the_distribution_asked_for(distribution: str, mode: Any) -> None:
+def test_inputs_have_the_distribution_asked_for(distribution, mode):
     gemm = Gemm("g", 64, 64, 64, mode=mode, distribution=distribution)
     drawn = numbers(gemm.make_inputs(0)["A"], gemm.dtype).astype(np.float64).reshape(-1)
     assert EXPECTED[distribution](drawn)
 
 
-def test_the_default_set_has_each_size_in_both_layouts() -> None:
+def test_the_default_set_has_each_size_in_both_layouts():
     names = [gemm.name for gemm in network("gemm")]
     assert names[:3] == ["gemm_512x256x640_nn", "gemm_512x256x640_nt", "gemm_512x384x256_nn"]
     assert len(names) == len(set(names)) == 26
     assert choose_workloads(["gemm_8192x8192x8192_nt"])[0] in network("gemm")
 
 
-def test_a_shape_may_be_a_matrix_product() -> None:
+def test_a_shape_may_be_a_matrix_product():
     found = parse_shape("mine = gemm: M=3 N=4 K=5 layout=nt mode=tf32 lda=8 distribution=zeros")
     assert found == Gemm("mine", 3, 4, 5, "nt", "tf32", 8, 4, "zeros")

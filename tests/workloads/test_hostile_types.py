@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ KNOWN = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", 
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_tensor_of_another_type_is_refused(text: str) -> None:
+def test_a_tensor_of_another_type_is_refused(text):
     tensor = Tensor("y", (4,), text, "output")
     with pytest.raises(InputError, match="give one such as float32") as raised:
         Contract("mine", (tensor,), lambda _: {"y": np.zeros(4)})
@@ -42,7 +41,7 @@ def test_a_tensor_of_another_type_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_scalar_of_another_type_is_refused(text: str) -> None:
+def test_a_scalar_of_another_type_is_refused(text):
     with pytest.raises(InputError, match="give one such as float32") as raised:
         Scalar("n", text, 1)
     assert len(str(raised.value)) < 200
@@ -50,7 +49,7 @@ def test_a_scalar_of_another_type_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS[:-1])
 @pytest.mark.parametrize("kind", ["tensors", "scalars"])
-def test_a_job_of_another_type_is_refused(tmp_path: Path, text: str, kind: str) -> None:
+def test_a_job_of_another_type_is_refused(tmp_path, text, kind):
     name = write_job(tmp_path, Job.of(KERNEL, SCALE), SCALE)
     path = tmp_path / "jobs" / f"{name}.json"
     content = json.loads(path.read_text())
@@ -61,17 +60,17 @@ def test_a_job_of_another_type_is_refused(tmp_path: Path, text: str, kind: str) 
 
 
 @pytest.mark.parametrize("text", KNOWN)
-def test_types_of_numbers_are_known(text: str) -> None:
+def test_types_of_numbers_are_known(text):
     assert is_known(text)
 
 
 @pytest.mark.parametrize("value", [None, 4, float, np.float32, np.dtype("float32"), b"f4", ["f4"]])
-def test_what_is_no_text_is_not_known(value: object) -> None:
+def test_what_is_no_text_is_not_known(value):
     assert not is_known(value)
 
 
 @given(st.text(max_size=25) | st.text("fiubOVSUMmc48(),:[]'<>=12 ", max_size=12))
-def test_a_known_type_is_a_plain_number(text: str) -> None:
+def test_a_known_type_is_a_plain_number(text):
     if is_known(text) and text != "bfloat16":
         found = np.dtype(text)
         assert found.subdtype is found.names is None

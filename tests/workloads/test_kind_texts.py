@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.workloads import KINDS, LAYOUTS, MODES, Conv2d, Gemm, Workload, parse_shape
+from pytest_gpuenergy.workloads import KINDS, LAYOUTS, MODES, Conv2d, Gemm, parse_shape
 
 size, small = st.integers(1, 5000), st.integers(1, 3)
 
@@ -28,7 +28,7 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
 
 
 @given(st.one_of(products(), convolutions()))
-def test_a_workload_is_read_from_what_its_kind_writes(workload: Workload) -> None:
+def test_a_workload_is_read_from_what_its_kind_writes(workload):
     text = KINDS[workload.kind].format_sizes(workload)
     found = parse_shape(f"{workload.name}={workload.kind}:{text}")
     assert found == workload

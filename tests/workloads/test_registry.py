@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,17 +34,17 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
 
 
 @given(convolutions())
-def test_a_workload_is_made_again_from_its_parameters(workload: Conv2d) -> None:
+def test_a_workload_is_made_again_from_its_parameters(workload):
     assert from_parameters(json.loads(json.dumps(to_parameters(workload)))) == workload
 
 
 @given(convolutions(), convolutions())
-def test_signatures_are_equal_where_the_computation_is(one: Conv2d, other: Conv2d) -> None:
+def test_signatures_are_equal_where_the_computation_is(one, other):
     assert (one.signature == other.signature) == (one.shape == other.shape)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_a_kind_understands_its_own_example(kind: Any) -> None:
+def test_a_kind_understands_its_own_example(kind):
     workload = kind.parse(kind.example)
     assert workload == parse_shape(f"{kind.name}:{kind.example}")
     assert workload.kind == kind.name
@@ -54,22 +52,22 @@ def test_a_kind_understands_its_own_example(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_bundled_workloads_are_of_their_kind(kind: Any) -> None:
+def test_bundled_workloads_are_of_their_kind(kind):
     bundled = [workload for group in kind.networks.values() for workload in group]
     assert bundled
     assert all(from_parameters(to_parameters(workload)) == workload for workload in bundled)
 
 
-def test_files_from_before_there_were_kinds_are_of_convolutions() -> None:
+def test_files_from_before_there_were_kinds_are_of_convolutions():
     found = from_parameters({"name": "mine", **PLAIN})
     assert found == Conv2d.of("mine", *PLAIN.values())
 
 
-def test_a_shape_may_name_its_kind() -> None:
+def test_a_shape_may_name_its_kind():
     assert parse_shape("mine = conv2d: 1,8,8,4,4,3,3,1,1") == parse_shape("mine=1,8,8,4,4,3,3,1,1")
 
 
-def test_an_entry_of_a_project_may_name_its_kind(tmp_path: Path) -> None:
+def test_an_entry_of_a_project_may_name_its_kind(tmp_path):
     sizes = ", ".join(f"{name} = {size}" for name, size in PLAIN.items())
     text = f'[tool.gpuenergy.workloads]\nmine = {{kind = "conv2d", {sizes}, groups = 4}}\n'
     (tmp_path / "pyproject.toml").write_text(text)
@@ -79,13 +77,13 @@ def test_an_entry_of_a_project_may_name_its_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entry", ['{kind = "fft", N = 1024}', "{kind = 3}"], ids=["unknown", "number"]
 )
-def test_an_entry_of_an_unknown_kind_is_told(tmp_path: Path, entry: str) -> None:
+def test_an_entry_of_an_unknown_kind_is_told(tmp_path, entry):
     (tmp_path / "pyproject.toml").write_text(f"[tool.gpuenergy.workloads]\nmine = {entry}\n")
     with pytest.raises(InputError, match=r"pyproject\.toml: the workload 'mine' cannot be used: "):
         all_networks(tmp_path)["project"]
 
 
-def test_a_shape_of_an_unknown_kind_is_told() -> None:
+def test_a_shape_of_an_unknown_kind_is_told():
     with pytest.raises(InputError) as error:
         parse_shape("fft:1024")
     assert str(error.value) == (
@@ -108,25 +106,25 @@ def test_a_shape_of_an_unknown_kind_is_told() -> None:
         ({"dtype": "float16"}, "only supports dtype float32"),
     ],
 )
-def test_parameters_that_cannot_be_are_told(change: dict[str, Any], message: str) -> None:
+def test_parameters_that_cannot_be_are_told(change, message):
     with pytest.raises(InputError) as error:
         from_parameters({"name": "mine", **PLAIN, **change})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_parameter_is_told() -> None:
+def test_a_missing_parameter_is_told():
     with pytest.raises(InputError, match="; KW is missing"):
         from_parameters({"name": "mine", **{k: v for k, v in PLAIN.items() if k != "KW"}})
 
 
-def test_what_only_a_program_can_make_is_not_kept() -> None:
+def test_what_only_a_program_can_make_is_not_kept():
     output = Tensor("y", (4,), "float32", "output")
     contract = Contract("mine", (output,), lambda _: {"y": np.zeros(4)})
     with pytest.raises(InputError, match="mine is of kind contract, which cannot be stored"):
         to_parameters(contract)
 
 
-def test_a_workload_may_be_called_otherwise() -> None:
+def test_a_workload_may_be_called_otherwise():
     other = CASES["case7"].called("mine")
     assert (other.name, other.signature) == ("mine", CASES["case7"].signature)

@@ -45,12 +45,12 @@ def period_of(shape: tuple[int, ...]) -> int:
 
 
 @given(SHAPES)
-def test_they_have_the_shape_asked_for(shape: tuple[int, ...]) -> None:
+def test_they_have_the_shape_asked_for(shape):
     assert whole(shape).shape == shape
 
 
 @given(SHAPES)
-def test_what_is_drawn_comes_first_and_then_only_its_rows(shape: tuple[int, ...]) -> None:
+def test_what_is_drawn_comes_first_and_then_only_its_rows(shape):
     first, row = beginning(shape, numbered), beginning(shape, numbered).shape[1:]
     values = whole(shape).reshape(-1, *row)
     np.testing.assert_array_equal(values[: first.shape[0]], first)
@@ -66,7 +66,7 @@ def filled(columns: int, seed: int) -> np.ndarray:
 
 
 @given(st.integers(2, 10), st.integers(0, 2**32))
-def test_no_period_follows_from_the_shape(columns: int, seed: int) -> None:
+def test_no_period_follows_from_the_shape(columns, seed):
     period = beginning((5000, columns), numbered).shape[0]
     values = filled(columns, seed)
     for copies in (1, 2, 4):
@@ -74,7 +74,7 @@ def test_no_period_follows_from_the_shape(columns: int, seed: int) -> None:
         assert same.mean() < 0.75, f"most rows are those {copies} * {period} earlier"
 
 
-def test_other_values_have_their_repetitions_elsewhere() -> None:
+def test_other_values_have_their_repetitions_elsewhere():
     period = beginning((5000, 2), numbered).shape[0]
     starts = set()
     for seed in range(8):
@@ -93,7 +93,7 @@ class CountedWrites(np.ndarray):
         super().__setitem__(where, value)
 
 
-def test_a_beginning_of_two_numbers_takes_few_writes() -> None:
+def test_a_beginning_of_two_numbers_takes_few_writes():
     values = np.zeros(100_001).view(CountedWrites)
     CountedWrites.writes = 0
     write_repeated(np.array([1.0, 2.0]), values)
@@ -102,25 +102,25 @@ def test_a_beginning_of_two_numbers_takes_few_writes() -> None:
 
 
 @given(SHAPES)
-def test_almost_as_much_is_drawn_as_may_be(shape: tuple[int, ...]) -> None:
+def test_almost_as_much_is_drawn_as_may_be(shape):
     assert 0.8 * LIMIT < period_of(shape) <= LIMIT
 
 
 @given(SHAPES, st.integers(1, 12))
-def test_no_tile_or_power_of_two_is_a_period(shape: tuple[int, ...], exponent: int) -> None:
+def test_no_tile_or_power_of_two_is_a_period(shape, exponent):
     values = whole(shape).reshape(-1)
     assert (np.roll(values, 2**exponent % values.size or 1) != values).any()
     assert 2**exponent % period_of(shape)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple))
-def test_small_ones_are_drawn_as_a_whole(shape: tuple[int, ...]) -> None:
+def test_small_ones_are_drawn_as_a_whole(shape):
     np.testing.assert_array_equal(whole(shape), numbered(shape))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
 @pytest.mark.parametrize("edges", [None, Edges(1, 8.0, zeros=True)])
-def test_a_workload_draws_large_inputs_quickly(dtype: str, edges: Edges | None) -> None:
+def test_a_workload_draws_large_inputs_quickly(dtype, edges):
     tensors = (Tensor("x", (600, 5), dtype, "input"), Tensor("y", (1,), dtype, "output"))
     workload: Workload = Contract("large", tensors, dict)
     x = workload.make_inputs(0)["x"]
@@ -131,6 +131,6 @@ def test_a_workload_draws_large_inputs_quickly(dtype: str, edges: Edges | None) 
 
 
 @pytest.mark.parametrize("first", [np.empty(0), np.ones(9), np.ones((2, 3))])
-def test_what_is_no_beginning_is_refused(first: np.ndarray) -> None:
+def test_what_is_no_beginning_is_refused(first):
     with pytest.raises(ValueError, match="is not the beginning of"):
         write_repeated(first, np.empty((4, 2)))

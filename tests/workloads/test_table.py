@@ -39,7 +39,7 @@ def names(workloads: tuple[Conv2d, ...]) -> list[str]:
     return [workload.name for workload in workloads]
 
 
-def test_networks_have_their_usual_layers() -> None:
+def test_networks_have_their_usual_layers():
     assert names(network("cases")) == list(CASES) == [f"case{k}" for k in range(1, 8)]
     assert names(network("resnet")) == [f"resnet{k:02d}" for k in range(1, 14)]
     layers = ("00", "02", "04", "05", "08", "09", "12", "13", "18", "19")
@@ -47,31 +47,31 @@ def test_networks_have_their_usual_layers() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet", "yolo"])
-def test_names_of_a_network_select_no_neighbour(name: str) -> None:
+def test_names_of_a_network_select_no_neighbour(name):
     layers = names(network(name))
     assert not [one for one in layers for other in layers if one != other and one in other]
 
 
-def test_an_unknown_network_lists_the_choices(tmp_path: Path) -> None:
+def test_an_unknown_network_lists_the_choices(tmp_path):
     with pytest.raises(InputError, match=r"'vgg': choose one of cases, resnet, yolo, gemm\.$"):
         network("vgg")
     with pytest.raises(InputError, match="resnet, yolo, gemm, project"):
         network("vgg", project(tmp_path))
 
 
-def test_a_bundled_workload_is_found_by_name() -> None:
+def test_a_bundled_workload_is_found_by_name():
     assert find_workload("resnet09") in all_networks()["resnet"]
     assert find_workload("case3") is CASES["case3"]
 
 
-def test_an_unknown_workload_lists_the_choices(tmp_path: Path) -> None:
+def test_an_unknown_workload_lists_the_choices(tmp_path):
     with pytest.raises(InputError, match=r"one of case1, .* resnet01 \.\.\. resnet13, .*_nt\.$"):
         find_workload("case8")
     with pytest.raises(InputError, match=r"8192_nt, stem, atrous, depthwise\.$"):
         find_workload("case8", project(tmp_path))
 
 
-def test_a_project_has_workloads_of_its_own(tmp_path: Path) -> None:
+def test_a_project_has_workloads_of_its_own(tmp_path):
     assert all_networks(project(tmp_path))["project"] == network("project", tmp_path)
     assert find_workload("stem", tmp_path) == Conv2d.of("stem", 1, 224, 224, 32, 3, 3, 3, 2, 1)
     assert find_workload("atrous", tmp_path).shape.dilation == 2
@@ -79,14 +79,14 @@ def test_a_project_has_workloads_of_its_own(tmp_path: Path) -> None:
     assert find_workload("case1", tmp_path) is CASES["case1"]
 
 
-def test_a_project_is_found_from_inside(tmp_path: Path) -> None:
+def test_a_project_is_found_from_inside(tmp_path):
     inside = project(tmp_path) / "bench" / "conv"
     inside.mkdir(parents=True)
     assert all_networks(inside)["project"] == all_networks(tmp_path)["project"]
 
 
 @pytest.mark.parametrize("text", ["", "[tool.gpuenergy.powercaps]\nL4 = [40]\n"])
-def test_a_project_may_have_none(tmp_path: Path, text: str) -> None:
+def test_a_project_may_have_none(tmp_path, text):
     assert all_networks(project(tmp_path, text))["project"] == ()
     with pytest.raises(InputError, match=r"no workloads of its own: add them to \[tool"):
         network("project", tmp_path)
@@ -116,9 +116,7 @@ def test_a_project_may_have_none(tmp_path: Path, text: str) -> None:
         (f"net.stem = [{NINE}]", "the workload 'net' must be a list of integers"),
     ],
 )
-def test_an_entry_that_cannot_be_is_told_in_one_sentence(
-    tmp_path: Path, entry: str, message: str
-) -> None:
+def test_an_entry_that_cannot_be_is_told_in_one_sentence(tmp_path, entry, message):
     project(tmp_path, f"[tool.gpuenergy.workloads]\n{entry}\n")
     with pytest.raises(InputError) as error:
         all_networks(tmp_path)["project"]
@@ -127,7 +125,7 @@ def test_an_entry_that_cannot_be_is_told_in_one_sentence(
     assert "\n" not in str(error.value)
 
 
-def test_a_name_may_begin_like_another(tmp_path: Path) -> None:
+def test_a_name_may_begin_like_another(tmp_path):
     text = f"[tool.gpuenergy.workloads]\ncase = [{NINE}]\ncase10 = [{NINE}]\n"
     assert names(all_networks(project(tmp_path, text))["project"]) == ["case", "case10"]
 
@@ -140,7 +138,7 @@ def test_a_name_may_begin_like_another(tmp_path: Path) -> None:
         max_size=4,
     )
 )
-def test_any_table_is_read_whole_or_refused(tmp_path: Path, table: dict[str, object]) -> None:
+def test_any_table_is_read_whole_or_refused(tmp_path, table):
     entries = "\n".join(f'"{name}" = {value}' for name, value in table.items())
     project(tmp_path, f"[tool.gpuenergy.workloads]\n{entries}\n")
     try:
@@ -152,12 +150,12 @@ def test_any_table_is_read_whole_or_refused(tmp_path: Path, table: dict[str, obj
     assert {w.name: tuple(vars(w.shape).values()) for w in workloads} == given_sizes
 
 
-def test_a_shape_names_itself_after_its_sizes() -> None:
+def test_a_shape_names_itself_after_its_sizes():
     assert parse_shape("1,56,48,64,32,3,1,2,0").name == "conv_1x56x48_64x32_3x1_s2_p0"
     assert parse_shape("1,56,56,64,64,3,3,1,2,2,64").name == "conv_1x56x56_64x64_3x3_s1_p2_d2_g64"
 
 
-def test_a_shape_may_have_a_name_and_blanks() -> None:
+def test_a_shape_may_have_a_name_and_blanks():
     wanted = Conv2d.of("stem", 1, 8, 8, 4, 4, 3, 3, 1, 1)
     assert parse_shape(" stem = 1, 8, 8, 4, 4, 3, 3, 1, 1 ") == wanted
 
@@ -182,7 +180,7 @@ def test_a_shape_may_have_a_name_and_blanks() -> None:
         (NINE + ",1,3", "3 does not divide 4 and 4"),
     ],
 )
-def test_a_shape_that_cannot_be_is_told(text: str, message: str) -> None:
+def test_a_shape_that_cannot_be_is_told(text, message):
     with pytest.raises(InputError) as error:
         parse_shape(text)
     assert message in str(error.value)
@@ -201,7 +199,7 @@ def sizes(draw: st.DrawFn) -> tuple[int, ...]:
 
 @pytest.mark.slow
 @given(sizes(), st.none() | st.text(string.ascii_uppercase + string.digits, min_size=4, max_size=9))
-def test_a_shape_is_read_as_it_is_written(numbers: tuple[int, ...], name: str | None) -> None:
+def test_a_shape_is_read_as_it_is_written(numbers, name):
     text = ",".join(map(str, numbers))
     found = parse_shape(text if name is None else f"{name}={text}")
     assert found.shape == Conv2d.of("x", *numbers).shape
@@ -209,13 +207,13 @@ def test_a_shape_is_read_as_it_is_written(numbers: tuple[int, ...], name: str | 
 
 
 @given(sizes(), sizes())
-def test_only_equal_shapes_get_equal_names(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+def test_only_equal_shapes_get_equal_names(one, other):
     first, second = (parse_shape(",".join(map(str, numbers))) for numbers in (one, other))
     assert (first.name == second.name) == (first.shape == second.shape)
 
 
 @given(st.text(st.sampled_from("0123456789,= abx.-/"), max_size=40))
-def test_any_other_text_is_refused_in_one_sentence(text: str) -> None:
+def test_any_other_text_is_refused_in_one_sentence(text):
     try:
         workload = parse_shape(text)
     except InputError as error:
@@ -224,7 +222,7 @@ def test_any_other_text_is_refused_in_one_sentence(text: str) -> None:
         assert choose_workloads(shapes=[text]) == (workload,)
 
 
-def test_workloads_are_chosen_by_name_network_and_shape(tmp_path: Path) -> None:
+def test_workloads_are_chosen_by_name_network_and_shape(tmp_path):
     chosen = choose_workloads(
         ["case2,stem", "case1"], ["yolo,project"], [f"mine={NINE}"], project(tmp_path)
     )
@@ -239,11 +237,11 @@ def test_workloads_are_chosen_by_name_network_and_shape(tmp_path: Path) -> None:
     ]
 
 
-def test_all_are_the_seven_cases() -> None:
+def test_all_are_the_seven_cases():
     assert choose_workloads(["all"]) == network("cases")
 
 
-def test_a_shape_may_be_a_known_one_under_its_name() -> None:
+def test_a_shape_may_be_a_known_one_under_its_name():
     text = "case7=1,14,14,256,256,3,3,1,1"
     assert choose_workloads(["case7"], shapes=[text, text]) == (CASES["case7"],)
 
@@ -256,12 +254,12 @@ def test_a_shape_may_be_a_known_one_under_its_name() -> None:
         ([], "No workload is named: give names such as case1, a network"),
     ],
 )
-def test_a_choice_that_cannot_be_is_told(shapes: list[str], message: str) -> None:
+def test_a_choice_that_cannot_be_is_told(shapes, message):
     with pytest.raises(InputError, match=message):
         choose_workloads([","], [""], shapes)
 
 
-def test_equal_shapes_are_one() -> None:
+def test_equal_shapes_are_one():
     shared = {
         first.name: names(others)
         for first, others in distinct_shapes(
@@ -281,7 +279,7 @@ def test_equal_shapes_are_one() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3))))
-def test_every_workload_is_the_first_or_shares_with_it(pairs: list[tuple[str, int]]) -> None:
+def test_every_workload_is_the_first_or_shares_with_it(pairs):
     workloads = [Conv2d.of(name, n, 8, 8, 4, 4, 3, 3, 1, 1) for name, n in pairs]
     distinct = distinct_shapes(workloads)
     assert len({first.shape for first in distinct}) == len(distinct)

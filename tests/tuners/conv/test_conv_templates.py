@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import DepthwiseParameters, GroupedParameters, rank_kernels
@@ -51,9 +48,7 @@ def tiles() -> dict[str, st.SearchStrategy[int]]:
     convolutions(depthwise=True),
     st.builds(DepthwiseParameters, **tiles(), read_first=st.booleans()),
 )
-def test_depthwise_is_right_for_any_geometry(
-    device: EmulatedDevice, conv: Conv2d, chosen: DepthwiseParameters
-) -> None:
+def test_depthwise_is_right_for_any_geometry(device, conv, chosen):
     assert verify_on_device(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
 
 
@@ -68,9 +63,7 @@ def test_depthwise_is_right_for_any_geometry(
         depth=st.integers(1, 4),
     ),
 )
-def test_grouped_is_right_for_any_geometry(
-    device: EmulatedDevice, conv: Conv2d, chosen: GroupedParameters
-) -> None:
+def test_grouped_is_right_for_any_geometry(device, conv, chosen):
     assert verify_on_device(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
 
 
@@ -85,9 +78,7 @@ def test_grouped_is_right_for_any_geometry(
         pytest.param((1, 9, 8, 12, 8, 3, 3, 1, 1, 1, 4), id="grouped"),
     ],
 )
-def test_what_the_search_begins_with_is_right(
-    device: EmulatedDevice, sizes: tuple[int, ...]
-) -> None:
+def test_what_the_search_begins_with_is_right(device, sizes):
     conv = Conv2d.of("c", *sizes)
     kernel = rank_kernels(conv, H100)[0].kernel(conv)
     assert verify_on_device(device, kernel, conv).max_relative_error < 1e-5
@@ -101,13 +92,7 @@ def test_what_the_search_begins_with_is_right(
         (GroupedParameters(channels=2), 1, "first > 0) __sync", "first < 0) __sync"),
     ],
 )
-def test_a_missing_condition_is_found(
-    device: EmulatedDevice,
-    chosen: DepthwiseParameters | GroupedParameters,
-    groups: int,
-    right: str,
-    wrong: str,
-) -> None:
+def test_a_missing_condition_is_found(device, chosen, groups, right, wrong):
     conv = Conv2d.of("c", 1, 5, 5, 6, 9 if groups == 1 else groups, 3, 3, 1, 1, 1, groups)
     kernel = chosen.kernel(conv)
     assert right in kernel.source
@@ -126,9 +111,7 @@ MOBILENET = [
 
 
 @pytest.mark.parametrize(("height", "width", "channels", "stride"), MOBILENET)
-def test_the_search_begins_with_blocks_for_all_multiprocessors(
-    height: int, width: int, channels: int, stride: int
-) -> None:
+def test_the_search_begins_with_blocks_for_all_multiprocessors(height, width, channels, stride):
     conv = Conv2d.of("c", 1, height, width, channels, channels, 3, 3, stride, 1, 1, channels)
     offered = rank_kernels(conv, H100)
     assert all(one.resident(conv, H100) > 0 for one in offered)
@@ -138,7 +121,7 @@ def test_the_search_begins_with_blocks_for_all_multiprocessors(
         assert warps >= 2 * H100.multiprocessors
 
 
-def test_a_depthwise_convolution_gets_the_template_that_does_less() -> None:
+def test_a_depthwise_convolution_gets_the_template_that_does_less():
     conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 64)
     assert {type(one) for one in rank_kernels(conv, H100)} == {DepthwiseParameters}
     conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 16)
@@ -147,13 +130,13 @@ def test_a_depthwise_convolution_gets_the_template_that_does_less() -> None:
 
 @given(convolutions(depthwise=False), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_every_convolution_has_parameters(conv: Conv2d, small: bool) -> None:
+def test_every_convolution_has_parameters(conv, small):
     card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
     first = rank_kernels(conv, card)[0]
     assert first.kernel(conv).launches[0].grid == first.grid(conv)
 
 
-def test_a_window_that_is_too_large_is_told() -> None:
+def test_a_window_that_is_too_large_is_told():
     conv = Conv2d.of("c", 1, 40, 40, 4, 4, 31, 31, 1, 15, 1, 4)
     with pytest.raises(InputError, match=r"window of 31 x 31, .* with --tuner tvm"):
         rank_kernels(conv, H100)
@@ -192,6 +175,6 @@ def test_a_window_that_is_too_large_is_told() -> None:
         ),
     ],
 )
-def test_parameters_without_a_kernel_are_told(make: Any, message: str) -> None:
+def test_parameters_without_a_kernel_are_told(make, message):
     with pytest.raises(InputError, match=message):
         make()

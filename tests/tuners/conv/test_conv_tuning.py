@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from pytest_gpuenergy.tuners import (
 )
 from pytest_gpuenergy.tuners.tvm import tvm_requirements as requirements
 from pytest_gpuenergy.tuning import TEMPLATE, find_records
-from pytest_gpuenergy.workloads import CASES, Conv2d, Gemm, Workload
+from pytest_gpuenergy.workloads import CASES, Conv2d, Gemm
 
 DEPTHWISE = Conv2d.of("dw", 1, 10, 12, 8, 8, 3, 3, 1, 1, 1, 8)
 GROUPED = Conv2d.of("gr", 1, 6, 6, 8, 8, 3, 3, 1, 1, 1, 2)
@@ -40,13 +39,7 @@ def no_tvm() -> str:
         pytest.param(GROUPED, "grouped", id="grouped", marks=pytest.mark.thorough),
     ],
 )
-def test_it_is_tuned_kept_resumed_and_exported(
-    workload: Conv2d,
-    entry: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_is_tuned_kept_resumed_and_exported(workload, entry, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(requirements, "check_tvm", no_tvm)
     sizes = ",".join(str(size) for size in vars(workload.shape).values())
     tuned = tmp_path / "tuned"
@@ -69,7 +62,7 @@ def test_it_is_tuned_kept_resumed_and_exported(
     assert f"{entry}(" in (exported / "kernels" / workload.name / "kernel01.cu").read_text()
 
 
-def test_without_records_the_usual_tuner_is_named(tmp_path: Path) -> None:
+def test_without_records_the_usual_tuner_is_named(tmp_path):
     with pytest.raises(UnavailableError, match=r'tune --shape "gr=conv2d:.*" --tuner template'):
         records_of(tmp_path, GROUPED)
     with pytest.raises(UnavailableError, match=r"tune --case case7 --out"):
@@ -85,7 +78,7 @@ def stored(chosen: Any, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("parameters", [DepthwiseParameters(), GroupedParameters(channels=2)])
-def test_what_is_stored_is_read_again(parameters: Any) -> None:
+def test_what_is_stored_is_read_again(parameters):
     form = FORMS[TEMPLATE]
     recipe = form.check(stored(parameters), DEPTHWISE)
     assert TEMPLATE_FORM.parameters(recipe) == parameters
@@ -102,15 +95,13 @@ def test_what_is_stored_is_read_again(parameters: Any) -> None:
         (DEPTHWISE, stored(DepthwiseParameters(), parameters={}), "needs columns"),
     ],
 )
-def test_recipes_of_something_else_are_refused(
-    workload: Workload, value: object, message: str
-) -> None:
+def test_recipes_of_something_else_are_refused(workload, value, message):
     with pytest.raises(FormError, match=message):
         FORMS[TEMPLATE].check(value, workload)
 
 
 @pytest.mark.slow
-def test_a_changed_record_is_refused(tmp_path: Path) -> None:
+def test_a_changed_record_is_refused(tmp_path):
     sizes = ",".join(str(size) for size in vars(DEPTHWISE.shape).values())
     command = ["tune", "--shape", f"dw={sizes}", *EMULATED, "--trials", "2", "--out"]
     assert main([*command, str(tmp_path)]) == 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -24,7 +22,7 @@ from pytest_gpuenergy.tuners import (
     has_builders,
 )
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm, Mode
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
 
 KIB = 1024
 HOPPER = CardResources(90, 132, 128, 2048, 228 * KIB, 227 * KIB)
@@ -52,7 +50,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Headers:
 
 
 @pytest.mark.parametrize(("mode", "layout"), GRID)
-def test_names_stand_for_their_configurations(complete: Headers, mode: Any, layout: Any) -> None:
+def test_names_stand_for_their_configurations(complete, mode, layout):
     for sizes in ((512, 256, 640), (511, 2 * 255, 641)):
         gemm = Gemm("g", *sizes, layout, mode)
         tried = configurations(gemm, 90, complete)
@@ -85,9 +83,7 @@ def test_names_stand_for_their_configurations(complete: Headers, mode: Any, layo
         ),
     ],
 )
-def test_a_name_of_the_library_can_be_built(
-    complete: Headers, name: str, mode: Any, layout: Any
-) -> None:
+def test_a_name_of_the_library_can_be_built(complete, name, mode, layout):
     gemm = Gemm("g", 512, 256, 640, layout, mode)
     program = cutlass_program(gemm, configuration_named(name, gemm), 90, complete)
     m, n, k = re.findall(r"constexpr int kTile. = (\d+);", program.source)
@@ -101,15 +97,13 @@ def test_a_name_of_the_library_can_be_built(
 @given(
     st.one_of(st.text(max_size=30), st.from_regex(r"cutlass(3x_sm90)?_[a-z0-9_x]+", fullmatch=True))
 )
-def test_no_other_text_is_taken_for_a_name(text: str) -> None:
+def test_no_other_text_is_taken_for_a_name(text):
     with pytest.raises(UnavailableError):
         configuration_named(text, Gemm("g", 8, 8, 8))
 
 
 @given(st.tuples(*[st.integers(1, 100)] * 5), st.sampled_from(MODES), st.sampled_from(LAYOUTS))
-def test_accesses_are_as_wide_as_sizes_allow(
-    sizes: tuple[int, int, int, int, int], mode: Mode, layout: Any
-) -> None:
+def test_accesses_are_as_wide_as_sizes_allow(sizes, mode, layout):
     m, n, k, more_a, more_b = sizes
     row = k if layout == "nn" else m
     gemm = Gemm("g", m, n, k, layout, mode, lda=row + more_a, ldb=n + more_b)
@@ -126,7 +120,7 @@ def test_accesses_are_as_wide_as_sizes_allow(
 
 
 @pytest.mark.parametrize("card", [HOPPER, AMPERE, TURING])
-def test_one_text_serves_all_sizes_of_an_alignment(complete: Headers, card: CardResources) -> None:
+def test_one_text_serves_all_sizes_of_an_alignment(complete, card):
     compiled = [
         [program.compiled for program in cutlass_candidates(gemm, card, complete)]
         for gemm in (Gemm("g", 64, 64, 64), Gemm("g", 128, 256, 64))
@@ -135,9 +129,7 @@ def test_one_text_serves_all_sizes_of_an_alignment(complete: Headers, card: Card
 
 
 @pytest.mark.parametrize(("mode", "layout"), GRID)
-def test_candidates_differ_and_split_only_deep_float32_products(
-    complete: Headers, mode: Any, layout: Any
-) -> None:
+def test_candidates_differ_and_split_only_deep_float32_products(complete, mode, layout):
     gemm = Gemm("g", 128, 128, 4096, layout, mode)
     found = cutlass_candidates(gemm, HOPPER, complete)
     assert len({one.digest for one in found}) == len({one.label for one in found}) == len(found)
@@ -147,7 +139,7 @@ def test_candidates_differ_and_split_only_deep_float32_products(
     assert {one.numbers[-1] for one in shallow} == {1}
 
 
-def test_long_sums_in_3xtf32_are_also_tried_in_short_parts() -> None:
+def test_long_sums_in_3xtf32_are_also_tried_in_short_parts():
     gemm = Gemm("g", 8192, 8192, 8192, "nn", "3xtf32")
     assert {one.numbers[-1] for one in cutlass_candidates(gemm, AMPERE, BARE)} == {1, 4, 16}
     float32 = replace(gemm, mode="float32")
@@ -164,9 +156,7 @@ def test_long_sums_in_3xtf32_are_also_tried_in_short_parts() -> None:
         (lambda gemm: replace(gemm, mode="3xtf32"), HOPPER, True),
     ],
 )
-def test_kernels_of_3x_need_hopper_vectors_and_builders(
-    complete: Headers, change: Callable[[Gemm], Gemm], card: CardResources, known: bool
-) -> None:
+def test_kernels_of_3x_need_hopper_vectors_and_builders(complete, change, card, known):
     gemm = Gemm("g", 512, 512, 512, "nn", "tf32")
     assert any(isinstance(one, Cutlass3) for one in configurations(gemm, 90, complete))
     headers = complete if known else BARE
@@ -174,7 +164,7 @@ def test_kernels_of_3x_need_hopper_vectors_and_builders(
     assert not any(isinstance(one, Cutlass3) for one in tried)
 
 
-def test_a_configuration_without_its_builders_is_told(complete: Headers) -> None:
+def test_a_configuration_without_its_builders_is_told(complete):
     gemm = Gemm("g", 512, 512, 512, "nn", "tf32")
     modern = next(one for one in configurations(gemm, 90, complete) if isinstance(one, Cutlass3))
     with pytest.raises(UnavailableError, match=r"need a GPU of sm_90 .*nvidia-cutlass"):
@@ -182,25 +172,25 @@ def test_a_configuration_without_its_builders_is_told(complete: Headers) -> None
 
 
 @pytest.mark.parametrize("mode", ["tf32", "3xtf32", "float16", "bfloat16"])
-def test_an_old_gpu_has_no_tensor_cores_for_it(mode: Any) -> None:
+def test_an_old_gpu_has_no_tensor_cores_for_it(mode):
     with pytest.raises(UnavailableError, match=f"mode {mode} takes a GPU of sm_80 or later"):
         cutlass_candidates(Gemm("g", 8, 8, 8, "nn", mode), TURING, BARE)
 
 
-def test_an_old_gpu_copies_without_a_pipeline() -> None:
+def test_an_old_gpu_copies_without_a_pipeline():
     for program in cutlass_candidates(Gemm("g", 8, 8, 8), TURING, BARE):
         assert "kStages = 2;" in program.source
         assert "ArchTag = cutlass::arch::Sm50;" in program.source
 
 
-def test_headers_are_found_in_a_checkout_or_its_folder(tmp_path: Path) -> None:
+def test_headers_are_found_in_a_checkout_or_its_folder(tmp_path):
     whole = find_headers(checkout(tmp_path))
     assert whole == find_headers(tmp_path / "include")
     assert (whole.name, whole.folder) == ("CUTLASS 4.2.0", str(tmp_path / "include"))
     assert has_builders(whole)
 
 
-def test_a_checkout_is_known_by_its_content(tmp_path: Path) -> None:
+def test_a_checkout_is_known_by_its_content(tmp_path):
     one, same, other = (find_headers(checkout(tmp_path / name)) for name in ("a", "b", "c"))
     checkout(tmp_path / "d")
     (tmp_path / "d" / "include" / "cutlass" / "gemm" / "changed.h").write_text("")
@@ -212,7 +202,7 @@ def test_a_checkout_is_known_by_its_content(tmp_path: Path) -> None:
     ("version", "words"),
     [("2.11.0", r"has CUTLASS 2\.11\.0, but 3\.0 or later"), (None, "has no headers of CUTLASS")],
 )
-def test_a_wrong_path_is_told(tmp_path: Path, version: str | None, words: str) -> None:
+def test_a_wrong_path_is_told(tmp_path, version, words):
     if version:
         checkout(tmp_path, version)
     with pytest.raises(InputError, match=words) as error:
@@ -220,7 +210,7 @@ def test_a_wrong_path_is_told(tmp_path: Path, version: str | None, words: str) -
     assert not isinstance(error.value, UnavailableError)
 
 
-def test_without_headers_it_is_told_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_headers_it_is_told_where_to_get_them(monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.tuners.gemm.cutlass_kernels.find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match="pip install --no-deps nvidia-cutlass"):
         find_headers(None)

@@ -55,7 +55,7 @@ def put(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_the_fastest_that_it_verified_is_remembered(profiler: Path) -> None:
+def test_the_fastest_that_it_verified_is_remembered(profiler):
     assert [profiled_kernel(profiler, GEMM, "GPU-1") for _ in range(2)] == ["best", "best"]
     assert (profiler.parent / "calls").read_text() == "GPU-1\n"
     profiled_kernel(profiler, GEMM, "GPU-2")
@@ -73,9 +73,7 @@ def test_the_fastest_that_it_verified_is_remembered(profiler: Path) -> None:
         ),
     ],
 )
-def test_a_profiler_that_does_not_work_is_told(
-    profiler: Path, text: str | None, words: str
-) -> None:
+def test_a_profiler_that_does_not_work_is_told(profiler, text, words):
     if text is None:
         profiler.unlink()
     else:
@@ -84,16 +82,14 @@ def test_a_profiler_that_does_not_work_is_told(
         profiled_kernel(profiler, GEMM, "GPU-1")
 
 
-def test_a_profiler_that_does_not_end_is_ended(
-    profiler: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profiler_that_does_not_end_is_ended(profiler, monkeypatch):
     put(profiler, "#!/bin/sh\nexec sleep 1000\n")
     monkeypatch.setattr(profiler_module, "_TIMEOUT_S", 0.1)
     with pytest.raises(InputError, match="did not end within 0 s: build it with fewer"):
         profiled_kernel(profiler, GEMM, "GPU-1")
 
 
-def test_a_table_without_a_verified_kernel_is_not_remembered(profiler: Path) -> None:
+def test_a_table_without_a_verified_kernel_is_not_remembered(profiler):
     put(profiler, PROFILER.replace("passed", "not_run"))
     for _ in range(2):
         with pytest.raises(UnavailableError, match="has no kernel for g that it could verify"):
@@ -116,7 +112,7 @@ def bench_of(profiler: Path, **more: Any) -> ContenderSetup:
     )
 
 
-def test_its_best_kernel_is_built_from_its_name(profiler: Path) -> None:
+def test_its_best_kernel_is_built_from_its_name(profiler):
     name = "cutlass_tensorop_s1688tf32gemm_256x64_16x4_nt_align4"
     put(profiler, PROFILER.replace("best", name))
     kernel = CONTENDERS[CUTLASS_PROFILER](GEMM, bench_of(profiler, refusal=lambda _: None))
@@ -135,16 +131,14 @@ def test_its_best_kernel_is_built_from_its_name(profiler: Path) -> None:
         (None, {"emulated": True}, "needs a real GPU, and --cutlass-profiler"),
     ],
 )
-def test_a_kernel_that_cannot_be_built_is_told(
-    profiler: Path, name: str | None, more: dict[str, Any], words: str
-) -> None:
+def test_a_kernel_that_cannot_be_built_is_told(profiler, name, more, words):
     known = "cutlass_tensorop_s1688tf32gemm_256x64_16x4_nt_align4"
     put(profiler, PROFILER.replace("best", name or known))
     with pytest.raises(UnavailableError, match=words):
         CONTENDERS[CUTLASS_PROFILER](GEMM, bench_of(profiler, **more))
 
 
-def test_it_is_asked_for_the_transposed_product() -> None:
+def test_it_is_asked_for_the_transposed_product():
     options = profiler_options(GEMM)
     expected = [
         "--m=256",
@@ -166,7 +160,7 @@ def test_it_is_asked_for_the_transposed_product() -> None:
         )
     )
 )
-def test_no_table_is_misunderstood(rows: list[tuple[str, str, object]]) -> None:
+def test_no_table_is_misunderstood(rows):
     table = io.StringIO()
     csv.writer(table).writerows([COLUMNS, *rows])
     times = {}
@@ -185,6 +179,6 @@ def test_no_table_is_misunderstood(rows: list[tuple[str, str, object]]) -> None:
 
 
 @given(st.text())
-def test_other_text_has_no_kernel(text: str) -> None:
+def test_other_text_has_no_kernel(text):
     with pytest.raises(UnavailableError):
         fastest_verified(text, GEMM)

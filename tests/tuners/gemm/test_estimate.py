@@ -28,7 +28,7 @@ def offered() -> list[Any]:
 
 @settings(max_examples=3)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
-def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: CardResources) -> None:
+def test_all_offered_parameters_fit(sizes, card):
     gemm = Gemm("g", *sizes)
     for chosen in rank_kernels(gemm, card)[:50]:
         assert chosen.shared_bytes(gemm) <= card.shared_bytes_of_block
@@ -37,23 +37,23 @@ def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: CardResou
         assert chosen.asynchronous is (card.capability >= 80)
 
 
-def test_the_most_promising_come_first(offered: list[Any]) -> None:
+def test_the_most_promising_come_first(offered):
     cycles = [one.cycles(LARGE, H200) for one in offered]
     assert cycles == sorted(cycles)
     assert len(cycles) > 1000
 
 
-def test_more_blocks_than_a_parameter_can_be_are_not_offered() -> None:
+def test_more_blocks_than_a_parameter_can_be_are_not_offered():
     large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
     assert max(one.blocks for one in rank_kernels(large, H200)) <= 1 << 20
 
 
-def test_no_estimate_is_below_the_peak(offered: list[Any]) -> None:
+def test_no_estimate_is_below_the_peak(offered):
     least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
     assert all(one.cycles(LARGE, H200) >= least for one in offered)
 
 
-def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
+def test_tiles_of_small_products_are_shared_by_slices_or_blocks():
     small, deep = Gemm("g", 512, 256, 640), Gemm("g", 64, 64, 8192)
     first = rank_kernels(small, H200)[0]
     assert isinstance(first, SimtParameters)
@@ -64,18 +64,18 @@ def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
 @pytest.mark.parametrize(
     "n", [2048, *(pytest.param(n, marks=pytest.mark.thorough) for n in (4096, 8192))]
 )
-def test_large_products_have_large_tiles(n: int) -> None:
+def test_large_products_have_large_tiles(n):
     first = rank_kernels(Gemm("g", n, n, n), H200)[0]
     assert first.tile_m * first.tile_n >= 128 * 128
 
 
-def test_large_products_take_longer_where_more_is_loaded() -> None:
+def test_large_products_take_longer_where_more_is_loaded():
     large = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     small = replace(large, tile_m=64, tile_n=64)
     assert small.cycles(LARGE, H200) > 1.01 * large.cycles(LARGE, H200)
 
 
-def test_slices_are_worth_while_only_where_warps_are_missing() -> None:
+def test_slices_are_worth_while_only_where_warps_are_missing():
     chosen = SimtParameters(tile_m=64, tile_n=128, tile_k=32, thread_m=8, thread_n=8)
     sliced = replace(chosen, slices=2)
     few, many = Gemm("g", 1024, 1024, 1024), Gemm("g", 8192, 8192, 1024)
@@ -83,14 +83,14 @@ def test_slices_are_worth_while_only_where_warps_are_missing() -> None:
     assert sliced.cycles(many, H200) > chosen.cycles(many, H200)
 
 
-def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers() -> None:
+def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers():
     rows = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     columns = replace(rows, transpose_a=8)
     assert columns.cycles(LARGE, H200) < rows.cycles(LARGE, H200)
     assert columns.cycles(LARGE, V100) > rows.cycles(LARGE, V100)  # issues one every other cycle
 
 
-def test_an_a_that_is_stored_by_columns_is_not_transposed() -> None:
+def test_an_a_that_is_stored_by_columns_is_not_transposed():
     offered = rank_kernels(Gemm("g", 512, 512, 512, "nt"), H200)
     assert not any(isinstance(one, SimtParameters) and one.transpose_a for one in offered)
     stored = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
@@ -98,14 +98,14 @@ def test_an_a_that_is_stored_by_columns_is_not_transposed() -> None:
     assert replace(stored, transpose_a=8).cycles(product, H200) == stored.cycles(product, H200)
 
 
-def test_a_wave_of_one_block_more_takes_another_turn() -> None:
+def test_a_wave_of_one_block_more_takes_another_turn():
     chosen = SimtParameters(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, stages=3)
     full, more = (Gemm("g", 128 * tiles, 128, 4096) for tiles in (132 * 8, 132 * 8 + 1))
     assert chosen.cycles(more, H200) > 1.05 * chosen.cycles(full, H200)
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_the_resources_of_emulated_cards_are_known(profile: Any) -> None:
+def test_the_resources_of_emulated_cards_are_known(profile):
     with EmulatedDevice(profile) as device:
         if profile.architecture == "sm_60":
             with pytest.raises(InputError, match="do not know the resources of"):
@@ -116,12 +116,12 @@ def test_the_resources_of_emulated_cards_are_known(profile: Any) -> None:
         assert card.shared_bytes_of_block == profile.shared_per_block
 
 
-def test_a_card_that_is_too_small_is_told() -> None:
+def test_a_card_that_is_too_small_is_told():
     with pytest.raises(InputError, match="No parameters of the template fit g on this GPU"):
         rank_kernels(LARGE, replace(H200, shared_bytes_of_block=100))
 
 
-def test_an_unknown_architecture_is_told() -> None:
+def test_an_unknown_architecture_is_told():
     device: Any = SimpleNamespace(name="NVIDIA X", architecture="sm_999")
     with pytest.raises(InputError, match=r"of NVIDIA X \(sm_999\): choose a GPU of sm_70"):
         card_resources(device)

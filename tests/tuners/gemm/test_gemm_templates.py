@@ -136,9 +136,7 @@ def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
 @FEW
 @given(st.data())
 @ANY_TEMPLATE
-def test_it_is_right_for_any_sizes_and_parameters(
-    device: EmulatedDevice, template: str, data: st.DataObject
-) -> None:
+def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
     gemm = data.draw(some_product(template, 140 if "wgmma" in template else 60))
     assert verify(device, data.draw(STRATEGIES[template]()), gemm) <= 1
 
@@ -148,9 +146,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
 @settings(FEW, max_examples=5)
 @given(st.data())
 @ANY_TEMPLATE
-def test_any_parameters_that_are_offered_are_right(
-    device: EmulatedDevice, template: str, data: st.DataObject
-) -> None:
+def test_any_parameters_that_are_offered_are_right(device, template, data):
     gemm = data.draw(some_product(template, 140))
     offered = list(TEMPLATES[template].fitting(gemm, SMALL_HOPPER))
     assert verify(device, data.draw(st.sampled_from(offered)), gemm) <= 1
@@ -159,7 +155,7 @@ def test_any_parameters_that_are_offered_are_right(
 @ANY_TEMPLATE
 @FEW
 @given(st.data(), st.sampled_from([1, 8, 64]))
-def test_all_offered_parameters_fit(template: str, data: st.DataObject, factor: int) -> None:
+def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
     larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
     products_per_cycle = {"simt": 128, "wgmma": 2048}.get(template, 1024)
@@ -172,7 +168,7 @@ def test_all_offered_parameters_fit(template: str, data: st.DataObject, factor: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "layout"), each_once([0, 5], ["nn", "nt"]))
-def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, blocks: int) -> None:
+def test_tiles_may_be_shared_by_blocks(device, layout, blocks):
     gemm, chosen = Gemm("g", 33, 65, 40, layout), replace(SIMT, blocks=blocks)
     assert verify(device, chosen, gemm) <= 1
     assert bool(chosen.kernel(gemm).workspaces) is bool(blocks)
@@ -180,7 +176,7 @@ def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, bloc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
-def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any) -> None:
+def test_warps_may_share_the_steps_of_a_tile(device, layout):
     chosen = replace(SIMT, tile_k=16, slices=4)
     assert chosen.threads == 4 * SIMT.threads
     assert verify(device, chosen, Gemm("g", 33, 65, 40, layout)) <= 1
@@ -188,7 +184,7 @@ def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool) -> None:
+def test_rows_of_a_may_be_transposed(device, asynchronous):
     chosen = replace(SIMT, tile_n=96, tile_k=8, transpose_a=8, asynchronous=asynchronous)
     assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
     assert verify(device, chosen, Gemm("g", 21, 70, 27, "nn", lda=30)) <= 1
@@ -196,13 +192,13 @@ def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("along", [pytest.param(16, marks=pytest.mark.thorough), 32])
-def test_longer_parts_of_rows_of_a_may_be_transposed(device: EmulatedDevice, along: int) -> None:
+def test_longer_parts_of_rows_of_a_may_be_transposed(device, along):
     longer = replace(SIMT, tile_m=32, tile_n=64, tile_k=2 * along, slices=2, transpose_a=along)
     assert verify(device, longer, Gemm("g", 38, 40, 69, "nn", lda=73)) <= 1
 
 
 @given(some_product("simt", 70), simt())
-def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParameters) -> None:
+def test_every_step_of_every_tile_has_one_block(gemm, chosen):
     blocks, every = chosen.block_count(gemm), chosen.tiles(gemm) * chosen.steps(gemm)
     first = [every * block // blocks for block in range(blocks + 1)]
     assert first[0] == 0
@@ -215,7 +211,7 @@ def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParamete
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_tiles", [True, False])
-def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tiles: bool) -> None:
+def test_blocks_compute_whole_or_shared_tiles(device, whole_tiles):
     chosen = replace(WGMMA, blocks=2, whole_tiles=whole_tiles)
     gemm = Gemm("g", 136, 136, 72, mode="bfloat16")
     assert chosen.shares_tiles(gemm) is not whole_tiles
@@ -228,9 +224,7 @@ def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tile
     ("cluster_m", "cluster_n", "layout"),
     [(2, 1, "nn"), (1, 2, "nt"), pytest.param(2, 2, "nn", marks=pytest.mark.thorough)],
 )
-def test_blocks_of_a_cluster_copy_for_one_another(
-    device: EmulatedDevice, cluster_m: int, cluster_n: int, layout: Any
-) -> None:
+def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, layout):
     cluster = {"cluster_m": cluster_m, "cluster_n": cluster_n}
     tile = {"tile_m": 64 * cluster_n, "tile_n": 64 * cluster_m}
     chosen = replace(WGMMA, **tile, **cluster, blocks=1, whole_tiles=True)
@@ -248,23 +242,19 @@ def test_blocks_of_a_cluster_copy_for_one_another(
     ],
     ids=["mma", "wgmma_tf32"],
 )
-def test_split_operands_are_as_exact_as_float32_in_long_sums(
-    device: EmulatedDevice, chosen: Any, gemm: Gemm, most: float
-) -> None:
+def test_split_operands_are_as_exact_as_float32_in_long_sums(device, chosen, gemm, most):
     assert verify(device, chosen, gemm) < most
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "size"), [(MMA, 32), (TF32, 64)], ids=["mma", "wgmma_tf32"])
-def test_tf32_alone_is_not_as_exact_as_float32(
-    device: EmulatedDevice, chosen: Any, size: int
-) -> None:
+def test_tf32_alone_is_not_as_exact_as_float32(device, chosen, size):
     kernel = chosen.kernel(Gemm("g", size, size, size, mode="tf32"))
     with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
         verify_on_device(device, kernel, Gemm("g", size, size, size, mode="3xtf32"))
 
 
-def test_cutting_off_loses_more_than_the_bound_of_a_product_allows() -> None:
+def test_cutting_off_loses_more_than_the_bound_of_a_product_allows():
     """One and all 13 bits of a float32 number that TF32 ignores, of the smaller part two again."""
     exact, cut = (1 + 8191 * 2.0**-23) ** 2, 1 + 2 * 8188 * 2.0**-23
     lost = 1 - cut / exact
@@ -316,7 +306,7 @@ FAULTS = {
         for name in FAULTS
     ],
 )
-def test_a_fault_in_the_text_is_found(device: EmulatedDevice, fault: str) -> None:
+def test_a_fault_in_the_text_is_found(device, fault):
     chosen, gemm, replacements = FAULTS[fault]
     kernel = chosen.kernel(gemm)
     source = kernel.source
@@ -373,9 +363,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         for change in changes
     ],
 )
-def test_parameters_without_a_kernel_are_refused(
-    template: str, change: dict[str, int], words: str
-) -> None:
+def test_parameters_without_a_kernel_are_refused(template, change, words):
     with pytest.raises(InputError, match=words):
         replace(SMALLEST[template], **change)
 
@@ -389,12 +377,12 @@ def test_parameters_without_a_kernel_are_refused(
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
     ],
 )
-def test_other_modes_are_refused(template: str, mode: Any, modes: str) -> None:
+def test_other_modes_are_refused(template, mode, modes):
     with pytest.raises(InputError, match=f"computes in {modes}, not in mode {mode}"):
         SMALLEST[template].kernel(Gemm("g", 64, 64, 64, mode=mode))
 
 
-def test_the_text_says_where_it_comes_from() -> None:
+def test_the_text_says_where_it_comes_from():
     origin = SIMT.kernel(Gemm("g", 8, 8, 8)).origin
     assert origin.kind == "template"
     assert (origin.details["template"], origin.details["tile_n"]) == ("simt", 32)
@@ -404,14 +392,14 @@ def offered_templates(gemm: Gemm, card: CardResources = H200) -> set[str]:
     return {one.template for one in rank_kernels(gemm, card)}
 
 
-def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates() -> None:
+def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates():
     gemm = Gemm("g", 64, 64, 60, mode="bfloat16")
     with pytest.raises(InputError, match="multiple of 16 bytes apart, which those of g are not"):
         WGMMA.kernel(gemm)
     assert offered_templates(gemm) == {"mma"}
 
 
-def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds() -> None:
+def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds():
     short = replace(SPLIT, K=31)
     assert offered_templates(short) == {"mma"}
     with pytest.raises(InputError, match="wgmma_tf32 needs K to be at least 32 in mode 3xtf32"):
@@ -423,13 +411,13 @@ def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds() -> None:
 @pytest.mark.parametrize(
     ("mode", "template"), [("bfloat16", "wgmma"), ("tf32", "wgmma_tf32"), ("3xtf32", "wgmma_tf32")]
 )
-def test_hopper_has_templates_of_its_own(mode: Any, template: str) -> None:
+def test_hopper_has_templates_of_its_own(mode, template):
     gemm = Gemm("g", 4096, 4096, 4096, mode=mode)
     assert rank_kernels(gemm, H200)[0].template == template
     assert offered_templates(gemm, B200) == {"mma"}
 
 
-def test_a_card_without_such_tensor_cores_is_refused() -> None:
+def test_a_card_without_such_tensor_cores_is_refused():
     with pytest.raises(
         InputError, match=r"mode tf32 takes a GPU of sm_80 or later, and this one is of sm_70"
     ):

@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.tuners import TEMPLATE_FORM, advise_tiles, template_space
-from pytest_gpuenergy.workloads import Gemm, Layout, Mode
+from pytest_gpuenergy.workloads import Gemm
 
 GEMM = Gemm("g", 512, 384, 256)
 MODULE = """
@@ -67,12 +67,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def test_without_the_package_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_there_is_no_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
     assert advise_tiles(GEMM, "NVIDIA H200", 90) == ((), "")
 
 
-def test_the_fastest_tiles_come_first_and_each_once(install: Install) -> None:
+def test_the_fastest_tiles_come_first_and_each_once(install):
     install(TILES)
     assert advise_tiles(GEMM, "NVIDIA H200", 90) == (((7, 7), (32, 64), (64, 64)), "")
 
@@ -87,9 +87,7 @@ def test_the_fastest_tiles_come_first_and_each_once(install: Install) -> None:
         ("float16", "nn", "NVIDIA A100-SXM4-80GB", 80, "CUTLASS A100_SXM_80GB HSH"),
     ],
 )
-def test_it_is_asked_for_the_product_on_the_card(
-    install: Install, mode: Mode, layout: Layout, name: str, capability: int, asked: str
-) -> None:
+def test_it_is_asked_for_the_product_on_the_card(install, mode, layout, name, capability, asked):
     install(SAY)
     product = Gemm("g", 512, 384, 256, layout, mode)
     assert (
@@ -98,18 +96,18 @@ def test_it_is_asked_for_the_product_on_the_card(
     )
 
 
-def test_a_card_that_it_does_not_know_is_named(install: Install) -> None:
+def test_a_card_that_it_does_not_know_is_named(install):
     install(TILES)
     problem = advise_tiles(GEMM, "Tesla V100-SXM2-16GB", 70)[1]
     assert problem == "nvidia-matmul-heuristics does not know Tesla V100-SXM2-16GB"
 
 
-def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> None:
+def test_a_library_that_ends_its_process_does_not_end_ours(install):
     install("os.abort()")
     assert "nvidia-matmul-heuristics failed" in advise_tiles(GEMM, "NVIDIA H200", 90)[1]
 
 
-def test_another_version_of_it_gives_no_advice(install: Install) -> None:
+def test_another_version_of_it_gives_no_advice(install):
     install('return [{"kernel": None, "runtime_s": 1.0}]')
     assert advise_tiles(GEMM, "NVIDIA H200", 90) == (
         (),
@@ -118,7 +116,7 @@ def test_another_version_of_it_gives_no_advice(install: Install) -> None:
 
 
 @pytest.mark.usefixtures("nothing_compiled")
-def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> None:
+def test_a_search_begins_with_its_tiles(install, tmp_path):
     install(TILES)
     with open_device("emulated:h200") as device:
         space = template_space(GEMM, device)
@@ -130,7 +128,7 @@ def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("nothing_compiled")
-def test_a_search_goes_on_without_its_tiles(install: Install, tmp_path: Path) -> None:
+def test_a_search_goes_on_without_its_tiles(install, tmp_path):
     install("os.abort()")
     with open_device("emulated:h200") as device:
         space = template_space(GEMM, device)

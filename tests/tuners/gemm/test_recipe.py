@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,7 @@ STORED = {"template": "simt", "parameters": PARAMETERS.numbers, "time_ms": 0.5}
 
 
 @given(st.sampled_from([4, 8, 16]), st.integers(0, 1 << 20), st.booleans(), st.floats(1e-4, 1e4))
-def test_what_is_stored_is_read_again(
-    thread_m: int, blocks: int, asynchronous: bool, time_ms: float
-) -> None:
+def test_what_is_stored_is_read_again(thread_m, blocks, asynchronous, time_ms):
     chosen = SimtParameters(tile_m=128, thread_m=thread_m, blocks=blocks, asynchronous=asynchronous)
     stored = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(chosen), time_ms)
     assert TEMPLATE_FORM.parameters(stored) == chosen
@@ -55,30 +52,30 @@ def without(name: str) -> dict[str, Any]:
         ({**STORED, "time_ms": -1.0}, "the time is -1.0"),
     ],
 )
-def test_anything_else_is_refused(value: object, message: str) -> None:
+def test_anything_else_is_refused(value, message):
     with pytest.raises(FormError, match=message):
         TEMPLATE_FORM.check(value, GEMM)
 
 
 @pytest.mark.parametrize("added", ["slices", "transpose_a"])
-def test_a_recipe_of_a_version_without_a_parameter_has_its_first_value(added: str) -> None:
+def test_a_recipe_of_a_version_without_a_parameter_has_its_first_value(added):
     assert TEMPLATE_FORM.parameters(json.dumps(without(added))) == PARAMETERS
 
 
 @pytest.mark.parametrize("workload", [CASES["case1"], Gemm("h", 64, 64, 64, mode="float16")])
-def test_a_recipe_for_what_the_template_does_not_compute_is_refused(workload: Any) -> None:
+def test_a_recipe_for_what_the_template_does_not_compute_is_refused(workload):
     with pytest.raises(FormError, match=f"does not compute {workload.name}"):
         TEMPLATE_FORM.check(STORED, workload)
 
 
-def test_a_trial_that_ran_has_a_time() -> None:
+def test_a_trial_that_ran_has_a_time():
     failed = TEMPLATE_FORM.recipe(PARAMETERS)
     TEMPLATE_FORM.check_stored(failed, ran=False)
     with pytest.raises(FormError, match="its time is missing"):
         TEMPLATE_FORM.check_stored(failed, ran=True)
 
 
-def test_a_damaged_line_is_told(tmp_path: Path) -> None:
+def test_a_damaged_line_is_told(tmp_path):
     path = tmp_path / TEMPLATE_FORM.file_name
     path.write_text(json.dumps(STORED) + "\n{\n")
     with pytest.raises(InputError, match=r"Line 2 of .*parameters.jsonl cannot be used"):

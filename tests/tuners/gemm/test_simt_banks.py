@@ -132,9 +132,7 @@ SIZES = (
         [("nn", 0), ("nt", 0), ("nn", 8)],
     ),
 )
-def test_half_a_warp_is_served_at_once(
-    sizes: Any, layout: Any, transpose_a: int, tmp_path: Path
-) -> None:
+def test_half_a_warp_is_served_at_once(sizes, layout, transpose_a, tmp_path):
     parameters = SimtParameters(**sizes, transpose_a=transpose_a, asynchronous=False)
     loads: list[list[int]] = printed_by(_AFTER, parameters, layout, tmp_path)
     depth = parameters.tile_k // parameters.slices
@@ -144,9 +142,7 @@ def test_half_a_warp_is_served_at_once(
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("which", [0, -1], ids=["least", "most"])
-def test_elements_that_are_transposed_go_to_different_banks(
-    sizes: Any, which: int, tmp_path: Path
-) -> None:
+def test_elements_that_are_transposed_go_to_different_banks(sizes, which, tmp_path):
     offered = SimtParameters(**sizes).worth_copying
     if which and len(offered) == 1:
         pytest.skip("the most is the least")
@@ -165,12 +161,12 @@ def test_elements_that_are_transposed_go_to_different_banks(
             assert len({place % 32 for _, place in copied}) == 32
 
 
-def test_rows_of_all_banks_would_conflict() -> None:
+def test_rows_of_all_banks_would_conflict():
     rows = [lane // 16 * 2 + lane % 2 for lane in range(32)]
     assert wavefronts([row * 36 for row in rows]) == 2
     assert wavefronts([row * 32 for row in rows]) == 4
 
 
-def test_lanes_in_rows_of_eight_would_be_served_by_quarters() -> None:
+def test_lanes_in_rows_of_eight_would_be_served_by_quarters():
     assert wavefronts([lane // 8 * 4 for lane in range(32)]) == 2
     assert wavefronts([lane % 8 * 4 for lane in range(32)]) == 4

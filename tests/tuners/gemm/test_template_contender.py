@@ -40,9 +40,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[AnyKernel]:
     return found
 
 
-def test_without_records_the_best_of_several_tiles_is_taken(
-    tried: list[AnyKernel], tmp_path: Path
-) -> None:
+def test_without_records_the_best_of_several_tiles_is_taken(tried, tmp_path):
     chosen = CONTENDERS["template"](PRODUCT, bench(tmp_path))
     assert chosen == tried[-1]
     tiles = {
@@ -52,17 +50,13 @@ def test_without_records_the_best_of_several_tiles_is_taken(
     assert len(tiles) == len(tried) == 8
 
 
-def test_nothing_is_timed_on_a_gpu_that_nobody_has_claimed(
-    tried: list[AnyKernel], tmp_path: Path
-) -> None:
+def test_nothing_is_timed_on_a_gpu_that_nobody_has_claimed(tried, tmp_path):
     unclaimed = CONTENDERS["template"](PRODUCT, bench(tmp_path, claimed=False))
     assert not tried
     assert unclaimed.origin.details["template"] == "wgmma"
 
 
-def test_float16_takes_the_parameters_of_records_for_bfloat16(
-    tried: list[AnyKernel], tmp_path: Path
-) -> None:
+def test_float16_takes_the_parameters_of_records_for_bfloat16(tried, tmp_path):
     for path in RECORDS.glob("*_mode_bfloat16.template.json"):
         if "2048x2048x2048_nn" in path.name:
             (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -79,9 +73,7 @@ def test_float16_takes_the_parameters_of_records_for_bfloat16(
     ("mode", "card"),
     [pytest.param("float32", "sm_70", marks=pytest.mark.slow), ("bfloat16", "sm_100")],
 )
-def test_records_whose_instructions_a_card_lacks_are_not_used(
-    tried: list[AnyKernel], tmp_path: Path, mode: Any, card: str
-) -> None:
+def test_records_whose_instructions_a_card_lacks_are_not_used(tried, tmp_path, mode, card):
     """Asynchronous copies came with sm_80, and wgmma went after sm_90."""
     for path in RECORDS.glob(f"gemm_2048x2048x2048_nn_*mode_{mode}.template.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())

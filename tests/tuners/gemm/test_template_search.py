@@ -53,14 +53,14 @@ def searched(made: TemplateProposer, cost: Cost, trials: int) -> list[Candidate]
     return tried
 
 
-def test_the_first_is_the_most_promising(space: Space) -> None:
+def test_the_first_is_the_most_promising(space):
     first = proposer(space).take(4, Event())[0]
     chosen = TEMPLATE_FORM.parameters(first.recipe)
     assert chosen.cycles(GEMM, H200) == space[0].cycles(GEMM, H200)
 
 
 @pytest.mark.slow
-def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space: Space) -> None:
+def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space):
     lost: dict[str, list[float]] = {"search": [], "estimate": []}
     for seed in range(6):
         cost = card_of_seed(seed)
@@ -73,25 +73,25 @@ def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space: 
     assert max(lost["search"]) < 0.15
 
 
-def test_everything_is_proposed_once(space: Space) -> None:
+def test_everything_is_proposed_once(space):
     recipes = [one.recipe for one in searched(proposer(space[:50]), card_of_seed(1), 1000)]
     assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space[:50]))
 
 
-def test_what_is_known_already_is_not_proposed(space: Space) -> None:
+def test_what_is_known_already_is_not_proposed(space):
     made = proposer(space[:50])
     made.learn([Feedback(TEMPLATE_FORM.recipe(one), 1e-4) for one in space[:40]])
     recipes = [one.recipe for one in searched(made, card_of_seed(1), 1000)]
     assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space[40:50]))
 
 
-def test_choices_that_fail_are_left(space: Space) -> None:
+def test_choices_that_fail_are_left(space):
     tried = searched(proposer(space), lambda one: None if one.stages > 2 else 1e-5, 60)
     stages = [TEMPLATE_FORM.parameters(one.recipe).stages for one in tried]
     assert set(stages[-8:]) == {2}
 
 
-def test_a_kernel_that_cannot_be_made_is_a_failed_candidate() -> None:
+def test_a_kernel_that_cannot_be_made_is_a_failed_candidate():
     huge = Gemm("h", 1 << 15, 1 << 15, 1 << 15)
     tiny = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4)
     made = TemplateProposer(huge, H200, [tiny], lambda _: None)
@@ -100,7 +100,7 @@ def test_a_kernel_that_cannot_be_made_is_a_failed_candidate() -> None:
     assert "h has too many tiles of 16 x 32: choose larger tiles" in str(candidate.kernel)
 
 
-def test_kernels_are_compiled_while_others_are_made(space: Space) -> None:
+def test_kernels_are_compiled_while_others_are_made(space):
     begun: list[Kernel] = []
     made = TemplateProposer(GEMM, H200, space[:3], begun.append)
     kernels = [candidate.kernel for candidate in made.take(3, Event())]

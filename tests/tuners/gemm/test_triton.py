@@ -43,13 +43,7 @@ more = st.integers(0, 5)
     st.tuples(more, more),
     st.data(),
 )
-def test_each_candidate_is_right_for_all_sizes(
-    mnk: tuple[int, int, int],
-    layout: Any,
-    mode: Any,
-    between: tuple[int, int],
-    data: st.DataObject,
-) -> None:
+def test_each_candidate_is_right_for_all_sizes(mnk, layout, mode, between, data):
     m, n, k = mnk
     lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
     gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
@@ -65,7 +59,7 @@ def test_each_candidate_is_right_for_all_sizes(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_candidate_is_listed_twice(mode: Any) -> None:
+def test_no_candidate_is_listed_twice(mode):
     found = triton_candidates(Gemm("g", 4096, 4096, 4096, "nt", mode), H200)
     assert len({one.digest for one in found}) == len(found) >= 12
 
@@ -78,19 +72,19 @@ def test_no_candidate_is_listed_twice(mode: Any) -> None:
         ("tf32", "tf32"),
     ],
 )
-def test_each_mode_has_its_precision(mode: Any, precision: str) -> None:
+def test_each_mode_has_its_precision(mode, precision):
     found = triton_candidates(Gemm("g", 64, 64, 64, mode=mode), H200)
     assert {one.constants["precision"] for one in found} == {precision}
 
 
-def test_a_program_computes_several_tiles_where_there_are_more_than_the_card_holds() -> None:
+def test_a_program_computes_several_tiles_where_there_are_more_than_the_card_holds():
     (first, *_) = triton_candidates(Gemm("g", 4096, 4096, 8), H200)
     assert first.grid == (132, 1, 1)
     (first, *_) = triton_candidates(Gemm("g", 129, 128, 8), H200)
     assert first.grid == (2, 1, 1)
 
 
-def test_there_are_none_for_an_old_card() -> None:
+def test_there_are_none_for_an_old_card():
     old = CardResources(75, 40, 64, 1024, 64 << 10, 64 << 10)
     with pytest.raises(UnavailableError, match="sm_80 or later, and this one is of sm_75"):
         triton_candidates(Gemm("g", 8, 8, 8), old)

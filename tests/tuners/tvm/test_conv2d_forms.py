@@ -11,7 +11,6 @@ from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.support import Worker
 from pytest_gpuenergy.tuners import GemmForm, gemm_forms
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
@@ -51,14 +50,7 @@ def device() -> Iterator[EmulatedDevice]:
         [((2, 32), (4, 2)), ((4, 16), (4, 2)), ((8, 8), (1, 1)), ((4, 7), (2, 3))],
     ),
 )
-def test_every_form_is_right(
-    child: Worker,
-    device: EmulatedDevice,
-    threads: tuple[int, int],
-    outputs: tuple[int, int],
-    parts: int,
-    pipelined: bool,
-) -> None:
+def test_every_form_is_right(child, device, threads, outputs, parts, pipelined):
     form = GemmForm(threads, outputs, parts, pipelined)
     kernel = child.call("lower_form", SMALL, form, timeout_s=120)
     assert len(kernel.launches) == (1 if parts == 1 else 2)
@@ -74,9 +66,7 @@ def test_every_form_is_right(
     ],
     ids=lambda workload: workload.name,
 )
-def test_other_convolutions_are_right(
-    child: Worker, device: EmulatedDevice, workload: Conv2d
-) -> None:
+def test_other_convolutions_are_right(child, device, workload):
     reduced = workload.shape.CI * workload.shape.KH * workload.shape.KW
     form = GemmForm((4, 16), (2, 2), math.gcd(2, reduced), pipelined=True)
     verify_on_device(device, child.call("lower_form", workload, form, timeout_s=120), workload)
@@ -98,7 +88,7 @@ convolutions = st.builds(
 
 
 @given(convolutions)
-def test_forms_waste_little_and_split_evenly(workload: Conv2d) -> None:
+def test_forms_waste_little_and_split_evenly(workload):
     shape = workload.shape
     outputs = shape.CO, shape.N * shape.OH * shape.OW
     depth = shape.CI * shape.KH * shape.KW
@@ -114,26 +104,26 @@ def test_forms_waste_little_and_split_evenly(workload: Conv2d) -> None:
         assert form.parts == 1 or depth // form.parts >= 64
 
 
-def test_sums_are_split_only_where_tiles_are_few() -> None:
+def test_sums_are_split_only_where_tiles_are_few():
     parts = {name: {form.parts for form in gemm_forms(case.shape)} for name, case in CASES.items()}
     assert max(parts["case1"]) <= 2
     assert min(parts["case7"]) > 4
 
 
-def test_a_grouped_convolution_is_no_single_product() -> None:
+def test_a_grouped_convolution_is_no_single_product():
     assert gemm_forms(Conv2d.of("x", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 8).shape) == ()
 
 
 @pytest.mark.tvm
 @pytest.mark.parametrize("workload", ONE_POSITION, ids=lambda workload: workload.name)
-def test_one_output_position_has_tvms_own_space(child: Worker, workload: Conv2d) -> None:
+def test_one_output_position_has_tvms_own_space(child, workload):
     traces = child.call("traces", workload, "all", timeout_s=120)
     assert traces
     assert not any("transform_layout" in trace for trace in traces)
 
 
 @pytest.mark.tvm
-def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:
+def test_the_spaces_are_tvms_own_ours_and_both(child):
     direct, gemm, both = (
         child.call("traces", SMALL, space, timeout_s=120) for space in ("direct", "gemm", "all")
     )
@@ -144,7 +134,7 @@ def test_the_spaces_are_tvms_own_ours_and_both(child: Worker) -> None:
 
 
 @pytest.mark.tvm
-def test_processes_share_the_forms(child: Worker) -> None:
+def test_processes_share_the_forms(child):
     workload = Conv2d.of("ten-forms", 1, 8, 8, 16, 16, 3, 3, 1, 1)
     whole, *parts = (
         child.call("traces", workload, "gemm", *share, timeout_s=120)
@@ -155,6 +145,6 @@ def test_processes_share_the_forms(child: Worker) -> None:
 
 
 @pytest.mark.tvm
-def test_a_grouped_convolution_has_tvms_own_space(child: Worker) -> None:
+def test_a_grouped_convolution_has_tvms_own_space(child):
     grouped = Conv2d.of("grouped", 1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2)
     assert child.call("traces", grouped, "all", timeout_s=120)

@@ -10,9 +10,8 @@ import pytest
 from hostile_records import HOSTILE, LAMBDA, WORDS, changed, module_of, stored_with, strings
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.support import FormError, KernelFault, Worker
-from pytest_gpuenergy.tuners import Database, KernelStore, check_emitted
-from pytest_gpuenergy.tuning import RecordFile
+from pytest_gpuenergy.support import FormError, KernelFault
+from pytest_gpuenergy.tuners import check_emitted
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 9, 11, 8, 8, 3, 3, 1, 2)
@@ -102,12 +101,12 @@ def check(statement: str) -> None:
         "int64_t __1 = ((int64_t)5000000000);",
     ],
 )
-def test_arithmetic_is_let_through(statement: str) -> None:
+def test_arithmetic_is_let_through(statement):
     check(statement)
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_anything_else_is_refused(statement: str) -> None:
+def test_anything_else_is_refused(statement):
     with pytest.raises(FormError) as error:
         check(statement)
     assert str(error.value).isprintable()
@@ -126,20 +125,20 @@ def test_anything_else_is_refused(statement: str) -> None:
         '__forceinline__ __device__ void tvm_builtin_x() {\n  asm volatile("exit;" :  : );\n}',
     ],
 )
-def test_nothing_stands_beside_the_kernels(text: str) -> None:
+def test_nothing_stands_beside_the_kernels(text):
     with pytest.raises(FormError):
         check_emitted(HEADER + PROGRAM.replace("HERE", "").lstrip() + text + "\n", [HEADER], [])
     with pytest.raises(FormError):
         check_emitted(HEADER + text + "\n" + PROGRAM.replace("HERE", "").lstrip(), [HEADER], [])
 
 
-def test_a_text_with_another_header_is_refused() -> None:
+def test_a_text_with_another_header_is_refused():
     source = "#include <stdio.h>\n" + PROGRAM.lstrip().replace("HERE", "")
     with pytest.raises(FormError, match="does not begin as"):
         check_emitted(source, [HEADER], [])
 
 
-def test_a_launch_of_another_function_is_refused() -> None:
+def test_a_launch_of_another_function_is_refused():
     with pytest.raises(FormError, match="does not define 'system'"):
         check_emitted(HEADER + PROGRAM.lstrip().replace("HERE", ""), [HEADER], ["system"])
 
@@ -147,9 +146,7 @@ def test_a_launch_of_another_function_is_refused() -> None:
 @pytest.mark.tvm
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_call_put_anywhere_into_a_real_text_is_refused(
-    store: KernelStore, record_file: RecordFile, data: st.DataObject
-) -> None:
+def test_a_call_put_anywhere_into_a_real_text_is_refused(store, record_file, data):
     header, rest = emitted(store.kernel(record_file, 1).source)
     position = data.draw(st.integers(0, len(rest.rstrip())))
     call = data.draw(st.sampled_from(['system("id")', "getenv(0)", "::abort()", "([]{}())", "#if"]))
@@ -161,9 +158,7 @@ def test_a_call_put_anywhere_into_a_real_text_is_refused(
 @pytest.mark.tvm
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_text_of_a_record_becomes_text_of_a_kernel(
-    store: KernelStore, record_file: RecordFile, data: st.DataObject
-) -> None:
+def test_no_text_of_a_record_becomes_text_of_a_kernel(store, record_file, data):
     content = data.draw(
         st.sampled_from([json.loads(record.recipe) for record in record_file.records])
     )
@@ -206,7 +201,7 @@ def trace(axis: str = "threadIdx.x", *more: Any, scope: str | None = None) -> An
 
 
 @pytest.mark.tvm
-def test_a_plain_trace_makes_a_kernel(child: Worker) -> None:
+def test_a_plain_trace_makes_a_kernel(child):
     assert "threadIdx.x" in child.call("lower_unchecked", SMALL, trace()).source
     scoped = child.call("lower_unchecked", SMALL, trace(scope="local")).source
     assert "conv2d_nchw_local_ptr" in scoped
@@ -228,7 +223,7 @@ def test_a_plain_trace_makes_a_kernel(child: Worker) -> None:
     ],
     ids=lambda bad: json.dumps(bad[0][-1])[:60],
 )
-def test_what_gets_past_the_first_look_is_refused(child: Worker, bad: Any) -> None:
+def test_what_gets_past_the_first_look_is_refused(child, bad):
     with pytest.raises(
         KernelFault, match="The text that TVM made of it cannot be used, because it"
     ) as fault:
@@ -238,7 +233,7 @@ def test_what_gets_past_the_first_look_is_refused(child: Worker, bad: Any) -> No
 
 
 @pytest.mark.tvm
-def test_a_program_that_calls_a_function_is_refused(child: Worker) -> None:
+def test_a_program_that_calls_a_function_is_refused(child):
     assert "a_ptr" in child.call("lower_program", "a", None).source
     with pytest.raises(KernelFault, match="because it calls 'system'"):
         child.call("lower_program", "a", "system")
@@ -246,15 +241,13 @@ def test_a_program_that_calls_a_function_is_refused(child: Worker) -> None:
 
 @pytest.mark.tvm
 @pytest.mark.parametrize("name", ['x; system("id"); float y', "__asm__", "λ", "x)", "a, b"])
-def test_a_tensor_with_another_name_is_refused(child: Worker, name: str) -> None:
+def test_a_tensor_with_another_name_is_refused(child, name):
     with pytest.raises(KernelFault, match="The text that TVM made of it cannot be used"):
         child.call("lower_program", name, None)
 
 
 @pytest.mark.tvm
-def test_a_stored_workload_that_is_no_plain_program_is_refused(
-    store: KernelStore, database: Database
-) -> None:
+def test_a_stored_workload_that_is_no_plain_program_is_refused(store, database):
     module = module_of(database.workloads[0])
     (call,) = (node for node in module["nodes"] if node["type"] == "ir.Op")
     call["data"] = "tirx.call_pure_extern"

@@ -7,8 +7,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -17,7 +15,7 @@ from points import each_once
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.support import InputError, Worker
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import (
     SPACES,
     GemmForm,
@@ -53,7 +51,7 @@ def products(draw: st.DrawFn, most: int = 5000) -> Gemm:
 
 
 @given(products())
-def test_flops_follow_from_the_tensors(gemm: Gemm) -> None:
+def test_flops_follow_from_the_tensors(gemm):
     assert OPERATOR.flops_for_shapes([tensor.shape for tensor in gemm.tensors]) == gemm.flops
 
 
@@ -68,12 +66,12 @@ def test_flops_follow_from_the_tensors(gemm: Gemm) -> None:
         [(1, 4, 5), (1, 5, 6), (1, 4, 6)],
     ],
 )
-def test_other_tensors_are_of_no_product(shapes: list[tuple[int, ...]]) -> None:
+def test_other_tensors_are_of_no_product(shapes):
     assert OPERATOR.flops_for_shapes(shapes) is None
 
 
 @given(products())
-def test_a_record_file_is_recognized_by_its_name(gemm: Gemm) -> None:
+def test_a_record_file_is_recognized_by_its_name(gemm):
     found = OPERATOR.from_log_name(file_name(gemm))
     assert found is not None
     assert found.signature == gemm.signature
@@ -90,7 +88,7 @@ def test_a_record_file_is_recognized_by_its_name(gemm: Gemm) -> None:
         "gemm_M_999999999_N_999999999_K_1_layout_nn_mode_float32.json",
     ],
 )
-def test_another_name_has_no_product(name: str) -> None:
+def test_another_name_has_no_product(name):
     assert OPERATOR.from_log_name(name) is None
 
 
@@ -102,9 +100,7 @@ def test_another_name_has_no_product(name: str) -> None:
         (["matmul", 512, 640, 256], (512, 256, 640)),
     ],
 )
-def test_a_function_of_tvm_has_the_sizes_of_its_arguments(
-    key: list[Any], sizes: tuple[int, ...]
-) -> None:
+def test_a_function_of_tvm_has_the_sizes_of_its_arguments(key, sizes):
     found = OPERATOR.from_log_key(key)
     assert found is not None
     assert sizes == (found.M, found.N, found.K)
@@ -122,12 +118,12 @@ def test_a_function_of_tvm_has_the_sizes_of_its_arguments(
         ["matmul", True, 2, 3],
     ],
 )
-def test_another_function_has_no_product(key: list[Any]) -> None:
+def test_another_function_has_no_product(key):
     assert OPERATOR.from_log_key(key) is None
 
 
 @given(products(most=300))
-def test_forms_waste_little_and_split_evenly(gemm: Gemm) -> None:
+def test_forms_waste_little_and_split_evenly(gemm):
     sizes = product_sizes(gemm)
     forms = useful_forms(sizes)
     assert len(set(forms)) == len(forms) > 0
@@ -146,19 +142,19 @@ def test_forms_waste_little_and_split_evenly(gemm: Gemm) -> None:
 
 
 @given(st.integers(1, 5000))
-def test_a_long_sum_has_parts_of_useful_length(k: int) -> None:
+def test_a_long_sum_has_parts_of_useful_length(k):
     depth = product_sizes(Gemm("g", 64, 64, k)).padded_depth
     assert depth <= 64 or any(depth % part == 0 for part in range(8, 65))
 
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("mode", ["tf32", "3xtf32"])
-def test_a_mode_of_tensor_cores_is_refused_before_a_search(space: Any, mode: Any) -> None:
+def test_a_mode_of_tensor_cores_is_refused_before_a_search(space, mode):
     with pytest.raises(InputError, match=f"no schedules in mode {mode}: choose mode float32"):
         require_space(Gemm("g", 64, 64, 64, mode=mode), space, "sm_90a")
 
 
-def test_bfloat16_is_refused_on_a_gpu_without_it() -> None:
+def test_bfloat16_is_refused_on_a_gpu_without_it():
     gemm = Gemm("g", 64, 64, 64, mode="bfloat16")
     require_space(gemm, "all", "sm_80")
     with pytest.raises(InputError, match="from sm_80 on and it is of sm_75: choose float16"):
@@ -170,7 +166,7 @@ def test_bfloat16_is_refused_on_a_gpu_without_it() -> None:
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(products())
-def test_the_computation_takes_the_tensors(child: Worker, gemm: Gemm) -> None:
+def test_the_computation_takes_the_tensors(child, gemm):
     found = child.call("parameters", gemm, timeout_s=60)
     shapes = [(shape, dtype) for _, shape, dtype in found]
     assert shapes == [(tensor.shape, tensor.dtype) for tensor in gemm.tensors]
@@ -182,7 +178,7 @@ def test_the_computation_takes_the_tensors(child: Worker, gemm: Gemm) -> None:
     ("space", "m", "n", "k"),
     each_once(SPACES, [(1, 1, 1), (7, 13, 5), (31, 1, 131), (64, 64, 256)]),
 )
-def test_every_size_has_schedules(child: Worker, space: Any, m: int, n: int, k: int) -> None:
+def test_every_size_has_schedules(child, space, m, n, k):
     gemm = Gemm("g", m, n, k)
     traces = child.call("traces", gemm, space, timeout_s=120)
     ours = [trace for trace in traces if "reindex" in trace]
@@ -196,9 +192,7 @@ def test_every_size_has_schedules(child: Worker, space: Any, m: int, n: int, k: 
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(products(most=70), st.data())
-def test_every_form_of_any_product_is_right(
-    child: Worker, device: EmulatedDevice, gemm: Gemm, data: st.DataObject
-) -> None:
+def test_every_form_of_any_product_is_right(child, device, gemm, data):
     form = data.draw(st.sampled_from(useful_forms(product_sizes(gemm))))
     seed = data.draw(st.integers(1, 1000))
     verify_on_device(device, child.call("lower_form", gemm, form, seed, timeout_s=120), gemm)
@@ -207,9 +201,7 @@ def test_every_form_of_any_product_is_right(
 @pytest.mark.tvm
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "layout"), each_once(MODES, ["nn", "nt"]))
-def test_sums_in_parts_of_a_padded_product_are_right(
-    child: Worker, device: EmulatedDevice, layout: Any, mode: Any
-) -> None:
+def test_sums_in_parts_of_a_padded_product_are_right(child, device, layout, mode):
     gemm = Gemm("g", 33, 65, 131, layout, mode, lda=140, ldb=70)
     form = GemmForm((4, 16), (4, 2), parts=2, pipelined=True)
     kernel = child.call("lower_form", gemm, form, timeout_s=120)
@@ -219,9 +211,7 @@ def test_sums_in_parts_of_a_padded_product_are_right(
 
 @pytest.mark.tvm
 @pytest.mark.slow
-def test_a_search_is_kept_listed_and_read_back(
-    tmp_path: Path, device: EmulatedDevice, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_is_kept_listed_and_read_back(tmp_path, device, capsys):
     gemm = Gemm("gemm_40x24x70_nt_bfloat16", 40, 24, 70, "nt", "bfloat16")
     command = [sys.executable, "-m", "pytest_gpuenergy.cli"]
     shape = "gemm:M=40 N=24 K=70 layout=nt mode=bfloat16"

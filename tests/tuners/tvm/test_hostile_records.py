@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import FormError, InputError
-from pytest_gpuenergy.tuners import Database, check_record, load_database, load_records
+from pytest_gpuenergy.tuners import check_record, load_database, load_records
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ROOT / "bench/records/nvidia-h200"
@@ -47,14 +47,14 @@ def first(kind: str) -> int:
 @pytest.mark.parametrize(
     "path", sorted(SHIPPED.glob("*_conv2d_*.json")), ids=lambda path: path.name[:8]
 )
-def test_every_bundled_record_is_let_through(path: Path) -> None:
+def test_every_bundled_record_is_let_through(path):
     assert len(load_records(path).records) == 25
 
 
 @pytest.mark.slow
 @in_a_folder
 @given(data=st.data())
-def test_a_changed_string_is_refused_with_its_place(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_changed_string_is_refused_with_its_place(tmp_path, data):
     place = data.draw(st.sampled_from(places()))
     hostile = data.draw(st.sampled_from(HOSTILE) | st.text(min_size=1).map(lambda t: f"({t}"))
     at = data.draw(st.integers(0, 3))
@@ -100,9 +100,7 @@ def test_a_changed_string_is_refused_with_its_place(tmp_path: Path, data: st.Dat
         ("SampleCategorical", 2, [[1], [2.0]], "instead of a list of probabilities"),
     ],
 )
-def test_an_attribute_of_another_type_is_refused(
-    tmp_path: Path, kind: str, part: int, values: object, told: str
-) -> None:
+def test_an_attribute_of_another_type_is_refused(tmp_path, kind, part, values, told):
     number = first(kind)
     path = tmp_path / "records.json"
     bad = changed(document(), ("records", 0, "record", 0, 0, number, part), lambda _: values)
@@ -115,7 +113,7 @@ def test_an_attribute_of_another_type_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["Tensorize", "UnsafeSetDType", "AnnotateBufferAccess", 7, None])
-def test_an_instruction_of_another_kind_is_refused(kind: object) -> None:
+def test_an_instruction_of_another_kind_is_refused(kind):
     record = document()["records"][0]["record"]
     with pytest.raises(FormError, match="instruction 3 of the trace is of the kind"):
         check_record(changed(record, (0, 0, 3, 0), lambda _: kind))
@@ -132,14 +130,14 @@ def test_an_instruction_of_another_kind_is_refused(kind: object) -> None:
         (None, "a decision of the trace is"),
     ],
 )
-def test_an_impossible_decision_is_refused(decision: object, told: str) -> None:
+def test_an_impossible_decision_is_refused(decision, told):
     record = document()["records"][0]["record"]
     with pytest.raises(FormError, match=told):
         check_record(changed(record, (0, 1, 0), lambda _: decision))
 
 
 @pytest.mark.parametrize("value", ["1", [1, "1"], [1.5], [[1]], {"1": 1}, True, [True]])
-def test_a_decision_of_another_type_is_refused(value: object) -> None:
+def test_a_decision_of_another_type_is_refused(value):
     record = document()["records"][0]["record"]
     with pytest.raises(FormError, match=r"has the decision .* instead of a"):
         check_record(changed(record, (0, 1, 0, 1), lambda _: value))
@@ -160,7 +158,7 @@ def test_a_decision_of_another_type_is_refused(value: object) -> None:
         ({"keys": [LAMBDA]}, "as 'keys'"),
     ],
 )
-def test_a_target_with_anything_else_is_refused(change: dict[str, Any], told: str) -> None:
+def test_a_target_with_anything_else_is_refused(change, told):
     record = document()["records"][0]["record"]
     with pytest.raises(FormError) as error:
         check_record([*record[:2], {**record[2], **change}, record[3]])
@@ -168,19 +166,19 @@ def test_a_target_with_anything_else_is_refused(change: dict[str, Any], told: st
 
 
 @pytest.mark.parametrize("target", ["llvm", "cuda -keys=x", '{"kind": "cuda"}', "nvidia/../x", 1])
-def test_a_target_of_another_form_is_refused(target: object) -> None:
+def test_a_target_of_another_form_is_refused(target):
     record = document()["records"][0]["record"]
     with pytest.raises(FormError, match="the target is"):
         check_record([*record[:2], target, record[3]])
 
 
 @pytest.mark.parametrize("target", ["cuda", "nvidia/nvidia-h100", {"kind": "cuda"}])
-def test_a_target_of_tvms_own_is_let_through(target: object) -> None:
+def test_a_target_of_tvms_own_is_let_through(target):
     record = document()["records"][0]["record"]
     assert check_record([*record[:2], target, record[3]])[2] == target
 
 
-def test_the_files_own_target_is_checked_too(tmp_path: Path) -> None:
+def test_the_files_own_target_is_checked_too(tmp_path):
     path = tmp_path / "records.json"
     path.write_text(json.dumps({**document(), "target": {"kind": "cuda", "mcpu": LAMBDA}}))
     with pytest.raises(InputError, match="because the target has 'mcpu'"):
@@ -223,7 +221,7 @@ def doubled(text: str) -> str:
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_what_is_too_large_is_refused(number: int) -> None:
+def test_what_is_too_large_is_refused(number):
     told, record = list(oversized())[number]
     with pytest.raises(FormError, match=told) as error:
         check_record(record)
@@ -231,9 +229,7 @@ def test_what_is_too_large_is_refused(number: int) -> None:
 
 
 @pytest.mark.parametrize("action", ["list", "show", "export"])
-def test_commands_tell_the_file_and_the_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
-) -> None:
+def test_commands_tell_the_file_and_the_place(tmp_path, capsys, action):
     number = first("Bind")
     path = tmp_path / CASE7.name
     path.write_text(json.dumps(rank_1_with((0, 0, number, 2, 0), LAMBDA)))
@@ -248,9 +244,7 @@ def test_commands_tell_the_file_and_the_place(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_database_of_other_searches_can_be_sampled(
-    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_of_other_searches_can_be_sampled(database, tmp_path, capsys):
     content = json.loads(database.records[0].text)
     content[0][0].append(["Parallel", ["l1"], [], []])
     (tmp_path / "llvm.json").write_text(json.dumps([0, [content[0], [1e-3], "llvm", content[3]]]))
@@ -258,7 +252,7 @@ def test_a_database_of_other_searches_can_be_sampled(
     assert "1.00" in capsys.readouterr().out
 
 
-def test_a_line_of_a_database_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_a_line_of_a_database_that_is_too_long_is_refused(tmp_path):
     path = tmp_path / "records.json"
     path.write_text("[0, [" + "[" * 5_000_000 + "\n")
     with pytest.raises(InputError, match=r"Line 1 of the database .* longer than 4 MiB"):

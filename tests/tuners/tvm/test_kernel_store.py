@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support import InputError, KernelFault, Worker, cache_dir
-from pytest_gpuenergy.tuners import Database, KernelStore
+from pytest_gpuenergy.support import InputError, KernelFault, cache_dir
+from pytest_gpuenergy.tuners import KernelStore
 from pytest_gpuenergy.tuning import Measured, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
 
@@ -41,17 +41,13 @@ def changed(file: RecordFile, part: int, value: object) -> RecordFile:
     return with_text(file, json.dumps(content))
 
 
-def test_tvm_compiles_nothing_where_it_could(
-    child: Worker, store: KernelStore, record_file: RecordFile
-) -> None:
+def test_tvm_compiles_nothing_where_it_could(child, store, record_file):
     record = record_file.records[0].recipe
     kernel = child.call("lower_beside_a_cuda_runtime", record_file.workload, record, timeout_s=60)
     assert kernel.source == store.kernel(record_file, 1).source
 
 
-def test_a_record_becomes_a_kernel_of_the_workloads_tensors(
-    store: KernelStore, record_file: RecordFile
-) -> None:
+def test_a_record_becomes_a_kernel_of_the_workloads_tensors(store, record_file):
     kernel = store.kernel(record_file, 1)
     (launch,) = kernel.launches
     assert launch.entry == "main_kernel"
@@ -64,9 +60,7 @@ def test_a_record_becomes_a_kernel_of_the_workloads_tensors(
     assert sorted(places, key=places.__getitem__) == list(launch.arguments)
 
 
-def test_the_same_record_gives_the_same_text_in_another_process(
-    store: KernelStore, record_file: RecordFile
-) -> None:
+def test_the_same_record_gives_the_same_text_in_another_process(store, record_file):
     first = store.kernels(record_file, [1, 3])
     with KernelStore() as another:
         second = another.kernels(record_file, [3, 1])
@@ -74,7 +68,7 @@ def test_the_same_record_gives_the_same_text_in_another_process(
     assert first[0].digest != first[1].digest
 
 
-def test_the_origin_tells_rank_band_and_tuning(store: KernelStore, record_file: RecordFile) -> None:
+def test_the_origin_tells_rank_band_and_tuning(store, record_file):
     origin = store.kernel(record_file, 2).origin
     assert (origin.kind, origin.rank) == ("tvm-metaschedule", 2)
     assert origin.details["band"] == "p10"
@@ -82,16 +76,14 @@ def test_the_origin_tells_rank_band_and_tuning(store: KernelStore, record_file: 
     assert origin.details["gpu"] == "Test GPU"
 
 
-def test_measured_figures_reach_the_kernel(store: KernelStore, record_file: RecordFile) -> None:
+def test_measured_figures_reach_the_kernel(store, record_file):
     file = record_file.with_measured({1: Measured(0.02, 410.0, 8.2, 700.0)})
     (figures,) = store.kernel(file, 1).recorded
     assert store.kernel(record_file, 1).recorded == ()
     assert (figures.gpu, figures.energy_mj) == ("Test GPU", 8.2)
 
 
-def test_a_kernel_from_the_disk_needs_neither_tvm_nor_a_process(
-    record_file: RecordFile, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_from_the_disk_needs_neither_tvm_nor_a_process(record_file, request, monkeypatch):
     with KernelStore() as store:
         made = store.kernel(record_file, 1)
     request.getfixturevalue("no_tvm")
@@ -100,14 +92,14 @@ def test_a_kernel_from_the_disk_needs_neither_tvm_nor_a_process(
         assert store.kernel(record_file, 1) == made
 
 
-def test_the_parent_never_imports_tvm(record_file: RecordFile) -> None:
+def test_the_parent_never_imports_tvm(record_file):
     before = set(sys.modules)
     with KernelStore() as store:
         store.kernel(record_file, 1)
     assert "tvm" not in set(sys.modules) - before
 
 
-def test_a_damaged_entry_is_made_again(record_file: RecordFile) -> None:
+def test_a_damaged_entry_is_made_again(record_file):
     with KernelStore() as store:
         made = store.kernel(record_file, 1)
         (path,) = cache_dir("lowered").iterdir()
@@ -118,9 +110,7 @@ def test_a_damaged_entry_is_made_again(record_file: RecordFile) -> None:
     assert json.loads(path.read_text()) == content
 
 
-def test_an_entry_of_another_tvm_is_not_used(
-    record_file: RecordFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_of_another_tvm_is_not_used(record_file, monkeypatch):
     with KernelStore() as store:
         store.kernel(record_file, 1)
     true_version = metadata.version
@@ -135,7 +125,7 @@ def test_an_entry_of_another_tvm_is_not_used(
 
 
 @pytest.mark.usefixtures("no_tvm")
-def test_missing_tvm_is_told_with_what_to_install(record_file: RecordFile) -> None:
+def test_missing_tvm_is_told_with_what_to_install(record_file):
     with (
         KernelStore() as store,
         pytest.raises(InputError, match=r"pip install 'pytest-gpuenergy\[tvm\]'"),
@@ -143,7 +133,7 @@ def test_missing_tvm_is_told_with_what_to_install(record_file: RecordFile) -> No
         store.kernel(record_file, 1)
 
 
-def test_a_record_of_other_tensors_is_refused(store: KernelStore, record_file: RecordFile) -> None:
+def test_a_record_of_other_tensors_is_refused(store, record_file):
     file = replace(record_file, workload=CASES["case1"])
     with pytest.raises(KernelFault, match=r"for other tensors than case1's") as fault:
         store.kernel(file, 1)
@@ -165,9 +155,7 @@ def test_a_record_of_other_tensors_is_refused(store: KernelStore, record_file: R
         (2, {}, "TVM has no such target"),
     ],
 )
-def test_a_record_that_cannot_be_lowered_is_told(
-    store: KernelStore, record_file: RecordFile, part: int, value: object, message: str
-) -> None:
+def test_a_record_that_cannot_be_lowered_is_told(store, record_file, part, value, message):
     with pytest.raises(KernelFault, match=message) as fault:
         store.kernel(changed(record_file, part, value), 1)
     assert fault.value.outcome == "compile"
@@ -175,9 +163,7 @@ def test_a_record_that_cannot_be_lowered_is_told(
     assert "\n" not in str(fault.value)
 
 
-def test_a_tvm_that_crashes_is_told_with_its_versions(
-    record_file: RecordFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_tvm_that_crashes_is_told_with_its_versions(record_file, monkeypatch, tmp_path):
     crashing = tmp_path / "tvm" / "__init__.py"
     crashing.parent.mkdir()
     crashing.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
@@ -189,9 +175,7 @@ def test_a_tvm_that_crashes_is_told_with_its_versions(
     assert "\n" not in str(error.value)
 
 
-def test_a_database_record_takes_the_names_of_the_workload(
-    store: KernelStore, database: Database
-) -> None:
+def test_a_database_record_takes_the_names_of_the_workload(store, database):
     record = database.valid[0]
     named = store.database_kernel(database, record, CASES["case7"])
     assert store.database_kernel(database, record, CASES["case7"]) == named
@@ -199,51 +183,43 @@ def test_a_database_record_takes_the_names_of_the_workload(
     assert named.origin.details["line"] == record.line
 
 
-def test_a_database_record_without_a_workload_keeps_its_names(
-    store: KernelStore, database: Database
-) -> None:
+def test_a_database_record_without_a_workload_keeps_its_names(store, database):
     kernel = store.database_kernel(database, database.valid[0])
     assert set(kernel.launches[0].arguments) == {"data", "weight", "conv2d_nchw"}
 
 
-def test_the_stored_workload_gives_the_same_kernel_as_ours(
-    store: KernelStore, database: Database, record_file: RecordFile
-) -> None:
+def test_the_stored_workload_gives_the_same_kernel_as_ours(store, database, record_file):
     record = next(r for r in database.valid if r.text == record_file.records[0].recipe)
     from_database = store.database_kernel(database, record, CASES["case7"])
     assert from_database == store.kernel(record_file, 1)
 
 
-def test_a_database_record_of_another_workload_is_refused(
-    store: KernelStore, database: Database
-) -> None:
+def test_a_database_record_of_another_workload_is_refused(store, database):
     record = database.valid[0]
     store.database_kernel(database, record, CASES["case7"])
     with pytest.raises(KernelFault, match="other shapes"):
         store.database_kernel(database, record, CASES["case6"])
 
 
-def test_a_failed_trial_has_no_kernel(database: Database) -> None:
+def test_a_failed_trial_has_no_kernel(database):
     failed = next(record for record in database.records if record.failed)
     with KernelStore() as store, pytest.raises(InputError, match="failed and has no kernel"):
         store.database_kernel(database, failed)
 
 
-def test_a_database_without_workloads_has_no_kernels(database: Database) -> None:
+def test_a_database_without_workloads_has_no_kernels(database):
     bare = replace(database, workloads=())
     with KernelStore() as store, pytest.raises(InputError, match=r"put database_workload\.json"):
         store.database_kernel(bare, bare.valid[0])
 
 
-def test_a_stored_workload_that_cannot_be_read_is_told(
-    store: KernelStore, database: Database
-) -> None:
+def test_a_stored_workload_that_cannot_be_read_is_told(store, database):
     damaged = replace(database, workloads=('["1","AAAA"]',))
     with pytest.raises(KernelFault, match="its module is not complete"):
         store.database_kernel(damaged, damaged.valid[0])
 
 
-def test_two_launches_share_a_workspace(child: Worker) -> None:
+def test_two_launches_share_a_workspace(child):
     kernel = child.call("lower_two_stages", timeout_s=60)
     (space,) = kernel.workspaces
     assert (space.shape, space.dtype, space.role) == ((1024,), "float32", "workspace")
@@ -254,7 +230,7 @@ def test_two_launches_share_a_workspace(child: Worker) -> None:
     assert (first.grid, first.block) == ((8, 1, 1), (128, 1, 1))
 
 
-def test_dynamic_shared_memory_reaches_the_launch(child: Worker) -> None:
+def test_dynamic_shared_memory_reaches_the_launch(child):
     (launch,) = child.call("lower_shared", timeout_s=60).launches
     assert launch.shared_bytes == 128 * 4
     assert sorted(launch.arguments) == ["input", "result"]

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.tuners import FORMS, KernelStore
+from pytest_gpuenergy.tuners import FORMS
 from pytest_gpuenergy.tuning import Record, RecordFile
 from pytest_gpuenergy.workloads import Conv2d
 
@@ -56,9 +56,7 @@ def one_thread_per_output(workload: Conv2d) -> RecordFile:
 
 
 @pytest.mark.parametrize("workload", [PLAIN, *WORKLOADS], ids=lambda workload: workload.name)
-def test_it_is_lowered_to_cuda_and_is_right(
-    workload: Conv2d, store: KernelStore, device: EmulatedDevice
-) -> None:
+def test_it_is_lowered_to_cuda_and_is_right(workload, store, device):
     kernel = store.kernel(one_thread_per_output(workload), 1)
     assert "__global__" in kernel.source
     (launch,) = kernel.launches
@@ -67,9 +65,7 @@ def test_it_is_lowered_to_cuda_and_is_right(
     assert 0 < errors.normwise_error <= errors.normwise_bound
 
 
-def test_the_kernel_of_another_dilation_is_found_wrong(
-    store: KernelStore, device: EmulatedDevice
-) -> None:
+def test_the_kernel_of_another_dilation_is_found_wrong(store, device):
     one, other = (Conv2d.of("x", 1, 9, 9, 4, 4, 3, 3, 1, d, d) for d in (1, 2))
     assert [t.shape for t in one.tensors] == [t.shape for t in other.tensors]
     kernel = store.kernel(one_thread_per_output(one), 1)

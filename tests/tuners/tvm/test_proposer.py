@@ -60,18 +60,18 @@ def pid_of(proposer: TvmProposer) -> int:
 
 
 @pytest.mark.thorough  # test_space.py
-def test_replay_trace_with_a_seed_is_the_same_every_time(start: Start) -> None:
+def test_replay_trace_with_a_seed_is_the_same_every_time(start):
     first, second = start(RANDOM), start(RANDOM)
     assert [texts(take(first)) for _ in range(2)] == [texts(take(second)) for _ in range(2)]
 
 
 @pytest.mark.thorough
-def test_another_seed_is_another_search(start: Start) -> None:
+def test_another_seed_is_another_search(start):
     other = SearchSettings(4, 1, "replay-trace", "all", batch=4)
     assert texts(take(start(RANDOM))) != texts(take(start(other)))
 
 
-def test_several_processes_search_elsewhere_and_learn_from_each_other(start: Start) -> None:
+def test_several_processes_search_elsewhere_and_learn_from_each_other(start):
     proposer = start(replace(EVOLVING, threads=6))
     assert proposer.processes == 2
     batches = [texts(take(proposer)) for _ in range(2)]
@@ -81,7 +81,7 @@ def test_several_processes_search_elsewhere_and_learn_from_each_other(start: Sta
 
 
 @pytest.mark.thorough
-def test_costs_are_learned(start: Start) -> None:
+def test_costs_are_learned(start):
     proposer = start(EVOLVING)
     batch = take(proposer)
     costs = [1e-3, 2e-3, None, 3e-3]
@@ -89,14 +89,12 @@ def test_costs_are_learned(start: Start) -> None:
     assert take(proposer)
 
 
-def test_an_earlier_search_is_learned(start: Start) -> None:
+def test_an_earlier_search_is_learned(start):
     known = [Feedback(record, 1e-3) for record in texts(take(start(EVOLVING)))]
     assert take(start(EVOLVING, known))
 
 
-def test_a_batch_is_lowered_and_its_workload_kept_beside_the_records(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_batch_is_lowered_and_its_workload_kept_beside_the_records(start, tmp_path):
     batch = take(start(RANDOM))
     assert len(batch) == 4
     assert all(isinstance(candidate.kernel, Kernel) for candidate in batch)
@@ -105,7 +103,7 @@ def test_a_batch_is_lowered_and_its_workload_kept_beside_the_records(
     assert json.loads(stored)
 
 
-def test_the_next_batch_is_made_while_the_first_one_is_evaluated(start: Start) -> None:
+def test_the_next_batch_is_made_while_the_first_one_is_evaluated(start):
     proposer = start(RANDOM)
     assert len(proposer.take(99, Event())) == 4
     (making,) = proposer._making
@@ -113,19 +111,19 @@ def test_the_next_batch_is_made_while_the_first_one_is_evaluated(start: Start) -
 
 
 @pytest.mark.thorough  # test_space.py
-def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
+def test_a_search_that_goes_on_proposes_something_else(start):
     first = texts(take(start(RANDOM)))
     again = texts(take(start(RANDOM, [Feedback(record, 1e-3) for record in first])))
     assert set(first) != set(again)
 
 
-def test_who_is_told_to_stop_does_not_wait_for_the_process(start: Start) -> None:
+def test_who_is_told_to_stop_does_not_wait_for_the_process(start):
     proposer, stop = start(RANDOM), Event()
     stop.set()
     assert proposer.take(99, stop) == []
 
 
-def test_a_batch_whose_lowering_is_dropped_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_batch_whose_lowering_is_dropped_is_not_waited_for(tmp_path):
     class Closed:
         def lower(self, *_: object) -> Future[Kernel]:
             future: Future[Kernel] = Future()
@@ -138,16 +136,14 @@ def test_a_batch_whose_lowering_is_dropped_is_not_waited_for(tmp_path: Path) -> 
         take(proposer)
 
 
-def test_a_search_survives_the_death_of_its_process(start: Start) -> None:
+def test_a_search_survives_the_death_of_its_process(start):
     proposer = start(RANDOM)
     take(proposer)
     os.kill(pid_of(proposer), signal.SIGKILL)
     assert len(take(proposer)) == 4
 
 
-def test_a_search_whose_process_keeps_dying_is_told(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_whose_process_keeps_dying_is_told(start, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     proposer = start(RANDOM)
     take(proposer)
@@ -158,7 +154,7 @@ def test_a_search_whose_process_keeps_dying_is_told(
         take(proposer)
 
 
-def test_what_goes_wrong_while_learning_is_told(start: Start) -> None:
+def test_what_goes_wrong_while_learning_is_told(start):
     proposer = start(EVOLVING)
     take(proposer)
     proposer.learn([Feedback("[[[], []], [1.0], {}, []]", 1e-3)])

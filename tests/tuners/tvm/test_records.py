@@ -54,12 +54,12 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
     return message
 
 
-def test_what_is_written_is_found_and_read_back(path: Path, record_file: RecordFile) -> None:
+def test_what_is_written_is_found_and_read_back(path, record_file):
     assert find_records(path.parent, record_file.workload) == path
     assert load_records(path) == record_file
 
 
-def test_a_file_from_before_there_were_kinds_is_read(path: Path, record_file: RecordFile) -> None:
+def test_a_file_from_before_there_were_kinds_is_read(path, record_file):
     document = json.loads(path.read_text())
     for key in ("kind", "layout", "dtype"):
         del document["workload"][key]
@@ -67,13 +67,13 @@ def test_a_file_from_before_there_were_kinds_is_read(path: Path, record_file: Re
     assert load_records(path) == record_file
 
 
-def test_the_file_is_named_after_workload_and_shape() -> None:
+def test_the_file_is_named_after_workload_and_shape():
     assert file_name(CASES["case1"]) == (
         "case1_conv2d_N_1_H_272_W_272_CO_64_CI_32_KH_3_KW_3_strides_1_padding_1.json"
     )
 
 
-def test_every_record_is_one_line_of_the_file(path: Path, record_file: RecordFile) -> None:
+def test_every_record_is_one_line_of_the_file(path, record_file):
     lines = path.read_text().splitlines()
     assert sum('"band"' in line for line in lines) == len(record_file.records)
 
@@ -82,7 +82,7 @@ def test_every_record_is_one_line_of_the_file(path: Path, record_file: RecordFil
 @pytest.mark.parametrize(
     "path", sorted(SHIPPED.glob("*_conv2d_*.json")), ids=lambda path: path.name[:5]
 )
-def test_bundled_files_are_written_as_they_are(path: Path, tmp_path: Path) -> None:
+def test_bundled_files_are_written_as_they_are(path, tmp_path):
     dump_records(load_records(path), tmp_path / path.name)
     is_same = (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert is_same  # comparing megabytes in detail takes minutes
@@ -100,9 +100,7 @@ def with_sizes(file: RecordFile, *sizes: int) -> RecordFile:
     ("more", "said"),
     [((2,), {"dilation": 2}), ((1, 4), {"groups": 4}), ((2, 2), {"dilation": 2, "groups": 2})],
 )
-def test_dilation_and_groups_are_kept(
-    tmp_path: Path, record_file: RecordFile, more: tuple[int, ...], said: dict[str, int]
-) -> None:
+def test_dilation_and_groups_are_kept(tmp_path, record_file, more, said):
     file = with_sizes(record_file, 1, 9, 9, 4, 4, 3, 3, 1, 1, *more)
     path = tmp_path / file_name(file.workload)
     dump_records(file, path)
@@ -112,14 +110,14 @@ def test_dilation_and_groups_are_kept(
     assert {name: written[name] for name in ("dilation", "groups") if name in written} == said
 
 
-def test_records_serve_another_workload_of_their_shape(path: Path) -> None:
+def test_records_serve_another_workload_of_their_shape(path):
     file = records_of(path.parent, RESNET09)
     assert file == replace(load_records(path), workload=RESNET09)
     with pytest.raises(InputError, match="resnet09 has no kernel of rank 9"):
         file.record(9)
 
 
-def test_a_workloads_own_records_come_first(path: Path, record_file: RecordFile) -> None:
+def test_a_workloads_own_records_come_first(path, record_file):
     own = replace(record_file, workload=RESNET09, gpu="Own GPU")
     dump_records(own, path.parent / file_name(RESNET09))
     assert records_of(path.parent, RESNET09) == own
@@ -128,22 +126,22 @@ def test_a_workloads_own_records_come_first(path: Path, record_file: RecordFile)
     assert records_of(path.parent, third) == replace(record_file, workload=third)
 
 
-def test_dilation_makes_another_shape(path: Path) -> None:
+def test_dilation_makes_another_shape(path):
     with pytest.raises(InputError, match="no records for dilated"):
         records_of(path.parent, Conv2d.of("dilated", 1, 14, 14, 256, 256, 3, 3, 1, 1, 2))
 
 
-def test_missing_records_name_the_command_that_makes_them(tmp_path: Path) -> None:
+def test_missing_records_name_the_command_that_makes_them(tmp_path):
     with pytest.raises(InputError, match="gpuenergy tune --case case3"):
         find_records(tmp_path, CASES["case3"])
 
 
-def test_records_are_found_in_the_folder_of_a_gpu(path: Path, record_file: RecordFile) -> None:
+def test_records_are_found_in_the_folder_of_a_gpu(path, record_file):
     dump_records(record_file, path.parent / "above" / "h200" / path.name)
     assert records_of(path.parent / "above", CASES["case7"]) == record_file
 
 
-def test_records_for_several_gpus_must_be_told_apart(path: Path, record_file: RecordFile) -> None:
+def test_records_for_several_gpus_must_be_told_apart(path, record_file):
     above = path.parent / "above"
     for gpu in ("h200", "l4"):
         dump_records(record_file, above / gpu / path.name)
@@ -152,7 +150,7 @@ def test_records_for_several_gpus_must_be_told_apart(path: Path, record_file: Re
 
 
 @pytest.mark.parametrize("name", ["../case1", "/etc/passwd", "", ".hidden", "a/b", "a\0b"])
-def test_a_workload_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+def test_a_workload_name_cannot_leave_the_folder(tmp_path, name):
     workload = Conv2d.of(name, 1, 8, 8, 4, 4, 3, 3, 1, 1)
     with pytest.raises(InputError, match="cannot have a record file"):
         find_records(tmp_path, workload)
@@ -160,13 +158,13 @@ def test_a_workload_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "H200\nbench: passed", "\x9b2J", "\u202e002H"])
 @pytest.mark.parametrize("key", ["gpu", "driver", "tvm", "date"])
-def test_a_text_that_would_command_a_terminal_is_refused(path: Path, key: str, text: str) -> None:
+def test_a_text_that_would_command_a_terminal_is_refused(path, key, text):
     reason = damaged(path, lambda document: document.update({key: text}))
     assert f"'{key}' is {text!r}, which contains unprintable characters" in reason
     assert reason.isprintable()
 
 
-def test_measured_figures_become_recorded_figures(path: Path, record_file: RecordFile) -> None:
+def test_measured_figures_become_recorded_figures(path, record_file):
     dump_records(record_file.with_measured({2: FIGURES}), path)
     file = load_records(path)
     assert file.recorded(1) == ()
@@ -175,12 +173,12 @@ def test_measured_figures_become_recorded_figures(path: Path, record_file: Recor
     assert (figures.time_ms, figures.energy_mj) == (0.02, 8.2)
 
 
-def test_figures_can_be_taken_back(record_file: RecordFile) -> None:
+def test_figures_can_be_taken_back(record_file):
     measured = record_file.with_measured({1: FIGURES})
     assert measured.with_measured({1: None}) == record_file
 
 
-def test_figures_of_a_rank_that_is_not_there_are_refused(record_file: RecordFile) -> None:
+def test_figures_of_a_rank_that_is_not_there_are_refused(record_file):
     with pytest.raises(InputError, match=r"no kernel of rank 9.*ranks 1 to 5"):
         record_file.with_measured({9: FIGURES})
 
@@ -200,16 +198,14 @@ def test_figures_of_a_rank_that_is_not_there_are_refused(record_file: RecordFile
         ),
     ],
 )
-def test_a_file_that_is_not_whole_is_refused(
-    path: Path, change: Callable[[bytes], bytes], message: str
-) -> None:
+def test_a_file_that_is_not_whole_is_refused(path, change, message):
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(InputError, match=message):
         load_records(path)
 
 
 @pytest.mark.parametrize(("name", "message"), [("", "is not a file"), ("none", "No such file")])
-def test_what_is_no_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
+def test_what_is_no_file_is_refused(tmp_path, name, message):
     with pytest.raises(InputError, match=message):
         load_records(tmp_path / name)
 
@@ -225,16 +221,14 @@ def test_what_is_no_file_is_refused(tmp_path: Path, name: str, message: str) -> 
     ],
     ids=["name", "sizes"],
 )
-def test_a_file_of_another_shape_than_its_name_says_is_refused(
-    path: Path, workload: Conv2d, message: str
-) -> None:
+def test_a_file_of_another_shape_than_its_name_says_is_refused(path, workload, message):
     path.rename(path.with_name(file_name(workload)))
     with pytest.raises(InputError, match=message):
         records_of(path.parent, workload)
 
 
 @pytest.mark.slow
-def test_a_huge_file_is_refused_before_it_is_read(path: Path) -> None:
+def test_a_huge_file_is_refused_before_it_is_read(path):
     with path.open("ab") as stream:
         stream.truncate(1 << 40)  # a sparse file of a TiB
     with pytest.raises(InputError, match="larger than 16 MiB"):
@@ -299,20 +293,18 @@ def test_a_huge_file_is_refused_before_it_is_read(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(
-    path: Path, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
+def test_what_is_wrong_is_told_with_its_place(path, change, message):
     assert message in damaged(path, change)
 
 
-def test_inconsistent_records_are_not_written(tmp_path: Path, record_file: RecordFile) -> None:
+def test_inconsistent_records_are_not_written(tmp_path, record_file):
     path = tmp_path / "file.json"
     with pytest.raises(InputError, match="inconsistent"):
         dump_records(replace(record_file, trials_valid=1), path)
     assert not path.exists()
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, record_file: RecordFile) -> None:
+def test_a_file_that_cannot_be_written_is_told(tmp_path, record_file):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         dump_records(record_file, tmp_path / "file" / "x.json")
@@ -321,7 +313,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, record_file: Reco
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(document=JSON)
-def test_any_document_is_refused_in_one_sentence(tmp_path: Path, document: object) -> None:
+def test_any_document_is_refused_in_one_sentence(tmp_path, document):
     path = tmp_path / "any.json"
     path.write_text(json.dumps(document))
     with pytest.raises(InputError) as error:
@@ -332,7 +324,7 @@ def test_any_document_is_refused_in_one_sentence(tmp_path: Path, document: objec
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), value=JSON)
-def test_any_changed_member_is_read_or_refused(path: Path, data: st.DataObject, value: Any) -> None:
+def test_any_changed_member_is_read_or_refused(path, data, value):
     document = json.loads(path.read_text())
     place: Any = document
     while True:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import RECORD_FILE, WORKLOAD_FILE, Database, load_database
+from pytest_gpuenergy.tuners import RECORD_FILE, WORKLOAD_FILE, load_database
 from pytest_gpuenergy.tuners.tvm import database
 
 RAW = Path(__file__).parents[2] / "data/case7_raw"
@@ -25,49 +25,49 @@ def plain(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_failed_trials_are_told_from_valid_ones(database: Database) -> None:
+def test_failed_trials_are_told_from_valid_ones(database):
     assert [record.line for record in database.records if record.failed] == [3]
     assert len(database.valid) == 7
 
 
-def test_times_are_in_milliseconds(database: Database) -> None:
+def test_times_are_in_milliseconds(database):
     assert database.records[0].time_ms == pytest.approx(0.24283, rel=1e-4)
 
 
-def test_compressed_and_plain_databases_are_equal(plain: Path, database: Database) -> None:
+def test_compressed_and_plain_databases_are_equal(plain, database):
     assert load_database(plain).records == database.records
     assert load_database(plain).workloads == database.workloads
 
 
-def test_gzip_is_read_too(plain: Path, database: Database) -> None:
+def test_gzip_is_read_too(plain, database):
     path = plain / RECORD_FILE
     (plain / f"{RECORD_FILE}.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert load_database(plain).records == database.records
 
 
-def test_a_file_may_be_named_with_other_words(plain: Path, database: Database) -> None:
+def test_a_file_may_be_named_with_other_words(plain, database):
     (plain / RECORD_FILE).rename(plain / "case7_tuning_record.json")
     (plain / WORKLOAD_FILE).rename(plain / "case7_workload.json")
     found = load_database(plain / "case7_tuning_record.json")
     assert (found.records, found.workloads) == (database.records, database.workloads)
 
 
-def test_records_are_readable_without_their_workloads(plain: Path) -> None:
+def test_records_are_readable_without_their_workloads(plain):
     (plain / WORKLOAD_FILE).unlink()
     assert load_database(plain).workloads == ()
 
 
-def test_equal_schedules_have_equal_traces(database: Database) -> None:
+def test_equal_schedules_have_equal_traces(database):
     assert len({record.trace_text for record in database.records}) == 8
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match=f"no {RECORD_FILE}"):
         load_database(tmp_path)
 
 
-def test_a_truncated_line_is_named(plain: Path) -> None:
+def test_a_truncated_line_is_named(plain):
     path = plain / RECORD_FILE
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InputError, match=r"Line 8 of the database .* not complete JSON"):
@@ -75,7 +75,7 @@ def test_a_truncated_line_is_named(plain: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
-def test_a_damaged_archive_is_refused(plain: Path, suffix: str) -> None:
+def test_a_damaged_archive_is_refused(plain, suffix):
     path = plain / RECORD_FILE
     compress = gzip.compress if suffix == ".gz" else lzma.compress
     (plain / f"{RECORD_FILE}{suffix}").write_bytes(compress(path.read_bytes())[:-20])
@@ -84,7 +84,7 @@ def test_a_damaged_archive_is_refused(plain: Path, suffix: str) -> None:
         load_database(plain)
 
 
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "_MAX_BYTES", 8 << 20)
     path = tmp_path / f"{RECORD_FILE}.xz"
     with lzma.open(path, "wb", preset=0) as stream:
@@ -106,7 +106,7 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ('[0, [[[], []], ["a"], {}, []]]', "a run time is 'a'"),
     ],
 )
-def test_a_foreign_line_is_named(plain: Path, line: str, message: str) -> None:
+def test_a_foreign_line_is_named(plain, line, message):
     with (plain / RECORD_FILE).open("a") as stream:
         stream.write(line + "\n")
     with pytest.raises(InputError, match=r"^Line 9 of the database") as error:
@@ -114,7 +114,7 @@ def test_a_foreign_line_is_named(plain: Path, line: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_a_foreign_workload_line_is_refused(plain: Path) -> None:
+def test_a_foreign_workload_line_is_refused(plain):
     (plain / WORKLOAD_FILE).write_text(json.dumps({"hash": 1}))
     with pytest.raises(InputError, match=r"Line 1 .* the line is an object instead of a list"):
         load_database(plain)
@@ -122,7 +122,7 @@ def test_a_foreign_workload_line_is_refused(plain: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path, content):
     (tmp_path / RECORD_FILE).write_bytes(content)
     try:
         assert load_database(tmp_path).records == ()
@@ -130,7 +130,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
         assert "\n" not in str(error)  # noqa: PT017 -- either is right
 
 
-def test_a_list_of_records_may_have_any_name(plain: Path, database: Database) -> None:
+def test_a_list_of_records_may_have_any_name(plain, database):
     path = (plain / RECORD_FILE).rename(plain / "case7.json")
     assert [record.text for record in load_database(path).records] == [
         record.text for record in database.records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -12,18 +11,18 @@ from pytest_gpuenergy.tuners import check_tvm, import_tvm, installed_tvm
 
 
 @pytest.mark.tvm
-def test_the_installed_pair_of_tvm_and_its_ffi_survives() -> None:
+def test_the_installed_pair_of_tvm_and_its_ffi_survives():
     """Fails with what to install when the pair crashes, as it does with apache-tvm-ffi 0.1.15."""
     assert check_tvm() == metadata.version("apache-tvm")
 
 
 @pytest.mark.tvm
-def test_the_installed_version_is_known_without_an_import() -> None:
+def test_the_installed_version_is_known_without_an_import():
     assert installed_tvm() == metadata.version("apache-tvm")
 
 
 @pytest.mark.tvm
-def test_a_pair_that_crashes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pair_that_crashes_is_told(monkeypatch, tmp_path):
     package = tmp_path / "tvm"
     (package / "s_tir").mkdir(parents=True)
     (package / "s_tir" / "__init__.py").write_text("")
@@ -41,16 +40,14 @@ def test_a_pair_that_crashes_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.tvm
-def test_a_tvm_that_cannot_be_imported_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_tvm_that_cannot_be_imported_is_told(monkeypatch, tmp_path):
     (tmp_path / "tvm.py").write_text("raise OSError('libtvm.so: wrong ELF class')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(InputError, match=r"cannot be imported \(OSError: libtvm.so"):
         check_tvm()
 
 
-def test_a_missing_tvm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tvm_is_told(monkeypatch):
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
@@ -59,7 +56,7 @@ def test_a_missing_tvm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         import_tvm()
 
 
-def test_another_series_of_tvm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_series_of_tvm_is_told(monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda _: "0.30.0")
     with pytest.raises(InputError, match=r"needs Apache TVM 0\.27, and 0\.30\.0 is installed"):
         import_tvm()

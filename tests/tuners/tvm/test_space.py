@@ -78,7 +78,7 @@ def trials(result: TuneResult) -> list[Trial]:
     return read_trials(raw(result) / "trials.jsonl")
 
 
-def test_the_raw_results_are_metaschedules_own_database(searched: TuneResult) -> None:
+def test_the_raw_results_are_metaschedules_own_database(searched):
     database = load_database(raw(searched))
     assert [record.failed for record in database.records] == [i == 2 for i in range(6)]
     times = [record.time_ms for record in database.valid]
@@ -86,9 +86,7 @@ def test_the_raw_results_are_metaschedules_own_database(searched: TuneResult) ->
     assert len(database.workloads) == 1
 
 
-def test_a_trial_found_wrong_later_has_failed_for_who_reads_the_database(
-    searched: TuneResult, tmp_path: Path
-) -> None:
+def test_a_trial_found_wrong_later_has_failed_for_who_reads_the_database(searched, tmp_path):
     for path in raw(searched).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with (tmp_path / "trials.jsonl").open("a") as stream:
@@ -96,9 +94,7 @@ def test_a_trial_found_wrong_later_has_failed_for_who_reads_the_database(
     assert [record.failed for record in load_database(tmp_path).records][:2] == [True, False]
 
 
-def test_a_record_gives_the_very_kernel_that_was_timed(
-    searched: TuneResult, store: KernelStore
-) -> None:
+def test_a_record_gives_the_very_kernel_that_was_timed(searched, store):
     timed = {trial.digest: trial.time_ms for trial in trials(searched)}
     file = load_records(searched.path)
     assert len(file.records) == 4
@@ -107,22 +103,20 @@ def test_a_record_gives_the_very_kernel_that_was_timed(
         assert timed[digest] == pytest.approx(search_ms(file, rank))
 
 
-def test_the_record_file_names_tvm_and_its_target(searched: TuneResult) -> None:
+def test_the_record_file_names_tvm_and_its_target(searched):
     toolchain = load_records(searched.path).toolchain
     assert toolchain["tvm"].startswith("0.27.")
     assert toolchain["target"]["arch"] == "sm_90"
     assert json.loads(searched.path.read_text())["tuner"] == "tvm-metaschedule"
 
 
-def test_the_same_seed_finds_the_same(tune: Tune, tmp_path: Path, searched: TuneResult) -> None:
+def test_the_same_seed_finds_the_same(tune, tmp_path, searched):
     again = tune(tmp_path, 6, failing=[2])
     assert [one.digest for one in trials(again)] == [one.digest for one in trials(searched)]
     assert load_records(again.path).records == load_records(searched.path).records
 
 
-def test_a_search_that_goes_on_repeats_no_schedule(
-    tune: Tune, tmp_path: Path, searched: TuneResult
-) -> None:
+def test_a_search_that_goes_on_repeats_no_schedule(tune, tmp_path, searched):
     folder = tmp_path / "case7" / "raw"
     folder.mkdir(parents=True)
     for path in raw(searched).iterdir():
@@ -135,7 +129,7 @@ def test_a_search_that_goes_on_repeats_no_schedule(
 @pytest.mark.parametrize(
     "shape", ["fc=1,1,1,16,8,1,1,1,0", "grouped=1,8,8,8,8,3,3,1,1,1,2"], ids=["fc", "grouped"]
 )
-def test_a_space_without_schedules_is_an_error(tune: Tune, tmp_path: Path, shape: str) -> None:
+def test_a_space_without_schedules_is_an_error(tune, tmp_path, shape):
     workload = parse_shape(shape)
     with pytest.raises(InputError, match=f"{workload.name} has no schedules as a matrix product"):
         tune(tmp_path, 2, workload=workload, space="gemm")

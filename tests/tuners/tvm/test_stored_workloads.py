@@ -11,7 +11,7 @@ from hostile_records import module_of, stored_with
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.support import FormError
-from pytest_gpuenergy.tuners import Database, check_stored_workload
+from pytest_gpuenergy.tuners import check_stored_workload
 
 HOSTILE = ("(", "; int x", "\n#include <x>\n", '"', "::system", "λ", "\ud800", "\0", "[[", " ")
 
@@ -28,14 +28,12 @@ def texts(module: Any) -> Iterator[Callable[[str], None]]:
                 yield lambda more, data=data, key=key: data.update({key: data[key] + more})
 
 
-def test_a_stored_convolution_is_let_through(database: Database) -> None:
+def test_a_stored_convolution_is_let_through(database):
     check_stored_workload(json.loads(database.workloads[0]))
 
 
 @given(data=st.data())
-def test_a_changed_name_in_a_stored_workload_is_refused(
-    database: Database, data: st.DataObject
-) -> None:
+def test_a_changed_name_in_a_stored_workload_is_refused(database, data):
     module = module_of(database.workloads[0])
     add_to_text = data.draw(st.sampled_from(list(texts(module))))
     add_to_text(data.draw(st.sampled_from(HOSTILE) | st.text(min_size=1).map("({}".format)))
@@ -60,7 +58,7 @@ def test_a_changed_name_in_a_stored_workload_is_refused(
     ],
     ids=str,
 )
-def test_a_node_of_another_type_is_refused(database: Database, node: object) -> None:
+def test_a_node_of_another_type_is_refused(database, node):
     module = module_of(database.workloads[0])
     module["nodes"][20] = node
     with pytest.raises(FormError, match="its node 20 is"):

@@ -64,7 +64,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 
 @pytest.mark.tvm
-def test_it_tunes_on_the_emulated_gpu(tuned: Tuned) -> None:
+def test_it_tunes_on_the_emulated_gpu(tuned):
     (outcome,) = json.loads(tuned.done.stdout)
     assert (outcome["workload"], outcome["tried"], outcome["kept"]) == ("small", 3, 1)
     assert (outcome["gpu"], outcome["emulated"]) == ("NVIDIA H200 (emulated)", True)
@@ -76,7 +76,7 @@ def test_it_tunes_on_the_emulated_gpu(tuned: Tuned) -> None:
 
 
 @pytest.mark.tvm
-def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
+def test_it_measures_later(tuned, tmp_path):
     shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
     gpu, header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
     assert gpu == "NVIDIA H200 (emulated)"
@@ -87,9 +87,7 @@ def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
 
 
 @pytest.mark.tvm
-def test_an_outcome_that_was_lost_is_written_by_resume(
-    tuned: Tuned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_outcome_that_was_lost_is_written_by_resume(tuned, tmp_path, capsys):
     shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "performance")
     (tmp_path / "tuning.csv").write_text("")  # as a full disk leaves it
@@ -103,7 +101,7 @@ def test_an_outcome_that_was_lost_is_written_by_resume(
 
 
 @pytest.mark.tvm
-def test_what_tunings_came_to_is_a_table(tuned: Tuned) -> None:
+def test_what_tunings_came_to_is_a_table(tuned):
     (row,) = csv.DictReader((tuned.folder / "tuning.csv").read_text().splitlines())
     assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
     assert (row["workload"], row["tried"], row["kept"]) == ("small", "3", "1")
@@ -114,9 +112,7 @@ def test_what_tunings_came_to_is_a_table(tuned: Tuned) -> None:
     assert int(figure) == pytest.approx(float(row["best_gflops"]), abs=1)
 
 
-def test_equal_shapes_are_tuned_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_shapes_are_tuned_once(tmp_path, capsys, monkeypatch):
     tuned = tuned_names(monkeypatch)
     arguments = ["--case", "case7,resnet09", "--network", "cases", "--out", str(tmp_path)]
     assert main(["tune", *EMULATED, *arguments]) == 0
@@ -124,15 +120,13 @@ def test_equal_shapes_are_tuned_once(
     assert "resnet09: has the same shape as case7 and uses its records" in capsys.readouterr().err
 
 
-def test_quick_takes_the_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_takes_the_ends(tmp_path, monkeypatch):
     tuned = tuned_names(monkeypatch)
     assert main(["tune", *EMULATED, "--quick", "--out", str(tmp_path)]) == 0
     assert tuned == ["case1", "case7"]
 
 
-def test_what_was_tuned_is_told_when_the_rest_was_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_tuned_is_told_when_the_rest_was_not(tmp_path, capsys, monkeypatch):
     def half(_: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         yield result_of(workloads[0])
         raise InputError("1 of 2 workloads could not be tuned.")
@@ -145,9 +139,7 @@ def test_what_was_tuned_is_told_when_the_rest_was_not(
     assert "1 of 2 workloads could not be tuned." in err
 
 
-def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_runs_under_its_power_cap_and_leaves_the_prior_one(tmp_path, monkeypatch):
     enforced = []
 
     def look(tuner: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
@@ -184,7 +176,7 @@ def result_of(workload: Workload) -> TuneResult:
 
 
 @pytest.mark.tvm
-def test_an_interrupt_keeps_what_was_tried(tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_was_tried(tmp_path):
     arguments = ["--trials", "8", "--no-energy", "--strategy", "replay-trace"]
     process = subprocess.Popen(
         [*COMMAND, *arguments, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True
@@ -223,7 +215,7 @@ sys.exit(main(["tune", *sys.argv[2:]]))
 
 @pytest.mark.tvm
 @pytest.mark.usefixtures("machine_apart")
-def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_path: Path) -> None:
+def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_path):
     ready = tmp_path / "ready"
     os.mkfifo(ready)
     options = ["--case", "case7", "--powercap", "300W", "--out", str(tmp_path / "out"), *EMULATED]
@@ -239,9 +231,7 @@ def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_pa
 
 
 @pytest.mark.usefixtures("machine_apart")
-def test_a_tuning_begins_with_what_a_killed_run_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tuning_begins_with_what_a_killed_run_has_left(tmp_path, monkeypatch, capsys):
     subprocess.run([sys.executable, "-c", KILLED_UNDER_A_CAP], check=False)
     tuned_names(monkeypatch)
     assert main(["tune", *EMULATED, "--case", "case7", "--out", str(tmp_path)]) == 0
@@ -268,25 +258,19 @@ def test_a_tuning_begins_with_what_a_killed_run_has_left(
         (["--case", "case1", "--seed", "-1"], "--seed"),
     ],
 )
-def test_wrong_usage_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_wrong_usage_is_told(tmp_path, capsys, arguments, message):
     assert main(["tune", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_that_is_not_there_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_that_is_not_there_is_told(tmp_path, capsys):
     arguments = ["--case", "case1", "--out", str(tmp_path), "--gpu-device", "nonsense"]
     assert main(["tune", *arguments]) == 2
     assert "--gpu-device 'nonsense' is not understood" in capsys.readouterr().err
 
 
-def test_a_tuning_that_is_complete_ends_well_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tuning_that_is_complete_ends_well_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Tuner, "tune", lambda _, __: iter(()))
     arguments = ["--case", "case1,case7", "--out", str(tmp_path)]
     assert main(["tune", *EMULATED, *arguments]) == 0
@@ -295,9 +279,7 @@ def test_a_tuning_that_is_complete_ends_well_and_says_so(
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_records_are_written_to_tuned_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_are_written_to_tuned_unless_told_otherwise(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned").mkdir()
     tuned_names(monkeypatch)
@@ -306,9 +288,7 @@ def test_records_are_written_to_tuned_unless_told_otherwise(
     assert "case5" in capsys.readouterr().out
 
 
-def test_a_quick_tuning_keeps_the_two_fastest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quick_tuning_keeps_the_two_fastest(tmp_path, monkeypatch):
     settings = []
 
     def look(tuner: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
