@@ -19,6 +19,7 @@ from .power_log import (
     PowerSample as PowerSample,
     read_regularly as read_regularly,
 )
+from .process_watch import ProcessWatch as ProcessWatch, processes_on as processes_on
 from .reading import (
     Reading as Reading,
     cut_windows as cut_windows,
@@ -36,15 +37,13 @@ from .samples import (
     probe_sensor as probe_sensor,
 )
 from .sensors import (
-    DRIFT_K as DRIFT_K,
     INVALIDATING_REASONS as INVALIDATING_REASONS,
-    RESTRAINING_REASONS as RESTRAINING_REASONS,
+    MAX_DRIFT_K as MAX_DRIFT_K,
     SW_POWER_CAP as SW_POWER_CAP,
-    ProcessWatch as ProcessWatch,
+    THROTTLE_REASONS as THROTTLE_REASONS,
     check_responds as check_responds,
     condition_flags as condition_flags,
     power_by_samples_w as power_by_samples_w,
-    processes_on as processes_on,
     read_conditions as read_conditions,
     responds as responds,
 )

@@ -14,11 +14,11 @@ from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.reading import Observation, Reading, estimate, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
-    Restraint,
+    ThrottleState,
     power_by_samples_w,
     read_conditions,
-    read_restraint,
     read_temperature,
+    read_throttle_state,
 )
 from pytest_gpuenergy.energy.steadiness import MeterSettings, PowerHistory, Steadiness
 from pytest_gpuenergy.energy.thermal import Settling, ThermalModel, ThermalSample
@@ -156,7 +156,7 @@ class EnergyMeter:
             edges.append(source.next_edge(stride))
             self._warmth.note(edges[-1])
             now_s = clock.now_s()
-            if settings.restrained_warmup_s and read_restraint(self._device).by_power_limit:
+            if settings.restrained_warmup_s and read_throttle_state(self._device).by_power_limit:
                 steadiness = replace(steadiness, restrained=True)
                 longest_s = max(longest_s, settings.restrained_warmup_s + 1.0)
             long_enough = now_s - begin_s >= steadiness.warmup_s
@@ -170,7 +170,7 @@ class EnergyMeter:
 
     def _run_trials(
         self, steadiness: Steadiness, warm: Sequence[Edge]
-    ) -> tuple[list[Edge], frozenset[Restraint]]:
+    ) -> tuple[list[Edge], frozenset[ThrottleState]]:
         source, settings = steadiness.source, steadiness.settings
         earlier = [warm[index] for index in steadiness.like_trials(warm)]
         edges, meanwhile = [warm[-1]], set()
@@ -180,7 +180,7 @@ class EnergyMeter:
         ):
             edges.append(source.next_edge(steadiness.stride))
             self._warmth.note(edges[-1])
-            meanwhile.add(read_restraint(self._device))
+            meanwhile.add(read_throttle_state(self._device))
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
             if len(edges) <= settings.min_trials or measured_s < settings.min_measure_s:
                 continue

@@ -14,9 +14,9 @@ from pytest_gpuenergy.devices import Timeline
 from pytest_gpuenergy.energy.clock_states import clock_states, has_clock_step, mean_clock_mhz
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.sensors import (
-    RESTRAINING_REASONS,
     SW_POWER_CAP,
-    Restraint,
+    THROTTLE_REASONS,
+    ThrottleState,
     all_reasons,
     condition_flags,
 )
@@ -92,7 +92,7 @@ class Observation:
         timeline: the timeline of the kernel's launches.
         samples_w: the mean power over the trials by the card's power samples; None without samples.
         settling: the settling of the temperature; None if it is unknown.
-        meanwhile: the restraints of the card at the edges of the trials.
+        meanwhile: the throttle states of the card at the edges of the trials.
         temperatures_c: the temperatures at the ends of the trials.
         start: the state of the card before the heat-up.
         begin: the state of the card before the trials.
@@ -108,7 +108,7 @@ class Observation:
     timeline: Timeline
     samples_w: float | None
     settling: Settling | None
-    meanwhile: frozenset[Restraint]
+    meanwhile: frozenset[ThrottleState]
     temperatures_c: Sequence[int | None]
     start: Conditions
     begin: Conditions
@@ -128,12 +128,12 @@ class Observation:
     @property
     def power_limits_mw(self) -> set[int | None]:
         """The power limits before, during and after the trials; None if one is not reported."""
-        moments: list[Conditions | Restraint] = [self.start, self.end, *self.meanwhile]
+        moments: list[Conditions | ThrottleState] = [self.start, self.end, *self.meanwhile]
         return {moment.power_limit_mw for moment in moments}
 
     def headroom(self, power_w: float) -> float:
         """Return the fraction by which the power can rise; infinite if no limit is reported."""
-        moments: list[Conditions | Restraint] = [self.begin, self.end, *self.meanwhile]
+        moments: list[Conditions | ThrottleState] = [self.begin, self.end, *self.meanwhile]
         if all((moment.event_reasons or 0) & SW_POWER_CAP for moment in moments):
             return 0.0
         limits_w = [limit_mw / 1e3 for limit_mw in self.power_limits_mw if limit_mw is not None]
@@ -148,7 +148,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
     figures = _figures(seen, window, gain_of, settings)
     gain = gain_of[Metric.ENERGY]
     states: tuple[ClockState, ...] = ()
-    if not seen.event_reasons & RESTRAINING_REASONS:  # otherwise the clock varies all the time
+    if not seen.event_reasons & THROTTLE_REASONS:  # otherwise the clock varies all the time
         states = clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
     temperatures_c = [
         reading_c

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.devices import Device, HostClock, Repeater
 from pytest_gpuenergy.energy import (
-    RESTRAINING_REASONS,
     SW_POWER_CAP,
+    THROTTLE_REASONS,
     Announce,
     CounterError,
     EnergyMeter,
@@ -246,14 +246,14 @@ class Harness:
         with ExitStack() as stack:
             with phases.timed("load"):
                 repeater = stack.enter_context(repeat)
-            foreign = self._watch.strangers()
+            foreign = self._watch.foreign_processes()
             try:
                 with phases.timed("measure"):
                     reading = self._meter.measure(repeater)
                 phases.split("measure", "heat", reading.heat_wall_s)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))
-            foreign |= self._watch.strangers()
+            foreign |= self._watch.foreign_processes()
             with phases.timed("verify"):
                 check(repeater)
         flags = (*reading.flags, "foreign_process") if foreign else tuple(reading.flags)
@@ -398,7 +398,7 @@ def lock_flags(reading: Reading, locked_mhz: int | None) -> tuple[str, ...]:
         kept_at_first = _is_at(reading.begin.sm_clock_mhz, locked_mhz)
         return ("lock_lost" if kept_at_first else "clock_above_lock",)
     below = any(mhz < (1 - TOLERANCE) * locked_mhz for mhz in achieved_mhz)
-    explained = reading.event_reasons & RESTRAINING_REASONS
+    explained = reading.event_reasons & THROTTLE_REASONS
     return ("clock_below_lock",) if below and not explained else ()
 
 

@@ -24,7 +24,7 @@ from pytest_gpuenergy.control import (
 from pytest_gpuenergy.devices import ClockSamples, Device, Gpu, gpu_lock
 from pytest_gpuenergy.energy import (
     PREHEAT_S,
-    RESTRAINING_REASONS,
+    THROTTLE_REASONS,
     Announce,
     MeterSettings,
     choose_source,
@@ -62,7 +62,7 @@ _MAX_PINNED_SPREAD = 0.005
 """A clock that moves by more than this fraction is not pinned."""
 
 _GPU_IDLE, _SYNC_BOOST = 0x1, 0x10
-_EXPLAINING_REASONS = RESTRAINING_REASONS | _GPU_IDLE | _SYNC_BOOST
+_EXPLAINING_REASONS = THROTTLE_REASONS | _GPU_IDLE | _SYNC_BOOST
 """NVML's event reasons that explain a clock below the highest."""
 
 

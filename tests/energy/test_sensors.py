@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +13,11 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import GuardedNvml, Repeater
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import (
-    DRIFT_K,
     INVALIDATING_REASONS,
+    MAX_DRIFT_K,
     SW_POWER_CAP,
-    ProcessWatch,
     condition_flags,
     power_by_samples_w,
-    processes_on,
     read_conditions,
 )
 from pytest_gpuenergy.record import Conditions
@@ -40,7 +36,7 @@ def raised(begin: Conditions, end: Conditions) -> set[str]:
     [
         {},
         {"event_reasons": SW_POWER_CAP},
-        {"temperature_c": 44 + DRIFT_K},
+        {"temperature_c": 44 + MAX_DRIFT_K},
         {"temperature_c": None},
     ],
     ids=["nothing", "the power cap", "a small drift", "no temperature"],
@@ -56,7 +52,7 @@ def test_a_reason_to_slow_down_is_a_flag_at_either_end(name: str, bit: int) -> N
     assert raised(slowed, QUIET) == raised(QUIET, slowed) == {name}
 
 
-@pytest.mark.parametrize("change", [DRIFT_K + 1, -DRIFT_K - 1])
+@pytest.mark.parametrize("change", [MAX_DRIFT_K + 1, -MAX_DRIFT_K - 1])
 def test_a_large_change_of_temperature_is_a_flag(change: int) -> None:
     assert raised(QUIET, replace(QUIET, temperature_c=44 + change)) == {"temperature_drift"}
 
@@ -130,135 +126,3 @@ def test_an_empty_buffer_has_no_power_by_samples(
 ) -> None:
     monkeypatch.setattr(device.nvml, "nvmlDeviceGetSamples", lambda *_: (1, []))
     assert power_by_samples_w(device, 1.0) is None
-
-
-OURS, THEIRS, OTHER = 11, 4242, 77
-
-
-@dataclass
-class Card:
-    """A card that lists the processes of the test, with a worker of ours on it."""
-
-    listed: set[int] = field(default_factory=set)
-    processes: frozenset[int] = frozenset({OURS})
-    emulated: bool = False
-    handle: int = 0
-
-    @property
-    def nvml(self) -> Any:
-        def running(_handle: int) -> list[SimpleNamespace]:
-            return [SimpleNamespace(pid=pid) for pid in self.listed]
-
-        return SimpleNamespace(nvmlDeviceGetComputeRunningProcesses=running, NVMLError=RuntimeError)
-
-
-def watch(card: Card, *, same_numbers: bool) -> ProcessWatch:
-    return ProcessWatch(card, same_numbers=same_numbers)  # type: ignore[arg-type]
-
-
-def test_processes_of_others_are_strangers(device: EmulatedDevice, repeat: Repeat) -> None:
-    ours = ProcessWatch(device)
-    with repeat() as repeater:
-        repeater.start()
-        assert processes_on(device) == {os.getpid()}
-        assert ours.strangers() == set()
-        device.inject("foreign_process", {"pid": THEIRS})
-        assert ours.strangers() == {THEIRS}
-        repeater.stop()
-
-
-def test_a_card_that_lists_no_processes_has_no_strangers(device: EmulatedDevice) -> None:
-    device.inject("foreign_process", {"pid": THEIRS})
-    device.inject("processes", "not_supported")
-    assert ProcessWatch(device).strangers() == set()
-
-
-def test_a_stranger_that_was_there_at_the_start_is_one() -> None:
-    card = Card({THEIRS})
-    ours = watch(card, same_numbers=True)
-    card.listed.add(OURS)
-    assert ours.strangers() == {THEIRS}
-
-
-@pytest.mark.parametrize("at_start", [set(), {OTHER}])
-def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start: set[int]) -> None:
-    card = Card(set(at_start), processes=frozenset())
-    ours = watch(card, same_numbers=False)
-    card.processes = frozenset({OURS})
-    card.listed |= {90_011}  # the host's number of our worker
-    assert ours.strangers() == at_start
-    card.listed |= {THEIRS}
-    assert ours.strangers() == {THEIRS} | at_start
-
-
-def test_in_a_container_a_new_worker_has_a_new_number() -> None:
-    card = Card()
-    ours = watch(card, same_numbers=False)
-    card.listed = {90_011}
-    assert ours.strangers() == set()
-    card.listed, card.processes = {90_012}, frozenset({OURS + 1})
-    assert ours.strangers() == set()
-    card.listed |= {THEIRS}
-    assert ours.strangers() == {THEIRS}
-
-
-def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None:
-    card = Card({OTHER}, processes=frozenset())
-    ours = watch(card, same_numbers=False)
-    for number in range(3):
-        card.listed = {OTHER, 90_011 + number}
-        card.processes = frozenset({OURS + number})
-        assert ours.strangers() == {OTHER}
-        card.listed |= {90_012 + number}
-        card.processes |= {OURS + number + 1}
-        assert ours.strangers() == {OTHER}
-    card.listed |= {THEIRS}
-    assert ours.strangers() == {OTHER, THEIRS}
-
-
-def test_in_a_container_callables_are_run_by_this_process_beside_a_worker() -> None:
-    card = Card({90_011})
-    ours = watch(card, same_numbers=False)
-    card.listed |= {90_012}
-    card.processes |= {os.getpid()}
-    assert ours.strangers() == set()
-    card.listed |= {THEIRS}
-    assert ours.strangers() == {THEIRS}
-
-
-def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch() -> None:
-    card = Card({90_011}, processes=frozenset({os.getpid()}))
-    ours = watch(card, same_numbers=False)
-    assert ours.strangers() == set()
-    card.listed |= {90_012}
-    assert ours.strangers() == {90_012}
-    card.processes |= {OURS}
-    assert ours.strangers() == set()
-
-
-def test_in_a_container_no_stranger_is_taken_for_a_process_without_a_context() -> None:
-    card = Card(processes=frozenset())
-    ours = watch(card, same_numbers=False)
-    card.listed = {THEIRS}
-    assert ours.strangers() == {THEIRS}
-
-
-def test_a_context_of_this_process_that_is_not_the_primary_one_is_ours() -> None:
-    card = Card(processes=frozenset())
-    ours = watch(card, same_numbers=True)
-    card.listed = {os.getpid(), THEIRS}
-    assert ours.strangers() == {THEIRS}
-
-
-def test_in_a_container_two_that_came_at_once_are_doubtful() -> None:
-    card = Card()
-    ours = watch(card, same_numbers=False)
-    card.listed = {90_011, THEIRS}
-    assert ours.strangers() == {90_011, THEIRS}
-
-
-def test_a_container_whose_driver_translates_numbers_is_like_none() -> None:
-    card = Card()
-    ours = watch(card, same_numbers=False)
-    card.listed = {OURS, THEIRS}
-    assert ours.strangers() == {THEIRS}

@@ -166,9 +166,9 @@ class DeferringPlugin:
         assert session.run is not None
         self._gate.begin(session.run)
         deadline_s = time.monotonic() + _PROCESS_END_S
-        while strangers := ProcessWatch(device).strangers():
+        while foreign := ProcessWatch(device).foreign_processes():
             if time.monotonic() > deadline_s:
-                listed = ", ".join(map(str, sorted(strangers)))
+                listed = ", ".join(map(str, sorted(foreign)))
                 session.card.release()
                 raise DeviceError(f"Other processes use {device.name}: {listed}.")
             time.sleep(0.1)
