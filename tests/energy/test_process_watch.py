@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import ProcessWatch, processes_on
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
@@ -39,7 +40,7 @@ def watch(card: Card, *, same_pids: bool) -> ProcessWatch:
     return ProcessWatch(card, same_pids=same_pids)  # type: ignore[arg-type]
 
 
-def test_processes_of_others_are_foreign(device, repeat):
+def test_processes_of_others_are_foreign(device: EmulatedDevice, repeat: Repeat) -> None:
     ours = ProcessWatch(device)
     with repeat() as repeater:
         repeater.start()
@@ -50,13 +51,13 @@ def test_processes_of_others_are_foreign(device, repeat):
         repeater.stop()
 
 
-def test_a_card_that_lists_no_processes_has_no_foreign_ones(device):
+def test_a_card_that_lists_no_processes_has_no_foreign_ones(device: EmulatedDevice) -> None:
     device.inject("foreign_process", {"pid": THEIRS})
     device.inject("processes", "not_supported")
     assert ProcessWatch(device).foreign_processes() == set()
 
 
-def test_a_foreign_process_that_was_there_at_the_start_is_one():
+def test_a_foreign_process_that_was_there_at_the_start_is_one() -> None:
     card = Card({THEIRS})
     ours = watch(card, same_pids=True)
     card.listed.add(OURS)
@@ -64,7 +65,7 @@ def test_a_foreign_process_that_was_there_at_the_start_is_one():
 
 
 @pytest.mark.parametrize("at_start", [set(), {OTHER}])
-def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start):
+def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start: set[int]) -> None:
     card = Card(set(at_start), processes=frozenset())
     ours = watch(card, same_pids=False)
     card.processes = frozenset({OURS})
@@ -74,7 +75,7 @@ def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start):
     assert ours.foreign_processes() == {THEIRS} | at_start
 
 
-def test_in_a_container_a_new_worker_has_a_new_number():
+def test_in_a_container_a_new_worker_has_a_new_number() -> None:
     card = Card()
     ours = watch(card, same_pids=False)
     card.listed = {90_011}
@@ -85,7 +86,7 @@ def test_in_a_container_a_new_worker_has_a_new_number():
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card():
+def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None:
     card = Card({OTHER}, processes=frozenset())
     ours = watch(card, same_pids=False)
     for number in range(3):
@@ -99,7 +100,7 @@ def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card():
     assert ours.foreign_processes() == {OTHER, THEIRS}
 
 
-def test_in_a_container_callables_are_run_by_this_process_beside_a_worker():
+def test_in_a_container_callables_are_run_by_this_process_beside_a_worker() -> None:
     card = Card({90_011})
     ours = watch(card, same_pids=False)
     card.listed |= {90_012}
@@ -109,7 +110,7 @@ def test_in_a_container_callables_are_run_by_this_process_beside_a_worker():
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch():
+def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch() -> None:
     card = Card({90_011}, processes=frozenset({os.getpid()}))
     ours = watch(card, same_pids=False)
     assert ours.foreign_processes() == set()
@@ -119,28 +120,28 @@ def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch():
     assert ours.foreign_processes() == set()
 
 
-def test_in_a_container_no_foreign_process_is_taken_for_a_process_without_a_context():
+def test_in_a_container_no_foreign_process_is_taken_for_a_process_without_a_context() -> None:
     card = Card(processes=frozenset())
     ours = watch(card, same_pids=False)
     card.listed = {THEIRS}
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_a_context_of_this_process_that_is_not_the_primary_one_is_ours():
+def test_a_context_of_this_process_that_is_not_the_primary_one_is_ours() -> None:
     card = Card(processes=frozenset())
     ours = watch(card, same_pids=True)
     card.listed = {os.getpid(), THEIRS}
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_in_a_container_two_that_came_at_once_are_doubtful():
+def test_in_a_container_two_that_came_at_once_are_doubtful() -> None:
     card = Card()
     ours = watch(card, same_pids=False)
     card.listed = {90_011, THEIRS}
     assert ours.foreign_processes() == {90_011, THEIRS}
 
 
-def test_a_container_whose_driver_translates_numbers_is_like_none():
+def test_a_container_whose_driver_translates_numbers_is_like_none() -> None:
     card = Card()
     ours = watch(card, same_pids=False)
     card.listed = {OURS, THEIRS}
