@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import ProcessWatch, processes_on
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
@@ -40,7 +39,7 @@ def watch(card: Card, *, same_pids: bool) -> ProcessWatch:
     return ProcessWatch(card, same_pids=same_pids)  # type: ignore[arg-type]
 
 
-def test_processes_of_others_are_foreign(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_processes_of_others_are_foreign(device, repeat):
     ours = ProcessWatch(device)
     with repeat() as repeater:
         repeater.start()
@@ -51,13 +50,13 @@ def test_processes_of_others_are_foreign(device: EmulatedDevice, repeat: Repeat)
         repeater.stop()
 
 
-def test_a_card_that_lists_no_processes_has_no_foreign_ones(device: EmulatedDevice) -> None:
+def test_a_card_that_lists_no_processes_has_no_foreign_ones(device):
     device.inject("foreign_process", {"pid": THEIRS})
     device.inject("processes", "not_supported")
     assert ProcessWatch(device).foreign_processes() == set()
 
 
-def test_a_foreign_process_that_was_there_at_the_start_is_one() -> None:
+def test_a_foreign_process_that_was_there_at_the_start_is_one():
     card = Card({THEIRS})
     ours = watch(card, same_pids=True)
     card.listed.add(OURS)
@@ -65,7 +64,7 @@ def test_a_foreign_process_that_was_there_at_the_start_is_one() -> None:
 
 
 @pytest.mark.parametrize("at_start", [set(), {OTHER}])
-def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start: set[int]) -> None:
+def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start):
     card = Card(set(at_start), processes=frozenset())
     ours = watch(card, same_pids=False)
     card.processes = frozenset({OURS})
@@ -75,7 +74,7 @@ def test_in_a_container_the_process_that_came_with_the_worker_is_ours(at_start: 
     assert ours.foreign_processes() == {THEIRS} | at_start
 
 
-def test_in_a_container_a_new_worker_has_a_new_number() -> None:
+def test_in_a_container_a_new_worker_has_a_new_number():
     card = Card()
     ours = watch(card, same_pids=False)
     card.listed = {90_011}
@@ -86,7 +85,7 @@ def test_in_a_container_a_new_worker_has_a_new_number() -> None:
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None:
+def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card():
     card = Card({OTHER}, processes=frozenset())
     ours = watch(card, same_pids=False)
     for number in range(3):
@@ -100,7 +99,7 @@ def test_in_a_container_the_next_worker_comes_while_one_is_on_the_card() -> None
     assert ours.foreign_processes() == {OTHER, THEIRS}
 
 
-def test_in_a_container_callables_are_run_by_this_process_beside_a_worker() -> None:
+def test_in_a_container_callables_are_run_by_this_process_beside_a_worker():
     card = Card({90_011})
     ours = watch(card, same_pids=False)
     card.listed |= {90_012}
@@ -110,7 +109,7 @@ def test_in_a_container_callables_are_run_by_this_process_beside_a_worker() -> N
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch() -> None:
+def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch():
     card = Card({90_011}, processes=frozenset({os.getpid()}))
     ours = watch(card, same_pids=False)
     assert ours.foreign_processes() == set()
@@ -120,28 +119,28 @@ def test_in_a_container_a_context_of_ours_may_be_older_than_the_watch() -> None:
     assert ours.foreign_processes() == set()
 
 
-def test_in_a_container_no_foreign_process_is_taken_for_a_process_without_a_context() -> None:
+def test_in_a_container_no_foreign_process_is_taken_for_a_process_without_a_context():
     card = Card(processes=frozenset())
     ours = watch(card, same_pids=False)
     card.listed = {THEIRS}
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_a_context_of_this_process_that_is_not_the_primary_one_is_ours() -> None:
+def test_a_context_of_this_process_that_is_not_the_primary_one_is_ours():
     card = Card(processes=frozenset())
     ours = watch(card, same_pids=True)
     card.listed = {os.getpid(), THEIRS}
     assert ours.foreign_processes() == {THEIRS}
 
 
-def test_in_a_container_two_that_came_at_once_are_doubtful() -> None:
+def test_in_a_container_two_that_came_at_once_are_doubtful():
     card = Card()
     ours = watch(card, same_pids=False)
     card.listed = {90_011, THEIRS}
     assert ours.foreign_processes() == {90_011, THEIRS}
 
 
-def test_a_container_whose_driver_translates_numbers_is_like_none() -> None:
+def test_a_container_whose_driver_translates_numbers_is_like_none():
     card = Card()
     ours = watch(card, same_pids=False)
     card.listed = {OURS, THEIRS}

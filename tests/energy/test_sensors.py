@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices import GuardedNvml, Repeater
-from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import (
     INVALIDATING_REASONS,
     MAX_DRIFT_K,
@@ -41,23 +40,23 @@ def raised(begin: Conditions, end: Conditions) -> set[str]:
     ],
     ids=["nothing", "the power cap", "a small drift", "no temperature"],
 )
-def test_what_raises_no_flag(changes: dict[str, Any]) -> None:
+def test_what_raises_no_flag(changes):
     changed = replace(QUIET, **changes)
     assert raised(QUIET, changed) == raised(changed, QUIET) == set()
 
 
 @pytest.mark.parametrize(("name", "bit"), INVALIDATING_REASONS.items())
-def test_a_reason_to_slow_down_is_a_flag_at_either_end(name: str, bit: int) -> None:
+def test_a_reason_to_slow_down_is_a_flag_at_either_end(name, bit):
     slowed = replace(QUIET, event_reasons=bit)
     assert raised(slowed, QUIET) == raised(QUIET, slowed) == {name}
 
 
 @pytest.mark.parametrize("change", [MAX_DRIFT_K + 1, -MAX_DRIFT_K - 1])
-def test_a_large_change_of_temperature_is_a_flag(change: int) -> None:
+def test_a_large_change_of_temperature_is_a_flag(change):
     assert raised(QUIET, replace(QUIET, temperature_c=44 + change)) == {"temperature_drift"}
 
 
-def test_conditions_are_those_of_the_card(device: EmulatedDevice) -> None:
+def test_conditions_are_those_of_the_card(device):
     conditions = read_conditions(device)
     assert (conditions.memory_clock_mhz, conditions.power_limit_mw) == (3201, 700_000)
     assert conditions.temperature_c is not None
@@ -65,12 +64,12 @@ def test_conditions_are_those_of_the_card(device: EmulatedDevice) -> None:
 
 
 @pytest.mark.parametrize("error", ["not_supported", "no_permission"])
-def test_what_a_card_does_not_tell_is_none(device: EmulatedDevice, error: str) -> None:
+def test_what_a_card_does_not_tell_is_none(device, error):
     device.inject("temperature", error)
     assert read_conditions(device) == replace(read_conditions(device), temperature_c=None)
 
 
-def test_a_card_that_does_not_answer_is_a_device_error(device: EmulatedDevice) -> None:
+def test_a_card_that_does_not_answer_is_a_device_error(device):
     device.inject("temperature", "gpu_is_lost")
     with pytest.raises(DeviceError, match=r"H200 fails in nvmlDeviceGetTemperature \(GPU"):
         read_conditions(device)
@@ -81,7 +80,7 @@ class FunctionNotFoundError(RuntimeError):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_reasons_by_their_older_name(known: bool) -> None:
+def test_reasons_by_their_older_name(known):
     def unknown_to_the_driver(_: Any) -> int:
         raise FunctionNotFoundError
 
@@ -104,7 +103,7 @@ def test_reasons_by_their_older_name(known: bool) -> None:
     assert read_conditions(old).event_reasons == 0x40  # type: ignore[arg-type]
 
 
-def test_samples_cover_only_the_end_of_the_window(device: EmulatedDevice, repeat: Repeat) -> None:
+def test_samples_cover_only_the_end_of_the_window(device, repeat):
     idle_w = power_by_samples_w(device, 1.0)
     with repeat(power_w=400.0) as repeater:
         repeater.start()
@@ -116,13 +115,11 @@ def test_samples_cover_only_the_end_of_the_window(device: EmulatedDevice, repeat
     assert both_w == pytest.approx((400 + 98) / 2, rel=0.05)
 
 
-def test_a_card_without_samples_has_no_power_by_samples(device: EmulatedDevice) -> None:
+def test_a_card_without_samples_has_no_power_by_samples(device):
     device.inject("samples", "not_supported")
     assert power_by_samples_w(device, 1.0) is None
 
 
-def test_an_empty_buffer_has_no_power_by_samples(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_buffer_has_no_power_by_samples(device, monkeypatch):
     monkeypatch.setattr(device.nvml, "nvmlDeviceGetSamples", lambda *_: (1, []))
     assert power_by_samples_w(device, 1.0) is None
