@@ -73,8 +73,11 @@ def rank_kernels(workload: Workload, card: CardResources) -> list[TemplateParame
     kinds = able_templates(workload, card)
     ranked = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
     if not ranked and isinstance(workload, Conv2d):
+        s = workload.shape
+        height, width = s.window
+        dilated = f", {height} x {width} with its dilation" if s.dilation > 1 else ""
         raise InputError(
-            f"{workload.name} has a window of {workload.shape.KH} x {workload.shape.KW}, which "
+            f"{workload.name} has a window of {s.KH} x {s.KW}{dilated}, which "
             "does not fit the registers in which the templates keep it: search TVM's schedules "
             "with --tuner tvm."
         )
