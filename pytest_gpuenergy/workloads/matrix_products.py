@@ -350,9 +350,10 @@ def _request(text: str) -> GemmRequest:
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
     layouts = [words["layout"]] if "layout" in words else LAYOUTS
+    # Gemm checks the types of all its arguments.
     bare = [
         Gemm("", **sizes, **leading, **{**words, "layout": layout})  # type: ignore[arg-type]
-        for layout in layouts  # it checks them all
+        for layout in layouts
     ]
     named = tuple(workload.called(product_name(workload)) for workload in bare)
     option = options.get("O")

@@ -56,11 +56,8 @@ def run(folder: Path, name: str, **variables: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("gpu", ["v100", pytest.param("a100", marks=pytest.mark.thorough)])
-def test_it_measures_under_the_caps_of_the_board_and_finds_a_regression(
-    tmp_path,
-    machine_apart,  # noqa: ARG001
-    gpu,
-):
+@pytest.mark.usefixtures("machine_apart")
+def test_it_measures_under_the_caps_of_the_board_and_finds_a_regression(tmp_path, gpu):
     (tmp_path / "pyproject.toml").write_text(INI)
     (tmp_path / "test_scale.py").write_text(BENCH)
     (tmp_path / "parts.py").write_text(PARTS)

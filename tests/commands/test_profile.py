@@ -284,12 +284,8 @@ class TestWithPyTorch:
         assert json.loads((run / "profile.json").read_text())["power"] is None
 
     @pytest.mark.slow
-    def test_power_samples_are_on_the_clock_of_the_trace(
-        self,
-        tmp_path,
-        products,
-        card,  # noqa: ARG002
-    ):
+    @pytest.mark.usefixtures("card")
+    def test_power_samples_are_on_the_clock_of_the_trace(self, tmp_path, products):
         run = tmp_path / "run"
         assert (
             "whose clock is aligned with the profiler's within ±"
@@ -303,12 +299,8 @@ class TestWithPyTorch:
         error = (2 * power["error_us"] + 1) / 100
         assert all(abs(one - round(one)) < error for one in stamps)
 
-    def test_the_base_of_a_traces_times_agrees_with_the_reads(
-        self,
-        tmp_path,
-        products,
-        card,  # noqa: ARG002
-    ):
+    @pytest.mark.usefixtures("card")
+    def test_the_base_of_a_traces_times_agrees_with_the_reads(self, tmp_path, products):
         run = tmp_path / "run"
         assert main(["profile", products, "--out", str(run)]) == 0
         power = json.loads((run / "profile.json").read_text())["power"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ class Facts:
             return None
 
 
-class SpecKernel:
+class SpecKernel(ABC):
     """A kernel with the numbers of its launch and its spec.
 
     Attributes:
@@ -83,9 +84,9 @@ class SpecKernel:
     def _interval(self, polynomial: Polynomial, case: int, depth: int) -> Interval | None:
         return polynomial.interval(lambda atom: self._range(atom, case, depth))
 
+    @abstractmethod
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
         """Return the range of an atom over all threads; None if it is not known."""
-        raise NotImplementedError
 
     def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
         """Return the range of a quotient or, for ``%``, a remainder; None if it is not known.

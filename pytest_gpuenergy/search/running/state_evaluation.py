@@ -141,7 +141,8 @@ class SearchBench:
     @cached_property
     def other_sizes(self) -> Sizes | None:
         """A set of sizes that the spec does not list, see `draw_other_sizes`."""
-        draw = random.Random(self.hidden.seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
+        # Sizes must be drawn again from the same seed, for which a generator of secrets has no way.
+        draw = random.Random(self.hidden.seeds("other sizes")[0])  # noqa: S311
         with self.device.twin() as device:
             baseline = _StateEvaluation(self, device, self.spec.baseline)
             if not allows_other_sizes(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
