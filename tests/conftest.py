@@ -21,6 +21,7 @@ from small_project import QUICK
 
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.emulator import Toolchain, find_compiler
+from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tuners import FORMS, Database, installed_tvm, load_database
 from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
@@ -46,20 +47,31 @@ RAW = Path(__file__).parent / "data/case7_raw"
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What can be made again, one for all workers: files in it are named after their content.
-
-    What all kernels of the emulated GPU share is copied from the folder that GPUENERGY_CACHE names.
-    """
+    """What can be made again, one for all workers: files in it are named after their content."""
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     (programs := cache / "emulated" / "host").mkdir(parents=True, exist_ok=True)
-    given = Path(os.environ.get("GPUENERGY_CACHE") or cache) / "emulated" / "host"
-    for header in given.glob("host-*/plain/*.gch"):  # clang's must stay where they are
-        built = header.parents[1]
-        copy = shutil.copytree(built, tmp_path_factory.mktemp("copies") / built.name)
-        with contextlib.suppress(OSError):  # another worker was faster
-            copy.rename(programs / built.name)
+    _copy_toolchain(programs, tmp_path_factory)
     return cache
+
+
+def _copy_toolchain(programs: Path, factory: pytest.TempPathFactory) -> None:
+    """Copy what all kernels of the emulated GPU share from the user's cache, if it is there.
+
+    To build it takes 12 s of processor time.
+    """
+    own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    given = Path(os.environ.get("GPUENERGY_CACHE") or Path(own, "pytest-gpuenergy"))
+    try:
+        built = Toolchain.located(programs, find_compiler()).folder
+    except GpuEnergyError:  # tests that need a compiler say so
+        return
+    found = given / "emulated" / "host" / built.name
+    # A precompiled header of clang must stay where it is.
+    if not built.exists() and (found / "plain" / "kernel.h.gch").exists():
+        copy = shutil.copytree(found, factory.mktemp("copies") / built.name)
+        with contextlib.suppress(OSError):  # another worker was faster
+            copy.rename(built)
 
 
 @pytest.fixture(scope="session", autouse=True)
