@@ -177,6 +177,13 @@ def test_a_stored_job_is_checked_where_its_kernel_runs(tmp_path):
             check()
 
 
+def test_a_stored_job_is_the_same_whether_the_device_or_the_host_computes_it(tmp_path):
+    contract = doubled()
+    job = Job.of(KERNEL, contract)
+    there = write_job(tmp_path, job, contract, StrictArrays(shared=True))
+    assert there == write_job(tmp_path, job, contract)
+
+
 def test_a_stored_job_is_checked_on_the_host_if_memory_cannot_be_shared(tmp_path):
     contract = doubled()
     name = write_job(tmp_path, Job.of(KERNEL, contract), contract)
