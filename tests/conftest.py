@@ -142,11 +142,12 @@ def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folders(new_folder: Callable[[], Path]) -> Iterator[Path]:
     """A state folder for each test."""
-    state = new_folder()
-    monkeypatch.setenv("GPUENERGY_STATE", str(state))
-    return state
+    before = os.environ["GPUENERGY_STATE"]
+    os.environ["GPUENERGY_STATE"] = str(state := new_folder())
+    yield state
+    os.environ["GPUENERGY_STATE"] = before
 
 
 @pytest.fixture
@@ -196,13 +197,11 @@ def record_file(database: Database) -> RecordFile:
 @pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
-    if not getattr(config.option, "numprocesses", None):
-        return
-    if config.option.dist == "no":
-        config.option.dist = "worksteal"
-    # The workers keep all cores busy: threads of their libraries would wait for one another.
+    # Other tests or workers keep all cores busy: threads of libraries would wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
 
 
 def pytest_collection_finish() -> None:
