@@ -59,20 +59,24 @@ def small_kernel(built: Callable[..., Any]) -> Callable[..., tuple[Kernel, dict[
     """Make small_kernel(body, block, grid, before): k(const float* x, float* y, int* n), arenas.
 
     In the body, ``t`` is the thread of its block, ``b`` the block and ``i`` the thread of the grid.
-    Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros.
+    Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros. With ``among``, bodies
+    of which this is one, the kernel has all of them, and runs this one: it is compiled once.
     """
 
-    def make(body, block=64, grid=1, before="", shared_bytes=0):
+    def make(body, block=64, grid=1, before="", shared_bytes=0, among=()):
+        among = list(among) or [body]
+        cases = "\n".join(f"case {k}: {{ {one}\n}} break;" for k, one in enumerate(among))
         head = "int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t;"
-        source = (
-            f"{before}\n__global__ void k(const float* x, float* y, int* n) {{ {head}\n{body}\n}}"
-        )
+        chosen = f"switch (*body) {{ {cases} }}" if len(among) > 1 else body
+        source = f"""{before}
+__global__ void k(const float* x, float* y, int* n, const int* body) {{ {head}\n{chosen}\n}}"""
         kernel, arenas = built(
             source,
-            {"x": np.ones(ELEMENTS, np.float32)},
+            {"x": np.ones(ELEMENTS, np.float32), "body": np.array([among.index(body)], np.int32)},
             {"y": (ELEMENTS, "float32"), "n": (ELEMENTS, "int32")},
             grid=grid,
             block=block,
+            arguments=("x", "y", "n", "body"),
             shared_bytes=shared_bytes,
         )
         for name in ("y", "n"):
