@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from outcomes import raises
+from outcomes import in_blocks, raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import HostRunner, LaunchProfile
@@ -65,9 +65,8 @@ def small_kernel(built: Callable[..., Any]) -> Callable[..., tuple[Kernel, dict[
 
     def make(body, block=64, grid=1, before="", shared_bytes=0, among=()):
         among = list(among) or [body]
-        cases = "\n".join(f"case {k}: {{ {one}\n}} break;" for k, one in enumerate(among))
         head = "int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t;"
-        chosen = f"switch (*body) {{ {cases} }}" if len(among) > 1 else body
+        chosen = in_blocks(among, "*body") if len(among) > 1 else body
         source = f"""{before}
 __global__ void k(const float* x, float* y, int* n, const int* body) {{ {head}\n{chosen}\n}}"""
         kernel, arenas = built(
@@ -84,6 +83,18 @@ __global__ void k(const float* x, float* y, int* n, const int* body) {{ {head}\n
         return kernel, arenas
 
     return make
+
+
+@pytest.fixture
+def bodies(request: pytest.FixtureRequest) -> list[str]:
+    """All values of the test's parameter ``body``."""
+    for marker in request.node.iter_markers("parametrize"):
+        names = marker.args[0].split(",") if isinstance(marker.args[0], str) else marker.args[0]
+        if "body" in names:
+            rows = [getattr(row, "values", row) for row in marker.args[1]]
+            at = list(names).index("body")
+            return list(dict.fromkeys(row if isinstance(row, str) else row[at] for row in rows))
+    raise LookupError("The test has no parameter body.")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def each_of(values: Any, count: int) -> Any:
     return np.concatenate([np.zeros(64), np.tile(values, count)])
 
 
-def in_blocks(bodies: Iterable[str]) -> str:
-    """Return a body of which each block runs another one of ``bodies``."""
+def in_blocks(bodies: Iterable[str], number: str = "blockIdx.x") -> str:
+    """Return a body of which each block runs another one of ``bodies``, or that of ``number``."""
     cases = "".join(f"case {k}: {{ {body}\n}} break;\n" for k, body in enumerate(bodies))
-    return f"switch (blockIdx.x) {{ {cases} }}"
+    return f"switch ({number}) {{ {cases} }}"
