@@ -116,6 +116,14 @@ class Toolchain:
     folder: Path
 
     @classmethod
+    def located(cls, cache: Path, compiler: str) -> Toolchain:
+        """Return the toolchain of ``compiler`` in ``cache``, whose folder may not be built yet."""
+        version = compiler_version(compiler)
+        content = [_LAYOUT, compiler, version, _processor(), build_version()]
+        key = hashlib.sha256("\0".join(content).encode()).hexdigest()
+        return cls(compiler, version, key, cache / f"host-{key[:16]}")
+
+    @classmethod
     def prepare(cls, cache: Path, compiler: str, jobs: int) -> Toolchain:
         """Build what is missing in ``cache``; this takes a few seconds once per compiler version.
 
@@ -124,10 +132,7 @@ class Toolchain:
         Raises:
             DeviceError: the compiler cannot build the runtime.
         """
-        version = compiler_version(compiler)
-        content = [_LAYOUT, compiler, version, _processor(), build_version()]
-        key = hashlib.sha256("\0".join(content).encode()).hexdigest()
-        tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
+        tools = cls.located(cache, compiler)
         sweep(cache)
         if not tools._is_built():
             with _locked(cache):
