@@ -67,7 +67,17 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
+# -O1: -O2 takes half as long again to compile, and makes threads that meet at barriers all the time
+# only 7 % faster.
+RUNTIME_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-finline-small-functions",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-pie",
+    "-w",
+)
 """The options of the runtime, which is compiled once."""
 
 MATRIX_FLAGS = ("-O3", "-march=native")
