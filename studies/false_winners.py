@@ -13,8 +13,8 @@ altogether; a false one is a claim of a candidate that equals the baseline.
 ``as searched`` claims from the figures of the search itself, with the deviation between sessions
 that the gate assumes; ``alternately`` claims from the rounds, as `gpuenergy ab` does
 (`record/ratio.py`), both with intervals of 95 %; ``as claimed`` is what `gpuenergy optimize` does
-(`search/claim.py`), which leaves variants out and ends comparisons early where no claim can be
-expected; ``lost`` are the true gains that it would claim if it did not.
+(`search/validation/gain.py`), which leaves variants out and ends comparisons early where no claim
+can be expected; ``lost`` are the true gains that it would claim if it did not.
 
 What lasts through the session is in the figures of the search and in those of
 the rounds alike, so that the search selects by it. The scatter is that of the project's intervals:

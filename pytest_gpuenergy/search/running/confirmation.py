@@ -25,6 +25,7 @@ from pytest_gpuenergy.search.validation.gain import (
     LASTING_SD,
     ROUNDS,
     is_out_of_reach,
+    is_proven,
     is_worth_comparing,
     judge_rounds,
     round_log_ratios,
@@ -132,7 +133,7 @@ def compare(
     """Measure a state and the baseline alternately, and verify both after each turn.
 
     The state is first verified once more, on inputs on which no variant was verified. There are no
-    further rounds once a proven gain is out of reach.
+    further rounds once a gain is proven, or is out of reach.
 
     Args:
         bench: the bench of the search.
@@ -152,6 +153,12 @@ def compare(
         return VariantGain(id=state.id, accepted=False, rounds=0, message=message)
     if is_stopped():
         return None
+
+    def is_decided(turns: Turns) -> bool:
+        return is_proven(turns, bench.objective, candidates) or _is_hopeless(
+            turns, bench.objective, candidates
+        )
+
     with bench.device.twin() as device, disk_folder() as folder:
         states = bench.spec.baseline, state
         base, head = (_exhibit(bench, device, folder, side) for side in states)
@@ -161,11 +168,11 @@ def compare(
             head,
             rounds=ROUNDS,
             timeout_s=TIMEOUT_S,
-            ends=lambda turns: is_stopped() or _is_hopeless(turns, bench.objective, candidates),
+            ends=lambda turns: is_stopped() or is_decided(turns),
         )
     if problem := turns.base_fault or turns.problem:
         return VariantGain(id=state.id, accepted=False, rounds=0, message=problem)
-    if len(turns.base) < ROUNDS and not _is_hopeless(turns, bench.objective, candidates):
+    if len(turns.base) < ROUNDS and not is_decided(turns):
         return None
     return judge_rounds(state.id, turns, bench.objective, candidates)
 
@@ -185,7 +192,7 @@ def _exhibit(bench: SearchBench, device: Device, folder: Path, state: State) -> 
     kernel = kernel_of(bench.spec, state, sizes)
     workload = bench.workload(sizes, device)
     job = Job.of(kernel, workload, seed=bench.hidden.seeds("comparison")[0], timeout_s=TIMEOUT_S)
-    name = write_job(folder, job, workload)
+    name = write_job(folder, job, workload, device.arrays)
     draft = Measurement(
         node_id=f"{bench.spec.name}-{state.id}",
         workload=describe_workload(workload),
