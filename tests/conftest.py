@@ -24,6 +24,7 @@ from small_project import QUICK
 import pytest_gpuenergy
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.emulator import Toolchain, find_compiler
+from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tuners import FORMS, Database, installed_tvm, load_database
 from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
@@ -65,20 +66,31 @@ def _is_installed(name: str) -> bool:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What can be made again, one for all workers: files in it are named after their content.
-
-    What all kernels of the emulated GPU share is copied from the folder that GPUENERGY_CACHE names.
-    """
+    """What can be made again, one for all workers: files in it are named after their content."""
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     (programs := cache / "emulated" / "host").mkdir(parents=True, exist_ok=True)
-    given = Path(os.environ.get("GPUENERGY_CACHE") or cache) / "emulated" / "host"
-    for header in given.glob("host-*/plain/*.gch"):  # clang's must stay where they are
-        built = header.parents[1]
-        copy = shutil.copytree(built, tmp_path_factory.mktemp("copies") / built.name)
-        with contextlib.suppress(OSError):  # another worker was faster
-            copy.rename(programs / built.name)
+    _copy_toolchain(programs, tmp_path_factory)
     return cache
+
+
+def _copy_toolchain(programs: Path, factory: pytest.TempPathFactory) -> None:
+    """Copy what all kernels of the emulated GPU share from the user's cache, if it is there.
+
+    To build it takes 12 s of processor time.
+    """
+    own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    given = Path(os.environ.get("GPUENERGY_CACHE") or Path(own, "pytest-gpuenergy"))
+    try:
+        built = Toolchain.located(programs, find_compiler()).folder
+    except GpuEnergyError:  # tests that need a compiler say so
+        return
+    found = given / "emulated" / "host" / built.name
+    # A precompiled header of clang must stay where it is.
+    if not built.exists() and (found / "plain" / "kernel.h.gch").exists():
+        copy = shutil.copytree(found, factory.mktemp("copies") / built.name)
+        with contextlib.suppress(OSError):  # another worker was faster
+            copy.rename(built)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,11 +162,12 @@ def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folders(new_folder: Callable[[], Path]) -> Iterator[Path]:
     """A state folder for each test."""
-    state = new_folder()
-    monkeypatch.setenv("GPUENERGY_STATE", str(state))
-    return state
+    before = os.environ["GPUENERGY_STATE"]
+    os.environ["GPUENERGY_STATE"] = str(state := new_folder())
+    yield state
+    os.environ["GPUENERGY_STATE"] = before
 
 
 @pytest.fixture
@@ -204,13 +217,11 @@ def record_file(database: Database) -> RecordFile:
 @pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
-    if not getattr(config.option, "numprocesses", None):
-        return
-    if config.option.dist == "no":
-        config.option.dist = "worksteal"
-    # The workers keep all cores busy: threads of their libraries would wait for one another.
+    # Other tests or workers keep all cores busy: threads of libraries would wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
 
 
 def pytest_collection_finish() -> None:

@@ -76,15 +76,20 @@ class EnergyMeter:
             self._source = choose_source(self._device)
         return self._source
 
-    def measure(self, repeater: Repeater) -> Reading:
+    def measure(self, repeater: Repeater, settings: MeterSettings | None = None) -> Reading:
         """Run ``repeater``, heat up until the power is steady, and measure until it is precise.
+
+        Args:
+            repeater: what is run.
+            settings: the settings of this measurement, by default those of the meter. With a
+                ``preheat_s`` of 0 its heat-up is not extended.
 
         Raises:
             KernelFault: a launch failed or hung.
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
-        settings = self._settings
+        settings = settings or self._settings
         while True:
             reading = evaluate(self._observe(repeater, settings), self.source, settings)
             launches = sum(trial.launches for trial in reading.trials)
@@ -163,6 +168,8 @@ class EnergyMeter:
             steady = now_s - begin_s >= longest_s or (
                 long_enough and steadiness.settled(edges, before_w)
             )
+            if steady and not settings.preheat_s:
+                break
             if steady and not preheated:
                 recent = max(1, round(_PRESENT_S / source.period_s / stride))
                 preheated = not self._preheat.goes_on(now_s, self._warmth.settling(recent))
