@@ -6,7 +6,7 @@ import functools
 import mmap
 import zlib
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -125,13 +125,24 @@ class FileMemory:
     path: Path
     arrays: ClassVar[Arrays] = HostArrays()
     in_place: ClassVar[bool] = False
+    _images: dict[bool, Bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def image(self, *, writable: bool = False) -> Bytes:
-        """Return the whole file, mapped."""
-        # np.memmap takes five times as long, and a search does this thousands of times.
-        with self.path.open("r+b" if writable else "rb") as file:
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), np.uint8)
+        """Return the whole file; it stays mapped until `unmap`, since mapping takes time."""
+        if (image := self._images.get(writable)) is None:
+            # np.memmap takes five times as long, and a search does this thousands of times.
+            with self.path.open("r+b" if writable else "rb") as file:
+                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+                image = np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), np.uint8)
+            self._images[writable] = image
+        return image
+
+    def unmap(self) -> None:
+        """Forget the mapped images, so that a removed file takes no more memory."""
+        self._images.clear()
+
+    def __reduce__(self) -> tuple[type[FileMemory], tuple[Path]]:
+        return FileMemory, (self.path,)
 
 
 @dataclass(frozen=True)
