@@ -16,9 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
+from _pytest.pytester import SysModulesSnapshot
 from small_project import QUICK
 
+import pytest_gpuenergy
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.emulator import Toolchain, find_compiler
 from pytest_gpuenergy.support import GpuEnergyError
@@ -44,6 +47,22 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # pytest-xdist has its workers believe in a terminal of 80 columns.
 os.environ.pop("COLUMNS", None)
 RAW = Path(__file__).parent / "data/case7_raw"
+# Of this package, of others that are installed, and of Python itself.
+_INSTALLED = tuple(
+    f"{Path(module.__file__).parents[depth]}{os.sep}"
+    for module, depth in ((pytest_gpuenergy, 0), (pytest, 1), (np, 1), (json, 1))
+)
+
+
+class _LessForgetful(SysModulesSnapshot):
+    """Keep what is installed: every run within a test would import, and compile, it again."""
+
+    def __init__(self, preserve: Callable[[str], bool] = lambda _: False) -> None:
+        super().__init__(lambda name: preserve(name) or _is_installed(name))
+
+
+def _is_installed(name: str) -> bool:
+    return (getattr(sys.modules[name], "__file__", None) or "").startswith(_INSTALLED)
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +114,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
         # Runs in this process import modules that a test may rewrite within the same second.
         patch.setattr(sys, "dont_write_bytecode", True)
         yield

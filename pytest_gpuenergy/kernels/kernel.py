@@ -277,7 +277,7 @@ class Kernel(AnyKernel):
             for launch in self.launches
         )
 
-    @property
+    @cached_property
     def has_grid_barrier(self) -> bool:
         """Whether blocks may wait for one another at ``this_grid().sync()``, by the text.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -74,6 +75,16 @@ def compiler_version(compiler: str) -> str:
     Raises:
         DeviceError: the compiler does not work.
     """
+    try:
+        status = Path(compiler).stat()
+    except OSError:
+        return _version(compiler, 0, 0)
+    return _version(compiler, status.st_ino, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _version(compiler: str, _inode: int, _changed_ns: int) -> str:
+    """Ask each file that is a compiler only once."""
     try:
         done = subprocess.run(
             [compiler, "--version"],
