@@ -17,6 +17,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest import runner
 from small_project import QUICK
 
 from pytest_gpuenergy.devices import lock
@@ -191,6 +192,23 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     # The workers keep all cores busy: threads of their libraries would wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """Run a test where Python 3.11 has room for the frames of all that it calls.
+
+    Otherwise, a loop at the end of a 16 KiB chunk of frames maps and unmaps memory with each call.
+    """
+    return _with_room(item, nextitem)
+
+
+def _with_room(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    return runner.pytest_runtest_protocol(item, nextitem)
+
+
+# A frame of more than 1 MiB is in a chunk of 2 MiB, where the frames after it have room, too.
+_with_room.__code__ = _with_room.__code__.replace(co_stacksize=140_000)
 
 
 def pytest_collection_finish() -> None:
