@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
+    NotJsonError,
     ReportError,
     decode,
     is_file,
@@ -32,6 +33,11 @@ _COMPRESSION = 3
 """The level of gzip: level 9 takes ten times as long for a file that is a fifth smaller."""
 _LONGEST_US = 1e17
 """The largest plausible time in a trace, in microseconds: about three thousand years."""
+
+_NO_NUMBER = re.compile(
+    rb'(?P<text>"(?:[^"\\]|\\.)*")|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE | re.DOTALL
+)
+"""A text, or a number that JSON does not have, which profilers print nevertheless."""
 
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
@@ -96,29 +102,42 @@ class _TraceDocument(Struct):
     events: list[Event] = field(name="traceEvents")
 
 
-def read_trace(path: Path) -> list[Event]:
+def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     """Read the events that have a duration, in the order of their begin, longest first.
+
+    Numbers that JSON does not have, such as ``inf`` and ``NaN``, are read as null.
 
     Args:
         path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
             with ``traceEvents``, or a bare list of events.
+        notes: A list to which a sentence without a period is added for what is left out.
 
     Raises:
         InputError: The file cannot be read, is truncated, or is not such a trace.
     """
     content = read_unpacked(path, "trace", _LARGEST_BYTES)
     try:
-        events = (
-            decode(content, list[Event], "the trace")
-            if content[:64].lstrip().startswith(b"[")
-            else decode(content, _TraceDocument, "the trace").events
-        )
+        try:
+            events = _decoded(content)
+        except NotJsonError:
+            whole = _NO_NUMBER.sub(lambda found: found["text"] or b"null", content)
+            if whole == content:
+                raise
+            events = _decoded(whole)
     except FormError as error:
         raise InputError(
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    lasting = [event for event in events if event.ph == "X" and event.dur >= 0]
+    complete = [event for event in events if event.ph == "X"]
+    lasting = [event for event in complete if event.dur >= 0]
+    if notes is not None and (left_out := len(complete) - len(lasting)):
+        what = (
+            "event with a negative duration is"
+            if left_out == 1
+            else "events with a negative duration are"
+        )
+        notes.append(f"{left_out} {what} left out: profile again")
     for event in lasting:
         if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
             raise InputError(
@@ -126,6 +145,12 @@ def read_trace(path: Path) -> list[Event]:
                 "time of a clock: write the trace again."
             )
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
+
+
+def _decoded(content: bytes) -> list[Event]:
+    if content[:64].lstrip().startswith(b"["):
+        return decode(content, list[Event], "the trace")
+    return decode(content, _TraceDocument, "the trace").events
 
 
 def write_trace(profiler: Any, path: Path) -> None:
