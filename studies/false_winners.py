@@ -13,8 +13,8 @@ altogether; a false one is a claim of a candidate that equals the baseline.
 ``as searched`` claims from the figures of the search itself, with the deviation between sessions
 that the gate assumes; ``alternately`` claims from the rounds, as `gpuenergy ab` does
 (`record/ratio.py`), both with intervals of 95 %; ``as claimed`` is what `gpuenergy optimize` does
-(`search/claim.py`), which leaves variants out and ends comparisons early where no claim can be
-expected; ``lost`` are the true gains that it would claim if it did not.
+(`search/validation/gain.py`), which leaves variants out and ends comparisons early where no claim
+can be expected; ``lost`` are the true gains that it would claim if it did not.
 
 What lasts through the session is in the figures of the search and in those of
 the rounds alike, so that the search selects by it. The scatter is that of the project's intervals:
@@ -49,6 +49,7 @@ from pytest_gpuenergy.search import (
     LASTING_SD,
     ROUNDS,
     is_out_of_reach,
+    is_proven,
     is_worth_comparing,
     proven_change,
 )
@@ -237,12 +238,13 @@ def _claim(ratios: Sequence[Sequence[float]], noise: Noise, *, candidates: int) 
 
 
 def _shortened(ratios: Sequence[float], noise: Noise, candidates: int) -> Sequence[float]:
-    """The rounds until a claim is out of reach."""
+    """The rounds until a claim is certain, or out of reach."""
     for count in range(1, len(ratios)):
-        if is_out_of_reach(
-            ratios[:count], noise.allowance, rounds=len(ratios), candidates=candidates
+        so_far = ratios[:count]
+        if is_proven(so_far, noise.allowance, candidates=candidates) or is_out_of_reach(
+            so_far, noise.allowance, rounds=len(ratios), candidates=candidates
         ):
-            return ratios[:count]
+            return so_far
     return ratios
 
 

@@ -16,12 +16,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 from _pytest import runner
+from _pytest.pytester import SysModulesSnapshot
 from small_project import QUICK
 
+import pytest_gpuenergy
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.emulator import Toolchain, find_compiler
+from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tuners import FORMS, Database, installed_tvm, load_database
 from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
@@ -31,6 +35,7 @@ with contextlib.suppress(ImportError):
     import vl_convert  # noqa: F401
 
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
+gc.disable()  # until all is collected
 # No deadlines: several tests at once share the processor.
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
 # Tests of finished studies, and long fuzzing, belong to the nightly run.
@@ -43,24 +48,51 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # pytest-xdist has its workers believe in a terminal of 80 columns.
 os.environ.pop("COLUMNS", None)
 RAW = Path(__file__).parent / "data/case7_raw"
+# Of this package, of others that are installed, and of Python itself.
+_INSTALLED = tuple(
+    f"{Path(module.__file__).parents[depth]}{os.sep}"
+    for module, depth in ((pytest_gpuenergy, 0), (pytest, 1), (np, 1), (json, 1))
+)
+
+
+class _LessForgetful(SysModulesSnapshot):
+    """Keep what is installed: every run within a test would import, and compile, it again."""
+
+    def __init__(self, preserve: Callable[[str], bool] = lambda _: False) -> None:
+        super().__init__(lambda name: preserve(name) or _is_installed(name))
+
+
+def _is_installed(name: str) -> bool:
+    return (getattr(sys.modules[name], "__file__", None) or "").startswith(_INSTALLED)
 
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What can be made again, one for all workers: files in it are named after their content.
-
-    What all kernels of the emulated GPU share is copied from the folder that GPUENERGY_CACHE names.
-    """
+    """What can be made again, one for all workers: files in it are named after their content."""
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     (programs := cache / "emulated" / "host").mkdir(parents=True, exist_ok=True)
-    given = Path(os.environ.get("GPUENERGY_CACHE") or cache) / "emulated" / "host"
-    for header in given.glob("host-*/plain/*.gch"):  # clang's must stay where they are
-        built = header.parents[1]
-        copy = shutil.copytree(built, tmp_path_factory.mktemp("copies") / built.name)
-        with contextlib.suppress(OSError):  # another worker was faster
-            copy.rename(programs / built.name)
+    _copy_toolchain(programs, tmp_path_factory)
     return cache
+
+
+def _copy_toolchain(programs: Path, factory: pytest.TempPathFactory) -> None:
+    """Copy what all kernels of the emulated GPU share from the user's cache, if it is there.
+
+    To build it takes 12 s of processor time.
+    """
+    own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    given = Path(os.environ.get("GPUENERGY_CACHE") or Path(own, "pytest-gpuenergy"))
+    try:
+        built = Toolchain.located(programs, find_compiler()).folder
+    except GpuEnergyError:  # tests that need a compiler say so
+        return
+    found = given / "emulated" / "host" / built.name
+    # A precompiled header of clang must stay where it is.
+    if not built.exists() and (found / "plain" / "kernel.h.gch").exists():
+        copy = shutil.copytree(found, factory.mktemp("copies") / built.name)
+        with contextlib.suppress(OSError):  # another worker was faster
+            copy.rename(built)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,6 +115,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
         # Runs in this process import modules that a test may rewrite within the same second.
         patch.setattr(sys, "dont_write_bytecode", True)
         yield
@@ -131,11 +164,12 @@ def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folders(new_folder: Callable[[], Path]) -> Iterator[Path]:
     """A state folder for each test."""
-    state = new_folder()
-    monkeypatch.setenv("GPUENERGY_STATE", str(state))
-    return state
+    before = os.environ["GPUENERGY_STATE"]
+    os.environ["GPUENERGY_STATE"] = str(state := new_folder())
+    yield state
+    os.environ["GPUENERGY_STATE"] = before
 
 
 @pytest.fixture
@@ -185,13 +219,11 @@ def record_file(database: Database) -> RecordFile:
 @pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
-    if not getattr(config.option, "numprocesses", None):
-        return
-    if config.option.dist == "no":
-        config.option.dist = "worksteal"
-    # The workers keep all cores busy: threads of their libraries would wait for one another.
+    # Other tests or workers keep all cores busy: threads of libraries would wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -214,6 +246,7 @@ _with_room.__code__ = _with_room.__code__.replace(co_stacksize=140_000)
 def pytest_collection_finish() -> None:
     """Let no later search for garbage look through all that was imported and collected."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

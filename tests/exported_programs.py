@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_gpuenergy.kernels import Kernel, RankedKernel, export_kernels
@@ -57,14 +58,22 @@ using half = _Float16;
 
 
 def build_exported(
-    folder: Path, workload: Workload, kernel: Kernel, runtime: str = RUNTIME
+    folder: Path,
+    workload: Workload,
+    kernel: Kernel,
+    *,
+    runtime: str = RUNTIME,
+    header: Callable[[str], str] = str,
 ) -> Path:
     """The program of a kernel that is a function of the host, called instead of launched.
 
-    The workload is called tiny. ``runtime`` stands for ``cuda_runtime.h``.
+    The workload is called tiny. ``runtime`` stands for ``cuda_runtime.h``; ``header`` changes the
+    header of the workload.
     """
     export_kernels([RankedKernel(workload, 1, kernel)], folder)
     source = folder / "kernels" / "tiny" / "kernel01.launch.cu"
+    described = source.with_name("kernel01.workload.cuh")
+    described.write_text(header(described.read_text()))
     source.with_suffix(".cpp").write_text(re.sub(r"<<<.*>>>", "", source.read_text()))
     (folder / "cuda_runtime.h").write_text(runtime)
     for name in ("cuda_fp16.h", "cuda_bf16.h"):
@@ -101,7 +110,7 @@ def precompiled(folder: Path) -> Path:
 
 
 def run_program(
-    program: Path, *arguments: str, libraries: Path
+    program: Path, *arguments: str, libraries: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that finds NVML in the folder ``libraries``, if it is there."""
     libraries.mkdir(parents=True, exist_ok=True)
@@ -114,13 +123,5 @@ def run_program(
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "LD_LIBRARY_PATH": str(libraries)},
+        env={**os.environ, **environment, "LD_LIBRARY_PATH": str(libraries)},
     )
-
-
-def run_exported(
-    folder: Path, workload: Workload, kernel: Kernel
-) -> subprocess.CompletedProcess[str]:
-    """Build a program and run it with the seed 7, without NVML."""
-    program = build_exported(folder, workload, kernel)
-    return run_program(program, "7", libraries=folder / "libraries")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_gpuenergy.cli import main
 
@@ -58,7 +58,7 @@ def write(folder: Path, spec: dict[str, Any] = SCALE) -> Path:
     return path
 
 
-BUDGET = 4
+BUDGET = 2
 
 
 def optimize(spec: Path, out: Path, *options: str) -> int:
@@ -76,3 +76,15 @@ def events_of(out: Path, name: str = "scale") -> list[Any]:
     """The events of a search on disk."""
     lines = (out / f"kernels/_{name}/events.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+class Searched(NamedTuple):
+    """A search of `SCALE` for the smallest EDP that nothing has disturbed.
+
+    Attributes:
+        out: its folder, not to be changed.
+        printed: on standard output.
+    """
+
+    out: Path
+    printed: str

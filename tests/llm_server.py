@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-pytest.importorskip("openai", reason="proposals of a language model need openai")
+if find_spec("openai") is None:  # to import it takes as long as to collect all these tests
+    pytest.skip("proposals of a language model need openai", allow_module_level=True)
 
 Answer = Callable[["Exchange"], None]
 

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import ForkedPython
 
 _SOURCES = Path(__file__).with_name("nvidia_stub")
 _LIBRARIES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
@@ -47,39 +48,50 @@ def build_driver(
     return folder
 
 
-def run_with(
-    driver: Path, *words: str, stub: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run Python with the driver and with what ``stub`` says of it, such as ``STUB_NAME``."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if "CUDA_VISIBLE" not in name},
-        "LD_LIBRARY_PATH": str(driver),
-        **(stub or {}),
-    }
-    return subprocess.run(
-        [sys.executable, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+READY = """
+import pynvml
+from pytest_gpuenergy.commands.doctor import check_gpus
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import find_gpus
+from pytest_gpuenergy.energy import choose_source
+from pytest_gpuenergy.fleet.probe import probe_host
+from pytest_gpuenergy.opening import nvml_gpu
+"""
 
 
-def value_with(driver: Path, code: str, **stub: str) -> Any:
-    """What a snippet, which assigns to ``found``, finds in a child; it must not fail.
+@dataclass(frozen=True)
+class Driver:
+    """Libraries of a driver, and programs that load them.
 
-    The snippet has ``nvml`` and ``gpu``, the first one as `NvmlGpu`.
+    Attributes:
+        folder: the folder with the libraries.
+        python: a Python that loads libraries from the folder that a program begins in.
     """
-    lines = (
-        "import json",
-        "from pytest_gpuenergy.devices import find_gpus",
-        "from pytest_gpuenergy.opening import nvml_gpu",
-        "nvml, gpus = find_gpus()",
-        "gpu = nvml_gpu(nvml, gpus[0].uuid)",
-        code,
-        "print(json.dumps(found))",
-    )
-    done = run_with(driver, "-c", "\n".join(lines), stub=stub)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+
+    folder: Path
+    python: ForkedPython
+
+    def run(self, code: str, *words: str, **stub: str) -> str:
+        """Return the output of a program, with what ``stub`` says of the driver: ``STUB_NAME``."""
+        given = {name: value for name, value in os.environ.items() if "CUDA_VISIBLE" not in name}
+        environment = {**given, **stub}
+        done = self.python.run(code, *words, folder=self.folder, environment=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def value(self, code: str, **stub: str) -> Any:
+        """Return what a snippet, which assigns to ``found``, finds.
+
+        The snippet has ``nvml`` and ``gpu``, the first one as `NvmlGpu`.
+        """
+        return json.loads(self.run("\n".join([BEGINNING, code, ENDING]), **stub))
+
+
+BEGINNING = """
+import json
+from pytest_gpuenergy.devices import find_gpus
+from pytest_gpuenergy.opening import nvml_gpu
+nvml, gpus = find_gpus()
+gpu = nvml_gpu(nvml, gpus[0].uuid)
+"""
+ENDING = "print(json.dumps(found))"

@@ -33,11 +33,11 @@ MIN_PAUSE_S = 5.0
 SETTLED = 0.003
 """The root mean square of the change of power still possible, as a fraction, at which the
 preheating ends."""
-_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
-"""The time until the remaining time is first announced, and between further announcements."""
+_NEWS_S = 1.0
+"""The time after which a heat-up announces how much longer it may last, once."""
 
 Announce = Callable[[float], object]
-"""A function that is called from time to time with the seconds that the preheating may last."""
+"""A function that is called once in a heat-up with the seconds that it may still last."""
 
 
 class EnergyMeter:
@@ -76,15 +76,20 @@ class EnergyMeter:
             self._source = choose_source(self._device)
         return self._source
 
-    def measure(self, repeater: Repeater) -> Reading:
+    def measure(self, repeater: Repeater, settings: MeterSettings | None = None) -> Reading:
         """Run ``repeater``, heat up until the power is steady, and measure until it is precise.
+
+        Args:
+            repeater: what is run.
+            settings: the settings of this measurement, by default those of the meter. With a
+                ``preheat_s`` of 0 its heat-up is not extended.
 
         Raises:
             KernelFault: a launch failed or hung.
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
-        settings = self._settings
+        settings = settings or self._settings
         while True:
             reading = evaluate(self._observe(repeater, settings), self.source, settings)
             launches = sum(trial.launches for trial in reading.trials)
@@ -163,6 +168,8 @@ class EnergyMeter:
             steady = now_s - begin_s >= longest_s or (
                 long_enough and steadiness.settled(edges, before_w)
             )
+            if steady and not settings.preheat_s:
+                break
             if steady and not preheated:
                 recent = max(1, round(_PRESENT_S / source.period_s / stride))
                 preheated = not self._preheat.goes_on(now_s, self._warmth.settling(recent))
@@ -208,7 +215,7 @@ class Preheat:
         self._left_s = longest_s
         self._announce = announce
         self._since_s: float | None = None
-        self._told_s = 0.0
+        self._is_announced = False
 
     def paused(self, pause_s: float) -> None:
         """Account for a pause before a run."""
@@ -218,14 +225,13 @@ class Preheat:
     def goes_on(self, now_s: float, settling: Settling | None) -> bool:
         """Return whether to heat the card further at ``now_s``; if not, call `end`."""
         if self._since_s is None:
-            self._since_s = now_s
-            self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
+            self._since_s, self._is_announced = now_s, False
         left_s = self._left_s - (now_s - self._since_s)
         if settling is None or settling.possible_gain <= SETTLED or left_s <= 0:
             self.end(now_s)
             return False
-        if now_s - self._told_s >= _NEWS_S:
-            self._told_s = now_s
+        if not self._is_announced and now_s - self._since_s >= _NEWS_S:
+            self._is_announced = True
             self._announce(left_s)
         return True
 

@@ -57,6 +57,22 @@ class Reference(Mapping[str, Values]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def on_host(self) -> Reference:
+        """Return the reference with its outputs and conditions in the host's memory."""
+        arrays = self.arrays
+        if arrays is None:
+            return self
+        values: dict[str, Values] = {}
+        conditions = dict(self.conditions)
+        with arrays.used():
+            for name, value in self.items():
+                values[name] = arrays.get(value).astype(np.float64, copy=False)
+            for name, condition in self.conditions.items():
+                if condition.own is not None:
+                    own = arrays.get(condition.own).astype(np.float64, copy=False)
+                    conditions[name] = replace(condition, own=own)
+        return Reference(values, conditions)
+
 
 def compare(
     outputs: Mapping[str, Array],

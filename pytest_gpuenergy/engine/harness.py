@@ -195,6 +195,7 @@ class Harness:
         subject: Subject,
         kind: str,
         check: Callable[[R], object] = lambda _: None,
+        settings: MeterSettings | None = None,
     ) -> Measurement:
         """Measure what a callable launches.
 
@@ -204,11 +205,12 @@ class Harness:
             subject: the item.
             kind: the kind of callable, for the record.
             check: called after the measurement; raises KernelFault if the result is wrong now.
+            settings: those of this measurement, by default the meter's.
         """
         phases = _Phases()
         draft = self.draft_of_callable(workload, subject, kind)
         try:
-            draft = self._measured(draft, make_repeater(), phases, check)
+            draft = self._measured(draft, make_repeater(), phases, check, settings)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return phases.added_to(draft)
@@ -243,6 +245,7 @@ class Harness:
         repeat: AbstractContextManager[R],
         phases: _Phases,
         check: Callable[[R], object],
+        settings: MeterSettings | None = None,
     ) -> Measurement:
         with ExitStack() as stack:
             with phases.timed("load"):
@@ -250,7 +253,7 @@ class Harness:
             foreign = self._watch.foreign_processes()
             try:
                 with phases.timed("measure"):
-                    reading = self._meter.measure(repeater)
+                    reading = self._meter.measure(repeater, settings)
                 phases.split("measure", "heat", reading.heat_wall_s)
             except CounterError as error:
                 return replace(draft, error=str(error), validity=(error.flag,))

@@ -145,8 +145,16 @@ class _Stored(Struct, frozen=True):
     owns: dict[str, str] = {}
 
 
-def write_job(folder: Path, job: Job, workload: Workload) -> str:
+def write_job(
+    folder: Path, job: Job, workload: Workload, arrays: DeviceArrays | None = None
+) -> str:
     """Add a job to ``folder``, with the inputs and the reference of its workload.
+
+    Args:
+        folder: the folder, for `read_job`.
+        job: the job.
+        workload: what it computes.
+        arrays: the device that computes the reference of a large workload, see `case_of`.
 
     Returns:
         The job's name, for `read_job`; equal jobs have equal names.
@@ -154,7 +162,7 @@ def write_job(folder: Path, job: Job, workload: Workload) -> str:
     Raises:
         OSError: the job cannot be written.
     """
-    reference = cached_reference(workload, job.seed)
+    reference = cached_reference(workload, job.seed, arrays).on_host()
     owns = {n: c.own for n, c in reference.conditions.items() if c.own is not None}
     stored = _Stored(
         JOB_VERSION,

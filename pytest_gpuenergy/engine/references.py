@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -52,6 +52,9 @@ _ORDINARY = len(REACHES)
 
 _REMEMBERED = 3
 """How many inputs and archives are kept in memory: those of the three seeds of a workload."""
+
+_REMEMBERED_BYTES = 1 << 29
+"""How much of the devices' memory the references take that are remembered there."""
 
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
@@ -106,15 +109,23 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
     Args:
         workload: what is computed.
         drawing: which inputs to draw.
-        arrays: the device that computes and keeps the reference of a large workload if it can; that
-            reference is not cached.
+        arrays: the device that computes and keeps the reference of a large workload if it can; the
+            latest of these are remembered in its memory.
     """
     if arrays is not None and is_large(workload):
+
+        def made_there() -> Case:
+            with arrays.used():
+                case, _ = _made(workload, drawing, arrays)
+            if any(isinstance(value, np.ndarray) for value in case.reference.values()):
+                raise TypeError("the reference is on the host")
+            return case
+
         # A user's function may not support device arrays, or memory may be short.
-        with contextlib.suppress(Exception), arrays.used():
-            case, _ = _made(workload, drawing, arrays)
-            if not any(isinstance(value, np.ndarray) for value in case.reference.values()):
-                return case
+        with contextlib.suppress(Exception):
+            if workload.digest is None or not drawing.is_shared:
+                return made_there()
+            return _ON_DEVICES.kept((workload.digest, drawing, id(arrays)), made_there)
     if workload.digest is None or not drawing.is_shared:
         return _made(workload, drawing)[0]
     path = _path(workload, drawing)
@@ -135,7 +146,7 @@ def cached_reference(
 
 
 class KeptCases:
-    """Makes cases and keeps them in memory, for many kernels of few workloads.
+    """Keeps cases in memory, for many kernels of few workloads.
 
     Args:
         max_bytes: the limit of all references kept; the least recently used is dropped first.
@@ -143,20 +154,23 @@ class KeptCases:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[str, Drawing], Case] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Case] = OrderedDict()
         self._lock = Lock()
 
     def case_of(
         self, workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
     ) -> Case:
         """Return what `case_of` does; workloads with the same name must be the same."""
-        key = (workload.name, drawing)
+        return self.kept((workload.name, drawing), lambda: case_of(workload, drawing, arrays))
+
+    def kept(self, key: Hashable, make: Callable[[], Case]) -> Case:
+        """Return the case of a key, which is made if it is not kept."""
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-        case = case_of(workload, drawing, arrays)
+        case = make()
         with self._lock:
             self._kept[key] = case
             while len(self._kept) > 1 and self._nbytes() > self._max_bytes:
@@ -166,6 +180,10 @@ class KeptCases:
     def _nbytes(self) -> int:
         references = [case.reference for case in self._kept.values()]
         return sum(value.nbytes for reference in references for value in reference.values())
+
+
+_ON_DEVICES = KeptCases(_REMEMBERED_BYTES)
+"""Cases whose references are in the memory of devices, by digest, drawing and device."""
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:

@@ -96,7 +96,9 @@ def drawings_of(
         workload: what the kernel computes; without it there are no sparse drawings.
         kernel: the kernel to verify; without it no inputs are drawn near numbers in its text.
     """
-    literals = () if kernel is None or workload is None else _literals(kernel, workload)
+    literals: tuple[float, ...] = ()  # only the drawings after the first one need them
+    if kernel is not None and workload is not None and len(seeds) > 1:
+        literals = _literals(kernel, workload)
     drawings = [
         Drawing(seed, -1 if turn % 2 else 1, literals=literals) if turn else Drawing(seed)
         for turn, seed in enumerate(seeds)

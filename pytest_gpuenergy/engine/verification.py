@@ -24,6 +24,7 @@ from pytest_gpuenergy.engine.references import (
     Drawing,
     KeptCases,
     case_of,
+    is_large,
 )
 from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels import AnyKernel, Job
@@ -49,6 +50,9 @@ from pytest_gpuenergy.workloads import (
 
 _FORMAT = 8
 """The version of cached results, to be increased when verification changes."""
+
+_CASES_AT_ONCE = 3
+"""How many cases of a large workload are made at the same time, if the GPU computes them."""
 
 _UNPOISONED_RUN = 1
 """The index of the run whose outputs still hold the results of the run before."""
@@ -231,8 +235,10 @@ def _cases(
     drawings: Sequence[Drawing],
     kept: KeptCases | None,
 ) -> Iterator[list[Future[Case]]]:
-    """Yield the future case of each drawing; they are made one after another while kernels run."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
+    """Yield the future case of each drawing; they are made in order while kernels run."""
+    # What a GPU computes waits for inputs that the host draws, so some cases are made at a time.
+    at_once = _CASES_AT_ONCE if device.arrays is not None and is_large(workload) else 1
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="verify")
     # A workload without a digest has a user's function as its reference, which may not end.
     with watched() if workload.digest is None else contextlib.nullcontext():
         try:

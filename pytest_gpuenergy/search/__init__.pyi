@@ -144,6 +144,7 @@ from .validation.gain import (
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
     is_out_of_reach as is_out_of_reach,
+    is_proven as is_proven,
     is_worth_comparing as is_worth_comparing,
     judge_rounds as judge_rounds,
     proven_change as proven_change,

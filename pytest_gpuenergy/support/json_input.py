@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import lzma
@@ -133,6 +134,8 @@ def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
         FormError: the value does not fit the type; the message names the place:
             ``measurements[3].trials[0].seconds is a string instead of a number``.
     """
+    is_collecting = gc.isenabled()
+    gc.disable()  # or Python would look for cycles among the new values again and again
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
         return _decoded(text, kind, what)
@@ -140,6 +143,9 @@ def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
         raise NotJsonError(f"{what} is not UTF-8 text") from None
     except RecursionError:
         raise NotJsonError(f"{what} is nested too deeply") from None
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 def _decoded(text: str, kind: type[_T], what: str) -> _T:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from small_project import INI, LINE, SLOWER
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.report import RunFolder
+from pytest_gpuenergy.support import run_child
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +48,22 @@ def test_scale(block, powercap, load_kernel, energy_benchmark):
 WRONG = "  y[i] = 3 * x[i];"
 
 
+@pytest.fixture
+def pytest_here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the pytest of each revision in this process, which has imported what it needs."""
+
+    def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        arguments = command[command.index("-q") :]
+        with monkeypatch.context() as patch, redirect_stdout(StringIO()):
+            patch.chdir(folder)
+            done = pytester.runpytest_inprocess(*arguments)
+        return subprocess.CompletedProcess(command, done.ret, done.stdout.str())
+
+    monkeypatch.setattr("pytest_gpuenergy.ab.revisions.run_child", run)
+
+
 @pytest.fixture(autouse=True)
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytest_here: None) -> Path:  # noqa: ARG001
     """A repository with a bench in a folder of it, which is where the command is called."""
     bench = tmp_path / "repository" / "kernels"
     bench.mkdir(parents=True)
@@ -81,7 +99,8 @@ def ab(*arguments: str) -> int:
     return main(["ab", "HEAD~1", "HEAD", "--powercap", "1", *arguments])
 
 
-def test_a_slower_revision_is_found(repository, capsys):
+def test_a_slower_revision_is_found(repository, capsys, monkeypatch):
+    monkeypatch.setattr("pytest_gpuenergy.ab.revisions.run_child", run_child)
     change(repository, LINE, SLOWER)
     clock = ("--smclock", "1500MHz")
     assert ab("-k", "b128", *clock, "--fail", "edp:0.5%", "--json", "-") == 1

@@ -127,6 +127,16 @@ def test_without_pytorch_one_sentence_says_what_to_install(recorded, monkeypatch
 class TestAllCalls:
     """Replayed on the emulated GPU, without PyTorch: once, and once under two limits."""
 
+    def test_calls_that_hardly_count_in_the_sum_are_measured_briefly(self, of_all):
+        seconds = {
+            one["workload"]["parameters"]["replays"]: sum(t["seconds"] for t in one["trials"])
+            for one in of_all.report["measurements"]
+        }
+        for account in of_all.report["accounts"]:
+            parts = sorted(account["parts"], key=lambda part: part["energy_mj"])
+            assert seconds[parts[-1]["call"]] > 0.55
+            assert seconds[parts[0]["call"]] < 0.45
+
     def test_the_calls_take_the_recorded_time_and_energy(self, of_all):
         lines = of_all.recording.decode().splitlines()
         figures = {replayed(one): one for one in map(json.loads, lines)}
@@ -229,11 +239,11 @@ class TestRecordedFigures:
     def test_after_an_interrupt_resume_measures_what_is_left(self, recorded, monkeypatch):
         plain, labels = Harness.measure_callable, []
 
-        def counted(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+        def counted(self: Harness, repeater: Any, workload: Any, *others: Any, **more: Any) -> Any:
             if len(labels) == 9:
                 raise KeyboardInterrupt
             labels.append(str(workload.parameters["replays"]))
-            return plain(self, repeater, workload, subject, kind)
+            return plain(self, repeater, workload, *others, **more)
 
         chosen = ("--kernels", "c229cf67f982a,c2323a1c5dcac,c26eb79f3abd8,c9e873a28b0f1")
         with monkeypatch.context() as patched:

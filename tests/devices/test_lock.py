@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,16 +12,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from forked_python import Forked, ForkedPython, open_forked_python
 
 from pytest_gpuenergy.devices import Device, gpu_lock, lock
 from pytest_gpuenergy.support import DeviceError
 
 SOMEBODY = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-HOLDER = """
-import sys
+IMPORTS = """
 from types import SimpleNamespace
 from pytest_gpuenergy.devices.lock import gpu_lock
+"""
+HOLDER = """
+import sys
 card = SimpleNamespace(name="Card", uuid=sys.argv[1], emulated=True)
 with gpu_lock(card, wait_s=0, group=sys.argv[2]):
     print("held", flush=True)
@@ -45,16 +46,22 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def held_by_another(uuid: str = "GPU-1", group: str = "") -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, uuid, group],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
+@pytest.fixture(scope="module")
+def python() -> Iterator[ForkedPython]:
+    with open_forked_python(IMPORTS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def held_by_another(python: ForkedPython) -> Callable[..., Forked]:
+    """Let another process hold the lock of a GPU."""
+
+    def hold(uuid: str = "GPU-1", group: str = "") -> Forked:
+        process = python.start(HOLDER, uuid, group)
+        assert process.read_line() == "held\n"
+        return process
+
+    return hold
 
 
 def holder(own_folders: Path, uuid: str = "GPU-1") -> int:
@@ -62,17 +69,17 @@ def holder(own_folders: Path, uuid: str = "GPU-1") -> int:
     return int((own_folders / "emulated" / f"{uuid}.lock").read_text())
 
 
-def test_a_gpu_in_use_names_the_process_that_has_it():
+def test_a_gpu_in_use_names_the_process_that_has_it(held_by_another):
     with held_by_another() as process:
         with (
             pytest.raises(DeviceError, match=rf"in use by process {process.pid}: wait for it"),
             gpu_lock(card(), wait_s=0),
         ):
             pass
-        process.communicate()
+        process.end()
 
 
-def test_a_gpu_is_free_again_when_its_user_was_killed(own_folders):
+def test_a_gpu_is_free_again_when_its_user_was_killed(held_by_another, own_folders):
     with held_by_another() as process:
         assert holder(own_folders) == process.pid
         process.kill()
@@ -92,25 +99,25 @@ def test_a_gpu_is_free_again_after_an_error():
         pass
 
 
-def test_waiting_ends_as_soon_as_the_gpu_is_free(monkeypatch):
+def test_waiting_ends_as_soon_as_the_gpu_is_free(held_by_another, monkeypatch):
     with held_by_another() as process:
         waits: list[float] = []
 
         def release(duration_s: float) -> None:
             waits.append(duration_s)
-            process.communicate()
+            process.end()
 
         monkeypatch.setattr("time.sleep", release)
         with gpu_lock(card(), wait_s=60):
             assert len(waits) == 1
 
 
-def test_different_gpus_do_not_wait_for_each_other(own_folders):
+def test_different_gpus_do_not_wait_for_each_other(held_by_another, own_folders):
     with held_by_another("GPU-2") as process:
         with gpu_lock(card("GPU-1"), wait_s=0):
             assert holder(own_folders, "GPU-1") == os.getpid()
             assert holder(own_folders, "GPU-2") == process.pid
-        process.communicate()
+        process.end()
 
 
 def test_a_real_gpu_is_shared_by_the_users_of_the_machine(temporary):
@@ -322,21 +329,23 @@ def test_what_somebody_wrote_into_the_lock_is_not_repeated(temporary):
             take_lock()
 
 
-def test_processes_of_one_group_wait_for_each_other(monkeypatch):
+def test_processes_of_one_group_wait_for_each_other(held_by_another, monkeypatch):
     with held_by_another(group="run1") as process:
         waits: list[float] = []
 
         def release(duration_s: float) -> None:
             waits.append(duration_s)
             if len(waits) == 3:
-                process.communicate()
+                process.end()
 
         monkeypatch.setattr("time.sleep", release)
         with gpu_lock(card(), wait_s=0, group="run1"):
             assert len(waits) == 3
 
 
-def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(monkeypatch, own_folders):
+def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(
+    held_by_another, monkeypatch, own_folders
+):
     with held_by_another(group="run1") as process:
         (lock,) = own_folders.rglob("GPU-1.lock")
         named = lock.read_text()
@@ -348,14 +357,14 @@ def test_a_process_that_has_not_said_yet_who_it_is_is_given_time(monkeypatch, ow
             if len(waits) == 2:
                 lock.write_text(named)
             if len(waits) == 20:
-                process.communicate()
+                process.end()
 
         monkeypatch.setattr("time.sleep", wait)
         with gpu_lock(card(), wait_s=0, group="run1"):
             assert len(waits) == 20
 
 
-def test_processes_of_another_group_hardly_wait(monkeypatch):
+def test_processes_of_another_group_hardly_wait(held_by_another, monkeypatch):
     now_s = 100.0
 
     def sleep(duration_s: float) -> None:
@@ -371,7 +380,7 @@ def test_processes_of_another_group_hardly_wait(monkeypatch):
         ):
             pass
         assert now_s < 102.0
-        process.communicate()
+        process.end()
 
 
 def test_jobs_with_temporary_folders_of_their_own_share_a_gpu_too(

@@ -6,10 +6,13 @@ import json
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from nvidia_driver import build_driver, needs_compiler, run_with, value_with
+from forked_python import ForkedPython, open_forked_python
+from nvidia_driver import BEGINNING, ENDING, READY, Driver, build_driver, needs_compiler
 
 pytestmark = needs_compiler
 FIRST, SECOND = (f"GPU-{'-'.join(n * size for size in (8, 4, 4, 4, 12))}" for n in "12")
@@ -65,16 +68,26 @@ for function in functions:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a complete driver."""
-    return build_driver(tmp_path_factory.mktemp("driver"))
+def python() -> Iterator[ForkedPython]:
+    with open_forked_python(READY, LD_LIBRARY_PATH=".") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def driver(python: ForkedPython, tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    """A complete driver."""
+    return Driver(build_driver(tmp_path_factory.mktemp("driver")), python)
+
+
+@pytest.fixture
+def incomplete(python: ForkedPython, tmp_path: Path) -> Callable[..., Driver]:
+    """Build a driver that lacks something, as `build_driver` does."""
+    return lambda **lacks: Driver(build_driver(tmp_path, **lacks), python)
 
 
 def test_gpus_are_found_in_cudas_order(driver):
-    assert value_with(driver, "found = [one.uuid for one in gpus]", STUB_CUDA="21") == [
-        SECOND,
-        FIRST,
-    ]
+    found = driver.value("found = [one.uuid for one in gpus]", STUB_CUDA="21")
+    assert found == [SECOND, FIRST]
 
 
 @pytest.mark.parametrize(
@@ -89,28 +102,27 @@ def test_gpus_are_found_in_cudas_order(driver):
 )
 def test_a_name_is_one_printable_line(driver, name, shown):
     raw = os.fsdecode(name.encode("latin-1"))  # a byte that is not UTF-8
-    assert value_with(driver, "found = gpu.name", STUB_NAME=raw) == shown
+    assert driver.value("found = gpu.name", STUB_NAME=raw) == shown
 
 
-@pytest.mark.parametrize("latecomers", [0, 1, 40])
-@pytest.mark.parametrize("count", [0, 1, 300])
+@pytest.mark.parametrize(("count", "latecomers"), [(0, 40), (1, 0), (1, 40), (300, 1), (300, 40)])
 def test_processes_are_listed_whatever_starts_meanwhile(driver, count, latecomers):
     stub = {"STUB_PROCESSES": str(count), "STUB_LATECOMERS": str(latecomers)}
     expected = [300 + number for number in range(count + latecomers if count else 0)]
-    assert value_with(driver, IDS, **stub) == expected
+    assert driver.value(IDS, **stub) == expected
 
 
 @pytest.mark.parametrize(
     ("without", "first"), [((), 300), (("_v3",), 200), (("_v3", "_v2"), 100), (("_v2",), 300)]
 )
-def test_processes_are_listed_by_any_version_of_the_function(tmp_path, without, first):
-    driver = build_driver(tmp_path, without=[f"{PROCESSES}{one}" for one in without])
-    assert value_with(driver, IDS, STUB_PROCESSES="2") == [first, first + 1]
+def test_processes_are_listed_by_any_version_of_the_function(incomplete, without, first):
+    driver = incomplete(without=[f"{PROCESSES}{one}" for one in without])
+    assert driver.value(IDS, STUB_PROCESSES="2") == [first, first + 1]
 
 
-def test_without_any_version_the_doctor_says_so(tmp_path):
+def test_without_any_version_the_doctor_says_so(incomplete):
     every = [f"{PROCESSES}{version}" for version in ("", "_v2", "_v3")]
-    checks = doctor(build_driver(tmp_path, without=every))
+    checks = doctor(incomplete(without=every))
     assert checks["GPU 0 other processes"].endswith(f"lacks {PROCESSES}")
 
 
@@ -118,9 +130,8 @@ def test_a_driver_of_which_any_function_is_missing_is_told_in_sentences(driver):
     source = Path(__file__).parents[1].joinpath("nvidia_stub/nvml.c").read_text()
     functions = re.findall(r"^(?:CALL|TELL|RUNNING)\((nvml\w+)", source, flags=re.MULTILINE)
     assert len(functions) > 25
-    done = run_with(driver, "-c", READINGS + EVERY, " ".join(functions), FIRST)
-    assert done.returncode == 0, done.stderr
-    ended = dict(line.split(" ends in ") for line in done.stdout.splitlines())
+    output = driver.run(READINGS + EVERY, " ".join(functions), FIRST)
+    ended = dict(line.split(" ends in ") for line in output.splitlines())
     assert set(ended.values()) <= {"0"}
     assert set(ended) <= {
         "nvmlInitWithFlags",
@@ -129,8 +140,8 @@ def test_a_driver_of_which_any_function_is_missing_is_told_in_sentences(driver):
     }
 
 
-def readings(driver: Path, **stub: str) -> list[str]:
-    found: list[str] = value_with(driver, f"{READINGS}\nfound = [*readings(gpu)]", **stub)
+def readings(driver: Driver, **stub: str) -> list[str]:
+    found: list[str] = driver.value(f"{READINGS}\nfound = [*readings(gpu)]", **stub)
     return found
 
 
@@ -186,7 +197,7 @@ except DeviceError as error:
     found = str(error)
 """
     lost = "nvmlDeviceGetTotalEnergyConsumption=15@9"
-    assert value_with(driver, code, STUB_FAIL=lost).startswith(
+    assert driver.value(code, STUB_FAIL=lost).startswith(
         "The energy counter of NVIDIA A10 cannot be read (GPU is lost): check the card"
     )
 
@@ -212,8 +223,8 @@ def test_an_error_that_the_binding_does_not_know_has_the_drivers_text(driver):
         (("nvml", "cuda"), ("nvmlInitWithFlags",), "lacks nvmlInit"),
     ],
 )
-def test_libraries_in_part_are_told_in_a_sentence(tmp_path, libraries, without, sentence):
-    checks = doctor(build_driver(tmp_path, without=without, libraries=libraries))
+def test_libraries_in_part_are_told_in_a_sentence(incomplete, libraries, without, sentence):
+    checks = doctor(incomplete(without=without, libraries=libraries))
     assert any(sentence in found for found in checks.values())
 
 
@@ -227,24 +238,27 @@ def test_all_that_nvml_writes_has_room(tmp_path):
     if not Path(sanitizer).is_absolute():
         pytest.skip("needs AddressSanitizer")
     driver = build_driver(tmp_path, flags=flags)
-    stub = {
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(driver),
         "LD_PRELOAD": sanitizer,
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONMALLOC": "malloc",
         "STUB_PROCESSES": "7",
         "STUB_LATECOMERS": "500",
     }
-    assert readings(driver, **stub)[6].count("PowerSample(") == 119 + 500
+    code = "\n".join([READINGS, BEGINNING, "found = [*readings(gpu)]", ENDING])
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)[6].count("PowerSample(") == 119 + 500
 
 
-def doctor(driver: Path, **stub: str) -> dict[str, str]:
+def doctor(driver: Driver, **stub: str) -> dict[str, str]:
     """Return the status of each of the doctor's checks of the GPUs, by name."""
     code = (
         "import json\n"
         "from pytest_gpuenergy.commands.doctor import check_gpus\n"
         "print(json.dumps({one.name: f'{one.status}: {one.found}' for one in check_gpus()}))"
     )
-    done = run_with(driver, "-c", code, stub=stub)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
+    found: dict[str, str] = json.loads(driver.run(code, **stub))
     return found

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from outcomes import raises
+from forked_python import ForkedPython, open_forked_python
+from outcomes import in_blocks, raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import HostRunner, LaunchProfile
@@ -59,20 +60,23 @@ def small_kernel(built: Callable[..., Any]) -> Callable[..., tuple[Kernel, dict[
     """Make small_kernel(body, block, grid, before): k(const float* x, float* y, int* n), arenas.
 
     In the body, ``t`` is the thread of its block, ``b`` the block and ``i`` the thread of the grid.
-    Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros.
+    Each tensor has `ELEMENTS` elements: x is full of ones, y and n of zeros. With ``among``, bodies
+    of which this is one, the kernel has all of them, and runs this one: it is compiled once.
     """
 
-    def make(body, block=64, grid=1, before="", shared_bytes=0):
+    def make(body, block=64, grid=1, before="", shared_bytes=0, among=()):
+        among = list(among) or [body]
         head = "int t = threadIdx.x, b = blockIdx.x, i = b * blockDim.x + t;"
-        source = (
-            f"{before}\n__global__ void k(const float* x, float* y, int* n) {{ {head}\n{body}\n}}"
-        )
+        chosen = in_blocks(among, "*body") if len(among) > 1 else body
+        source = f"""{before}
+__global__ void k(const float* x, float* y, int* n, const int* body) {{ {head}\n{chosen}\n}}"""
         kernel, arenas = built(
             source,
-            {"x": np.ones(ELEMENTS, np.float32)},
+            {"x": np.ones(ELEMENTS, np.float32), "body": np.array([among.index(body)], np.int32)},
             {"y": (ELEMENTS, "float32"), "n": (ELEMENTS, "int32")},
             grid=grid,
             block=block,
+            arguments=("x", "y", "n", "body"),
             shared_bytes=shared_bytes,
         )
         for name in ("y", "n"):
@@ -80,6 +84,18 @@ def small_kernel(built: Callable[..., Any]) -> Callable[..., tuple[Kernel, dict[
         return kernel, arenas
 
     return make
+
+
+@pytest.fixture
+def bodies(request: pytest.FixtureRequest) -> list[str]:
+    """All values of the test's parameter ``body``."""
+    for marker in request.node.iter_markers("parametrize"):
+        names = marker.args[0].split(",") if isinstance(marker.args[0], str) else marker.args[0]
+        if "body" in names:
+            rows = [getattr(row, "values", row) for row in marker.args[1]]
+            at = list(names).index("body")
+            return list(dict.fromkeys(row if isinstance(row, str) else row[at] for row in rows))
+    raise LookupError("The test has no parameter body.")
 
 
 @pytest.fixture
@@ -161,6 +177,16 @@ def right(runner: HostRunner) -> Callable[..., int]:
         return profiles[0].blocks_run
 
     return check
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[ForkedPython]:
+    """A Python that has imported what programs of other processes need."""
+    with open_forked_python(
+        "from pytest_gpuenergy.emulator import "
+        "DEFAULT_PROFILE, CardState, Demand, EmulatedNvml, Fault, Load, Owner"
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -25,3 +25,9 @@ def one_after_another(bodies: Iterable[str]) -> str:
 def each_of(values: Any, count: int) -> Any:
     """Return y after `one_after_another` of so many bodies, each of which leaves ``values``."""
     return np.concatenate([np.zeros(64), np.tile(values, count)])
+
+
+def in_blocks(bodies: Iterable[str], number: str = "blockIdx.x") -> str:
+    """Return a body of which each block runs another one of ``bodies``, or that of ``number``."""
+    cases = "".join(f"case {k}: {{ {body}\n}} break;\n" for k, body in enumerate(bodies))
+    return f"switch ({number}) {{ {cases} }}"

@@ -106,7 +106,7 @@ def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu, condition):
         verify_on_device(gpu, counting(condition), WORKLOAD)
 
 
-SLOWLY = "float v = a * x[i]; for (int k = 0; k < 150; ++k) v = __fadd_rn(v, 0.0f); y[i] = v;"
+SLOWLY = "float v = a * x[i]; for (int k = 0; k < 40; ++k) v = __fadd_rn(v, 0.0f); y[i] = v;"
 """A launch takes several times as long as `little_affordable` affords."""
 LATER = ("calls > 2", "isfinite(y[i])", "isfinite(y[b])", "y[b] == a * x[b]")
 TOGETHER = "if (i < 0) atomicAdd(&launches[0], 1); "
@@ -114,8 +114,8 @@ TOGETHER = "if (i < 0) atomicAdd(&launches[0], 1); "
 
 @pytest.fixture
 def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a launch count as slow from a tenth of the usual time on."""
-    monkeypatch.setattr("pytest_gpuenergy.emulator.host.host_kernel._AFFORDABLE_S", 0.0025)
+    """Let a launch count as slow from a fortieth of the usual time on."""
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.host_kernel._AFFORDABLE_S", 0.000625)
 
 
 @pytest.mark.usefixtures("little_affordable")
@@ -244,26 +244,6 @@ def doubled(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"y": 2 * inputs["x"], "z": inputs["x"] + 1}
 
 
-def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
-    """Verify a kernel of 2 x and x + 1 that also runs ``body`` on each element ``v``."""
-    source = f"""__global__ void k(const float* x, float* y, float* z) {{
-      __shared__ float s[256];
-      int i = blockIdx.x * 256 + threadIdx.x, n = {size};
-      s[threadIdx.x] = 0;
-      if (i >= n) return;
-      float v = x[i];
-      {body}
-      y[i] = 2 * v; z[i] = x[i] + 1; }}"""
-    launch = Launch("k", (-(-size // 256), 1, 1), (256, 1, 1), ("x", "y", "z"))
-    tensors = (
-        Tensor("x", (size,), "float32", "input"),
-        *(Tensor(name, (size,), "float32", "output") for name in "yz"),
-    )
-    return verify_on_device(
-        device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled)
-    )
-
-
 RARE = {
     "a read past the end": ("if (v > 50.f) if (x[n + (int)v] > 1e30f) v = 0;", "reads x"),
     "the element after the last": ("if (v > 50.f) if (x[n] > 1e30f) v = 0;", "reads x"),
@@ -277,6 +257,33 @@ RARE = {
         "reads (x|address)",
     ),
 }
+CHECKED = "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;"
+
+
+BODIES = [*(body for body, _ in RARE.values()), CHECKED]
+CASES = "\n".join(f"case {number}: {body} break;" for number, body in enumerate(BODIES))
+ANY = f"""__global__ void k(const float* x, float* y, float* z, int n, int body) {{
+  __shared__ float s[256];
+  int i = blockIdx.x * 256 + threadIdx.x;
+  s[threadIdx.x] = 0;
+  if (i >= n) return;
+  float v = x[i];
+  switch (body) {{ {CASES} }}
+  y[i] = 2 * v; z[i] = x[i] + 1; }}"""
+"""A kernel of 2 x and x + 1 that also runs any of the bodies, to be compiled once for all."""
+
+
+def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
+    """Verify the kernel that runs ``body`` on each element ``v``."""
+    names = ("x", "y", "z", "n", "body")
+    launch = Launch("k", (-(-size // 256), 1, 1), (256, 1, 1), names)
+    tensors = (
+        Tensor("x", (size,), "float32", "input"),
+        *(Tensor(name, (size,), "float32", "output") for name in "yz"),
+    )
+    values = (Scalar("n", "int32", size), Scalar("body", "int32", BODIES.index(body)))
+    workload = Contract("doubled", tensors, doubled, values=values)
+    return verify_on_device(device, Kernel(ANY, (launch,)), workload)
 
 
 @pytest.mark.parametrize("size", [1000, 4096, 5003])
@@ -289,8 +296,7 @@ def test_an_access_that_rare_inputs_make_is_found(device, name, size):
 
 @pytest.mark.parametrize("size", [1000, 4096, 5003])
 def test_a_kernel_that_checks_its_index_passes(device, size):
-    body = "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;"
-    assert verified(device, size, body).max_relative_error < 1e-6
+    assert verified(device, size, CHECKED).max_relative_error < 1e-6
 
 
 LITTLE_BEFORE = ("the element before the first", "an index that is negative")
@@ -306,7 +312,8 @@ LITTLE_BEFORE = ("the element before the first", "an index that is negative")
         if not (more and n in LITTLE_BEFORE)
     ],
 )
-def test_an_access_in_a_run_with_too_many_for_a_check_is_found(device, name, more):
+def test_an_access_in_a_run_with_too_many_for_a_check_is_found(device, monkeypatch, name, more):
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.host_kernel._INSPECTED_BYTES", 0)
     body, told = RARE[name]
     with pytest.raises(KernelFault, match=told):
-        verified(device, (3 << 20) + more, body)
+        verified(device, (1 << 14) + more, body)

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from points import each_once
+from outcomes import in_blocks
 
 from pytest_gpuenergy.support import KernelFault
 
@@ -14,20 +14,20 @@ pytestmark = pytest.mark.slow
 X = np.arange(64).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    ("load", "store"),
-    each_once(
-        ["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldcv", "__ldlu"],
-        ["__stwb", "__stcg", "__stcs", "__stwt"],
-    ),
-)
-def test_cache_hints_leave_values_as_they_are(run, load, store):
+def test_cache_hints_leave_values_as_they_are(run):
+    loads = ("__ldg", "__ldca", "__ldcg", "__ldcs", "__ldcv", "__ldlu")
+    stores = ("__stwb", "__stcg", "__stcs", "__stwt")
+    bodies = [
+        f"{store}((float4*)y + threadIdx.x, {load}((const float4*)x + threadIdx.x)); {store}(y, 3);"
+        for load in loads
+        for store in stores
+    ]
     source = f"""__global__ void k(const float* x, float* y) {{
-      {store}((float4*)y + threadIdx.x, {load}((const float4*)x + threadIdx.x));
-      {store}(y, 3);
-    }}"""
-    y = run(source, {"x": X}, {"y": (64, "float32")}, block=16)["y"]
-    np.testing.assert_array_equal(y, np.concatenate([[3], X[1:]]))
+      y += 64 * blockIdx.x; {in_blocks(bodies)} }}"""
+    outputs = {"y": (64 * len(bodies), "float32")}
+    y = run(source, {"x": X}, outputs, block=16, grid=len(bodies))["y"]
+    for body, found in zip(bodies, y.reshape(-1, 64), strict=True):
+        np.testing.assert_array_equal(found, np.concatenate([[3], X[1:]]), body)
 
 
 REDUCE = {
@@ -40,22 +40,26 @@ REDUCE = {
 }
 
 
-@pytest.mark.parametrize(("name", "mask"), each_once(list(REDUCE), [0xFFFFFFFF, 0x00FF00FF]))
-def test_warp_reductions_combine_the_lanes_of_the_mask(run, name, mask):
-    reference, kinds = REDUCE[name]
-    lanes = [k for k in range(32) if mask >> k & 1]
-    for kind in kinds.split():
-        dtype = "int32" if kind == "int" else "uint32"
-        x = np.random.default_rng(1).integers(-(2**31), 2**31, 32).astype(dtype)
-        source = f"""__global__ void k(const {kind}* x, {kind}* y) {{
-          int t = threadIdx.x;
-          y[t] = x[t];
-          if ({mask}u >> t & 1) y[t] = __reduce_{name}_sync({mask}u, x[t]);
-        }}"""
-        y = run(source, {"x": x}, {"y": (32, dtype)}, block=32)["y"]
+@pytest.mark.parametrize("kind", ["int", "unsigned"])
+def test_warp_reductions_combine_the_lanes_of_the_mask(run, kind):
+    dtype = "int32" if kind == "int" else "uint32"
+    x = np.random.default_rng(1).integers(-(2**31), 2**31, 32).astype(dtype)
+    masks = (0xFFFFFFFF, 0x00FF00FF)
+    cases = [(name, m) for name, (_, kinds) in REDUCE.items() if kind in kinds for m in masks]
+    bodies = [f"if ({m}u >> t & 1) y[t] = __reduce_{name}_sync({m}u, x[t]);" for name, m in cases]
+    source = f"""__global__ void k(const {kind}* x, {kind}* y) {{
+      int t = threadIdx.x;
+      y += 32 * blockIdx.x;
+      y[t] = x[t];
+      {in_blocks(bodies)}
+    }}"""
+    outputs = {"y": (32 * len(cases), dtype)}
+    y = run(source, {"x": x}, outputs, block=32, grid=len(cases))["y"]
+    for (name, mask), found in zip(cases, y.reshape(-1, 32), strict=True):
+        lanes = [k for k in range(32) if mask >> k & 1]
         expected = x.copy()
-        expected[lanes] = reference(x[lanes], dtype=dtype)
-        np.testing.assert_array_equal(y, expected)
+        expected[lanes] = REDUCE[name][0](x[lanes], dtype=dtype)
+        np.testing.assert_array_equal(found, expected, f"{name} of {mask:x}")
 
 
 def test_lanes_find_those_with_the_same_value(run):
@@ -103,17 +107,13 @@ __global__ void k(const float* x, float* y) {
   __shared__ float s[64];
   s[block.thread_rank()] = x[block.thread_rank()];
   block.sync();
-  auto tile = cg::tiled_partition<SIZE>(block);
   int t = block.thread_rank();
   float v = s[block.size() - 1 - t];
-  y[t] = RESULT;
+  y += 64 * blockIdx.x;
+  BODY
 }
 """
-
-
-@pytest.mark.parametrize(
-    ("size", "result", "expected"),
-    each_once([2, 8, 32], [
+RESULTS = [
         ("cg::reduce(tile, v, cg::plus<float>())", lambda v, n: v.reshape(-1, n).sum(1).repeat(n)),
         ("cg::reduce(tile, v, cg::less<float>())", lambda v, n: v.reshape(-1, n).min(1).repeat(n)),
         ("tile.shfl(v, 0)", lambda v, n: v[::n].repeat(n)),
@@ -126,26 +126,32 @@ __global__ void k(const float* x, float* y) {
         ("tile.ballot(tile.thread_rank() < 2)", lambda *_: np.full(64, 3)),
         ("tile.any(v == 5) + 2 * tile.all(v >= 0)",
          lambda v, n: (v.reshape(-1, n) == 5).any(1).repeat(n) + 2),
-        ("cg::this_grid().size() + cg::this_grid().thread_rank()", lambda *_: 64 + np.arange(64)),
-    ]),
-)  # fmt: skip
-def test_groups_of_threads_cooperate(run, result, expected, size):
-    source = GROUPS.replace("SIZE", str(size)).replace("RESULT", result)
-    y = run(source, {"x": X}, {"y": (64, "float32")}, block=64)["y"]
-    np.testing.assert_array_equal(y, expected(X[::-1], size))
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("auto t = cg::tiled_partition<64>(cg::this_thread_block());", "a tile of other than 1, 2"),
-    ],
-)
-def test_groups_beyond_the_emulated_gpu_are_refused(run, statement, reason):
-    source = f"""#include <cooperative_groups.h>
+@pytest.mark.parametrize("size", [2, 8, 32])
+def test_groups_of_threads_cooperate(run, size):
+    tile = f"auto tile = cg::tiled_partition<{size}>(block);"
+    bodies = [f"{tile} y[t] = {result};" for result, _ in RESULTS]
+    source = GROUPS.replace("BODY", in_blocks(bodies))
+    outputs = {"y": (64 * len(RESULTS), "float32")}
+    y = run(source, {"x": X}, outputs, block=64, grid=len(RESULTS))["y"]
+    for (result, expected), found in zip(RESULTS, y.reshape(-1, 64), strict=True):
+        np.testing.assert_array_equal(found, expected(X[::-1], size), result)
+
+
+def test_the_grid_is_a_group(run):
+    body = "y[t] = cg::this_grid().size() + cg::this_grid().thread_rank();"
+    y = run(GROUPS.replace("BODY", body), {"x": X}, {"y": (128, "float32")}, block=64, grid=2)["y"]
+    np.testing.assert_array_equal(y, 128 + np.arange(128))
+
+
+def test_groups_beyond_the_emulated_gpu_are_refused(run):
+    source = """#include <cooperative_groups.h>
     namespace cg = cooperative_groups;
-    __global__ void k() {{ {statement} }}"""
-    with pytest.raises(KernelFault, match=f"^line 3: cannot run on the emulated GPU: .*{reason}"):
+    __global__ void k() { auto t = cg::tiled_partition<64>(cg::this_thread_block()); }"""
+    reason = "^line 3: cannot run on the emulated GPU: .*a tile of other than 1, 2"
+    with pytest.raises(KernelFault, match=reason):
         run(source)
 
 
@@ -210,16 +216,13 @@ BEFORE = """
 #include <cooperative_groups/scan.h>
 namespace cg = cooperative_groups;
 """
-SCANS = (
-    BEFORE
-    + """
+SCANS = """
 __global__ void k(const int* x, int* y) {
   int t = threadIdx.x, v = x[t];
-  auto tile = cg::tiled_partition<SIZE>(cg::this_thread_block());
-  y[t] = SCAN;
+  y += 64 * blockIdx.x;
+  BODY
 }
 """
-)
 OPERATORS = {
     "plus": lambda a, b: a + b,
     "less": min,
@@ -235,22 +238,21 @@ def _scanned(values, size, f, exclusive):
     return np.array([[0, *row[:-1]] if exclusive else row for row in rows]).ravel()
 
 
-@pytest.mark.parametrize(("size", "operator"), each_once([1, 4, 32], list(OPERATORS)))
 @pytest.mark.parametrize("kind", ["inclusive", "exclusive"])
-def test_tiles_scan(run, size, operator, kind):
-    x = np.random.default_rng(size).integers(-99, 99, 64).astype(np.int32)
-    scan = f"cg::{kind}_scan(tile, v, cg::{operator}<int>())"
-    source = SCANS.replace("SIZE", str(size)).replace("SCAN", scan)
-    y = run(source, {"x": x}, {"y": (64, "int32")}, block=64)["y"]
-    np.testing.assert_array_equal(y, _scanned(x, size, OPERATORS[operator], kind == "exclusive"))
-
-
-@pytest.mark.parametrize("kind", ["inclusive", "exclusive"])
-def test_scans_add_up_unless_told_otherwise(run, kind):
-    x = np.arange(64).astype(np.int32)
-    source = SCANS.replace("SIZE", "16").replace("SCAN", f"cg::{kind}_scan(tile, v)")
-    y = run(source, {"x": x}, {"y": (64, "int32")}, block=64)["y"]
-    np.testing.assert_array_equal(y, _scanned(x, 16, OPERATORS["plus"], kind == "exclusive"))
+def test_tiles_scan(run, kind):
+    x = np.random.default_rng(4).integers(-99, 99, 64).astype(np.int32)
+    cases = [(size, name) for size in (1, 4, 32) for name in OPERATORS] + [(16, "")]
+    bodies = [
+        f"""auto tile = cg::tiled_partition<{size}>(cg::this_thread_block());
+        y[t] = cg::{kind}_scan(tile, v{f", cg::{name}<int>()" if name else ""});"""
+        for size, name in cases
+    ]
+    source = BEFORE + SCANS.replace("BODY", in_blocks(bodies))
+    outputs = {"y": (64 * len(cases), "int32")}
+    y = run(source, {"x": x}, outputs, block=64, grid=len(cases))["y"]
+    for (size, name), found in zip(cases, y.reshape(-1, 64), strict=True):
+        expected = _scanned(x, size, OPERATORS[name or "plus"], kind == "exclusive")
+        np.testing.assert_array_equal(found, expected, f"{name} of {size} lanes")
 
 
 PARTS = {
@@ -261,26 +263,32 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_lanes_with_one_label_are_a_group(run, part):
+def test_lanes_with_one_label_are_a_group(run):
+    bodies = [
+        f"""auto part = {part};
+        y[t] = part.size() + 100 * part.thread_rank();
+        y[32 + t] = part.meta_group_size();
+        y[64 + t] = cg::reduce(part, x[t], cg::plus<int>());
+        y[96 + t] = cg::invoke_one_broadcast(part, [&] {{ return t; }});"""
+        for part in PARTS
+    ]
     source = f"""{BEFORE}__global__ void k(const int* x, int* y) {{
       int t = threadIdx.x;
       auto tile = cg::tiled_partition<32>(cg::this_thread_block());
-      auto part = {part};
-      y[t] = part.size() + 100 * part.thread_rank();
-      y[32 + t] = part.meta_group_size();
-      y[64 + t] = cg::reduce(part, x[t], cg::plus<int>());
-      y[96 + t] = cg::invoke_one_broadcast(part, [&] {{ return t; }});
+      y += 128 * blockIdx.x;
+      {in_blocks(bodies)}
     }}"""
     x = np.random.default_rng(3).permutation(32).astype(np.int32)
-    y = run(source, {"x": x}, {"y": (128, "int32")}, block=32)["y"].reshape(4, 32)
-    labels = PARTS[part](x)
-    for lane in range(32):
-        same = np.flatnonzero(labels == labels[lane])
-        assert y[0, lane] == len(same) + 100 * list(same).index(lane)
-        assert y[1, lane] == len(set(labels.tolist()))
-        assert y[2, lane] == x[same].sum()
-        assert y[3, lane] == same[0]
+    outputs = {"y": (128 * len(PARTS), "int32")}
+    got = run(source, {"x": x}, outputs, block=32, grid=len(PARTS))["y"]
+    for (part, label), y in zip(PARTS.items(), got.reshape(-1, 4, 32), strict=True):
+        labels = label(x)
+        for lane in range(32):
+            same = np.flatnonzero(labels == labels[lane])
+            groups = len(set(labels.tolist()))
+            size_and_rank = len(same) + 100 * list(same).index(lane)
+            expected = [size_and_rank, groups, x[same].sum(), same[0]]
+            assert y[:, lane].tolist() == expected, part
 
 
 def test_active_lanes_are_a_group_that_scans(run):
@@ -314,21 +322,22 @@ def _copy(first=FIRST, wait="cg::wait_prior<1>(block);", last="cg::wait(block);"
     return COPY.replace("FIRST", first).replace("WAIT", wait).replace("LAST", last)
 
 
-@pytest.mark.parametrize("text", [_copy(), _copy(wait="cg::wait(block);"), _copy(first=TILE)])
+ARRIVED = [_copy(), _copy(wait="cg::wait(block);"), _copy(first=TILE)]
+EARLY = [
+    _copy(wait="__syncthreads();"),
+    _copy(wait="cg::wait_prior<2>(block);"),
+    _copy(last="block.sync();"),
+]
+
+
+@pytest.mark.parametrize("text", ARRIVED)
 def test_copies_by_a_group_arrive_in_order(right, small_kernel, text):
-    assert right(*small_kernel(text, before=BEFORE), "y", np.ones(128)) == 1
+    assert right(*small_kernel(text, before=BEFORE, among=ARRIVED), "y", np.ones(128)) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        _copy(wait="__syncthreads();"),
-        _copy(wait="cg::wait_prior<2>(block);"),
-        _copy(last="block.sync();"),
-    ],
-)
+@pytest.mark.parametrize("text", EARLY)
 def test_copies_by_a_group_are_not_there_before_the_wait(run_orders, text):
-    for result in run_orders(text, before=BEFORE):
+    for result in run_orders(text, before=BEFORE, among=EARLY):
         assert not np.array_equal(result["y"][:128], np.ones(128))
 
 

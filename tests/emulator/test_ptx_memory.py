@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from outcomes import in_blocks
 
 pytestmark = pytest.mark.slow
 GLOBAL = '"l"(x + 4 * t)'
@@ -44,37 +45,43 @@ STORES = [
 X = np.arange(1, 129, dtype=np.float32)
 
 
-def _kernel(body):
-    return f"""__global__ void k(const float* x, float* y) {{
+def _moved(run, bodies):
+    """Return y of each body; y and a shared s of its own have four elements for each of 32 lanes.
+
+    In the bodies, ``t`` is the lane, and v has four zeros.
+    """
+    source = f"""__global__ void k(const float* x, float* y) {{
       __shared__ __align__(16) float s[128];
       int t = threadIdx.x; float v[4] = {{0, 0, 0, 0}};
-      {body}
+      y += 128 * blockIdx.x;
+      {in_blocks(bodies)}
     }}"""
+    count = len(bodies)
+    got = run(source, {"x": X}, {"y": (128 * count, "float32")}, block=32, grid=count)["y"]
+    return got.reshape(count, 32, 4)
 
 
-@pytest.mark.parametrize(("name", "count", "place"), LOADS)
-def test_loads_give_what_is_in_memory(run, name, count, place):
+def _load(name, count, place):
     outputs = ", ".join(f'"=f"(v[{k}])' for k in range(count))
-    code = (
-        f'asm volatile("{name} {_vector(count)}, [%{count}+0];" : {outputs} : {place} : "memory");'
-    )
-    body = f"""for (int k = 0; k < 4; ++k) s[4 * t + k] = x[4 * t + k];
-    {code}
+    return f"""for (int k = 0; k < 4; ++k) s[4 * t + k] = x[4 * t + k];
+    asm volatile("{name} {_vector(count)}, [%{count}+0];" : {outputs} : {place} : "memory");
     for (int k = 0; k < 4; ++k) y[4 * t + k] = v[k];"""
-    got = run(_kernel(body), {"x": X}, {"y": (128, "float32")}, block=32)["y"]
-    np.testing.assert_array_equal(got.reshape(32, 4), X.reshape(32, 4) * (np.arange(4) < count))
 
 
-@pytest.mark.parametrize(("name", "count", "place"), STORES)
-def test_stores_change_what_is_in_memory(run, name, count, place):
+def _store(name, count, place):
     inputs = ", ".join(f'"f"(x[4 * t + {k}])' for k in range(count))
-    code = f'asm volatile("{name} [%0], {_vector(count, 1)};" :: {place}, {inputs} : "memory");'
     to = "s" if "shared" in name else "y"
-    body = f"""for (int k = 0; k < 4; ++k) {to}[4 * t + k] = 0;
-    {code}
+    return f"""for (int k = 0; k < 4; ++k) {to}[4 * t + k] = 0;
+    asm volatile("{name} [%0], {_vector(count, 1)};" :: {place}, {inputs} : "memory");
     for (int k = 0; k < 4; ++k) y[4 * t + k] = {to}[4 * t + k];"""
-    got = run(_kernel(body), {"x": X}, {"y": (128, "float32")}, block=32)["y"]
-    np.testing.assert_array_equal(got.reshape(32, 4), X.reshape(32, 4) * (np.arange(4) < count))
+
+
+@pytest.mark.parametrize(("moved", "names"), [(_load, LOADS), (_store, STORES)])
+def test_loads_and_stores_move_as_many_words_as_they_say(run, moved, names):
+    got = _moved(run, [moved(*one) for one in names])
+    for (name, count, _), found in zip(names, got, strict=True):
+        expected = X.reshape(32, 4) * (np.arange(4) < count)
+        np.testing.assert_array_equal(found, expected, name)
 
 
 def test_narrow_loads_extend_the_sign_or_zeros(run):
@@ -90,9 +97,7 @@ def test_narrow_loads_extend_the_sign_or_zeros(run):
     assert got.tolist() == [-1, 255, -2, 65534]
 
 
-@pytest.mark.parametrize(
-    ("statement", "pattern"),
-    [
+BESIDE = [
         ('asm("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(x + (1 << 14)));', r"reads x\[16384\]"),
         ('asm("ld.global.v4.f32 {%0,%0,%0,%0}, [%1];" : "=f"(v) : "l"(x + 1));', "misaligned"),
         ('asm("st.global.f32 [%0], %1;" :: "l"(x + t), "f"(v));', r"writes the input x\["),
@@ -100,14 +105,20 @@ def test_narrow_loads_extend_the_sign_or_zeros(run):
         ('asm("st.shared.f32 [%0+-4], %1;" :: "r"(a), "f"(v)); y[t] = s[t ^ 1];', "race on shared"),
         ('asm("st.global.f32 [%0], %1;" :: "l"(y), "f"((float)t));', "race on global memory"),
         ('asm("red.global.add.f32 [%0], %1;" :: "l"(y + (1 << 14)), "f"(v));', r"y\[16384\]"),
-    ],
-)  # fmt: skip
-def test_accesses_are_checked_as_those_of_c_are(fault_of, statement, pattern):
-    body = f"""__shared__ float s[64]; float v = t;
+]  # fmt: skip
+
+
+def _beside(statement):
+    return f"""__shared__ float s[64]; float v = t;
     unsigned a = (unsigned)__cvta_generic_to_shared(s + t + 1);
     {statement}
     y[t + 64] = v;"""
-    assert re.search(pattern, str(fault_of(body)))
+
+
+@pytest.mark.parametrize(("statement", "pattern"), BESIDE)
+def test_accesses_are_checked_as_those_of_c_are(fault_of, statement, pattern):
+    among = [_beside(one) for one, _ in BESIDE]
+    assert re.search(pattern, str(fault_of(_beside(statement), among=among)))
 
 
 def test_accesses_are_counted_as_those_of_c_are(check_races):
@@ -139,19 +150,24 @@ ATOMICS = [
 ]
 
 
-@pytest.mark.parametrize(("ptx", "total", "returned"), ATOMICS)
-def test_atomics_return_what_was_there(run, ptx, total, returned):
+def test_atomics_return_what_was_there(run):
+    bodies = [
+        f'asm volatile("{ptx}" : "+r"(old) : "l"(n), "r"(1) : "memory");' for ptx, *_ in ATOMICS
+    ]
     source = f"""__global__ void k(int* y, int* n) {{
       int old = -1, t = threadIdx.x;
-      asm volatile("{ptx}" : "+r"(old) : "l"(n), "r"(1) : "memory");
-      y[t] = old;
+      n += blockIdx.x;
+      if (!t) n[0] = 0;
+      __syncthreads();
+      {in_blocks(bodies)}
+      y[32 * blockIdx.x + t] = old;
     }}"""
-    source = source.replace(
-        "int old = -1", "if (!threadIdx.x) n[0] = 0; __syncthreads(); int old = -1"
-    )
-    got = run(source, outputs={"y": (32, "int32"), "n": (1, "int32")}, block=32)
-    assert got["n"] == [total]
-    assert sorted(got["y"].tolist()) == sorted(returned or [-1] * 32)
+    count = len(ATOMICS)
+    outputs = {"y": (32 * count, "int32"), "n": (count, "int32")}
+    got = run(source, outputs=outputs, block=32, grid=count)
+    assert got["n"].tolist() == [total for _, total, _ in ATOMICS]
+    for (ptx, _, returned), found in zip(ATOMICS, got["y"].reshape(count, 32), strict=True):
+        assert sorted(found.tolist()) == sorted(returned or [-1] * 32), ptx
 
 
 def test_a_thread_may_wait_for_another_block_by_acquiring_what_it_released(check_races):
@@ -170,7 +186,7 @@ def test_a_thread_may_wait_for_another_block_by_acquiring_what_it_released(check
 SHUFFLES = {
     "shfl.sync.bfly.b32 %0, %1, 1, 0x1f, 0xffffffff;": np.arange(32) ^ 1,
     "shfl.sync.idx.b32 %0, %1, 3, 0x181f, 0xffffffff;": np.arange(32) // 8 * 8 + 3,
-    "shfl.sync.up.b32 %0, %1, 2, 0, 0xffffffff;": np.maximum(np.arange(32) - 2, np.arange(32) % 2),
+    "shfl.sync.up.b32 %0, %1, 2, 0, 0xffffffff;": [0, 1, *range(30)],
     "shfl.sync.down.b32 %0, %1, 4, 0x1f, 0xffffffff;": np.where(
         np.arange(32) < 28, np.arange(32) + 4, np.arange(32)
     ),
@@ -184,15 +200,14 @@ SHUFFLES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("ptx", SHUFFLES)
-def test_lanes_exchange_values(run, ptx):
-    expected = SHUFFLES[ptx].copy()
-    if ".up." in ptx:
-        expected[:2] = [0, 1]
+def test_lanes_exchange_values(run):
+    bodies = [f'asm volatile("{ptx}" : "=r"(y[t]) : "r"(t));' for ptx in SHUFFLES]
     source = f"""__global__ void k(int* y) {{
-      int t = threadIdx.x; asm volatile("{ptx}" : "=r"(y[t]) : "r"(t)); }}"""
-    got = run(source, outputs={"y": (32, "int32")}, block=32)["y"]
-    np.testing.assert_array_equal(got, expected)
+      int t = threadIdx.x; y += 32 * blockIdx.x; {in_blocks(bodies)} }}"""
+    count = len(SHUFFLES)
+    got = run(source, outputs={"y": (32 * count, "int32")}, block=32, grid=count)["y"]
+    for (ptx, expected), found in zip(SHUFFLES.items(), got.reshape(count, 32), strict=True):
+        np.testing.assert_array_equal(found, expected, ptx)
 
 
 def test_spaces_of_addresses_are_known(run):
@@ -235,26 +250,34 @@ def _run(run, body, *, before=BEFORE, block=32, size=256, shared_bytes=0):
     return run(source, {"x": x}, outputs, block=block, shared_bytes=shared_bytes)["y"]
 
 
-@pytest.mark.parametrize("words", [1, 2, 4])
 @pytest.mark.parametrize("where", ["__shared__ __align__(16) float s[256];",
                                    "extern __shared__ __align__(16) float s[];"])  # fmt: skip
-def test_a_copy_of_each_size_arrives_when_it_is_waited_for(run, words, where):
-    body = f"""{where}
-    copy<{4 * words}>(s + {words} * t, x + {words} * t); COMMIT; wait<0>();
-    for (int k = 0; k < {words}; ++k) y[{words} * t + k] = s[{words} * t + k];"""
-    got = _run(run, body, shared_bytes=1024 if "extern" in where else 0)
-    np.testing.assert_array_equal(got[: 32 * words], np.arange(1, 32 * words + 1))
+def test_a_copy_of_each_size_arrives_when_it_is_waited_for(run, where):
+    sizes = "".join(
+        f"""copy<{4 * words}>(s + {words} * t, x + {words} * t); COMMIT; wait<0>();
+        for (int k = 0; k < {words}; ++k) y[128 * ({words} / 2) + {words} * t + k] =
+          s[{words} * t + k];
+        __syncwarp();"""
+        for words in (1, 2, 4)
+    )
+    got = _run(run, where + sizes, size=512, shared_bytes=1024 if "extern" in where else 0)
+    for words in (1, 2, 4):
+        found = got[128 * (words // 2) :][: 32 * words]
+        np.testing.assert_array_equal(found, np.arange(1, 32 * words + 1), f"{words} words")
 
 
-@pytest.mark.parametrize("read", [0, 4, 8, 12, 16])
-def test_what_is_not_read_of_the_source_becomes_zero(run, read):
-    body = f"""__shared__ float4 s[32]; unsigned read = {read};
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\\n" ::
-        "r"(shared_address(s + t)), "l"(x + 4 * t), "r"(read));
-    asm volatile("cp.async.wait_all;\\n" ::);
-    ((float4*)y)[t] = s[t];"""
-    expected = np.arange(1, 129).reshape(-1, 4) * (np.arange(4) < read // 4)
-    np.testing.assert_array_equal(_run(run, body)[:128].reshape(-1, 4), expected)
+def test_what_is_not_read_of_the_source_becomes_zero(run):
+    body = """__shared__ float4 s[32];
+    for (unsigned read = 0; read <= 16; read += 4) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\\n" ::
+          "r"(shared_address(s + t)), "l"(x + 4 * t), "r"(read));
+      asm volatile("cp.async.wait_all;\\n" ::);
+      ((float4*)y)[8 * read + t] = s[t];
+    }"""
+    got = _run(run, body, size=1024)[:640].reshape(5, 32, 4)
+    for words in range(5):
+        expected = np.arange(1, 129).reshape(-1, 4) * (np.arange(4) < words)
+        np.testing.assert_array_equal(got[words], expected, f"{words} words are read")
 
 
 def test_a_source_that_is_not_read_may_lie_anywhere(run, check_races):
@@ -304,13 +327,12 @@ def test_stages_of_copies_follow_one_another(run, check_races):
     assert check_races(_pipeline(), before=BEFORE) is not None
 
 
-@pytest.mark.parametrize(
-    "body",
-    [_pipeline(wait="wait<2>();"), _pipeline(barrier="")],
-    ids=["waits for too few", "without a barrier"],
-)
+EARLY = {"too few": _pipeline(wait="wait<2>();"), "without a barrier": _pipeline(barrier="")}
+
+
+@pytest.mark.parametrize("body", EARLY.values(), ids=EARLY)
 def test_reading_before_a_copy_has_arrived_for_all_is_a_race(wrong, body):
-    wrong("race on shared memory", body, before=BEFORE)
+    wrong("race on shared memory", body, before=BEFORE, among=EARLY.values())
 
 
 def test_what_was_not_waited_for_is_not_there(run):
@@ -318,18 +340,20 @@ def test_what_was_not_waited_for_is_not_there(run):
     assert np.isnan(_run(run, body)[:32]).all()
 
 
-@pytest.mark.parametrize(
-    ("body", "outcome", "pattern"),
-    [
-        ("copy<16>((float*)(s + t), x + t);", "runtime", "misaligned"),
-        ("copy<16>((float*)(s + t) + 1, x + 4 * t);", "runtime", "misaligned"),
-        ("copy<16>((float*)(s + t + 1), x + 4 * t);", "correctness", r"writes s\[32\]"),
-        ("copy<4>((float*)(s + t), x + t + (1 << 14));", "correctness", r"reads x\[16384\]"),
-        ("copy<12>((float*)(s + t), x + 4 * t);", "runtime", "size that it does not have"),
-    ],
-)
+COPIES = [
+    ("copy<16>((float*)(s + t), x + t);", "runtime", "misaligned"),
+    ("copy<16>((float*)(s + t) + 1, x + 4 * t);", "runtime", "misaligned"),
+    ("copy<16>((float*)(s + t + 1), x + 4 * t);", "correctness", r"writes s\[32\]"),
+    ("copy<4>((float*)(s + t), x + t + (1 << 14));", "correctness", r"reads x\[16384\]"),
+    ("copy<12>((float*)(s + t), x + 4 * t);", "runtime", "size that it does not have"),
+]
+
+
+@pytest.mark.parametrize(("body", "outcome", "pattern"), COPIES)
 def test_a_copy_is_checked_as_other_accesses_are(fault_of, body, outcome, pattern):
-    fault = fault_of(f"__shared__ float4 s[32];\n{body}", block=32, before=BEFORE)
+    to = "__shared__ float4 s[32];\n"
+    among = [to + one for one, *_ in COPIES]
+    fault = fault_of(to + body, block=32, before=BEFORE, among=among)
     assert (fault.outcome, re.search(pattern, str(fault)) is not None) == (outcome, True)
 
 
@@ -394,17 +418,18 @@ asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
 y[t] = w[0] + w[1] + w[2] + w[3];"""
 
 
-@pytest.mark.parametrize(
-    ("sync", "place", "pattern"),
-    [
-        ("", "8 * t", "race on shared memory"),
-        ("__syncwarp();", "16 * t + 16", r"reads s\[512\]"),
-        ("__syncwarp();", "8 * t + 4", "misaligned address"),
-    ],
-)
-def test_loading_matrices_is_checked_as_other_accesses_are(fault_of, sync, place, pattern):
-    body = LOAD.replace("SYNC", sync).replace("PLACE", place)
-    assert re.search(pattern, str(fault_of(body, block=32, before=BEFORE)))
+LOADED = [
+    ("", "8 * t", "race on shared memory"),
+    ("__syncwarp();", "16 * t + 16", r"reads s\[512\]"),
+    ("__syncwarp();", "8 * t + 4", "misaligned address"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(LOADED)))
+def test_loading_matrices_is_checked_as_other_accesses_are(fault_of, number):
+    bodies = [LOAD.replace("SYNC", sync).replace("PLACE", place) for sync, place, _ in LOADED]
+    fault = fault_of(bodies[number], block=32, before=BEFORE, among=bodies)
+    assert re.search(LOADED[number][-1], str(fault))
 
 
 def test_what_is_loaded_of_each_matrix_is_counted_once(check_races):
@@ -413,8 +438,8 @@ def test_what_is_loaded_of_each_matrix_is_counted_once(check_races):
     assert profile[0].traffic.shared_read_bytes == 512
 
 
-def _traffic(check_races, body):
-    return check_races(body, block=32, before=BEFORE)[0].traffic
+def _traffic(check_races, body, among=()):
+    return check_races(body, block=32, before=BEFORE, among=among)[0].traffic
 
 
 @pytest.mark.parametrize("words", [1, 2, 4])
@@ -428,16 +453,20 @@ def test_a_copy_counts_as_one_load_and_one_store(check_races, words):
     assert (traffic.shared_accesses, traffic.shared_wavefronts) == (1, words)
 
 
-@pytest.mark.parametrize(("stride", "wavefronts"), [(40, 4), (8, 4), (32, 16), (64, 32)])
+STRIDES = [(40, 4), (8, 4), (32, 16), (64, 32)]
+
+
+@pytest.mark.parametrize(("stride", "wavefronts"), STRIDES)
 def test_bank_conflicts_of_matrices_are_those_of_their_rows(check_races, stride, wavefronts):
     """Lanes may go on in another order after a warp function."""
-    body = f"""__shared__ __align__(16) unsigned short s[2048]; unsigned w[4];
+    body = """__shared__ __align__(16) unsigned short s[2048]; unsigned w[4];
     for (int k = 0; k < 64; ++k) s[k * 32 + t] = 0;
     __syncthreads();
     __syncwarp();
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
       : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-      : "r"(shared_address(s + t % 16 * {stride} + t / 16 * 8)));
+      : "r"(shared_address(s + t % 16 * STRIDE + t / 16 * 8)));
     y[t] = w[0] + w[1] + w[2] + w[3];"""
-    traffic = _traffic(check_races, body)
+    bodies = {one: body.replace("STRIDE", str(one)) for one, _ in STRIDES}
+    traffic = _traffic(check_races, bodies[stride], bodies.values())
     assert (traffic.shared_accesses - 64, traffic.shared_wavefronts - 64) == (1, wavefronts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from outcomes import raises
+from outcomes import in_blocks, raises
 from points import each_once
 
 from pytest_gpuenergy.devices import Arena
@@ -22,10 +22,14 @@ X = np.ones(64, np.float32)
 def check(built, runner):
     """Make check(body, ...): the profile of k(const float* x, float* y) with 64 elements each."""
 
-    def go(body, *, before="", block=64, **described):
-        head = "__global__ void k(const float* x, float* y) { int t = threadIdx.x;"
-        source = f"{before}\n{head}\n{body}\n}}"
-        kernel, arenas = built(source, {"x": X}, {"y": (64, "float32")}, block=block, **described)
+    def go(body, *, before="", block=64, among=(), **described):
+        among = list(among) or [body]
+        head = "__global__ void k(const float* x, float* y, const int* body) { int t = threadIdx.x;"
+        chosen = in_blocks(among, "*body") if len(among) > 1 else body
+        source = f"{before}\n{head}\n{chosen}\n}}"
+        inputs = {"x": X, "body": np.array([among.index(body)], np.int32)}
+        described["arguments"] = ("x", "y", "body")
+        kernel, arenas = built(source, inputs, {"y": (64, "float32")}, block=block, **described)
         untouched = arenas["y"].image().tobytes()
         try:
             return runner.check_races(kernel, arenas, {}, timeout_s=20.0)
@@ -77,8 +81,8 @@ def test_two_values_written_to_one_place_race(check):
         "float local[8]; for (int i = 0; i < 8; ++i) local[(i + t) % 8] = i; y[t] = local[t % 8];",
     ],
 )  # fmt: skip
-def test_ordered_and_harmless_accesses_are_no_race(check, body):
-    assert check(body)[0].blocks_run == 1
+def test_ordered_and_harmless_accesses_are_no_race(check, body, bodies):
+    assert check(body, among=bodies)[0].blocks_run == 1
 
 
 def test_synchronizing_the_warp_does_not_order_other_warps(check):
@@ -118,22 +122,26 @@ def test_dynamic_shared_memory_is_checked(check):
         ("memcpy(y + t, x + t, 8);", r"reads x\[64\]"),
     ],
 )  # fmt: skip
-def test_an_access_outside_the_elements_is_told_with_its_place(check, body, pattern):
+def test_an_access_outside_the_elements_is_told_with_its_place(check, body, bodies, pattern):
     with raises("correctness", pattern):
-        check(body)
+        check(body, among=bodies)
+
+
+OFFSETS = (1, 4, 8, 32, 512, 4096)
 
 
 @pytest.mark.parametrize(
     ("offset", "before", "variable"),
     each_once(
-        [1, 4, 8, 32, 512, 4096],
+        OFFSETS,
         [("", "__shared__ float s[64];"), ("__device__ float s[64];", "")],
     ),
 )
 def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable, offset):
     pattern = r"thread \(\d+,0,0\) .* of k writes s\[\d+\], past its end of 64 elements"
     with raises("correctness", pattern):
-        check(f"{variable} s[t + {offset}] = x[t];", before=before)
+        bodies = {at: f"{variable} s[t + {at}] = x[t];" for at in OFFSETS}
+        check(bodies[offset], before=before, among=bodies.values())
 
 
 @pytest.mark.parametrize(
@@ -253,8 +261,8 @@ def test_the_profile_is_that_of_the_first_blocks(check_races):
         ("y[b + t] = b;", 2, 500),  # neighbours overlap
     ],
 )
-def test_races_between_blocks_in_the_middle_are_found(wrong, body, block, grid):
-    wrong("race on global memory", body, block=block, grid=grid)
+def test_races_between_blocks_in_the_middle_are_found(wrong, body, bodies, block, grid):
+    wrong("race on global memory", body, block=block, grid=grid, among=bodies)
 
 
 def test_neighbours_in_a_large_grid_are_checked_together(wrong):
@@ -283,16 +291,19 @@ def test_parts_of_a_tile_in_a_large_grid_are_checked_together(wrong, parts):
         ("y[i] = b == 77 ? *(const double*)(x + 2 * t + 1) : 0;", "runtime", "misaligned address"),
     ],
 )
-def test_bad_addresses_in_the_middle_are_found(fault_of, body, outcome, words):
-    fault = fault_of(body, grid=200)
+def test_bad_addresses_in_the_middle_are_found(fault_of, body, bodies, outcome, words):
+    fault = fault_of(body, grid=200, among=bodies)
     assert fault.outcome == outcome
     assert words in str(fault)
+
+
+VALUES = ("-1", "0", "0x7f7f7f7f", "__float_as_int(NAN)")
 
 
 @pytest.mark.parametrize(
     ("value", "before", "body"),
     each_once(
-        ["-1", "0", "0x7f7f7f7f", "__float_as_int(NAN)"],
+        VALUES,
         [
             ("", "__shared__ int s[63]; if (!t) s[63] = {}; __syncthreads(); n[i] = 0;"),
             ("extern __shared__ int s[];", "if (!t) s[25] = {}; n[i] = 0;"),
@@ -301,8 +312,9 @@ def test_bad_addresses_in_the_middle_are_found(fault_of, body, outcome, words):
     ),
 )
 def test_what_a_kernel_writes_beside_a_variable_is_seen(run_orders, before, body, value):
+    among = map(body.format, VALUES)
     with pytest.raises(KernelFault, match=r"wrote .*, past its end"):
-        run_orders(body.format(value), before=before, shared_bytes=100)
+        run_orders(body.format(value), before=before, shared_bytes=100, among=among)
 
 
 BEFORE = """

@@ -68,15 +68,16 @@ def everywhere(bodies: list[str]) -> pytest.MarkDecorator:
 @everywhere(RACES)
 def test_unordered_accesses_of_a_block_race(wrong, cell, body):
     before, inside = CELLS[cell]
-    wrong(
-        f"race on {'shared' if cell == 'shared' else 'global'} memory", inside + body, before=before
-    )
+    space = "shared" if cell == "shared" else "global"
+    among = [inside + one for one in RACES]
+    wrong(f"race on {space} memory", inside + body, before=before, among=among)
 
 
 @everywhere(RIGHT)
 def test_ordered_accesses_of_a_block_do_not(check_races, cell, body):
     before, inside = CELLS[cell]
-    assert check_races(inside + body, before=before)[0].blocks_run == 1
+    among = [inside + one for one in RIGHT]
+    assert check_races(inside + body, before=before, among=among)[0].blocks_run == 1
 
 
 def test_an_atomic_of_the_block_is_none_among_blocks(wrong, check_races):
@@ -101,25 +102,20 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+FENCED = [
+    LAST_BLOCK.format(**PLAIN | change)
+    for change in (
         {},
         {"take": "atomicInc(&ticket, gridDim.x - 1)", "reset": ""},
         {"fence": "__threadfence_system();"},
         {"fence": "", "store": "atomicExch(&part[b], x[b]);", "load": "atomicAdd(&part[k], 0.0f)"},
         {"store": "((volatile float*)part)[b] = x[b];", "load": "((volatile float*)part)[k]"},
         {"reset": "if (last) atomicExch(&ticket, 0u);"},
-    ],
-)  # fmt: skip
-def test_the_last_block_may_read_what_was_fenced(check_races, change):
-    body = LAST_BLOCK.format(**PLAIN | change)
-    assert check_races(body, grid=40, before=TICKET)[0].blocks_run == 40
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    )
+]  # fmt: skip
+UNFENCED = [
+    LAST_BLOCK.format(**PLAIN | change)
+    for change in (
         {"fence": ""},
         {"fence": "__threadfence_block();"},
         {"store": "", "reset": "part[b] = x[b]; __threadfence();"},  # after the ticket
@@ -134,10 +130,18 @@ def test_the_last_block_may_read_what_was_fenced(check_races, change):
                 ("", "__threadfence();" + PLAIN["reset"]),
             )
         ),
-    ],
-)  # fmt: skip
-def test_the_last_block_needs_a_fence_before_an_atomic_ticket(wrong, change):
-    wrong(None, LAST_BLOCK.format(**PLAIN | change), grid=40, before=TICKET)
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", FENCED)
+def test_the_last_block_may_read_what_was_fenced(check_races, body):
+    assert check_races(body, grid=40, before=TICKET, among=FENCED)[0].blocks_run == 40
+
+
+@pytest.mark.parametrize("body", UNFENCED)
+def test_the_last_block_needs_a_fence_before_an_atomic_ticket(wrong, body):
+    wrong(None, body, grid=40, before=TICKET, among=UNFENCED)
 
 
 @pytest.mark.parametrize(
@@ -235,14 +239,16 @@ KEPT = [
     ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, LOST)
 )
 def test_a_volatile_update_may_be_lost(wrong, variable, body):
-    wrong(r"the second writes another value \(volatile\)", variable + body)
+    among = [variable + one for one in LOST]
+    wrong(r"the second writes another value \(volatile\)", variable + body, among=among)
 
 
 @pytest.mark.parametrize(
     ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, KEPT)
 )
 def test_threads_may_take_turns_with_a_volatile_variable(check_races, variable, body):
-    assert check_races(variable + body)[0].blocks_run == 1
+    among = [variable + one for one in KEPT]
+    assert check_races(variable + body, among=among)[0].blocks_run == 1
 
 
 VOLATILE_TICKET = """
@@ -369,22 +375,27 @@ WRONG = {
 }
 
 
-def threads(body: str) -> dict[str, Any]:
-    return {"block": 32 if "held" in body else 64, "grid": 6, "before": FLAG_DECLARED}
+def threads(body: str, among: dict[str, str]) -> dict[str, Any]:
+    return {
+        "block": 32 if "held" in body else 64,
+        "grid": 6,
+        "before": FLAG_DECLARED,
+        "among": among.values(),
+    }
 
 
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_fenced_stores_are_seen(check_races, kind):
-    assert check_races(VISIBLE[kind], **threads(VISIBLE[kind]))[0].blocks_run == 6
+    assert check_races(VISIBLE[kind], **threads(VISIBLE[kind], VISIBLE))[0].blocks_run == 6
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_stores_without_a_fence_are_seen_late(wrong, kind):
-    wrong(None, WRONG[kind], **threads(WRONG[kind]))
+    wrong(None, WRONG[kind], **threads(WRONG[kind], WRONG))
 
 
 def test_the_message_names_the_store_and_the_reader(fault_of):
-    message = str(fault_of(WRONG["a flag without a fence"], **threads("")))
+    message = str(fault_of(WRONG["a flag without a fence"], **threads("", WRONG)))
     assert "n[1] depends on whether thread (0,0,0) of block (" in message
     assert "thread (0,0,0) of block (0,0,0) has stored in data[0]" in message
     assert "__threadfence()" in message

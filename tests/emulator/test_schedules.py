@@ -24,11 +24,17 @@ def values(results: list[dict[str, Any]], blocks: int, name: str = "y") -> set[f
     return {float(value) for result in results for value in result[name][:blocks]}
 
 
-@pytest.mark.parametrize("wait", WAITS)
-@pytest.mark.parametrize("reader", [0, 160, 255])
+WAITING = {
+    (wait, reader): ALL_OF_BLOCK.format(text.replace("READER", str(reader)), reader)
+    for wait, text in WAITS.items()
+    for reader in (0, 160, 255)
+}
+
+
+@pytest.mark.parametrize(("wait", "reader"), WAITING)
 def test_a_warp_does_not_wait_for_its_block(run_orders, wait, reader):
-    body = ALL_OF_BLOCK.format(WAITS[wait].replace("READER", str(reader)), reader)
-    assert values(run_orders(body, 256, 4), 4) > {256}
+    results = run_orders(WAITING[wait, reader], 256, 4, among=WAITING.values())
+    assert values(results, 4) > {256}
 
 
 @pytest.mark.parametrize("block", [32, 96, 1024])
@@ -62,14 +68,14 @@ KEPT = {
 
 @pytest.mark.parametrize("update", LOST)
 def test_updates_in_two_steps_are_lost(run_orders, update):
-    body = f"int* p = n; {LOST[update]}"
-    results = run_orders(body, 64, 3, before="#include <cuda/atomic>")
+    before = "#include <cuda/atomic>\n#define p n"
+    results = run_orders(LOST[update], 64, 3, before=before, among=LOST.values())
     assert min(result["n"][0] for result in results) < 64 * 3
 
 
 @pytest.mark.parametrize("update", KEPT)
 def test_atomic_updates_are_kept(run_orders, update):
-    results = run_orders(f"int* p = n; {KEPT[update]}", 64, 3)
+    results = run_orders(KEPT[update], 64, 3, before="#define p n", among=KEPT.values())
     assert [result["n"][0] for result in results] == [64 * 3] * 3
 
 
@@ -95,9 +101,11 @@ def test_blocks_of_a_cluster_run_ahead_of_one_another(run_orders):
     assert len(leaders) > 1
 
 
-@pytest.mark.parametrize("bit", ["clock() & 1", "clock64() & 2", "(int)clock() >> 4 & 1"])
-def test_a_bit_of_the_clock_differs_between_threads(run_orders, bit):
-    assert len(values(run_orders(f"y[i] = {bit};", 64), 64)) == 2
+@pytest.mark.parametrize(
+    "body", ["y[i] = clock() & 1;", "y[i] = clock64() & 2;", "y[i] = (int)clock() >> 4 & 1;"]
+)
+def test_a_bit_of_the_clock_differs_between_threads(run_orders, body, bodies):
+    assert len(values(run_orders(body, 64, among=bodies), 64)) == 2
 
 
 PLACE = """unsigned sm, sms, warp, time;
@@ -125,8 +133,12 @@ SHARED = "__shared__ float s[64]; s[t] = 0; __syncthreads();"
 """So that all is initialized."""
 
 
+def with_shared(bodies: list[str]) -> list[str]:
+    return [f"{SHARED} {body}" for body in bodies]
+
+
 @pytest.mark.parametrize(
-    "between",
+    "body",
     [
         "",
         "__shfl_sync(~0u, t, 0);",
@@ -138,8 +150,9 @@ SHARED = "__shared__ float s[64]; s[t] = 0; __syncthreads();"
         "__syncwarp(1u << t % 32);",
     ],
 )
-def test_only_syncwarp_orders_the_memory_of_lanes(wrong, between):
-    wrong("race on shared memory", f"{SHARED} s[t] = x[t]; {between} y[t] = s[t ^ 1];")
+def test_only_syncwarp_orders_the_memory_of_lanes(wrong, body, bodies):
+    text = f"{SHARED} s[t] = x[t]; {{}} y[t] = s[t ^ 1];"
+    wrong("race on shared memory", text.format(body), among=map(text.format, bodies))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +170,8 @@ def test_only_syncwarp_orders_the_memory_of_lanes(wrong, between):
         " if (t == 2) y[0] = s[0];",
     ],
 )
-def test_syncwarp_orders_the_lanes_of_its_mask(check_races, body):
-    assert check_races(f"{SHARED} {body}")[0].blocks_run == 1
+def test_syncwarp_orders_the_lanes_of_its_mask(check_races, body, bodies):
+    assert check_races(f"{SHARED} {body}", among=with_shared(bodies))[0].blocks_run == 1
 
 
 @pytest.mark.parametrize(
@@ -175,8 +188,8 @@ def test_syncwarp_orders_the_lanes_of_its_mask(check_races, body):
         "s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 32];",
     ],
 )
-def test_syncwarp_orders_no_others(wrong, body):
-    wrong("race on shared memory", f"{SHARED} {body}")
+def test_syncwarp_orders_no_others(wrong, body, bodies):
+    wrong("race on shared memory", f"{SHARED} {body}", among=with_shared(bodies))
 
 
 def test_tensors_are_ordered_by_lane_too(check_races, wrong):

@@ -82,16 +82,21 @@ WAITING = [
     flag(40, 0, FENCED, *VOLATILE).replace("while (*", "for (; *").replace(") {} n", ";) {} n"),
     flag(40, 0, FENCED, *VOLATILE).replace("{} n[0]", "; n[0]"),
 ]
+BODIES = [one if isinstance(one, str) else one.values[0] for one in WAITING]
+
+
+def unfenced(body: str) -> str:
+    return body.replace(FENCED, "").replace("__threadfence();", "")
 
 
 @pytest.mark.parametrize("body", WAITING)
 def test_threads_may_wait_for_others(right, small_kernel, body):
-    assert right(*small_kernel(body), "n", [64]) == 1
+    assert right(*small_kernel(body, among=BODIES), "n", [64]) == 1
 
 
 @pytest.mark.parametrize("body", WAITING)
 def test_what_is_waited_for_must_be_fenced(wrong, body):
-    wrong("race on shared memory", body.replace(FENCED, "").replace("__threadfence();", ""))
+    wrong("race on shared memory", unfenced(body), among=map(unfenced, BODIES))
 
 
 def test_active_lanes_of_a_branch_may_shuffle(right, small_kernel):
@@ -131,7 +136,7 @@ def test_lanes_that_meet_in_different_functions_are_a_fault(run_orders, fault_of
 def test_waiting_for_what_never_comes_is_a_timeout(runner, small_kernel):
     kernel, arenas = small_kernel("if (t == 3) while (atomicAdd(&n[1], 0) == 0) {}")
     with raises("timeout"):
-        runner.run(kernel, arenas, {}, timeout_s=1.0)
+        runner.run(kernel, arenas, {}, timeout_s=0.3)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +221,13 @@ MEET = """
 
 @pytest.mark.parametrize("body", HELD.values(), ids=HELD)
 def test_a_block_keeps_its_barrier_and_copies_while_it_waits_for_another(right, small_kernel, body):
-    expected = np.repeat(1 + np.arange(20) + np.arange(1, 21), 64)
-    assert right(*small_kernel(body, before=BEFORE, grid=20), "y", expected) == 20
+    expected = np.repeat(1 + np.arange(5) + np.arange(1, 6), 64)
+    assert right(*small_kernel(body, before=BEFORE, grid=5), "y", expected) == 5
 
 
 def test_a_phase_does_not_hide_that_another_block_must_fence(wrong):
     body = HELD["others sleep in the phase"].replace("__threadfence();", "")
-    wrong("nothing orders blocks", body, before=BEFORE, grid=20)
+    wrong("nothing orders blocks", body, before=BEFORE, grid=5)
 
 
 def test_blocks_meet_at_a_barrier_in_global_memory(right, small_kernel):
@@ -375,7 +380,7 @@ def test_what_another_block_waits_for_must_be_fenced(wrong, body, grid):
     wrong("nothing orders blocks", body.replace("__threadfence();", ""), grid=grid, block=block)
 
 
-@pytest.mark.parametrize("blocks", [20, 250])
+@pytest.mark.parametrize("blocks", [20, 100])
 def test_blocks_that_wait_keep_their_shared_memory(right, small_kernel, blocks):
     body = """
     __shared__ int fixed[64]; extern __shared__ int dynamic[];
@@ -405,7 +410,7 @@ def test_as_many_blocks_meet_as_the_gpu_holds(small_gpu, small_kernel):
 def test_a_timeout_names_blocks_that_wait_for_one_another(small_gpu, small_kernel):
     kernel, arenas = small_kernel(GRID_BARRIER, grid=9)
     with raises("timeout", r"8 blocks wait for .* and the GPU holds 8 at once"):
-        small_gpu.run(kernel, arenas, {}, timeout_s=2.0)
+        small_gpu.run(kernel, arenas, {}, timeout_s=0.5)
 
 
 def test_shared_memory_limits_how_many_blocks_meet(small_kernel, host_cache):
@@ -413,7 +418,7 @@ def test_shared_memory_limits_how_many_blocks_meet(small_kernel, host_cache):
     kernel, arenas = small_kernel(GRID_BARRIER, grid=8, shared_bytes=24 << 10)
     host = HostRunner(host_cache, jobs=2, profile=profile)
     with pytest.raises(KernelFault, match="the GPU holds 4 at once"):
-        host.run(kernel, arenas, {}, timeout_s=2.0)
+        host.run(kernel, arenas, {}, timeout_s=0.5)
     host.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.devices import GUARD_BYTES, Arena
 from pytest_gpuenergy.engine import (
+    cached_reference,
     read_job,
     references,
     seeded_arenas,
@@ -21,7 +23,7 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Contract, Tensor, numbers, rounded_to
+from pytest_gpuenergy.workloads import Contract, Gemm, Tensor, numbers, rounded_to
 
 SIZE = 2000
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint32"]
@@ -141,6 +143,25 @@ def run(device: PythonDevice, arenas: Mapping[str, Arena]) -> None:
         loaded.run()
 
 
+def test_a_reference_on_the_device_is_made_once_for_all_kernels_of_a_product(monkeypatch):
+    made: list[str] = []
+    compute = Gemm.reference
+
+    def counted(gemm: Gemm, inputs: Mapping[str, Any]) -> Any:
+        made.append(type(gemm).__name__)
+        return compute(gemm, inputs)
+
+    monkeypatch.setattr(Gemm, "reference", counted)
+    arrays, gemm = StrictArrays(shared=True), Gemm("product", 8, 8, 8, "nn", "float32")
+    first = cached_reference(gemm, 0, arrays)
+    count = len(made)
+    assert cached_reference(replace(gemm, name="again"), 0, arrays) is first
+    assert len(made) == count
+    (twin,) = gemm.twins
+    assert cached_reference(twin, 0, arrays) is not first
+    assert cached_reference(gemm, 0, StrictArrays(shared=True)) is not first
+
+
 def test_a_reference_that_needs_the_hosts_arrays_is_compared_there():
     tensors = doubled().tensors
     workload = Contract(
@@ -175,6 +196,13 @@ def test_a_stored_job_is_checked_where_its_kernel_runs(tmp_path):
         y[1234] = y[1234] + 1
         with pytest.raises(KernelFault, match=r"1 of 2000 elements of y \(first y\[1234\]\)"):
             check()
+
+
+def test_a_stored_job_is_the_same_whether_the_device_or_the_host_computes_it(tmp_path):
+    contract = doubled()
+    job = Job.of(KERNEL, contract)
+    there = write_job(tmp_path, job, contract, StrictArrays(shared=True))
+    assert there == write_job(tmp_path, job, contract)
 
 
 def test_a_stored_job_is_checked_on_the_host_if_memory_cannot_be_shared(tmp_path):

@@ -92,6 +92,7 @@ def test_each_gpu_of_a_host_has_a_worker(hosts, run_items):
     assert {gpu for _, _, gpu in done(hosts)} == {"0", "1"}
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_is_replaced(hosts, run_items):
     result = run_items(KILL, "h1")
     result.stdout.fnmatch_lines(["*node down: h1 was lost*", "replacing crashed worker *"])
@@ -105,6 +106,7 @@ def test_a_worker_that_somebody_else_ends_is_replaced(hosts, run_items):
     assert {number for _, number, _ in done(hosts)} == {"0", "1", "2", "3"}
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_without_a_host_that_is_lost(hosts, run_items):
     result = run_items(VANISH, "h1", "h2", meeting=2)
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import verify_on_device, verify_timed
+from pytest_gpuenergy.engine import Rig, verify_on_device, verify_timed
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
@@ -112,6 +112,6 @@ def test_the_best_candidate_is_chosen_once_and_stays_right_in_graphs(
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
     gemm = Gemm("g", 512, 512, 512, "nt", mode)
     chosen = CONTENDERS[contender](gemm, bench)
-    monkeypatch.delattr("pytest_gpuenergy.engine.kernel_choice.evaluate")
+    monkeypatch.delattr(Rig, "evaluate")
     assert CONTENDERS[contender](gemm, bench) == chosen
     verify_timed(bench.gpu, chosen, gemm)

@@ -38,7 +38,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     real = Worker.call
 
     def call(worker: Worker, method: str, *arguments: Any, timeout_s: Any = None) -> Any:
-        if method == "evaluate":
+        if method == "run":
             calls.append(method)
             if len(calls) == 4 and worker.pid is not None:
                 os.kill(worker.pid, signal.SIGKILL)
@@ -47,6 +47,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "call", call)
         assert search(out) == 0
+    assert len(calls) >= 4, "no process was killed"
     return out / "kernels/_softmax"
 
 

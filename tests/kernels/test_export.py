@@ -230,43 +230,30 @@ def test_an_export_is_built_for_the_architecture_that_is_named(tmp_path):
     assert "set(CMAKE_CUDA_ARCHITECTURES 80)" in lines[1]
 
 
-def built_with_nvcc(folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+def test_an_export_with_all_that_a_launch_may_need_compiles_with_nvcc(tmp_path):
+    product = Gemm("tiny", 60, 50, 300, "nt", "3xtf32", lda=64, ldb=56)
+    kernel = MmaParameters(tile_m=32, tile_n=32, tile_k=64, stages=4, blocks=7).kernel(product)
+    assert len(kernel.launches) == 2
+    assert kernel.workspaces
+    item = RankedKernel(product, 1, kernel)
+    assert "MaxDynamicSharedMemorySize" in exported(item, tmp_path, "launch.cu")
     header = '-DWORKLOAD_HEADER="kernels/tiny/kernel01.workload.cuh"'
     flags = ["-std=c++17", "-arch=sm_80", "-Werror=all-warnings", "-o", "tiny_kernel01"]
-    return subprocess.run(
+    built = subprocess.run(
         ["nvcc", *flags, header, "driver.cu", "kernels/tiny/kernel01.launch.cu"],
-        cwd=folder,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-def test_an_export_compiles_with_nvcc(tmp_path):
-    space = Tensor("pack", (8, 4), "float32", "workspace")
-    kernel = replace(with_launch(shared_bytes=65536).kernel, workspaces=(space,))
-    export_kernels([replace(ITEM, kernel=kernel)], tmp_path)
-    built = built_with_nvcc(tmp_path)
     assert built.returncode == 0, built.stderr
     usage = subprocess.run(
         [tmp_path / "tiny_kernel01", "no-number"], capture_output=True, text=True, check=False
     )
     assert (usage.returncode, usage.stderr.split(":")[0]) == (2, "usage")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("mode", ["3xtf32"])
-def test_a_product_with_shared_tiles_compiles_with_nvcc(tmp_path, mode):
-    product = Gemm("tiny", 60, 50, 300, "nt", mode, lda=64, ldb=56)
-    kernel = MmaParameters(tile_m=32, tile_n=32, blocks=7).kernel(product)
-    assert len(kernel.launches) == 2
-    export_kernels([RankedKernel(product, 1, kernel)], tmp_path)
-    built = built_with_nvcc(tmp_path)
-    assert built.returncode == 0, built.stderr
 
 
 def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_path):

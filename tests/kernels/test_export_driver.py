@@ -2,87 +2,80 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from exported_programs import run_exported
+from exported_programs import build_exported, run_program
 from points import each_once
 
-from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels import Kernel, Launch, RankedKernel, export_kernels
 from pytest_gpuenergy.workloads import Conv2d, Gemm, Tensor
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH"),
 ]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# A convolution of stride 2 with a window that is not square, gathered tap by tap: another loop
-# order and another padding logic than the driver's own reference.
-SIZES = (2, 7, 9, 3, 2, 3, 2, 2, 1)
+# Two images, stride 2, dilated rows, two groups and a window that is not square, gathered tap by
+# tap: another loop order and another padding logic than the driver's own reference. Its names and
+# macros are those of the driver.
+CONVOLUTION = Conv2d.of("tiny", 2, 7, 9, 6, 4, 3, 2, 2, 2, 2, 2)
 GATHER = """
-  for (int i = 0; i < 2 * 3 * 4 * 5; ++i) {
-    const int x = i % 5, y = i / 5 % 4, co = i / 20 % 3, n = i / 60;
-    double sum = 0;
-    for (int t = 0; t < 12; ++t) {
-      const int ci = t / 6, row = 2 * y + t / 2 % 3 - 1, column = 2 * x + t % 2 - 1;
-      if (row < 0 || row > 6 || column < 0 || column > 8) continue;
-      sum += data[((n * 2 + ci) * 7 + row) * 9 + column] * weight[co * 12 + t];
+  #define BFLOAT16 0
+  #define COUNT nonsense
+  #include <cstdlib>
+  struct Tensor {};
+  static void check(Tensor) {}
+  namespace exported { inline void prepare(Tensor) {} }
+  inline void launch(float* data, float* weight, float* output, float* pack) {
+    check(Tensor()); exported::prepare(Tensor());
+    const char fault = *std::getenv("FAULT");
+    for (int i = 0; i < 2 * 6 * 4 * 6; ++i) {
+      const int x = i % 6, y = i / 6 % 4, co = i / 24 % 6, n = i / 144;
+      double sum = 0;
+      for (int t = 0; t < 12; ++t) {
+        const int ci = t / 6 + (co < 3 ? 0 : 2);
+        const int row = 2 * y + t / 2 % 3 * 2 - 2, column = 2 * x + t % 2 * 2 - 2;
+        if (row < 0 || row > 6 || column < 0 || column > 8) continue;
+        sum += data[((n * 4 + ci) * 7 + row) * 9 + column] * weight[co * 12 + t];
+      }
+      if (fault == 'u' && i == 77) continue;
+      output[i] = float(sum) + (fault == 'o' && i == 77 ? 1e-3f : 0) + (fault == 'w' ? *pack : 0);
     }
-    BODY
   }
 """
-# Dilated by 2, in two groups of two input and three output channels.
-DILATED_SIZES = (1, 7, 9, 6, 4, 3, 2, 1, 2, 2, 2)
-DILATED = """
-  for (int i = 0; i < 6 * 7 * 11; ++i) {
-    const int x = i % 11, y = i / 11 % 7, co = i / 77;
-    double sum = 0;
-    for (int t = 0; t < 12; ++t) {
-      const int ci = t / 6 + (co < 3 ? 0 : 2);
-      const int row = y + t / 2 % 3 * 2 - 2, column = x + t % 2 * 2 - 2;
-      if (row < 0 || row > 6 || column < 0 || column > 8) continue;
-      sum += data[(ci * 7 + row) * 9 + column] * weight[co * 12 + t];
-    }
-    BODY
-  }
-"""
-LAUNCH = Launch("gather", (1, 1, 1), (1, 1, 1), ("data", "weight", "output"))
-FUNCTION = "inline void gather(float* data, float* weight, float* output) {%s}"
 
 
-def run_driver(
-    folder: Path, body: str, sizes: Sequence[int] = SIZES, gather: str = GATHER
-) -> subprocess.CompletedProcess[str]:
-    """The driver with a kernel that is a function of the host, called instead of launched."""
-    source = FUNCTION % gather.replace("BODY", body)
-    return run_exported(folder, Conv2d.of("tiny", *sizes), Kernel(source, (LAUNCH,)))
+@pytest.fixture(scope="module")
+def convolution(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The program of a convolution, whose kernel is a function of the host; run with a fault."""
+    arguments = ("data", "weight", "output", "pack")
+    kernel = Kernel(
+        GATHER,
+        (Launch("launch", (1, 1, 1), (1, 1, 1), arguments),),
+        workspaces=(Tensor("pack", (1,), "float32", "workspace"),),
+    )
+    folder = tmp_path_factory.mktemp("convolution")
+    program = build_exported(folder, CONVOLUTION, kernel)
+    return lambda fault: run_program(program, "7", libraries=folder / "none", FAULT=fault)
 
 
-def test_a_right_kernel_is_timed_and_exits_with_0(tmp_path):
-    done = run_driver(tmp_path, "output[i] = float(sum);")
-    assert done.returncode == 0
+def test_a_right_kernel_is_timed_and_exits_with_0(convolution):
+    done = convolution("none")
+    assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[0] == "tiny kernel01 on host"
     assert ": correct" in done.stdout
     # 16 launches took 64 ms, so that a replay of 50 ms holds 12; 12 of them take 64 / 12 ms each.
     assert "time 5.333333 ms, 0.0 GFLOP/s (median of 11 replays of 12 launches)" in done.stdout
 
 
-def test_dilation_and_groups_are_computed(tmp_path):
-    done = run_driver(tmp_path, "output[i] = float(sum);", DILATED_SIZES, DILATED)
-    assert done.returncode == 0
-    assert ": correct" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "body",
-    ["output[i] = float(sum) + (i == 77 ? 1e-3f : 0);", "if (i != 77) output[i] = float(sum);"],
-    ids=["off", "unwritten"],
-)
-def test_a_wrong_kernel_exits_with_1_and_has_no_time(tmp_path, body):
-    done = run_driver(tmp_path, body)
+@pytest.mark.parametrize("fault", ["off", "unwritten", "workspace-of-zeros"])
+def test_a_wrong_kernel_exits_with_1_and_has_no_time(convolution, fault):
+    done = convolution(fault)
     assert done.returncode == 1
     assert "WRONG" in done.stdout
     assert "time" not in done.stdout
@@ -90,89 +83,69 @@ def test_a_wrong_kernel_exits_with_1_and_has_no_time(tmp_path, body):
 
 # Element by element, with K in descending order: another order than the driver's own reference.
 PRODUCT = """
-  for (int i = 0; i < 5; ++i) {
-    for (int j = 0; j < 7; ++j) {
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 70; ++j) {
       double sum = 0;
-      for (int k = 11; k >= 0; --k) {
-        sum += double(float(a[NEXT_A])) * double(float(b[k * 9 + j]));
+      for (int k = DEPTH - 1; k >= 0; --k) {
+        sum += double(float(a[NEXT_A])) * double(float(b[k * 72 + j]));
       }
-      c[i * 7 + j] = TYPE(float(sum));
+      c[i * 70 + j] = TYPE(float(sum));
     }
   }
 """
 
 
+# The first is larger than the parts in which the reference is computed.
 @pytest.mark.parametrize(
-    ("mode", "c_type", "layout", "next_a"),
+    ("mode", "c_type", "depth", "layout", "next_a"),
     each_once(
-        [("float32", "float"), ("float16", "half"), ("bfloat16", "nv_bfloat16")],
-        [("nn", "i * 14 + k"), ("nt", "k * 14 + i")],
+        [("float32", "float", 600), ("float16", "half", 12), ("bfloat16", "nv_bfloat16", 12)],
+        [("nn", "i * (DEPTH + 2) + k"), ("nt", "k * 14 + i")],
     ),
 )
-def test_products_in_each_layout_and_mode_are_computed(tmp_path, layout, next_a, mode, c_type):
-    body = PRODUCT.replace("NEXT_A", next_a).replace("TYPE", c_type)
+def test_products_in_each_layout_and_mode_are_computed(
+    tmp_path, layout, next_a, mode, c_type, depth
+):
+    body = PRODUCT.replace("NEXT_A", next_a).replace("DEPTH", str(depth)).replace("TYPE", c_type)
     include = "" if mode == "float32" else "#include <cuda_fp16.h>\n#define BFLOAT16 1\n"
     source = f"{include}inline void product({c_type}* a, {c_type}* b, {c_type}* c) {{{body}}}"
     launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
-    gemm = Gemm("tiny", 5, 7, 12, layout, mode, lda=14, ldb=9)
-    done = run_exported(tmp_path, gemm, Kernel(source, (launch,)))
+    lda = depth + 2 if layout == "nn" else 14
+    gemm = Gemm("tiny", 3, 70, depth, layout, mode, lda=lda, ldb=72)
+    program = build_exported(tmp_path, gemm, Kernel(source, (launch,)))
+    done = run_program(program, "7", libraries=tmp_path / "none")
     assert done.returncode == 0, done.stdout
     assert ": correct" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("layout", "next_a"),
-    [("nn", "i * 600 + k"), pytest.param("nt", "k * 3 + i", marks=pytest.mark.thorough)],
-)
-def test_a_product_larger_than_a_part_of_the_reference_is_computed(tmp_path, layout, next_a):
-    source = """
-        inline void product(float* a, float* b, float* c) {
-          for (int i = 0; i < 3; ++i) {
-            for (int j = 0; j < 70; ++j) {
-              double sum = 0;
-              for (int k = 0; k < 600; ++k) sum += double(a[NEXT_A]) * b[k * 70 + j];
-              c[i * 70 + j] = float(sum);
-            }
-          }
-        }
-    """
-    launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
-    kernel = Kernel(source.replace("NEXT_A", next_a), (launch,))
-    done = run_exported(tmp_path, Gemm("tiny", 3, 70, 600, layout), kernel)
-    assert done.returncode == 0, done.stdout
-    assert ": correct" in done.stdout
+SHOW = """
+    #include <cstdio>
+    inline void show(float* a, float* c) {
+      static bool shown = false;
+      for (int i = 0; i < 300 && !shown; ++i) std::printf("a %g\\n", a[i]);
+      shown = true;
+    }
+"""
+INPUTS = re.compile(r"^constexpr Inputs INPUTS = (Inputs::[A-Z]+);$", re.MULTILINE)
 
 
-def test_a_kernel_that_needs_a_workspace_of_zeros_is_wrong(tmp_path):
-    body = "output[i] = float(sum) + pack[0];"
-    source = "inline void gather(float* data, float* weight, float* output, float* pack) {%s}"
-    launch = Launch("gather", (1, 1, 1), (1, 1, 1), ("data", "weight", "output", "pack"))
-    kernel = Kernel(
-        source % GATHER.replace("BODY", body),
-        (launch,),
-        workspaces=(Tensor("pack", (1,), "float32", "workspace"),),
+def shown(distribution: str) -> tuple[Gemm, Kernel]:
+    kernel = Kernel(SHOW, (Launch("show", (1, 1, 1), (1, 1, 1), ("A", "C")),))
+    return Gemm("tiny", 3, 2, 100, distribution=distribution), kernel
+
+
+@pytest.fixture(scope="module")
+def draw(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The program that shows what it draws; run with the name of a distribution of its header."""
+    choice = 'static const Inputs INPUTS = Inputs(std::atoi(std::getenv("INPUTS")));'
+    folder = tmp_path_factory.mktemp("draw")
+    program = build_exported(
+        folder, *shown("sparse:0.25"), header=lambda text: INPUTS.sub(choice, text)
     )
-    done = run_exported(tmp_path, Conv2d.of("tiny", *SIZES), kernel)
-    assert done.returncode == 1
-    assert "WRONG" in done.stdout
-
-
-def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path):
-    source = """
-        #define BFLOAT16 0
-        #define COUNT nonsense
-        struct Tensor {};
-        static void check(Tensor) {}
-        namespace exported { inline void prepare(Tensor) {} }
-        inline void launch(float* data, float* weight, float* output) {
-          check(Tensor()); exported::prepare(Tensor()); GATHER }
-    """
-    gather = GATHER.replace("BODY", "output[i] = float(sum);")
-    launch = Launch("launch", (1, 1, 1), (1, 1, 1), ("data", "weight", "output"))
-    kernel = Kernel(source.replace("GATHER", gather), (launch,))
-    done = run_exported(tmp_path, Conv2d.of("tiny", *SIZES), kernel)
-    assert done.returncode == 0, done.stderr
-    assert ": correct" in done.stdout
+    names = re.search(r"enum class Inputs {(.*)}", (folder / "driver.cpp").read_text())
+    assert names is not None
+    numbers = {f"Inputs::{name.strip()}": str(k) for k, name in enumerate(names[1].split(","))}
+    return lambda name: run_program(program, "7", libraries=folder / "none", INPUTS=numbers[name])
 
 
 @pytest.mark.parametrize(
@@ -187,17 +160,12 @@ def test_names_and_macros_of_a_kernel_do_not_meet_those_of_the_driver(tmp_path):
         ("sparse:0.25", lambda values: 150 < sum(value != 0 for value in values) < 270),
     ],
 )
-def test_inputs_are_drawn_from_the_distribution_of_the_product(tmp_path, distribution, are_right):
-    source = """
-        #include <cstdio>
-        inline void show(float* a, float* c) {
-          static bool shown = false;
-          for (int i = 0; i < 300 && !shown; ++i) std::printf("a %g\\n", a[i]);
-          shown = true;
-        }
-    """
-    kernel = Kernel(source, (Launch("show", (1, 1, 1), (1, 1, 1), ("A", "C")),))
-    done = run_exported(tmp_path, Gemm("tiny", 3, 2, 100, distribution=distribution), kernel)
-    drawn = [float(line.split()[1]) for line in done.stdout.splitlines() if line[:2] == "a "]
+def test_inputs_are_drawn_from_the_distribution_of_the_product(
+    draw, tmp_path, distribution, are_right
+):
+    export_kernels([RankedKernel(shown(distribution)[0], 1, shown(distribution)[1])], tmp_path)
+    (named,) = INPUTS.findall((tmp_path / "kernels/tiny/kernel01.workload.cuh").read_text())
+    lines = draw(named).stdout.splitlines()
+    drawn = [float(line.split()[1]) for line in lines if line[:2] == "a "]
     assert len(drawn) == 300
     assert are_right(drawn)

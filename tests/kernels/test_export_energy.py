@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,49 +94,57 @@ REPLACED = re.compile(
 # The UUID has the bytes 0 to 15.
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 NVML = """
+#include <cstdlib>
 #include <cstring>
 extern "C" double host_counter_j(double read_s);
 extern "C" double host_power_w();
 static int gpu, reads, samples;
 static double first_mj;
+static double value(const char* name) { return std::atof(std::getenv(name)); }
 extern "C" {
-int nvmlInit_v2() { return INIT; }
+int nvmlInit_v2() { return int(value("INIT")); }
 const char* nvmlErrorString(int status) { return status == 3 ? "Not Supported" : "Not Found"; }
 int nvmlDeviceGetHandleByUUID(const char* uuid, void** handle) {
   *handle = &gpu;
-  return std::strcmp(uuid, UUID) ? 6 : 0;
+  return std::strcmp(uuid, std::getenv("UUID")) ? 6 : 0;
 }
-int nvmlDeviceGetMigMode(void*, unsigned* current, unsigned*) { *current = MIG; return 0; }
-int POWER(void* handle, unsigned* power_mw) {
+int nvmlDeviceGetMigMode(void*, unsigned* current, unsigned*) {
+  *current = unsigned(value("MIG"));
+  return 0;
+}
+#ifdef POWER
+int nvmlDeviceGetPowerUsage(void* handle, unsigned* power_mw) {
   if (handle != &gpu) return 2;
   *power_mw = unsigned(host_power_w() * 1e3);
-  return ++samples > LAST_SAMPLE ? 9 : 0;
+  return ++samples > value("LAST_SAMPLE") ? 9 : 0;
 }
-int COUNTER(void* handle, unsigned long long* energy_mj) {
+#endif
+#ifdef COUNTER
+int nvmlDeviceGetTotalEnergyConsumption(void* handle, unsigned long long* energy_mj) {
   if (handle != &gpu) return 2;
-  const double energy_mj_now = host_counter_j(READ_S) * 1e3;
+  const double energy_mj_now = host_counter_j(value("READ_S")) * 1e3;
   ++reads;
-  *energy_mj = STALE ? 5 : (unsigned long long)(energy_mj_now);
+  *energy_mj = value("STALE") ? 5 : (unsigned long long)(energy_mj_now);
   if (reads == 1) first_mj = energy_mj_now;
-  if (energy_mj_now - first_mj > RESET_MJ) *energy_mj -= (unsigned long long)(first_mj);
-  if (reads > RESET_READS) *energy_mj = 1;
-  return STATUS;
+  if (energy_mj_now - first_mj > value("RESET_MJ")) *energy_mj -= (unsigned long long)(first_mj);
+  if (reads > value("RESET_READS")) *energy_mj = 1;
+  return int(value("STATUS"));
 }
+#endif
 }
 """
 USUAL = {
     "INIT": "0",
-    "UUID": f'"{UUID}"',
+    "UUID": UUID,
     "MIG": "0",
-    "POWER": "other_power",
     "LAST_SAMPLE": "1000000",
-    "COUNTER": "nvmlDeviceGetTotalEnergyConsumption",
     "READ_S": "0.0035",
-    "STALE": "false",
+    "STALE": "0",
     "RESET_MJ": "1e30",
     "RESET_READS": "1000000",
     "STATUS": "0",
 }
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -157,20 +167,29 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
     """
     kernel = Kernel(source, (Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C")),))
-    return build_exported(
-        tmp_path_factory.mktemp("program"), Gemm("tiny", 8, 8, 8), kernel, runtime
-    )
+    folder = tmp_path_factory.mktemp("program")
+    return build_exported(folder, Gemm("tiny", 8, 8, 8), kernel, runtime=runtime)
 
 
-def with_nvml(folder: Path, **changes: str) -> Path:
-    """A folder with an NVML."""
-    defines = [f"-D{name}={value}" for name, value in {**USUAL, **changes}.items()]
-    source = folder / "nvml.cpp"
-    source.write_text(NVML)
-    library = folder / "libnvidia-ml.so.1"
-    command = ["g++", "-shared", "-fPIC", *defines, source, "-o", library]
-    subprocess.run(command, check=True, timeout=60)
-    return folder
+@pytest.fixture(scope="module")
+def run(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run the program with an NVML that has ``functions``: COUNTER, POWER, both or neither."""
+
+    @functools.cache
+    def with_nvml(functions: str) -> Path:
+        folder = tmp_path_factory.mktemp("nvml")
+        (source := folder / "nvml.cpp").write_text(NVML)
+        defines = [f"-D{name}" for name in functions.split()]
+        command = ["g++", "-shared", "-fPIC", *defines, source]
+        subprocess.run([*command, "-o", folder / "libnvidia-ml.so.1"], check=True, timeout=60)
+        return folder
+
+    def go(functions: str = "COUNTER", **changes: str) -> subprocess.CompletedProcess[str]:
+        done = run_program(program, libraries=with_nvml(functions), **{**USUAL, **changes})
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return go
 
 
 def figures_of(output: str) -> LaunchFigures:
@@ -180,20 +199,16 @@ def figures_of(output: str) -> LaunchFigures:
 
 
 @pytest.mark.parametrize("read_s", ["2e-6", "0.0035"])
-def test_energy_is_that_of_a_launch_of_a_busy_gpu(program, tmp_path, read_s):
-    done = run_program(program, libraries=with_nvml(tmp_path, READ_S=read_s))
-    assert done.returncode == 0, done.stderr
-    figures = figures_of(done.stdout)
+def test_energy_is_that_of_a_launch_of_a_busy_gpu(run, read_s):
+    figures = figures_of(run(READ_S=read_s).stdout)
     assert figures.energy_mj == pytest.approx(BUSY_W * LAUNCH_S * 1e3, rel=0.003)
     assert figures.time_ms == pytest.approx(LAUNCH_S * 1e3, rel=0.001)
     assert figures.gflops == pytest.approx(2 * 8**3 / LAUNCH_S * 1e-9, rel=0.001)
 
 
-def test_the_window_is_of_at_least_a_second(program, tmp_path):
-    done = run_program(program, libraries=with_nvml(tmp_path))
-    window = re.search(
-        r"mean power (\S+) W \((\S+) s, (\d+) replays of (\d+) launches\)", done.stdout
-    )
+def test_the_window_is_of_at_least_a_second(run):
+    pattern = r"mean power (\S+) W \((\S+) s, (\d+) replays of (\d+) launches\)"
+    window = re.search(pattern, run().stdout)
     assert window is not None
     assert float(window[1]) == pytest.approx(BUSY_W, rel=0.003)
     assert 1 <= float(window[2]) < 3
@@ -201,68 +216,62 @@ def test_the_window_is_of_at_least_a_second(program, tmp_path):
     assert replayed_s == pytest.approx(float(window[2]), abs=0.2)
 
 
-def test_the_output_is_read_as_that_of_an_older_tool(program, tmp_path):
-    done = run_program(program, libraries=with_nvml(tmp_path))
+def test_the_output_is_read_as_that_of_an_older_tool(run, tmp_path):
     folder = tmp_path / "case1" / "powercap3"
     folder.mkdir(parents=True)
-    (folder / "output_kernel7.txt").write_text(done.stdout)
+    (folder / "output_kernel7.txt").write_text(run().stdout)
     (measured,) = load_legacy(tmp_path).measurements
     assert (measured.outcome, measured.kernel.rank) == ("correct", 7)
     assert measured.power_w == pytest.approx(BUSY_W, rel=0.005)
 
 
-WITHOUT_COUNTER = [
-    ({"COUNTER": "other"}, "NVML is too old: it has no nvmlDeviceGetTotalEnergyConsumption"),
-    ({"STATUS": "3"}, "the GPU's energy counter cannot be read (Not Supported)"),
-]
-
-
-@pytest.mark.parametrize(("changes", "why"), WITHOUT_COUNTER, ids=["missing", "unsupported"])
-def test_without_a_counter_power_is_sampled_and_that_is_told(program, tmp_path, changes, why):
-    power = {**changes, "POWER": "nvmlDeviceGetPowerUsage"}
-    done = run_program(program, libraries=with_nvml(tmp_path, **power))
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("functions", "status", "why"),
+    [
+        ("POWER", "0", "NVML is too old: it has no nvmlDeviceGetTotalEnergyConsumption"),
+        ("POWER COUNTER", "3", "the GPU's energy counter cannot be read (Not Supported)"),
+    ],
+    ids=["missing", "unsupported"],
+)
+def test_without_a_counter_power_is_sampled_and_that_is_told(run, functions, status, why):
+    done = run(functions, STATUS=status)
     assert f"energy from power samples: {why}" in done.stdout.splitlines()
     figures = figures_of(done.stdout)
     assert figures.energy_mj == pytest.approx(BUSY_W * LAUNCH_S * 1e3, rel=0.003)
     assert figures.time_ms == pytest.approx(LAUNCH_S * 1e3, rel=0.001)
 
 
-def test_power_that_cannot_be_read_any_more_is_no_energy(program, tmp_path):
-    nvml = {"COUNTER": "other", "POWER": "nvmlDeviceGetPowerUsage", "LAST_SAMPLE": "50"}
-    done = run_program(program, libraries=with_nvml(tmp_path, **nvml))
-    assert done.returncode == 0
+def test_power_that_cannot_be_read_any_more_is_no_energy(run):
+    output = run("POWER", LAST_SAMPLE="50").stdout
     said = "energy not measured: the GPU's power cannot be read (Not Found)"
-    assert said in done.stdout.splitlines()
-    assert parse_figures(done.stdout) == "it has no energy"
+    assert said in output.splitlines()
+    assert parse_figures(output) == "it has no energy"
 
 
-def test_a_counter_is_preferred_to_power_samples(program, tmp_path):
-    nvml = with_nvml(tmp_path, POWER="nvmlDeviceGetPowerUsage")
-    done = run_program(program, libraries=nvml)
-    assert "power samples" not in done.stdout
-    assert figures_of(done.stdout).energy_mj == pytest.approx(BUSY_W * LAUNCH_S * 1e3, rel=0.003)
+def test_a_counter_is_preferred_to_power_samples(run):
+    output = run("POWER COUNTER").stdout
+    assert "power samples" not in output
+    assert figures_of(output).energy_mj == pytest.approx(BUSY_W * LAUNCH_S * 1e3, rel=0.003)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"INIT": "9"}, "NVML does not start (Not Found)"),
-        ({"UUID": '"GPU-0"'}, f"NVML does not know {UUID} (Not Found)"),
+        ({"UUID": "GPU-0"}, f"NVML does not know {UUID} (Not Found)"),
         ({"MIG": "1"}, "the GPU is in MIG mode, whose instances share one energy counter"),
-        ({"COUNTER": "other"}, "NVML is too old: it has no nvmlDeviceGetTotalEnergyConsumption"),
+        ({"functions": ""}, "NVML is too old: it has no nvmlDeviceGetTotalEnergyConsumption"),
         ({"STATUS": "3"}, "the GPU's energy counter cannot be read (Not Supported)"),
-        ({"STALE": "true"}, "the GPU's energy counter does not move"),
+        ({"STALE": "1"}, "the GPU's energy counter does not move"),
         ({"RESET_READS": "3"}, "the GPU's energy counter ran backwards"),
         ({"RESET_MJ": "9e5"}, "the GPU's energy counter ran backwards"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_without_a_counter_that_works_there_is_only_a_time(program, tmp_path, changes, told):
-    done = run_program(program, libraries=with_nvml(tmp_path, **changes))
-    assert done.returncode == 0
-    assert f"energy not measured: {told}" in done.stdout.splitlines()
-    assert parse_figures(done.stdout) == "it has no energy"
+def test_without_a_counter_that_works_there_is_only_a_time(run, changes, told):
+    output = run(**changes).stdout
+    assert f"energy not measured: {told}" in output.splitlines()
+    assert parse_figures(output) == "it has no energy"
 
 
 def test_without_nvml_there_is_only_a_time(program, tmp_path):

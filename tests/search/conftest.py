@@ -7,26 +7,13 @@ import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from kernel_specs import optimize, write
+from kernel_specs import Searched, optimize, write
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 
 _BEYOND_MODEL = EmulatedDevice.beyond_model
-
-
-class Searched(NamedTuple):
-    """A search of `kernel_specs.SCALE` for the smallest EDP that nothing has disturbed.
-
-    Attributes:
-        out: its folder, not to be changed.
-        printed: on standard output.
-    """
-
-    out: Path
-    printed: str
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from pytest_gpuenergy.search import (
     VariantGain,
     compare,
     is_out_of_reach,
+    is_proven,
     is_worth_comparing,
     judge_rounds,
     proven_change,
@@ -86,6 +87,33 @@ def test_a_flagged_round_needs_a_larger_gain():
     assert found.reasons == ("flagged: interval_wide",)
     larger = turns(0.9, flags=("interval_wide",))
     assert judge_rounds("a", larger, Metric.TIME, candidates=2).accepted
+
+
+def of_rounds(*log_ratios: float) -> Turns:
+    ratios = tuple(reading(math.exp(ratio)) for ratio in log_ratios)
+    return Turns((reading(1.0),) * len(ratios), ratios)
+
+
+def test_a_large_gain_is_proven_after_four_rounds_and_not_before():
+    ratios = [-0.5, -0.501, -0.499, -0.5]
+    assert is_proven(ratios, 0.001, candidates=50)
+    assert not is_proven(ratios[:3], 0.001, candidates=50)
+    assert not is_proven([*ratios, -0.5], 0.001, candidates=50)  # is no look
+
+
+def test_a_gain_that_is_proven_but_not_known_well_goes_on():
+    assert not is_proven([-0.52, -0.5, -0.48, -0.5], 0.001)
+
+
+@given(RATIOS, st.floats(0.001, 0.1))
+def test_doubts_make_a_proof_harder(ratios, room):
+    if is_proven(ratios, 0.001, room=room):
+        assert is_proven(ratios, 0.001)
+
+
+def test_a_gain_that_is_proven_early_is_accepted_and_says_so():
+    early = judge_rounds("a", of_rounds(-0.5, -0.501, -0.499, -0.5), Metric.TIME, candidates=50)
+    assert (early.accepted, early.rounds, early.ended_early) == (True, 4, True)
 
 
 def test_a_comparison_has_the_figures_of_each_turn_in_order():

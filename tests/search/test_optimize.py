@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
-from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with, state_of, write
+from kernel_specs import (
+    BUDGET,
+    SCALE,
+    SOURCE,
+    Searched,
+    launch_with,
+    optimize,
+    spec_with,
+    state_of,
+    write,
+)
 from move_checks import move_named
 from msgspec.structs import replace
 
@@ -24,9 +34,6 @@ from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search import Result, SearchBench, State, VariantGain, read_spec
 from pytest_gpuenergy.search.running import confirmation
 from pytest_gpuenergy.support import KernelFault
-
-if TYPE_CHECKING:
-    pass
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -50,6 +57,27 @@ def only_blocks(source: str) -> dict[str, Any]:
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     return write(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """Return a search with settings of its own, under a limit, that prints its state."""
+    folder = tmp_path_factory.mktemp("tuned")
+    words = ["--search-param", "PUCT_C=1.5", "--search-param", "virtual_loss=2", "--json"]
+    words += ["--min-pred-gain", "0.1", "--ncu-every", "0", "--budget-builds", "1"]
+    words += ["--powercap", "200W", "--smclock", "1500MHz"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr(EmulatedDevice, "listings", lambda *_: {"ptx": ".entry scale"})
+        assert optimize(write(folder), folder / "out", "--objective", "edp", *words) == 0
+    return Searched(folder / "out", printed.getvalue())
+
+
+@pytest.fixture
+def not_compared(finished: Path) -> Path:
+    """Return a copy of that search whose best variant is still to be compared."""
+    [made] = finished.glob("kernels/_scale/variants/*/comparison.json")
+    made.unlink()
+    return finished
 
 
 @pytest.mark.slow
@@ -85,10 +113,8 @@ class TestOutcome:
         for step in ("propose", "confirm", "evaluate: compile", "evaluate: verify sizes[1]"):
             assert f"| {step} |" in trace
 
-    def test_what_the_compiler_lists_is_kept(self, spec, tmp_path, monkeypatch):
-        monkeypatch.setattr(EmulatedDevice, "listings", lambda *_: {"ptx": ".entry scale"})
-        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
-        path = tmp_path / "out/kernels/_scale/baseline/kernel.ptx"
+    def test_what_the_compiler_lists_is_kept(self, tuned):
+        path = tuned.out / "kernels/_scale/baseline/kernel.ptx"
         assert path.read_text() == ".entry scale"
 
     def test_every_variant_is_verified_on_all_sizes_with_seeds_that_nobody_knows(self, searched):
@@ -129,11 +155,8 @@ class TestOutcome:
             orders.append([node["id"] for node in state_of(tmp_path / seed)["nodes"]])
         assert orders[0] != orders[1]
 
-    def test_parameters_of_the_search_are_recorded(self, spec, tmp_path):
-        words = ("--search-param", "PUCT_C=1.5", "--search-param", "virtual_loss=2")
-        options = (*words, "--min-pred-gain", "0.1", "--ncu-every", "0", "--budget-builds", "0")
-        assert optimize(spec, tmp_path / "out", *options) == 0
-        found = state_of(tmp_path / "out")["identity"]["strategy"]
+    def test_parameters_of_the_search_are_recorded(self, tuned):
+        found = state_of(tuned.out)["identity"]["strategy"]
         assert (found["puct_c"], found["virtual_loss"]) == (1.5, 2)
         assert (found["min_pred_gain"], found["ncu_every"]) == (0.1, 0)
         assert found["best_share"] == 0.9
@@ -151,22 +174,17 @@ class TestOutcome:
         assert sum(edge["visits"] for edge in root["edges"]) == BUDGET
         assert all(edge["gain"] >= 0 for edge in root["edges"])
 
-    def test_a_power_limit_and_a_clock_hold_during_the_search(self, spec, tmp_path):
-        options = ("--powercap", "200W", "--smclock", "1500MHz", "--objective", "edp")
-        assert optimize(spec, tmp_path / "out", *options, "--budget-builds", "1") == 0
-        identity = state_of(tmp_path / "out")["identity"]
+    def test_a_power_limit_and_a_clock_hold_during_the_search(self, tuned):
+        identity = state_of(tuned.out)["identity"]
         assert (identity["power_limit_w"], identity["sm_clock_mhz"]) == (200, 1500)
 
-    def test_json_is_the_state(self, spec, tmp_path, capsys):
-        assert optimize(spec, tmp_path / "out", "--json", "--budget-builds", "1") == 0
-        [printed] = json.loads(capsys.readouterr().out)
+    def test_json_is_the_state(self, tuned):
+        [printed] = json.loads(tuned.printed)
         assert printed.pop("kernel") == "scale"
-        assert printed == state_of(tmp_path / "out")
+        assert printed == state_of(tuned.out)
 
-    @pytest.mark.parametrize(
-        ("name", "builds"),
-        [pytest.param("softmax", "12", marks=pytest.mark.thorough), ("histogram", "8")],
-    )
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(("name", "builds"), [("softmax", "12"), ("histogram", "8")])
     def test_a_shipped_kernel_is_improved(self, name, builds, tmp_path):
         out = tmp_path / "out"
         options = ("--objective", "edp", "--budget-builds", builds)
@@ -178,7 +196,7 @@ class TestOutcome:
     def test_a_folder_of_specs_is_searched_kernel_by_kernel(self, tmp_path, capsys):
         write(tmp_path, spec_with(name="broken", source=SOURCE.replace("by * x", "by + x")))
         write(tmp_path)
-        assert optimize(tmp_path, tmp_path / "out", "--budget-builds", "1") == 2
+        assert optimize(tmp_path, tmp_path / "out", "--budget-builds", "0") == 2
         error = capsys.readouterr().err
         assert "broken: not searched: The baseline of broken cannot be used (correctness)" in error
         assert "; fix the kernel or its reference, or state a tolerance in the spec" in error
@@ -191,16 +209,17 @@ class TestProof:
     def test_a_variant_that_is_wrong_on_the_second_sizes_is_refused(self, tmp_path):
         wrong = SOURCE.replace("by * x[i]", "(n < 2000 && blockDim.x > 32) ? 0.0f : by * x[i]")
         path = write(tmp_path, only_blocks(wrong))
-        assert optimize(path, tmp_path / "out", "--budget-builds", "2") == 0
-        first, *wide = state_of(tmp_path / "out")["nodes"]
+        assert optimize(path, tmp_path / "out", "--budget-builds", "1") == 0
+        first, wide = state_of(tmp_path / "out")["nodes"]
         assert first["outcome"] == "correct"
-        assert [(node["outcome"], node["cost"]) for node in wide] == [("correctness", None)] * 2
-        for node in wide:
-            folder = tmp_path / "out/kernels/_scale/variants" / node["id"]
-            found = json.loads((folder / "result.json").read_text())
-            assert list(found["correctness"]) == ["scale-N4000"]
+        assert (wide["outcome"], wide["cost"]) == ("correctness", None)
+        folder = tmp_path / "out/kernels/_scale/variants" / wide["id"]
+        found = json.loads((folder / "result.json").read_text())
+        assert list(found["correctness"]) == ["scale-N4000"]
 
-    def test_what_is_not_certainly_better_is_not_kept(self, tmp_path, monkeypatch, capsys):
+    def test_what_is_not_certainly_better_is_not_kept(
+        self, spec, not_compared, monkeypatch, capsys
+    ):
         def compare(
             _: SearchBench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
         ) -> VariantGain:
@@ -210,8 +229,8 @@ class TestProof:
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(confirmation, "compare", compare)
-        assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
-        state = state_of(tmp_path / "out")
+        assert optimize(spec, not_compared, "--objective", "edp", "--resume") == 0
+        state = state_of(not_compared)
         baseline, *variants = state["nodes"]
         better = sorted(
             (node for node in variants if node["cost"] < baseline["cost"]),
@@ -219,24 +238,27 @@ class TestProof:
         )
         assert [gain["id"] for gain in state["gains"]] == [node["id"] for node in better[:3]]
         assert state["incumbent"] == baseline["id"]
-        assert (tmp_path / "out/kernels/_scale/best").readlink() == Path("baseline")
+        folder = not_compared / "kernels/_scale"
+        assert (folder / "best").readlink() == Path("baseline")
         printed = capsys.readouterr().out
         assert "time x1.000 [0.900, 1.100]: not certainly better" in printed
         assert "the baseline remains the best" in printed
-        trace = (tmp_path / "out/kernels/_scale/trace.md").read_text()
+        trace = (folder / "trace.md").read_text()
         assert "not certainly better, and therefore not kept" in trace
         assert "Best: the baseline." in trace
 
-    def test_what_fails_when_it_is_compared_is_not_kept(self, tmp_path, monkeypatch, capsys):
+    def test_what_fails_when_it_is_compared_is_not_kept(
+        self, spec, not_compared, monkeypatch, capsys
+    ):
         monkeypatch.setattr(
             confirmation, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
-        words = ("--objective", "edp", "--budget-builds", "1")
-        assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
-        state = state_of(tmp_path / "out")
+        assert optimize(spec, not_compared, "--objective", "edp", "--resume") == 0
+        state = state_of(not_compared)
         assert state["incumbent"] == state["nodes"][0]["id"]
         assert "Wrong after 9 launches." in capsys.readouterr().out
-        assert "Wrong after 9 launches." in (tmp_path / "out/kernels/_scale/trace.md").read_text()
+        trace = (not_compared / "kernels/_scale/trace.md").read_text()
+        assert "Wrong after 9 launches." in trace
 
     def test_what_is_faster_than_the_peaks_allow_is_refused(self, tmp_path, capsys):
         path = write(tmp_path, spec_with(bytes_moved="1000000000 * N"))
@@ -254,7 +276,7 @@ class TestProof:
 
     def test_the_baseline_itself_can_be_the_reference(self, tmp_path):
         path = write(tmp_path, spec_with(reference=None))
-        words = ("--objective", "edp", "--budget-builds", "2")
+        words = ("--objective", "edp", "--budget-builds", "1")
         assert optimize(path, tmp_path / "out", *words) == 0
         state = state_of(tmp_path / "out")
         assert state["gains"][-1]["accepted"]
@@ -439,17 +461,14 @@ class TestUsage:
         assert list(place.glob("*-checked"))
 
     @pytest.mark.slow
-    def test_two_searches_of_a_kernel_do_not_mix(self, spec, tmp_path, monkeypatch):
-        codes = []
+    def test_two_searches_of_a_kernel_do_not_mix(self, spec, tmp_path, monkeypatch, capsys):
+        codes: list[int] = []
         real = SearchBench.evaluate
 
         def evaluate(bench: SearchBench, state: State, *limit: Any) -> Result:
             if not codes:
-                command = [sys.executable, "-m", "pytest_gpuenergy.cli", "optimize", str(spec)]
-                command += ["--outdir", str(tmp_path / "out"), "--gpus", "emulated:a100"]
-                done = subprocess.run(command, capture_output=True, text=True)
-                codes.append(done.returncode)
-                assert "Another process is searching in" in done.stderr
+                codes.append(optimize(spec, tmp_path / "out", "--gpus", "emulated:a100"))
+                assert "Another process is searching in" in capsys.readouterr().err
             return real(bench, state, *limit)
 
         monkeypatch.setattr(SearchBench, "evaluate", evaluate)

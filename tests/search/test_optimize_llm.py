@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import kernel_specs
 import pytest
@@ -38,36 +40,58 @@ def spec(tmp_path: Path) -> Path:
     return write(tmp_path)
 
 
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+@contextmanager
+def serving() -> Iterator[Serve]:
     """Let the environment name a server that gives the answers of a test."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with ExitStack() as stack:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
 
         def start(*script: Any) -> LlmServer:
             server = stack.enter_context(llm_server(*script))
-            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            patch.setenv("OPENAI_BASE_URL", server.url)
             return server
 
         yield start
 
 
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with serving() as start:
+        yield start
+
+
+class Asked(NamedTuple):
+    """A finished search that asked a model: its folder, its requests, and what it said."""
+
+    out: Path
+    requests: int
+    said: str
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    """Return a search with good proposals, made once."""
+    folder = tmp_path_factory.mktemp("asked")
+    with serving() as start, redirect_stderr(StringIO()) as said:
+        server = start(GOOD)
+        assert optimize(write(folder), folder / "out") == 0
+        return Asked(folder / "out", len(server.requests), said.getvalue())
+
+
 @pytest.mark.slow
 class TestSearch:
-    def test_a_proposal_is_evaluated_like_a_move(self, serve, spec, tmp_path, capsys):
-        serve(GOOD)
-        assert optimize(spec, tmp_path / "out") == 0
-        nodes = state_of(tmp_path / "out")["nodes"]
+    def test_a_proposal_is_evaluated_like_a_move(self, asked):
+        nodes = state_of(asked.out)["nodes"]
         made = [node for node in nodes if node["what"].endswith(" by gpt-5-mini")]
         assert {node["move"] for node in made} == {"cache_policy_cg"}
         assert {node["outcome"] for node in made} == {"correct"}
-        folder = tmp_path / "out/kernels/_scale"
+        folder = asked.out / "kernels/_scale"
         diff = (folder / "variants" / made[0]["id"] / "candidate.diff").read_text()
         assert "+  for (int i = first; i < first + ITEMS && i < n; ++i) y[i] = by * __ldcg" in diff
         assert "Proposals of gpt-5-mini: proposals " in (folder / "trace.md").read_text()
-        assert asked_in(tmp_path / "out")[0]["outcome"] == "proposal"
-        said = capsys.readouterr().err
-        assert said.count("gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'") == 1
+        assert asked_in(asked.out)[0]["outcome"] == "proposal"
+        said = "gpt-5-mini at 127.0.0.1 is asked for moves, and gets the kernels'"
+        assert asked.said.count(said) == 1
 
     def test_a_proposal_that_computes_something_else_is_refused(self, serve, spec, tmp_path):
         serve(answers(diff="@@\n-wrong\n"), WRONG)
@@ -85,24 +109,24 @@ class TestSearch:
         assert not first.endswith(" by gpt-5-mini")
         assert second.endswith(" by gpt-5-mini")
 
-    def test_a_continued_search_asks_nothing_twice_and_ends_the_same(self, serve, spec, tmp_path):
+    def test_a_continued_search_asks_nothing_twice_and_ends_the_same(
+        self, serve, spec, asked, tmp_path
+    ):
         server = serve(GOOD)
-        assert optimize(spec, tmp_path / "whole") == 0
-        asked = len(server.requests)
         assert optimize(spec, tmp_path / "out", "--budget-builds", "1") == 0
         assert optimize(spec, tmp_path / "out", "--resume") == 0
-        assert len(server.requests) == 2 * asked
-        assert state_of(tmp_path / "out")["nodes"] == state_of(tmp_path / "whole")["nodes"]
-        assert asked_in(tmp_path / "out") == asked_in(tmp_path / "whole")
+        assert len(server.requests) == asked.requests
+        assert state_of(tmp_path / "out")["nodes"] == state_of(asked.out)["nodes"]
+        assert asked_in(tmp_path / "out") == asked_in(asked.out)
 
-    def test_a_continued_search_keeps_its_proposals_without_the_model(self, serve, spec, tmp_path):
+    def test_a_continued_search_keeps_its_proposals_without_the_model(
+        self, serve, spec, asked, tmp_path
+    ):
         server = serve(GOOD)
-        assert optimize(spec, tmp_path / "out") == 0
-        whole = state_of(tmp_path / "out")
-        asked = len(server.requests)
-        assert optimize(spec, tmp_path / "out", "--resume", "--no-llm") == 0
-        assert len(server.requests) == asked
-        assert state_of(tmp_path / "out")["nodes"] == whole["nodes"]
+        out = shutil.copytree(asked.out, tmp_path / "out", symlinks=True)
+        assert optimize(spec, out, "--resume", "--no-llm") == 0
+        assert server.requests == []
+        assert state_of(out)["nodes"] == state_of(asked.out)["nodes"]
 
     def test_a_search_that_began_without_a_model_goes_on_without(self, serve, spec, tmp_path):
         server = serve(GOOD)

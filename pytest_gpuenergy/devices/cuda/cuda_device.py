@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -150,6 +151,7 @@ class CudaDevice(Device):
         kernel = _WorkerKernel(
             self, job.timeout_s, (job, self._compiled(job, arenas), dict(arenas))
         )
+        self._next_worker.start()  # for the measurement that follows, see `repeat`
         try:
             yield kernel
         finally:
@@ -185,11 +187,16 @@ class CudaDevice(Device):
     @property
     def arrays(self) -> DeviceArrays | None:
         """The device's arrays; None in an exclusive mode, which allows only one context."""
+        return self._arrays if self._shares_memory else None
+
+    @cached_property
+    def _shares_memory(self) -> bool:
+        # Read once: an H100's driver takes 40 ms for the mode.
         try:
             mode = self.nvml.nvmlDeviceGetComputeMode(self.handle)
         except self.nvml.NVMLError:
-            return None
-        return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
+            return False
+        return bool(mode == self.nvml.NVML_COMPUTEMODE_DEFAULT)
 
     def make_current(self) -> None:
         # The first GPU is current even without a context.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -41,6 +42,16 @@ _LASTING = (KernelFault, DeviceError)
 _SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
 
+@functools.lru_cache(maxsize=16)
+def _needed(source: str, entries: tuple[str, ...]) -> str:
+    return reachable(source, entries, is_offered)
+
+
+@functools.lru_cache(maxsize=16)
+def _translated(source: str, entries: tuple[str, ...]) -> KernelText:
+    return KernelText(source, entries)
+
+
 class HostRunner:
     """Compiles kernels with the host's C++ compiler and runs them in processes of their own.
 
@@ -65,6 +76,7 @@ class HostRunner:
         self._compiler = compiler
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
+        self._translating = threading.Lock()
         self._tools: Future[Toolchain] | None = None
         self._programs: dict[tuple[str, str], Future[Path]] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -200,9 +212,13 @@ class HostRunner:
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
         entries = kernel_entries(kernel)
-        needed = reachable(kernel.source, entries, is_offered)
+        # Threads begin the builds of a kernel together, and these share its translation.
+        with self._translating:
+            needed = _needed(kernel.source, entries)
         try:
-            return self._build_text(kernel, KernelText(needed, entries), variant)
+            with self._translating:
+                text = _translated(needed, entries)
+            return self._build_text(kernel, text, variant)
         except KernelFault as fault:
             if needed == kernel.source:
                 raise

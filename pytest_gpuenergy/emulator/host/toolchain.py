@@ -48,7 +48,7 @@ from pytest_gpuenergy.support import (
 )
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "14"  # the version of the layout of the prepared folder
+_LAYOUT = "15"  # the version of the layout of the prepared folder
 _SANDBOX = "sandbox"
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
@@ -116,6 +116,14 @@ class Toolchain:
     folder: Path
 
     @classmethod
+    def located(cls, cache: Path, compiler: str) -> Toolchain:
+        """Return the toolchain of ``compiler`` in ``cache``, whose folder may not be built yet."""
+        version = compiler_version(compiler)
+        content = [_LAYOUT, compiler, version, _processor(), build_version()]
+        key = hashlib.sha256("\0".join(content).encode()).hexdigest()
+        return cls(compiler, version, key, cache / f"host-{key[:16]}")
+
+    @classmethod
     def prepare(cls, cache: Path, compiler: str, jobs: int) -> Toolchain:
         """Build what is missing in ``cache``; this takes a few seconds once per compiler version.
 
@@ -124,16 +132,13 @@ class Toolchain:
         Raises:
             DeviceError: the compiler cannot build the runtime.
         """
-        version = compiler_version(compiler)
-        content = [_LAYOUT, compiler, version, _processor(), build_version()]
-        key = hashlib.sha256("\0".join(content).encode()).hexdigest()
-        tools = cls(compiler, version, key, cache / f"host-{key[:16]}")
+        tools = cls.located(cache, compiler)
         sweep(cache)
-        if not tools._is_built():
+        if not tools._is_precompiled(PRECOMPILED):
             with _locked(cache):
                 if not is_folder(tools.folder):
                     tools._build(cache, jobs)
-                tools._precompile_headers(cache)
+                tools._precompile_headers(PRECOMPILED)
         return tools
 
     def compile(self, text: KernelText, variants: Sequence[str], program: Path) -> None:
@@ -174,6 +179,9 @@ class Toolchain:
             objects.append(made)
             runs = list(variants) == ["plain"] and fills_locals(self.version)
             if runs and needs_zeros(source, warnings):
+                if not self._is_precompiled(["zeroed"]):  # few kernels need it
+                    with _locked(self.folder.parent):
+                        self._precompile_headers(["zeroed"])
                 objects.append(self._compiled(folder, "zeroed", text)[0])
         return objects
 
@@ -239,13 +247,13 @@ class Toolchain:
             raise KernelFault("compile", first_error(done.stderr))
         return done.stderr
 
-    def _is_built(self) -> bool:
-        return all(is_there(path) for path in self._precompiled())
+    def _is_precompiled(self, variants: Sequence[str]) -> bool:
+        return all(is_there(self._precompiled(variant)) for variant in variants)
 
-    def _precompiled(self) -> list[Path]:
-        """The precompiled header of each variant; they are built last."""
+    def _precompiled(self, variant: str) -> Path:
+        """Return the path of the precompiled header of a variant; it is built last."""
         suffix = "pch" if "clang" in self.version else "gch"
-        return [self.folder / variant / f"kernel.h.{suffix}" for variant in self._variants]
+        return self.folder / variant / f"kernel.h.{suffix}"
 
     @property
     def _variants(self) -> tuple[str, ...]:
@@ -283,27 +291,18 @@ class Toolchain:
                 if not is_folder(self.folder):  # another process was faster
                     raise
 
-    def _precompile_headers(self, cache: Path) -> None:
+    def _precompile_headers(self, variants: Sequence[str]) -> None:
         """Precompile in place, because clang's results hold the path of the header."""
-        if self._is_built():
+        if self._is_precompiled(variants):
             return
-        made = self._precompiled()
-        headers = [path.with_suffix("") for path in made]
-        with build_folder(cache) as scratch:
-            drafts = [scratch / variant for variant in self._variants]
-            commands = [
-                [
-                    *self._flags(variant),
-                    "-x",
-                    "c++-header",
-                    str(header),
-                    "-o",
-                    str(draft),
-                ]
-                for variant, header, draft in zip(self._variants, headers, drafts, strict=True)
-            ]
+        with build_folder(self.folder.parent) as scratch:
+            drafts = {scratch / variant: self._precompiled(variant) for variant in variants}
+            commands = []
+            for variant, (draft, path) in zip(variants, drafts.items(), strict=True):
+                header = ("-x", "c++-header", str(path.with_suffix("")), "-o", str(draft))
+                commands.append([*self._flags(variant), *header])
             self._run_all(scratch, commands, len(commands))
-            for draft, path in zip(drafts, made, strict=True):
+            for draft, path in drafts.items():
                 draft.replace(path)
 
     def _run_all(self, folder: Path, commands: Sequence[Sequence[str]], jobs: int) -> None:

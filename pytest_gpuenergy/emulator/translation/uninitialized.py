@@ -32,6 +32,8 @@ _ARRAY = re.compile(
 )
 # A flag without a value, also among others, in an array or in a type.
 _FLAG = re.compile(r"\bbool\s+(?:[^;(){}]*,\s*)?\w+\s*(?:\[[^\];{}]*\]\s*)*[,;]")
+# The parameters of a template are not variables.
+_TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>;{}]|<[^<>;{}]*>)*>")
 _COMPARED = (
     r"\b\w*(?:max|min|Max|Min|MAX|MIN)\w*\s*\([^;{}]*\bNAME\s*\[",
     r"\bNAME\s*\[[^;]*?\]\s*[<>](?!<|>)|(?<![<>-])[<>]=?\s*NAME\s*\[",
@@ -49,7 +51,7 @@ def needs_zeros(source: str, warnings: str) -> bool:
         source: the CUDA C++ text.
         warnings: the output of the compiler for its translation.
     """
-    if _WARNING.search(warnings) or _FLAG.search(source):
+    if _WARNING.search(warnings) or _FLAG.search(_TEMPLATE.sub("", source)):
         return True
     names = {found["name"] for found in _ARRAY.finditer(source) if found["type"] not in _NO_TYPE}
     # Of an array whose elements are compared, a maximum may start with the pattern.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,16 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control import CURRENT, Setpoint
-from pytest_gpuenergy.energy import choose_source
-from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_revision_of, run_info
+from pytest_gpuenergy.energy import MeterSettings, choose_source
+from pytest_gpuenergy.engine import (
+    SWINGS_S,
+    Harness,
+    Replayable,
+    Station,
+    Subject,
+    git_revision_of,
+    run_info,
+)
 from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
 from pytest_gpuenergy.replay.account.account import (
@@ -48,6 +57,19 @@ from pytest_gpuenergy.support import (
 MEASUREMENTS_JSONL = "measurements.jsonl"
 OTHERS_JSONL = "measurements-others.jsonl"
 
+_MINOR_SHARE = 0.05
+"""The share of a step's GPU time below which a call is measured briefly."""
+_BRIEF = MeterSettings(
+    warmup_s=0.6,
+    warmup_max_s=0.6,
+    restrained_warmup_s=SWINGS_S,
+    steady_slope_per_s=0.03,
+    min_measure_s=0.4,
+    max_measure_s=1.0,
+    relative_half_width=0.015,
+    preheat_s=0.0,
+)
+"""The settings for a minor call, whose error hardly counts in the sum: half the time of others."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
@@ -148,6 +170,7 @@ class RankReplay:
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.options.runs)
+        minor = minor_calls(calls, steps)
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
@@ -160,7 +183,8 @@ class RankReplay:
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
-                    self._measure(harness, item, setpoint, enforced)
+                    is_brief = item.key in minor and not item.together
+                    self._measure(harness, item, setpoint, enforced, is_brief=is_brief)
                 idle_w = self._idle_w(plan)
             accounts += [
                 account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
@@ -250,7 +274,13 @@ class RankReplay:
         return chosen
 
     def _measure(
-        self, harness: Harness, what: Replayable, setpoint: Setpoint, enforced: Setpoint
+        self,
+        harness: Harness,
+        what: Replayable,
+        setpoint: Setpoint,
+        enforced: Setpoint,
+        *,
+        is_brief: bool,
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
         is_measured = what.key in group
@@ -258,12 +288,14 @@ class RankReplay:
             return
         profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
+        brief = dataclasses.replace(_BRIEF, min_launches=self.options.runs)
         try:
             found = harness.measure_callable(
                 what.repeater,
                 what.workload,
                 Subject(f"{profile}::{name}", what.label, setpoint, enforced),
                 "replay",
+                settings=brief if is_brief else None,
             )
         except RuntimeError as error:  # also the type of CUDA's errors
             self.missing[name] = str(error).strip().partition("\n")[0]
@@ -312,6 +344,23 @@ class RankReplay:
         reference = (as_found or sorted(self.setpoints, key=lambda setpoint: setpoint.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)
+
+
+def minor_calls(calls: Sequence[UniqueCall], steps: Sequence[int]) -> set[str]:
+    """Return the ids of the calls that take little of the GPU time of each step."""
+
+    def time_us(call: UniqueCall, step: int) -> float:
+        return call.steps.get(step, 0) * call.call_us
+
+    total_us = {step: sum(time_us(call, step) for call in calls) for step in steps}
+    return {
+        call.id
+        for call in calls
+        if all(
+            time_us(call, step) < _MINOR_SHARE * total_us[step]
+            for step in call.steps.keys() & total_us
+        )
+    }
 
 
 def spaced_calls(

@@ -25,6 +25,7 @@ from pytest_gpuenergy.search.validation.gain import (
     LASTING_SD,
     ROUNDS,
     is_out_of_reach,
+    is_proven,
     is_worth_comparing,
     judge_rounds,
     round_log_ratios,
@@ -132,7 +133,7 @@ def compare(
     """Measure a state and the baseline alternately, and verify both after each turn.
 
     The state is first verified once more, on inputs on which no variant was verified. There are no
-    further rounds once a proven gain is out of reach.
+    further rounds once a gain is proven, or is out of reach.
 
     Args:
         bench: the bench of the search.
@@ -161,22 +162,23 @@ def compare(
             head,
             rounds=ROUNDS,
             timeout_s=TIMEOUT_S,
-            ends=lambda turns: is_stopped() or _is_hopeless(turns, bench.objective, candidates),
+            ends=lambda turns: is_stopped() or _is_decided(turns, bench.objective, candidates),
         )
     if problem := turns.base_fault or turns.problem:
         return VariantGain(id=state.id, accepted=False, rounds=0, message=problem)
-    if len(turns.base) < ROUNDS and not _is_hopeless(turns, bench.objective, candidates):
+    if len(turns.base) < ROUNDS and not _is_decided(turns, bench.objective, candidates):
         return None
     return judge_rounds(state.id, turns, bench.objective, candidates)
 
 
-def _is_hopeless(turns: Turns, objective: Metric, candidates: int) -> bool:
-    return len(turns.base) == len(turns.head) and is_out_of_reach(
-        round_log_ratios(turns, objective),
-        LASTING_SD[objective],
-        rounds=ROUNDS,
-        candidates=candidates,
-        room=widened(_NO_CHANGE, turns.doubts(), objective).high,
+def _is_decided(turns: Turns, objective: Metric, candidates: int) -> bool:
+    """Return whether a gain is proven, or out of reach, by complete rounds."""
+    if len(turns.base) != len(turns.head):
+        return False
+    ratios, lasting_sd = round_log_ratios(turns, objective), LASTING_SD[objective]
+    room = widened(_NO_CHANGE, turns.doubts(), objective).high
+    return is_proven(ratios, lasting_sd, candidates=candidates, room=room) or is_out_of_reach(
+        ratios, lasting_sd, rounds=ROUNDS, candidates=candidates, room=room
     )
 
 
@@ -185,7 +187,7 @@ def _exhibit(bench: SearchBench, device: Device, folder: Path, state: State) -> 
     kernel = kernel_of(bench.spec, state, sizes)
     workload = bench.workload(sizes, device)
     job = Job.of(kernel, workload, seed=bench.hidden.seeds("comparison")[0], timeout_s=TIMEOUT_S)
-    name = write_job(folder, job, workload)
+    name = write_job(folder, job, workload, device.arrays)
     draft = Measurement(
         node_id=f"{bench.spec.name}-{state.id}",
         workload=describe_workload(workload),

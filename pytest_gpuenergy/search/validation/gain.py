@@ -1,7 +1,7 @@
 """When a variant is certainly better than the baseline, by the rounds of a comparison.
 
 A gain is proven if the whole interval of the objective's ratio is below 1. A comparison that cannot
-prove one is not begun, or ends early.
+prove one is not begun, or ends early; so does one that has proven a gain.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 from pytest_gpuenergy.ab import Turns
 from pytest_gpuenergy.energy import Reading
-from pytest_gpuenergy.gate import Verdict, bonferroni_tail, decide, widened
+from pytest_gpuenergy.gate import Looks, Verdict, bonferroni_tail, decide, widened
 from pytest_gpuenergy.record import (
     METRICS,
     SAME_BOARD_SD,
@@ -27,7 +27,12 @@ from pytest_gpuenergy.search.validation.result import TurnFigures, VariantGain
 from pytest_gpuenergy.support import student_t
 
 ROUNDS = 6
-"""Rounds of a comparison; in each, both kernels are measured once."""
+"""Rounds of a comparison, at most; in each, both kernels are measured once."""
+LOOKS = Looks((4, ROUNDS), (0.2, 0.8))
+"""The rounds after which a comparison may show a gain. The first look spends little of the error,
+so that small gains, which take all rounds, are found as often as with a single look."""
+_PRECISE = 0.03
+"""The half width of the objective's interval with which a proven gain ends the rounds."""
 CONFIRMED = 3
 """Number of variants, at most, that are compared with the baseline until one is kept."""
 LASTING_SD: Mapping[Metric, float] = {
@@ -106,23 +111,45 @@ def proven_change(
     """Return ln(variant / baseline) by the rounds, with an interval that proves a gain if below 0.
 
     At most one search in a hundred accepts a gain that is none. By Bonferroni's inequality, the
-    rounds of each of `CONFIRMED` variants and the lasting deviations of all candidates (see
-    `lasting_half_width`) exceed their half widths that seldom. Lasting deviations count once for
-    each candidate, because the best one was chosen by figures that contain them: the best of many
-    has a larger one. The scatter of the rounds is not in those figures and counts as usual. The
-    squares of both half widths are added, as in `energy.estimate`.
+    rounds of each of `CONFIRMED` variants, at any of the `LOOKS`, and the lasting deviations of all
+    candidates (see `lasting_half_width`) exceed their half widths that seldom. Lasting deviations
+    count once for each candidate, because the best one was chosen by figures that contain them: the
+    best of many has a larger one. The scatter of the rounds is not in those figures and counts as
+    usual. The squares of both half widths are added, as in `energy.estimate`.
 
     Args:
         log_ratios: ln(variant / baseline) of each round.
         lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
         candidates: the number of variants of which this one was chosen.
 
+    Returns:
+        The estimate. Rounds after the latest look do not count; before the first look, where
+        nothing is accepted, it is that of a single look.
+
     Raises:
         ValueError: there are fewer than two rounds.
     """
-    scatter = paired_log_ratio(log_ratios, tail=bonferroni_tail(CONFIRMED))
+    interval = paired_log_ratio if len(log_ratios) < LOOKS.rounds[0] else LOOKS.interval
+    scatter = interval(log_ratios, tail=bonferroni_tail(CONFIRMED))
     half = math.hypot(scatter.half_width, lasting_half_width(lasting_sd, max(1, candidates)))
     return Estimate(scatter.value, scatter.value - half, scatter.value + half)
+
+
+def is_proven(
+    log_ratios: Sequence[float], lasting_sd: float, *, candidates: int = 1, room: float = 0.0
+) -> bool:
+    """Return whether the rounds prove a gain at a look, and say precisely enough how large it is.
+
+    Args:
+        log_ratios: ln(variant / baseline) of the rounds so far.
+        lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
+        candidates: the number of variants of which this one was chosen.
+        room: the amount by which doubts widen the interval as well.
+    """
+    if len(log_ratios) not in LOOKS.rounds:
+        return False
+    change = proven_change(log_ratios, lasting_sd, candidates=candidates)
+    return change.high + room < 0 and change.half_width <= _PRECISE
 
 
 def lasting_half_width(lasting_sd: float, candidates: int) -> float:

@@ -159,8 +159,8 @@ class VariantGain(Struct, frozen=True, kw_only=True):
         id: the id of the variant.
         accepted: whether the variant is better in the objective, by the whole interval.
         rounds: the number of times that each of the two was measured.
-        ended_early: whether there were fewer rounds than usual, because a certain gain was out of
-            reach.
+        ended_early: whether there were fewer rounds than usual, because the gain was certain, or a
+            certain gain was out of reach.
         candidates: the number of variants of which this one was the best; more candidates make the
             intervals wider.
         ratios: the variant's figure divided by the baseline's, by metric.

@@ -148,7 +148,8 @@ class ScheduleSearch:
         self._module = tvm_operator(workload).module(workload)
         self._database = ms.database.MemoryDatabase()
         self._stored = self._database.commit_workload(self._module)
-        kind: Any = "xgb" if find_spec("xgboost") else "random"
+        learns = settings.strategy != "replay-trace"  # which draws at random whatever it is told
+        kind: Any = "xgb" if learns and find_spec("xgboost") else "random"
         self._model = ms.cost_model.CostModel.create(kind, num_tuning_cores=settings.threads)
         self._proposed: dict[str, Any] = {}
         self._context: Any = None

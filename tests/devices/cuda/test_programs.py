@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +20,14 @@ from pytest_gpuenergy.kernels import CudaProgram, Headers
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
-NVCC = """#!{python}
-import subprocess, sys
-from pathlib import Path
-if "--version" in sys.argv:
-    print("Cuda compilation tools, release 13.0, V13.0.48")
-    sys.exit()
-Path("{folder}/calls").open("a").write(" ".join(sys.argv[1:]) + "\\n")
-at = sys.argv.index("-o")
-known = [word for word in sys.argv if word.startswith("-I")]
-command = ["{cxx}", *known, "-shared", "-fPIC", "-x", "c++"]
-sys.exit(subprocess.run([*command, *sys.argv[at - 1 : at + 2]]).returncode)
+NVCC = """#!/bin/sh
+if [ "$1" = --version ]; then
+  echo "Cuda compilation tools, release 13.0, V13.0.48"; exit
+fi
+echo "$@" >> "{folder}/calls"
+known=
+while [ "$1" != -o ]; do case $1 in -I*) known="$known $1";; esac; before=$1; shift; done
+exec "{cxx}" $known -shared -fPIC -x c++ "$before" -o "$2"
 """
 SOURCE = """
 #include <cstddef>
@@ -76,10 +72,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the compiler, which is the only folder on the PATH."""
     folder = tmp_path / "tools"
     folder.mkdir()
-    words = {"{python}": sys.executable, "{folder}": str(folder), "{cxx}": shutil.which("g++")}
-    text = NVCC
-    for word, value in words.items():
-        text = text.replace(word, str(value))
+    text = NVCC.replace("{folder}", str(folder)).replace("{cxx}", str(shutil.which("g++")))
     (folder / "nvcc").write_text(text)
     (folder / "nvcc").chmod(0o755)
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))

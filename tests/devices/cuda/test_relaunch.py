@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from host_cupy import host_gpu, nvml_of_one_card
+from points import each_once
 
 from pytest_gpuenergy.ab import take_turns
 from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice, CudaRunner
@@ -99,11 +100,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     return CudaDevice(nvml_of_one_card(), gpu)
 
 
-@pytest.fixture(params=[False, True], ids=["in files", "on the GPU"])
-def in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+PLACES = {"in files": False, "on the GPU": True}
+
+
+@pytest.fixture
+def in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare on the GPU if asked for."""
     if request.param:
         monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
-    return bool(request.param)
 
 
 def measured(
@@ -131,7 +135,9 @@ def right(_: Double, x: Any, y: Any, __: Any) -> None:
 
 
 @pytest.mark.usefixtures("in_place")
-@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize(
+    ("in_place", "cache"), each_once(PLACES, ["hot", "cold"]), indirect=["in_place"]
+)
 def test_a_kernel_that_stays_right_passes(device, cache):
     assert measured(device, right, cache) > 3 * MAX_PLACEMENTS
 
@@ -168,19 +174,28 @@ def beside_its_output(double: Double, x: Any, y: Any, _: Any) -> None:
         ctypes.memset(y.ctypes.data + y.nbytes, 0, 1)
 
 
+CHANGES = {
+    "stops": (stops, "16384 of 16384 elements of y .* never written"),
+    "stops on one set": (stops_on_one_set, "16384 of 16384 elements of y .* never written"),
+    "leaves what is there": (leaves_what_is_there, "elements? of y .* wrong"),
+    "pauses": (pauses, "elements? of y "),
+    "changes its input": (
+        changes_its_input,
+        r"1 of 16384 elements of x \(first x\[5\]\) is changed",
+    ),
+    "beside its output": (beside_its_output, "past the end of y"),
+}
+WHERE = {
+    f"{place} {cache}": (large, cache)
+    for place, large in PLACES.items()
+    for cache in ("hot", "cold")
+}
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (stops, "16384 of 16384 elements of y .* never written"),
-        (stops_on_one_set, "16384 of 16384 elements of y .* never written"),
-        (leaves_what_is_there, "elements? of y .* wrong"),
-        (pauses, "elements? of y "),
-        (changes_its_input, r"1 of 16384 elements of x \(first x\[5\]\) is changed"),
-        (beside_its_output, "past the end of y"),
-    ],
+    ("change", "words", "in_place", "cache"), each_once(CHANGES, WHERE), indirect=["in_place"]
 )
 @pytest.mark.usefixtures("in_place")
-@pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_a_kernel_that_is_right_only_at_first_is_found(device, change, words, cache):
     sentence = rf"^Correct at first, wrong after \d+ launches: .*{words}"
     with pytest.raises(KernelFault, match=sentence) as fault:
@@ -188,27 +203,18 @@ def test_a_kernel_that_is_right_only_at_first_is_found(device, change, words, ca
     assert fault.value.outcome == "correctness"
 
 
-@pytest.mark.parametrize(
-    "works",
-    [
-        lambda launch: launch <= 20,
-        lambda launch: launch <= 60,
-        lambda launch: launch <= 1000,
-        lambda launch: launch % 7 != 6,
-        lambda launch: launch % 31 != 30,
-        lambda launch: launch < 100 or launch % 13 == 0,
-        lambda launch: launch < 100 or launch % 2 == 0,
-    ],
-    ids=[
-        "20",
-        "60",
-        "1000",
-        "not each seventh",
-        "not each 31st",
-        "each 13th later",
-        "each second later",
-    ],
-)
+WORKS: dict[str, Callable[[int], bool]] = {
+    "20": lambda launch: launch <= 20,
+    "60": lambda launch: launch <= 60,
+    "1000": lambda launch: launch <= 1000,
+    "not each seventh": lambda launch: launch % 7 != 6,
+    "not each 31st": lambda launch: launch % 31 != 30,
+    "each 13th later": lambda launch: launch < 100 or launch % 13 == 0,
+    "each second later": lambda launch: launch < 100 or launch % 2 == 0,
+}
+
+
+@pytest.mark.parametrize(("works", "in_place"), each_once(WORKS, PLACES), indirect=["in_place"])
 @pytest.mark.usefixtures("in_place")
 def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(device, works):
     def change(double: Double, x: Any, y: Any, _: Any) -> None:
@@ -236,6 +242,7 @@ def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(d
     assert len(launches) == 3
 
 
+@pytest.mark.parametrize("in_place", PLACES.values(), ids=PLACES, indirect=True)
 @pytest.mark.usefixtures("in_place")
 def test_a_kernel_that_leaves_out_one_of_several_blocks_at_some_launches_is_found(device):
     def change(double: Double, x: Any, y: Any, _: Any) -> None:
@@ -256,6 +263,7 @@ SUM = Contract(
 
 
 @pytest.mark.parametrize("skipped", [None, 6])
+@pytest.mark.parametrize("in_place", PLACES.values(), ids=PLACES, indirect=True)
 @pytest.mark.usefixtures("in_place")
 def test_what_a_kernel_changes_is_restored_before_each_launch(device, skipped):
     def change(double: Double, x: Any, y: Any, _: Any) -> None:
@@ -290,16 +298,19 @@ def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(device, 
     assert measured(device, adds, cache, SUM) > 3 * MAX_PLACEMENTS
 
 
-@pytest.mark.parametrize("change", [adds_at_most_launches, stops_adding_to_one_set])
-@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize(
+    ("change", "cache"),
+    each_once([adds_at_most_launches, stops_adding_to_one_set], ["hot", "cold"]),
+)
 def test_a_kernel_that_adds_only_at_first_is_found(device, change, cache):
     sentence = r"^Correct at first, wrong after \d+ launches: .*elements? of y .* wrong"
     with pytest.raises(KernelFault, match=sentence):
         measured(device, change, cache, SUM)
 
 
-@pytest.mark.parametrize("change", [adds, adds_at_most_launches])
-@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize(
+    ("change", "cache"), each_once([adds, adds_at_most_launches], ["hot", "cold"])
+)
 def test_a_comparison_restores_what_kernels_change(device, tmp_path, change, cache):
     double = Double(change, 1)
     double.late = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,13 +108,6 @@ class Child:
                 num_threads=1,
             )
         return [str(schedule.trace) for schedule in context.generate_design_space()]
-
-
-class Dying:
-    """Cannot be made without ending its process."""
-
-    def __init__(self, *_: object) -> None:
-        os.abort()
 
 
 def _lowered(module: Any) -> Kernel:
