@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 ONE = ("--powercap", "450W")
 
 
-@pytest.mark.slow
 def test_a_right_kernel_is_measured_and_recorded(project):
     project.bench(
         after="""

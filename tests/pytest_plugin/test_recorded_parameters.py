@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import csv
 
-import pytest
-
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import page_data
-
-pytestmark = pytest.mark.slow
 
 BENCH = '''
 import enum
