@@ -617,10 +617,12 @@ def test_float32_is_not_computed_on_tensor_cores(device):
     assert "declare mode=3xtf32" in str(fault.value)
 
 
+@pytest.mark.slow
 def test_a_mode_that_declares_them_may(device):
     assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
 
 
+@pytest.mark.slow
 def test_float32_may_be_computed_on_cuda_cores(device):
     assert (
         verify_on_device(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5
