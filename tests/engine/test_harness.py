@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from jobs import job_of
+from power_cards import killed
 from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.control import Setpoint
@@ -340,19 +339,11 @@ def test_a_callables_repeater_may_be_any(device):
 
 
 def test_a_process_killed_while_measuring_leaves_the_card_usable(device):
-    script = (
-        "import os, signal\n"
-        "from pytest_gpuenergy.opening import open_device\n"
-        "from pytest_gpuenergy.emulator import Demand\n"
-        "from pytest_gpuenergy.emulator import Load\n"
-        "from pytest_gpuenergy.emulator import Owner\n"
-        "device = open_device('emulated')\n"
+    killed(
+        "from pytest_gpuenergy.emulator import Demand, Load, Owner\n"
         "with device.state.change() as card:\n"
         "    card.start(Load(Owner.me(), Demand(2e-5, 400.0)))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    died = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    assert died.returncode == -9
     assert measure(device, conv()).validity == ()
     assert os.getpid() not in {
         process.pid for process in device.nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
