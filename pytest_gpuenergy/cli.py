@@ -85,12 +85,15 @@ def _forget_output() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     settle_places()
-    arguments = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    # The parsers of other subcommands would take longer than most commands.
+    named = [name for name in COMMANDS if words[:1] == [name]]
+    arguments = build_parser(named or COMMANDS).parse_args(words)
     with printable_output():
         remove_leftovers()
         if arguments.command not in _LEAVE_AS_FOUND:
             _restore_after_dead_runs()
-        arguments.command_line = list(sys.argv[1:] if argv is None else argv)
+        arguments.command_line = words
         code: int = arguments.run(arguments)
     return code
 
@@ -107,8 +110,8 @@ def _restore_after_dead_runs() -> None:
             tell(sentence)
 
 
-def build_parser() -> ArgumentParser:
-    """Return the parser with every subcommand."""
+def build_parser(commands: Sequence[str] = COMMANDS) -> ArgumentParser:
+    """Return the parser with these subcommands."""
     parser = ArgumentParser(
         prog="gpuenergy",
         description="Commands that accompany pytest in measuring GPU kernels under power caps.",
@@ -119,7 +122,7 @@ def build_parser() -> ArgumentParser:
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for name in COMMANDS:
+    for name in commands:
         importlib.import_module(f"pytest_gpuenergy.commands.{name}").add_parser(subparsers)
     return parser
 

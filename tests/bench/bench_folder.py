@@ -14,6 +14,7 @@ INI = f"""
 addopts = "--strict-markers {QUICK} -p no:benchmark -p no:platformdirs"
 filterwarnings = ["error"]
 gpu_device = "emulated"
+gpuenergy_preheat = "0"
 """
 
 

@@ -179,7 +179,7 @@ def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged(host_cac
     with EmulatedDevice() as device:
         late = Judges(device, host_cache, seed=20, limit_s=0.01)("verify", named("scale_add/base"))
         # Compiling takes long on a busy machine, so only the launches have a short limit.
-        judges = Judges(device, host_cache, seed=20, limit_s=600.0, launch_limit_s=2.0)
+        judges = Judges(device, host_cache, seed=20, limit_s=600.0, launch_limit_s=0.3)
         assert judges("verify", broken).ending == "not judged"
         assert judges("verify", endless).ending == "refused"
     assert late.ending == "not judged"

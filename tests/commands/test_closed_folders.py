@@ -22,7 +22,7 @@ COMMANDS = [
     "kernels list --records {}",
     "kernels export --records {} --out out",
     "kernels export --out {}",
-    "tune --case case1 --trials 1 --out {}",
+    "tune --case case1 --tuner template --trials 1 --out {}",
     "ab HEAD HEAD {}",
 ]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.tuners import rank_kernels
 
 PROFILE = ("gemm", "profile", "--gpu-device", "emulated", "--out", "out")
 CMAKE = """#!{python}
@@ -46,7 +49,14 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(EmulatedDevice, "emulated", False)
+    monkeypatch.setattr("pytest_gpuenergy.tuners.contenders.rank_kernels", most_promising)
     return folder
+
+
+@functools.cache
+def most_promising(*arguments: Any) -> list[Any]:
+    """To rank ten thousand takes most of the time of a test, and only the first is used."""
+    return rank_kernels(*arguments)[:1]
 
 
 def put(folder: Path, name: str, text: str) -> None:

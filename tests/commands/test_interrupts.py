@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_scale(powercap, load_kernel, energy_benchmark):
         signal.pause()
 """
 PATIENCE_S = 120.0
+MORE = partial(pytest.param, marks=pytest.mark.thorough)
 INTERRUPTED = 130
 
 
@@ -117,9 +119,9 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
     "numbers",
     [
         (signal.SIGINT,),
-        (signal.SIGTERM,),
-        (signal.SIGHUP,),
-        pytest.param((signal.SIGINT, signal.SIGTERM), marks=pytest.mark.thorough),
+        MORE((signal.SIGTERM,)),
+        MORE((signal.SIGHUP,)),
+        MORE((signal.SIGINT, signal.SIGTERM)),
         (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     ],
     ids=lambda numbers: "-".join(number.name for number in numbers),

@@ -25,9 +25,7 @@ NAME = (
     "cuda_resnet_testCase_3_conv2d_N_1_H_272_W_272_CO_64_CI_32_KH_3_KW_3_strides_1_padding_1.json"
 )
 PAIRS = NAME.replace("strides_1_padding_1", "strides_(1, 1)_padding_(1, 1)")
-each_example = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
-)
+each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def sample(*words: object) -> Outcome:
@@ -336,7 +334,6 @@ def test_every_trial_that_ran_is_found_again(tmp_path, trials):
     assert failed == len(trials) - len(ran)
 
 
-@pytest.mark.slow
 @each_example
 @given(st.data())
 def test_a_truncated_log_is_read_to_its_last_whole_line_or_refused(tmp_path, data):
@@ -371,7 +368,6 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.slow
 @each_example
 @given(json_values, st.sampled_from(["i", "r", "task", "state", "costs", "error_no"]))
 def test_any_value_anywhere_is_read_or_refused(tmp_path, value, place):

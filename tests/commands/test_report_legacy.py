@@ -33,9 +33,7 @@ TEXT = """=== GPU Configuration ===
   Mean energy per iteration: 100.000000000 mJ (0.100000000000 J)
 """
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
-each_example = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
-)
+each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def report(*words: object) -> Outcome:
@@ -339,7 +337,6 @@ noise = st.lists(
 )
 
 
-@pytest.mark.slow
 @each_example
 @given(gflops=figures, power_w=powers, time_ms=figures, around=noise, data=st.data())
 def test_figures_are_found_in_any_order_and_company(
