@@ -31,7 +31,7 @@ PATHS = spec_paths(ROOT / "bench/search/kernels")
 CUDA = [path for path in PATHS if not path.stem.endswith("_triton")]
 TRITON = [path for path in PATHS if path.stem.endswith("_triton")]
 ROOM = 1.3
-LONG = ("attention_decode", "layernorm", "lora_expand", "softmax", "stencil")
+LONG = ("attention_decode", "grouped_gemm", "layernorm", "lora_expand", "softmax", "stencil")
 
 
 def name_of(path: Path) -> str:
