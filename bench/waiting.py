@@ -2,9 +2,12 @@
 
 python bench/waiting.py
 python bench/waiting.py --rows help,collection --runs 5 --json waiting.json
+python bench/waiting.py --card --json waiting-card.json
 
-Run it on an idle machine. Each run of a row starts from the state that the row names, an empty
-cache for example, in a folder of its own; the figures are medians of the runs.
+Run it on an idle machine. By default everything runs on the emulated GPU; with ``--card``, the
+rows of a real one are timed instead, under the power limit that it has. Each run of a row
+starts from the state that the row names, an empty cache for example, in a folder of its own; the
+figures are medians of the runs.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,8 +36,35 @@ BENCH_ITEMS = 875
 
 _TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _RESULT = re.compile(r" (?:PASSED|FAILED|ERROR)\b")
+_PRODUCTS = (
+    "M=1280 N=1280 K=1280; M=3000 N=3000 K=3000 mode=bfloat16; M=1000 N=777 K=333 mode=3xtf32"
+)
+"""Products of which there are no records."""
+_TRIALS = 64
+_SCALE = """\
+extern "C" __global__ void scale(const float* x, float* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = %s;
+}
+"""
+_TEST_SCALE = """\
+from pytest_gpuenergy import Contract, Tensor, load_kernel
+
+N = 1 << 24
+TENSORS = (Tensor("x", (N,), "float32", "input"), Tensor("y", (N,), "float32", "output"))
+SCALE = Contract("scale", TENSORS, lambda inputs: {"y": 2 * inputs["x"]}, flops=N)
+
+
+def test_scale(energy_benchmark):
+    launch = {"entry": "scale", "grid": N // 256, "block": 256, "arguments": ("x", "y")}
+    energy_benchmark(load_kernel("scale.cu", **launch), workload=SCALE)
+"""
 _PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
-_COMMAND = (sys.executable, "-c", "import sys; from pytest_gpuenergy.cli import main; main()")
+_COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys; from pytest_gpuenergy.cli import main; sys.exit(main())",
+)
 
 
 @dataclass(frozen=True)
@@ -44,11 +75,13 @@ class Waiting:
         wall_s: from its start to its end.
         cpu_s: the processor time of the command and all its children.
         first_s: from its start to the first item's result; None if it has no items.
+        next_s: from the result of one item to that of the next, on average; None if there are none.
     """
 
     wall_s: float
     cpu_s: float
     first_s: float | None = None
+    next_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +94,7 @@ class Row:
         goal: what is wanted, in words; empty if nothing was said.
         measure: makes one run in a new folder.
         is_long: whether a run takes minutes, so that it has to be named.
+        is_on_card: whether it takes a real card, instead of the emulated one.
     """
 
     name: str
@@ -68,6 +102,7 @@ class Row:
     goal: str
     measure: Callable[[Path], Waiting]
     is_long: bool = False
+    is_on_card: bool = False
 
 
 def timed(command: Sequence[str], folder: Path, state: Path) -> Waiting:
@@ -90,7 +125,8 @@ def timed(command: Sequence[str], folder: Path, state: Path) -> Waiting:
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began_s = time.perf_counter()
-    first_s, lines = None, []
+    results_s: list[float] = []
+    lines = []
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -104,14 +140,17 @@ def timed(command: Sequence[str], folder: Path, state: Path) -> Waiting:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            if first_s is None and _RESULT.search(line):
-                first_s = time.perf_counter() - began_s
+            if _RESULT.search(line):
+                results_s.append(time.perf_counter() - began_s)
     wall_s = time.perf_counter() - began_s
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode:
         sys.exit(f"error: {' '.join(command)} failed:\n{''.join(lines[-20:])}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Waiting(wall_s, cpu_s, first_s)
+    first_s = results_s[0] if results_s else None
+    later = len(results_s) - 1
+    next_s = (results_s[-1] - results_s[0]) / later if later > 0 else None
+    return Waiting(wall_s, cpu_s, first_s, next_s)
 
 
 def bench(folder: Path, *words: str) -> Waiting:
@@ -158,6 +197,58 @@ def command_help(folder: Path) -> Waiting:
     )
 
 
+def products(folder: Path) -> Waiting:
+    """Measure products of which there are no records."""
+    words = ("--gemm", _PRODUCTS, "-k", "template and nn", "--powercap", "current")
+    return timed((*_PYTEST, "bench/test_gemm.py", "-v", *words), ROOT, folder)
+
+
+def products_again(folder: Path) -> Waiting:
+    """Measure them a second time, when their kernels have been chosen."""
+    products(folder)
+    return products(folder)
+
+
+def optimize(folder: Path) -> Waiting:
+    """Search for a better kernel of 64 MiB tensors, by rules."""
+    kernels = ROOT / "bench" / "search" / "kernels"
+    spec = json.loads((kernels / "layernorm.json").read_text(encoding="utf-8"))
+    spec["sizes"][0] = {"ROWS": 4096, "COLUMNS": 4096}
+    (folder / "layernorm.json").write_text(json.dumps(spec), encoding="utf-8")
+    shutil.copy(kernels / spec["file"], folder)
+    words = ("layernorm.json", "--no-llm", "--budget-builds", "12", "--objective", "edp")
+    return timed((*_COMMAND, "optimize", *words), folder, folder)
+
+
+def ab(folder: Path) -> Waiting:
+    """Compare two kernels of 64 MiB tensors that do the same."""
+    git = ("git", "-c", "user.name=bench", "-c", "user.email=bench@localhost")
+    (folder / "test_scale.py").write_text(_TEST_SCALE, encoding="utf-8")
+    subprocess.run([*git, "init", "-q", "."], cwd=folder, check=True)
+    for formula in ("2 * x[i]", "x[i] + x[i]"):
+        (folder / "scale.cu").write_text(_SCALE % formula, encoding="utf-8")
+        subprocess.run([*git, "add", "scale.cu", "test_scale.py"], cwd=folder, check=True)
+        subprocess.run([*git, "commit", "-q", "-m", formula], cwd=folder, check=True)
+    return timed((*_COMMAND, "ab", "HEAD~1", "HEAD", "test_scale.py"), folder, folder / "state")
+
+
+def profile(folder: Path) -> Waiting:
+    """Profile a model of 24 layers."""
+    return timed((*_COMMAND, "profile", "bloom-560m", "--out", "bloom"), folder, folder)
+
+
+def replay(folder: Path) -> Waiting:
+    """Replay its calls and steps."""
+    profile(folder)
+    return timed((*_COMMAND, "replay", "bloom"), folder, folder)
+
+
+def tune(folder: Path) -> Waiting:
+    """Search for the templates' parameters of a product."""
+    words = ("M=1024 N=1024 K=1024 layout=nn", "--trials", str(_TRIALS), "--no-energy")
+    return timed((*_COMMAND, "gemm", "tune", *words), folder, folder)
+
+
 ROWS = (
     Row(
         "first",
@@ -176,37 +267,78 @@ ROWS = (
         lambda folder: bench(folder, "--powercap", "all"),
         is_long=True,
     ),
+    Row(
+        "products",
+        "three products without records, empty cache",
+        "first item 8 s, each of the next 4 s",
+        products,
+        is_on_card=True,
+    ),
+    Row(
+        "products-again",
+        "the same again, kernels chosen",
+        "first item 15 s, each of the next 2 s",
+        products_again,
+        is_on_card=True,
+    ),
+    Row("ab", "`ab` of two kernels on 64 MiB tensors", "45 s", ab, is_on_card=True),
+    Row(
+        "optimize",
+        "`optimize`, 64 MiB tensors, 12 variants and a confirmation",
+        "1.5 s a variant and 20 s",
+        optimize,
+        is_on_card=True,
+    ),
+    Row("profile", "`gpuenergy profile` of 24 layers", "15 s", profile, is_on_card=True),
+    Row("replay", "`gpuenergy replay` of them", "120 s", replay, is_on_card=True),
+    Row(
+        "tune",
+        f"`gpuenergy gemm tune`, {_TRIALS} trials",
+        "9.6 s (400 a minute)",
+        tune,
+        is_on_card=True,
+    ),
 )
 
 
 def median_waiting(runs: Sequence[Waiting]) -> Waiting:
     """Return the median of each figure."""
-    first = [run.first_s for run in runs if run.first_s is not None]
+
+    def median_of(field: str) -> float | None:
+        values = [value for run in runs if (value := getattr(run, field)) is not None]
+        return median(values) if values else None
+
     return Waiting(
         median(run.wall_s for run in runs),
         median(run.cpu_s for run in runs),
-        median(first) if first else None,
+        median_of("first_s"),
+        median_of("next_s"),
     )
 
 
-def table(results: Sequence[tuple[Row, Waiting]]) -> str:
+def table(results: Sequence[tuple[Row, Waiting]], *, emulated: bool) -> str:
     """Return the results as a table in Markdown."""
     lines = [
-        "| what (emulated) | s | processor s | first result s | goal |",
-        "|---|---:|---:|---:|---|",
+        f"| what{' (emulated)' if emulated else ''} | s | processor s | first result s "
+        "| each of the next s | goal |",
+        "|---|---:|---:|---:|---:|---|",
     ]
     for row, waiting in results:
-        first = "" if waiting.first_s is None else f"{waiting.first_s:.2f}"
+        first, later = (
+            "" if seconds is None else f"{seconds:.2f}"
+            for seconds in (waiting.first_s, waiting.next_s)
+        )
         lines.append(
-            f"| {row.what} | {waiting.wall_s:.2f} | {waiting.cpu_s:.2f} | {first} | {row.goal} |"
+            f"| {row.what} | {waiting.wall_s:.2f} | {waiting.cpu_s:.2f} | {first} | {later} "
+            f"| {row.goal} |"
         )
     return "\n".join(lines)
 
 
-def chosen_rows(words: str) -> list[Row]:
+def chosen_rows(words: str, *, on_card: bool) -> list[Row]:
     """Return the rows of a list of names, or all that take less than minutes."""
     if not words:
-        return [row for row in ROWS if not row.is_long]
+        return [row for row in ROWS if row.is_on_card == on_card and not row.is_long]
     by_name = {row.name: row for row in ROWS}
     if unknown := [word for word in words.split(",") if word not in by_name]:
         sys.exit(f"error: --rows {', '.join(unknown)}: give some of {', '.join(by_name)}.")
@@ -223,6 +355,9 @@ def main(words: Sequence[str] | None = None) -> int:
         "--runs", type=int, default=1, metavar="N", help="of each row (%(default)s)"
     )
     parser.add_argument("--json", type=Path, help="where to write all runs as well")
+    parser.add_argument(
+        "--card", action="store_true", help="time the rows of a real GPU, the first of this machine"
+    )
     arguments = parser.parse_args(words)
     document = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -231,7 +366,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "rows": {},
     }
     results = []
-    for row in chosen_rows(arguments.rows):
+    for row in chosen_rows(arguments.rows, on_card=arguments.card):
         runs = []
         for _ in range(max(1, arguments.runs)):
             with tempfile.TemporaryDirectory(prefix="waiting-") as folder:
@@ -241,7 +376,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if arguments.json is not None:  # what was measured is kept if a later row fails
             arguments.json.write_text(json.dumps(document, indent=1) + "\n")
     print(f"{document['date']}, {document['machine']}, load {document['load']:.1f}\n")
-    print(table(results))
+    print(table(results, emulated=not arguments.card))
     return 0
 
 

@@ -34,6 +34,7 @@ with contextlib.suppress(ImportError):
     import vl_convert  # noqa: F401
 
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
+gc.disable()  # until all is collected
 # No deadlines: several tests at once share the processor.
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
 # Tests of finished studies, and long fuzzing, belong to the nightly run.
@@ -227,6 +228,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Let no later search for garbage look through all that was imported and collected."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

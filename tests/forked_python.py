@@ -73,7 +73,8 @@ class Forked:
         return line.decode()
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         if self._status is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -53,18 +55,76 @@ MODULES = {
 }
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, str]]:
-    """The modules of ours, and the names from them, that a file imports, also in functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            yield from ((node.module or "", alias.name) for alias in node.names)
+METHODS = {
+    *("exists", "is_file", "is_dir", "is_symlink", "is_socket", "is_fifo", "is_mount"),
+    *("is_block_device", "is_char_device", "is_junction", "samefile"),
+}
+FUNCTIONS = {"exists", "lexists", "isfile", "isdir", "islink", "ismount", "samefile"}
+
+
+ASKS = re.compile(rf"\.(?:{'|'.join(METHODS | FUNCTIONS)})\(")
+
+
+@dataclass
+class Source:
+    """What the text of a module says.
+
+    Attributes:
+        imports: the modules of ours, and the names from them, that it imports, also in functions.
+        declared: the modules that it imports names from at its top, by name.
+        names: the names that it assigns, defines or imports at its top.
+        looks: the lines with a call that asks for the kind of a file.
+    """
+
+    imports: list[tuple[str, str]]
+    declared: dict[str, str]
+    names: set[str]
+    looks: list[int]
+
+
+@functools.cache
+def source(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    module = ast.parse(text)
+    found = Source([], {}, set(), [])
+    for node in statements(module):
+        if isinstance(node, ast.ImportFrom):
+            found.imports += [(node.module or "", alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            found.imports += [(alias.name, "") for alias in node.names]
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found.names |= {alias.asname or alias.name for alias in node.names}
+            found.declared |= {alias.name: node.module or "" for alias in node.names}
+        else:
+            found.names |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    if ASKS.search(text):
+        found.looks += looks(module)
+    return found
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a node; expressions, which are most of a text, are not looked through."""
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        inner = getattr(node, name, ())
+        for one in inner if isinstance(inner, list) else ():
+            yield one
+            yield from statements(one)
+
+
+def looks(module: ast.Module) -> Iterator[int]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and isinstance(called := node.func, ast.Attribute):
+            of_os_path = isinstance(called.value, ast.Attribute) and called.value.attr == "path"
+            if called.attr in (FUNCTIONS if of_os_path else METHODS):
+                yield called.lineno
 
 
 def imported(path: Path) -> Iterator[str]:
     """The packages of ours that a module imports, at the top or within functions."""
-    for module, _ in imports_of(path):
+    for module, _ in source(path).imports:
         first, _, rest = module.partition(".")
         if first == PACKAGE.name and rest:
             yield rest.partition(".")[0]
@@ -73,13 +133,8 @@ def imported(path: Path) -> Iterator[str]:
 @functools.cache
 def declared(room: str) -> dict[str, str]:
     """The module that defines each name a room declares."""
-    stub = ast.parse((PACKAGE / room / "__init__.pyi").read_text(encoding="utf-8"))
-    return {
-        alias.name: f"{PACKAGE.name}.{room}.{node.module}"
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    names = source(PACKAGE / room / "__init__.pyi").declared
+    return {name: f"{PACKAGE.name}.{room}.{module}" for name, module in names.items()}
 
 
 def allowed(package: str) -> set[str]:
@@ -107,18 +162,13 @@ def test_every_package_has_a_floor():
     assert names == set().union(*FLOORS)
 
 
-@functools.cache
-def defined(module: str) -> set[str]:
-    """The names that a module of ours assigns, defines or imports at its top."""
-    names: set[str] = set()
-    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.ImportFrom):
-            names |= {alias.asname or alias.name for alias in node.names}
-        else:
-            names |= {found.id for found in ast.walk(node) if isinstance(found, ast.Name)}
-    return names
+def test_the_package_looks_at_files_in_one_way():
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}"
+        for path in sorted(MODULES.values())
+        for line in source(path).looks
+    ]
+    assert found == [], "use pytest_gpuenergy.support.files"
 
 
 def test_rooms_import_from_each_other_what_they_declare():
@@ -126,7 +176,7 @@ def test_rooms_import_from_each_other_what_they_declare():
     found = [
         f"{path.relative_to(PACKAGE.parent)}: {name} of {module}"
         for path in files
-        for module, name in imports_of(path)
+        for module, name in source(path).imports
         if (parts := module.split("."))[0] == PACKAGE.name
         if len(parts) > 1 and parts[1] in ROOMS
         if not path.is_relative_to(PACKAGE / parts[1])
@@ -138,7 +188,9 @@ def test_rooms_import_from_each_other_what_they_declare():
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_what_a_room_declares_exists(room):
-    missing = [name for name, module in declared(room).items() if name not in defined(module)]
+    missing = [
+        name for name, module in declared(room).items() if name not in source(MODULES[module]).names
+    ]
     assert missing == []
 
 
@@ -146,7 +198,7 @@ def test_no_modules_import_each_other_in_a_circle():
     names = {room: declared(room) for room in ROOMS}
     graph: dict[str, set[str]] = {name: set() for name in MODULES}
     for importer, path in MODULES.items():
-        for module, name in imports_of(path):
+        for module, name in source(path).imports:
             room = module.removeprefix(f"{PACKAGE.name}.")
             whole = f"{module}.{name}"
             used = names[room].get(name, whole) if room in ROOMS else module

@@ -33,11 +33,11 @@ MIN_PAUSE_S = 5.0
 SETTLED = 0.003
 """The root mean square of the change of power still possible, as a fraction, at which the
 preheating ends."""
-_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
-"""The time until the remaining time is first announced, and between further announcements."""
+_NEWS_S = 1.0
+"""The time after which a heat-up announces how much longer it may last, once."""
 
 Announce = Callable[[float], object]
-"""A function that is called from time to time with the seconds that the preheating may last."""
+"""A function that is called once in a heat-up with the seconds that it may still last."""
 
 
 class EnergyMeter:
@@ -215,7 +215,7 @@ class Preheat:
         self._left_s = longest_s
         self._announce = announce
         self._since_s: float | None = None
-        self._told_s = 0.0
+        self._is_announced = False
 
     def paused(self, pause_s: float) -> None:
         """Account for a pause before a run."""
@@ -225,14 +225,13 @@ class Preheat:
     def goes_on(self, now_s: float, settling: Settling | None) -> bool:
         """Return whether to heat the card further at ``now_s``; if not, call `end`."""
         if self._since_s is None:
-            self._since_s = now_s
-            self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
+            self._since_s, self._is_announced = now_s, False
         left_s = self._left_s - (now_s - self._since_s)
         if settling is None or settling.possible_gain <= SETTLED or left_s <= 0:
             self.end(now_s)
             return False
-        if now_s - self._told_s >= _NEWS_S:
-            self._told_s = now_s
+        if not self._is_announced and now_s - self._since_s >= _NEWS_S:
+            self._is_announced = True
             self._announce(left_s)
         return True
 

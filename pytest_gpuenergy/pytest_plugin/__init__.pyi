@@ -41,6 +41,7 @@ from .outputs import (
     Progress as Progress,
     header_lines as header_lines,
     shorten as shorten,
+    show_preheat as show_preheat,
 )
 from .run_plugin import RunPlugin as RunPlugin
 from .selection import ItemPlace as ItemPlace, interleave as interleave

@@ -129,6 +129,10 @@ def _settings_lines(card: SessionCard, *, locks: bool) -> Iterator[str]:
             )
 
 
+_MIN_TIMED = 3
+"""The number of items after the first whose times an estimate of the remaining time takes."""
+
+
 class Progress:
     """Counts finished items and estimates the remaining time, at most once per interval.
 
@@ -140,14 +144,14 @@ class Progress:
     def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
         self._interval_s = interval_s
         self._clock = clock
-        self._started_s = self._shown_s = self._first_s = clock()
+        self._shown_s = self._first_s = clock()
         self._finished = self._worked = 0
 
     def finish(self, total: int, *, skipped: bool) -> str | None:
         """Count one of ``total`` items; return the line to show, if one is due.
 
-        Skipped items take no time, so the estimate is based on the others, and as soon as possible
-        on those after the first, which had to wait for compilers.
+        Skipped items take no time, so the estimate is based on the others. It takes some items
+        after the first, which had to wait for compilers and for the card to warm up.
         """
         self._finished += 1
         self._worked += not skipped
@@ -155,13 +159,11 @@ class Progress:
         if self._worked == 1 and not skipped:
             self._first_s = now_s
         left = total - self._finished
-        if left <= 0 or not self._worked or now_s - self._shown_s < self._interval_s:
+        count = self._worked - 1
+        if left <= 0 or count < _MIN_TIMED or now_s - self._shown_s < self._interval_s:
             return None
         self._shown_s = now_s
-        since_s, count = (
-            (self._first_s, self._worked - 1) if self._worked > 1 else (self._started_s, 1)
-        )
-        left_s = left * (now_s - since_s) / count
+        left_s = left * (now_s - self._first_s) / count
         return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
 
 

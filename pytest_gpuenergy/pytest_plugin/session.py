@@ -276,7 +276,8 @@ class Session:
             preheat_s=min(_MAX_PREHEAT_S, PREHEAT_S * self.items)
             if preheat_s is None
             else preheat_s,
-            announce=self.announce_preheat,
+            # The seconds of an emulated card are not those of whoever waits.
+            announce=(lambda _: None) if device.emulated else self.announce_preheat,
         )
         run = run_info(
             device,

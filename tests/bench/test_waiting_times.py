@@ -11,10 +11,11 @@ from waiting import Row, Waiting
 
 
 def test_a_command_is_timed_up_to_its_first_result_and_its_end(tmp_path):
-    text = "print('nothing yet'); print('test.py::test_x PASSED')"
+    text = "print('nothing yet'); print('test.py::test_x PASSED'); print('test.py::test_y PASSED')"
     found = waiting.timed([sys.executable, "-c", text], tmp_path, tmp_path)
     assert found.first_s is not None
-    assert 0 < found.first_s <= found.wall_s
+    assert found.next_s is not None
+    assert 0 < found.first_s <= found.first_s + found.next_s <= found.wall_s
     assert found.cpu_s > 0
 
 
@@ -35,10 +36,15 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_take_minutes_are_left_out_unless_named(tmp_path, capsys):
     path = tmp_path / "waiting.json"
     assert waiting.main(["--runs", "3", "--json", str(path)]) == 0
-    assert capsys.readouterr().out.endswith("| a quick one | 2.00 | 0.50 | 0.25 | 1 s |\n")
+    assert capsys.readouterr().out.endswith("| a quick one | 2.00 | 0.50 | 0.25 |  | 1 s |\n")
     assert [run["wall_s"] for run in json.loads(path.read_text())["rows"]["quick"]] == [3, 1, 2]
     assert waiting.main(["--rows", "slow"]) == 0
-    assert capsys.readouterr().out.endswith("| a slow one | 10000.00 | 10000.00 |  |  |\n")
+    assert capsys.readouterr().out.endswith("| a slow one | 10000.00 | 10000.00 |  |  |  |\n")
+
+
+def test_the_rows_of_a_card_are_left_out_without_one():
+    assert not any(row.is_on_card for row in waiting.chosen_rows("", on_card=False))
+    assert all(row.is_on_card for row in waiting.chosen_rows("", on_card=True))
 
 
 @pytest.mark.usefixtures("rows")

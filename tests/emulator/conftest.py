@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked_python import ForkedPython, open_forked_python
 from outcomes import in_blocks, raises
 
 from pytest_gpuenergy.devices import Arena
@@ -176,6 +177,16 @@ def right(runner: HostRunner) -> Callable[..., int]:
         return profiles[0].blocks_run
 
     return check
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[ForkedPython]:
+    """A Python that has imported what programs of other processes need."""
+    with open_forked_python(
+        "from pytest_gpuenergy.emulator import "
+        "DEFAULT_PROFILE, CardState, Demand, EmulatedNvml, Fault, Load, Owner"
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,13 @@ import contextlib
 import json
 import math
 import os
-import subprocess
-import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from forked_python import Forked, ForkedPython
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import (
@@ -32,32 +32,23 @@ from pytest_gpuenergy.support import DeviceError, InputError
 
 DEMAND = Demand(time_s=20e-6, power_w=420.0, memory_time=0.1)
 SECOND_NS = 10**9
-CHILD = """
-import sys
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE, CardState, Demand, Load, Owner
-state = CardState(DEFAULT_PROFILE)
-"""
+Start = Callable[[str], AbstractContextManager[Forked]]
 
 
-@contextlib.contextmanager
-def child(body: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that runs ``body`` after making ``state``; kill it at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD + body],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+@pytest.fixture
+def child(python: ForkedPython) -> Start:
+    """Start a process that runs a text after making ``state``; kill it at the end."""
 
+    @contextlib.contextmanager
+    def start(body: str) -> Iterator[Forked]:
+        begin = "import sys\nstate = CardState(DEFAULT_PROFILE)\n"
+        with python.start(begin + body) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
-def told(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return start
 
 
 def run_load(state: CardState) -> None:
@@ -139,14 +130,14 @@ def test_another_object_sees_what_one_did_to_this_card(state):
     assert len(uuids) == 4 * len(PROFILES)
 
 
-def test_time_moves_on_for_all_processes(state):
+def test_time_moves_on_for_all_processes(child, state):
     before_ns = state.spend(0).now_ns
     with child("print(state.spend(1_500_000_000).now_ns)") as process:
-        seen_ns = int(told(process))
+        seen_ns = int(process.read_line())
     assert state.spend(0).now_ns == seen_ns == before_ns + 1_500_000_000
 
 
-def test_many_processes_lose_no_time_to_each_other(state):
+def test_many_processes_lose_no_time_to_each_other(child, state):
     before_ns = state.spend(0).now_ns
     body = "for _ in range(200): state.spend(10_000_000)"
     with child(body) as first, child(body) as second:
@@ -156,14 +147,14 @@ def test_many_processes_lose_no_time_to_each_other(state):
     assert state.spend(0).now_ns - before_ns == 3 * 200 * 10_000_000
 
 
-def test_a_killed_owners_load_ends(state):
+def test_a_killed_owners_load_ends(child, state):
     body = (
         "with state.change() as card: card.start(Load(Owner.me(), Demand(2e-5, 420.0)))\n"
         "print('running', flush=True)\n"
         "sys.stdin.read()"
     )
     with child(body) as process:
-        assert told(process) == "running"
+        assert process.read_line() == "running\n"
         load = state.spend(SECOND_NS).load
         assert load is not None
         assert load.owner.pid == process.pid
@@ -180,8 +171,7 @@ def test_a_number_used_again_is_another_owner():
     assert not Owner(me.pid, me.started + 1).alive()
 
 
-@pytest.mark.slow
-def test_a_process_killed_while_it_writes_leaves_a_whole_state():
+def test_a_process_killed_while_it_writes_leaves_a_whole_state(child):
     limits = {200_000, 450_000}
     body = (
         "while True:\n"
@@ -192,7 +182,7 @@ def test_a_process_killed_while_it_writes_leaves_a_whole_state():
     for lines in (1, 3, 10, 50):
         with child(body) as process:
             for _ in range(lines):
-                assert told(process) == "written"
+                assert process.read_line() == "written\n"
         # A damaged file would warn, and warnings are errors here.
         assert CardState(DEFAULT_PROFILE).spend(SECOND_NS).limit_mw in limits
 
@@ -284,7 +274,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(state, name):
         state.spend(0)
 
 
-def test_a_forked_child_takes_its_own_lock(state):
+def test_a_forked_child_takes_its_own_lock(child, state):
     before_ns = state.spend(0).now_ns
     body = (
         "import os\n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 
 import pynvml
 import pytest
@@ -197,25 +195,21 @@ def test_a_foreign_process_appears_and_draws_power(card):
     assert card.ask("PowerUsage") == pytest.approx(218_000, rel=0.02)
 
 
-def test_another_process_meets_the_fault_too(card):
+def test_another_process_meets_the_fault_too(card, python):
     card.inject("power", "unknown")
     code = (
-        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE, CardState, EmulatedNvml\n"
         "nvml = EmulatedNvml([CardState(DEFAULT_PROFILE)]); nvml.nvmlInit()\n"
         "handle = nvml.nvmlDeviceGetHandleByIndex(0)\n"
         "try: nvml.nvmlDeviceGetPowerUsage(handle)\n"
         "except nvml.NVMLError_Unknown: print('struck')\n"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    answer = python.run(code)
     assert answer.stdout == "struck\n", answer.stderr
 
 
-def test_a_fault_ends_with_the_process_that_injected_it(card):
-    code = (
-        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE, CardState, Fault\n"
-        "CardState(DEFAULT_PROFILE).inject(Fault.of('power', 'unknown'))\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_a_fault_ends_with_the_process_that_injected_it(card, python):
+    code = "CardState(DEFAULT_PROFILE).inject(Fault.of('power', 'unknown'))"
+    assert python.run(code).returncode == 0
     card.ask("PowerUsage")
     assert card.state.spend(0).faults == []
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from outcomes import raises
+from outcomes import in_blocks, raises
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import ProcessAnswers, Toolchain, find_compiler
@@ -176,13 +176,25 @@ ANSWERS_ITSELF = [
 WRITES = CALL + "#define write(text, bytes) call(1, 1, (long)text, bytes)\n"
 
 
+@pytest.fixture
+def run_one(run):
+    """Make run_one(before, statements, number): run one of statements, compiled with all others."""
+
+    def go(before, statements, number, *, checked=False):
+        body = f"y[0] = 1; {in_blocks(statements, 'number')}"
+        source = f"{before} __global__ void k(int* y, int number) {{ {body} }}"
+        chosen = Scalar("number", "int32", number)
+        return run(source, outputs={"y": (1, "int32")}, scalars=[chosen], checked=checked)
+
+    return go
+
+
 @on_x86
 @pytest.mark.parametrize("checked", [False, True], ids=["run", "check"])
-@pytest.mark.parametrize("statement", ANSWERS_ITSELF)
-def test_a_kernel_that_answers_for_its_runtime_is_a_fault(run, statement, checked):
-    source = f"{WRITES} __global__ void k(int* y) {{ y[0] = 1; {statement} }}"
+@pytest.mark.parametrize("number", range(len(ANSWERS_ITSELF)))
+def test_a_kernel_that_answers_for_its_runtime_is_a_fault(run_one, number, checked):
     with raises("runtime", r"^k wrote to the pipe on which the emulated GPU answers, which no ker"):
-        run(source, outputs={"y": (1, "int32")}, checked=checked)
+        run_one(WRITES, ANSWERS_ITSELF, number, checked=checked)
 
 
 # It leaves the namespace that holds the text, and finds the token where the runtime keeps it.
@@ -209,52 +221,52 @@ def test_a_kernel_that_steals_the_token_is_judged_by_its_outputs(run):
     assert np.isnan(out["y"]).all()
 
 
+IMPOSSIBLE = [
+    r"ran 2 0.000001\n",
+    r"ran 0 0.000001\n",
+    r"ran 1 999.000000\n",
+    r"ran 999999999999999999 0.000001\n",
+    r"ran 1 0.1\n",
+    r"ran -1 nan\n",
+    r"done\n",
+    r"nonsense\n",
+    r"\n",
+    r"fault runtime",
+]
+
+
 @on_x86
-@pytest.mark.parametrize(
-    "answer",
-    [
-        r"ran 2 0.000001\n",
-        r"ran 0 0.000001\n",
-        r"ran 1 999.000000\n",
-        r"ran 999999999999999999 0.000001\n",
-        r"ran 1 0.1\n",
-        r"ran -1 nan\n",
-        r"done\n",
-        r"nonsense\n",
-        r"\n",
-        r"fault runtime",
-    ],
-)
-def test_an_answer_that_cannot_be_is_a_fault(run, answer):
-    body = f'y[0] = 1; answer("{answer}\\n"); call(231, 0);'
+@pytest.mark.parametrize("number", range(len(IMPOSSIBLE)))
+def test_an_answer_that_cannot_be_is_a_fault(run_one, number):
+    statements = [f'answer("{answer}\\n"); call(231, 0);' for answer in IMPOSSIBLE]
     with raises("runtime", r"^k wrote to the pipe|ended its process"):
-        run(f"{THIEF} __global__ void k(int* y) {{ {body} }}", outputs={"y": (1, "int32")})
+        run_one(THIEF, statements, number)
 
 
 ONES = " 1" * 22
+PROFILES = [
+    (),
+    (f"profile 0{ONES}",),
+    (f"profile 2{ONES}",),
+    (f"profile 1{ONES} 1",),
+    (f"profile 1{ONES[2:]}",),
+    (f"profile -1{ONES}",),
+    (f"profile 1{ONES}", f"profile 1{ONES}"),
+    (f"profile 1{' 9' * 21}".replace("9", "9" * 40),),
+    ("profile",),
+    ("ran 1 0.000001",),
+]
 
 
 @on_x86
-@pytest.mark.parametrize(
-    "answers",
-    [
-        (),
-        (f"profile 0{ONES}",),
-        (f"profile 2{ONES}",),
-        (f"profile 1{ONES} 1",),
-        (f"profile 1{ONES[2:]}",),
-        (f"profile -1{ONES}",),
-        (f"profile 1{ONES}", f"profile 1{ONES}"),
-        (f"profile 1{' 9' * 21}".replace("9", "9" * 40),),
-        ("profile",),
-        ("ran 1 0.000001",),
-    ],
-)
-def test_a_profile_that_cannot_be_is_a_fault(run, answers):
-    body = "".join(f'answer("{answer}\\n"); ' for answer in (*answers, "done"))
-    source = f"{THIEF} __global__ void k(int* y) {{ {body} call(231, 0); }}"
+@pytest.mark.parametrize("number", range(len(PROFILES)))
+def test_a_profile_that_cannot_be_is_a_fault(run_one, number):
+    statements = [
+        "".join(f'answer("{answer}\\n"); ' for answer in (*answers, "done")) + "call(231, 0);"
+        for answers in PROFILES
+    ]
     with raises("runtime", r"^k wrote to the pipe"):
-        run(source, outputs={"y": (1, "int32")}, checked=True)
+        run_one(THIEF, statements, number, checked=True)
 
 
 @on_x86

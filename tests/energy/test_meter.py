@@ -533,10 +533,13 @@ def test_a_pause_gives_its_seconds_back_unless_it_is_short(pause_s, expected_s):
     assert seconds(preheat) == expected_s
 
 
-def test_the_time_left_is_announced_every_five_seconds():
+def test_the_time_left_is_announced_once_in_each_heat_up():
     told: list[float] = []
-    seconds(Preheat(12.0, told.append))
-    assert told == [11.0, 6.0, 1.0]
+    preheat = Preheat(12.0, told.append)
+    seconds(preheat)
+    preheat.paused(8.0)
+    seconds(preheat)
+    assert told == [11.0, 7.0]
 
 
 def test_a_heating_up_of_less_than_a_second_is_not_announced():

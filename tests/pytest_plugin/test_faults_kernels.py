@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +95,9 @@ def test_scale(turn, powercap, load_kernel, energy_benchmark):
 )
 def test_a_kernel_that_fails_takes_only_its_own_item_along(project, fault, outcome):
     project.module(f"FAULT = {fault!r}\n{BENCH}")
-    result = project.run("--powercap", "1", "--gpuenergy-timeout", "2", "--gpuenergy-order", "file")
+    result = project.run(
+        "--powercap", "1", "--gpuenergy-timeout", "0.5", "--gpuenergy-order", "file"
+    )
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines([f"{outcome}: *"])
     assert "Traceback" not in result.stdout.str()
@@ -123,7 +121,7 @@ def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_a
 ):
     project.module(f"NUMBER = {getattr(signal, number):d}\n{STRIKES}")
     result = project.run_apart(
-        "--powercap", "1", "--gpuenergy-timeout", "2", "--gpuenergy-order", "file"
+        "--powercap", "1", "--gpuenergy-timeout", "0.5", "--gpuenergy-order", "file"
     )
     result.assert_outcomes(passed=2, failed=1)
     assert "Traceback" not in result.stdout.str()

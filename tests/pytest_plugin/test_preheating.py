@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.pytest_plugin import show_preheat
 
 pytestmark = pytest.mark.slow
 
@@ -21,18 +24,28 @@ def now_s() -> float:
 
 def test_a_cold_card_is_heated_up_first(project):
     began_s = now_s()
-    result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
-    result.stdout.fnmatch_lines(["gpuenergy: heating up the GPU, up to 9 s"])
+    project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
     heated_s = now_s() - began_s
     began_s = now_s()
     project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "0")
     assert 2 < heated_s - (now_s() - began_s) < 11
 
 
-@pytest.mark.parametrize("arguments", [("--gpuenergy-preheat", "0"), ("-q",)])
-def test_no_heating_up_and_a_quiet_run_are_not_told(project, arguments):
-    result = project.run(*SLOW_TO_SETTLE, *arguments)
+def test_the_seconds_of_an_emulated_card_are_not_shown(project):
+    result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
     result.stdout.no_fnmatch_line("*heating up the GPU*")
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "lines"), [(0, ["gpuenergy: heating up the GPU, up to 9 s"]), (-1, [])]
+)
+def test_a_heat_up_is_a_line_unless_the_run_is_quiet(verbosity, lines):
+    shown: list[str] = []
+    terminal = SimpleNamespace(ensure_newline=lambda: None, write_line=shown.append)
+    plugins = SimpleNamespace(get_plugin={"terminalreporter": terminal, "capturemanager": None}.get)
+    config: Any = SimpleNamespace(pluginmanager=plugins, get_verbosity=lambda: verbosity)
+    show_preheat(config, 9.0)
+    assert shown == lines
 
 
 def test_the_record_has_the_energy_as_measured_and_both_temperatures(project):

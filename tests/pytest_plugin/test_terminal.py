@@ -140,9 +140,9 @@ def test_a_long_run_tells_how_long_it_will_take_unless_it_is_quiet_or_not_ours(
 ):
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
-    caps = ("--powercap", "1,2,3")
+    caps = ("--powercap", "200W,250W,300W,350W,400W,450W")
     project.run(*caps).stdout.fnmatch_lines(
-        ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
+        ["gpuenergy: 4 of 6 items, about * s left", "gpuenergy: 5 of 6 items, about * s left"]
     )
     assert " left" not in project.run("-q", *caps).stdout.str()
     project.module("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
@@ -213,10 +213,15 @@ def progress(
 @pytest.mark.parametrize(
     ("item_s", "total", "skipped", "lines"),
     [
-        ([60, 60], 4, 0, ["1 of 4 items, about 3 min 0 s", "2 of 4 items, about 2 min 0 s"]),
-        ([60, 10, 10], 10, 0, ["3 of 10 items, about 70 s"]),  # the first waited for compilers
+        # The first waited for compilers, and a few more have to show how long the others take.
+        (
+            [60, 10, 10, 10, 10],
+            10,
+            0,
+            [None, None, None, *(f"{n} of 10 items, about {10 * (10 - n)} s" for n in (4, 5))],
+        ),
         ([1], 1, 0, [None]),
-        ([0, 0, 30], 5, 2, ["3 of 5 items, about 60 s"]),  # skipped items take no time
+        ([0, 0, 30, 30, 30, 30], 8, 2, ["6 of 8 items, about 60 s"]),  # skipped items take no time
         ([1, 1], 5, 2, [None, None]),
     ],
 )
@@ -226,8 +231,8 @@ def test_the_time_left_follows_from_the_items_so_far(item_s, total, skipped, lin
 
 
 def test_an_interval_passes_between_two_lines():
-    told = [line is not None for line in progress(25.0, [10.0] * 9, 100)]
-    assert told == [False, False, True] * 3
+    told = [line is not None for line in progress(25.0, [10.0] * 10, 100)]
+    assert told == [False, False, False, True, False, False, True, False, False, True]
 
 
 def report(item: str, reason: str = "", when: str = "call") -> Any:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from small_project import BENCH
 
 from pytest_gpuenergy.opening import open_device
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +16,13 @@ TWO = ("-p", "xdist", "-n", "2")
 AUTO = ("-p", "xdist", "-n", "auto")
 # Called when our hook does not decide, as pytest-xdist's own is.
 TWO_CORES = """
+import pytest
+
 def pytest_xdist_auto_num_workers():
     return 2
+
+def pytest_xdist_setupnodes(specs):
+    pytest.exit(f"{len(specs)} workers would start")
 """
 MEETS = """
 import os, threading, time
@@ -69,7 +70,7 @@ def test_workers_write_one_report(project):
     assert not any("@" in m.node_id for m in report.measurements)  # as pytest-xdist marks groups
     assert (project.path / "r.json").exists()
     flagged = sum(bool(m.validity) for m in report.measurements)
-    project.run(*arguments, "--gpuenergy-resume").assert_outcomes(
+    project.run(*arguments, "-n", "1", "--gpuenergy-resume").assert_outcomes(
         passed=flagged, skipped=5 - flagged
     )
 
@@ -89,36 +90,31 @@ def test_each_worker_has_a_gpu_with_its_own_cap_and_lock(project):
     assert limits_w(2) == [700, 700]
 
 
-def workers(result: pytest.RunResult) -> int:
-    (line,) = [line for line in result.stdout.lines if "workers [" in line or "worker [" in line]
-    return int(line.split()[0])
+def workers_of(pytester: pytest.Pytester, *arguments: str) -> int:
+    """How many workers a run would have, which ends before they start."""
+    pytester.makeconftest(TWO_CORES)
+    result = pytester.runpytest_inprocess(*AUTO, *arguments)
+    (line,) = [line for line in result.stdout.lines if "workers would start" in line]
+    return int(line.split()[2])
 
 
-def test_auto_gives_each_gpu_a_worker(project):
-    result = project.run(*AUTO, "--gpu-device", "emulated:h200x3", "--powercap", "1")
-    result.assert_outcomes(passed=1)
-    assert workers(result) == 3
-
-
-def test_auto_counts_the_gpus_of_the_ini_file(project):
-    project.pytester.makeconftest(TWO_CORES)
-    result = project.run(*AUTO, "--powercap", "1")
-    result.assert_outcomes(passed=1)
-    assert workers(result) == 1
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [(("--gpu-device", "emulated:h200x3", "--powercap", "1"), 3), (("--powercap", "1"), 1)],
+    ids=["option", "ini file"],
+)
+def test_auto_gives_each_gpu_a_worker(project, arguments, count):
+    assert workers_of(project.pytester, *arguments) == count
 
 
 def test_auto_is_left_alone_where_no_gpu_is_named(pytester):
-    pytester.makeconftest(TWO_CORES)
     pytester.makepyfile("def test_of_somebody_else():\n    pass")
-    result = pytester.runpytest_inprocess(*AUTO)
-    result.assert_outcomes(passed=1)
-    assert workers(result) == 2
+    assert workers_of(pytester) == 2
 
 
 def test_auto_can_be_set_by_xdists_own_variable(project, monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
-    result = project.run(*AUTO, "--gpu-device", "emulated:h200x3", "--powercap", "1")
-    assert workers(result) == 2
+    assert workers_of(project.pytester, "--gpu-device", "emulated:h200x3", "--powercap", "1") == 2
 
 
 def test_auto_and_a_device_that_is_not_understood_is_wrong_usage(project):
@@ -156,7 +152,7 @@ def test_a_gpu_that_is_lost_leaves_its_items_to_the_other_one(project):
 
 def test_what_no_item_can_do_is_said_without_a_crash(project):
     project.run("--powercap", "1").assert_outcomes(passed=1)
-    arguments = (*TWO, "--gpuenergy-cache", "cold", "--gpuenergy-resume")
+    arguments = ("-p", "xdist", "-n", "1", "--gpuenergy-cache", "cold", "--gpuenergy-resume")
     result = project.run("--powercap", "1,2", *arguments)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -222,7 +218,7 @@ def test_a_limit_that_a_worker_cannot_put_back_fails_the_run(project, monkeypatc
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["gpuenergy: error: The power limit * was not restored to 700 W *"])
     monkeypatch.delenv("GPUENERGY_EMULATED_FAULTS")
-    project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "current")
+    project.run("--gpu-device", "emulated:h200x2", "--powercap", "current")
     assert limits_w(2) == [700, 700]
 
 

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 ONE_CAP = ("--gpu-device", "emulated:h200x4", "--powercap", "1")
 PATIENCE_S = 120.0
+PAUSE = "__import__('threading').Event().wait(0.02)"
+"""Of a test, as it waits for another host's, which needs the processor."""
 
 
 class Fleet:
@@ -193,8 +195,8 @@ FILLS_UP = """import resource
         (ALL / "begun").touch()
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, -1))
     while not (ALL / "begun").exists():
-        os.sched_yield()
-"""
+        PAUSE
+""".replace("PAUSE", PAUSE)
 
 
 def test_a_host_whose_disk_fills_up_leaves_its_items_to_others(fleet):
@@ -230,7 +232,7 @@ def test_what_a_killed_worker_has_set_is_restored_before_the_run_ends(fleet, mon
 def test_a_host_whose_project_lacks_the_tests_is_left_out(fleet):
     # The one that lacks them collects last: pytest-xdist takes its number of items for the run's.
     fleet.add("whole", module(count=3, before="(ALL / 'begun').touch()"))
-    late = module(at_import="while not (ALL / 'begun').exists(): os.sched_yield()")
+    late = module(at_import=f"while not (ALL / 'begun').exists(): {PAUSE}")
     lacking = late.replace("def test_scale", "def scale").replace("BEFORE", "pass")
     fleet.add("lacking", lacking)
     code, said = fleet.run(*ONE_CAP)

@@ -53,7 +53,7 @@ import itertools, os, signal, sys
 import pytest_gpuenergy.support.endless as endless
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 
-endless.GRACE_S, endless.LONGEST_S = 0.3, 0.1
+endless.GRACE_S, endless.LONGEST_S = 0.1, 0.05
 with termination_as_interrupt(), endless.ended_by_signals(limited={limited}):
     print("begun", flush=True)
     {code}
@@ -84,7 +84,7 @@ def test_a_signal_ends_code_that_python_cannot_interrupt(number):
     child = stuck(FOREVER)
     while child.poll() is None:  # the first one may come before the call
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=0.1)
+            child.wait(timeout=0.05)
         child.send_signal(number)
     _, error = child.communicate()
     assert child.returncode == -signal.SIGKILL

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from closed_folders import close
 
-import pytest_gpuenergy
 from pytest_gpuenergy.support import (
     InputError,
     is_file,
@@ -22,14 +20,8 @@ from pytest_gpuenergy.support import (
     nearest,
 )
 
-PACKAGE = Path(pytest_gpuenergy.__file__).parent
 LOOKS = (is_there, is_file, is_folder, is_link, is_socket)
 Look = Callable[[Path], bool]
-METHODS = {
-    *("exists", "is_file", "is_dir", "is_symlink", "is_socket", "is_fifo", "is_mount"),
-    *("is_block_device", "is_char_device", "is_junction", "samefile"),
-}
-FUNCTIONS = {"exists", "lexists", "isfile", "isdir", "islink", "ismount", "samefile"}
 
 
 @pytest.fixture
@@ -94,22 +86,3 @@ def test_folders_above_that_cannot_be_looked_into_are_passed_over(tmp_path, monk
 
     monkeypatch.setattr(os, "stat", stat)
     assert nearest(below, "settings") == tmp_path / "settings"
-
-
-def test_the_package_looks_at_files_in_one_way():
-    found = [
-        f"{path.relative_to(PACKAGE)}:{call.lineno}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for call in _looks(ast.parse(path.read_text()))
-    ]
-    assert found == [], "use pytest_gpuenergy.support.files"
-
-
-def _looks(module: ast.Module) -> Iterator[ast.Attribute]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            of_os_path = (
-                isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "path"
-            )
-            if node.func.attr in (FUNCTIONS if of_os_path else METHODS):
-                yield node.func

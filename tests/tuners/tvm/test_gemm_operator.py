@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +17,6 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import (
     SPACES,
     GemmForm,
-    KernelStore,
     load_database,
     load_records,
     product_sizes,
@@ -187,9 +184,9 @@ def test_every_size_has_schedules(child, space, m, n, k):
 
 
 @pytest.mark.tvm
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(
-    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(products(most=70), st.data())
 def test_every_form_of_any_product_is_right(child, device, gemm, data):
@@ -210,25 +207,19 @@ def test_sums_in_parts_of_a_padded_product_are_right(child, device, layout, mode
 
 
 @pytest.mark.tvm
-@pytest.mark.slow
-def test_a_search_is_kept_listed_and_read_back(tmp_path, device, capsys):
-    gemm = Gemm("gemm_40x24x70_nt_bfloat16", 40, 24, 70, "nt", "bfloat16")
-    command = [sys.executable, "-m", "pytest_gpuenergy.cli"]
-    shape = "gemm:M=40 N=24 K=70 layout=nt mode=bfloat16"
-    tvm = ["--tuner", "tvm"]
-    few = ["--trials", "4", "--keep", "2", "--no-energy", "--threads", "1"]
+def test_a_search_is_kept_listed_and_read_back(tmp_path, device, store, capsys):
+    gemm = Gemm("gemm_8x8x16_nt_bfloat16", 8, 8, 16, "nt", "bfloat16")
+    shape = ["--shape", "gemm:M=8 N=8 K=16 layout=nt mode=bfloat16", "--tuner", "tvm"]
+    few = ["--trials", "2", "--keep", "2", "--no-energy", "--threads", "1"]
     where = ["--out", str(tmp_path), "--gpu-device", "emulated"]
-    subprocess.run(
-        [*command, "tune", "--shape", shape, *tvm, *few, *where], check=True, timeout=240
-    )
+    assert main(["tune", *shape, *few, *where]) == 0
     path = find_records(tmp_path, gemm)
     assert path.name == file_name(gemm)
     capsys.readouterr()
     assert main(["kernels", "list", "--records", str(tmp_path), "--json"]) == 0
     assert [one["rank"] for one in json.loads(capsys.readouterr().out)] == [1, 2]
     database = load_database(tmp_path / gemm.name / "raw")
-    with KernelStore() as store:
-        kernel = store.kernel(load_records(path), 1)
-        stored = store.database_kernel(database, database.valid[0])
+    kernel = store.kernel(load_records(path), 1)
+    stored = store.database_kernel(database, database.valid[0])
     assert verify_on_device(device, kernel, gemm).max_relative_error < 1e-2
     assert verify_on_device(device, stored, gemm).max_relative_error < 1e-2

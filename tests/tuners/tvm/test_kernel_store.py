@@ -7,11 +7,14 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from pytest_gpuenergy.support import InputError, KernelFault, cache_dir
 from pytest_gpuenergy.tuners import KernelStore
+from pytest_gpuenergy.tuners.tvm import kernel_store
 from pytest_gpuenergy.tuning import Measured, Record, RecordFile
 from pytest_gpuenergy.workloads import CASES
 
@@ -29,6 +32,13 @@ def no_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
+
+
+@pytest.fixture
+def one_process(store: KernelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New stores lower in the process of the session's."""
+    lent = SimpleNamespace(call=store._workers.call, close=lambda: None)
+    monkeypatch.setattr(kernel_store, "WorkerPool", lambda *_, **__: lent)
 
 
 def with_text(file: RecordFile, text: str) -> RecordFile:
@@ -61,9 +71,10 @@ def test_a_record_becomes_a_kernel_of_the_workloads_tensors(store, record_file):
 
 
 def test_the_same_record_gives_the_same_text_in_another_process(store, record_file):
-    first = store.kernels(record_file, [1, 3])
+    first, before = store.kernels(record_file, [1, 3]), set(sys.modules)
     with KernelStore() as another:
         second = another.kernels(record_file, [3, 1])
+    assert "tvm" not in set(sys.modules) - before
     assert [k.digest for k in first] == [k.digest for k in reversed(second)]
     assert first[0].digest != first[1].digest
 
@@ -83,22 +94,17 @@ def test_measured_figures_reach_the_kernel(store, record_file):
     assert (figures.gpu, figures.energy_mj) == ("Test GPU", 8.2)
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_kernel_from_the_disk_needs_neither_tvm_nor_a_process(record_file, request, monkeypatch):
     with KernelStore() as store:
         made = store.kernel(record_file, 1)
     request.getfixturevalue("no_tvm")
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    monkeypatch.setattr(kernel_store, "WorkerPool", Mock())
     with KernelStore() as store:
         assert store.kernel(record_file, 1) == made
 
 
-def test_the_parent_never_imports_tvm(record_file):
-    before = set(sys.modules)
-    with KernelStore() as store:
-        store.kernel(record_file, 1)
-    assert "tvm" not in set(sys.modules) - before
-
-
+@pytest.mark.usefixtures("one_process")
 def test_a_damaged_entry_is_made_again(record_file):
     with KernelStore() as store:
         made = store.kernel(record_file, 1)
@@ -110,6 +116,7 @@ def test_a_damaged_entry_is_made_again(record_file):
     assert json.loads(path.read_text()) == content
 
 
+@pytest.mark.usefixtures("one_process")
 def test_an_entry_of_another_tvm_is_not_used(record_file, monkeypatch):
     with KernelStore() as store:
         store.kernel(record_file, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,26 +23,14 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control import Setpoint, enforced_setpoint
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import load_database, load_records
+from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuners.tvm import tvm_requirements as requirements
-from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records
+from pytest_gpuenergy.tuning import RawLog, Trial, Tuner, TuneResult, find_records, read_trials
 from pytest_gpuenergy.workloads import Workload, parse_shape
 
 EMULATED = ["--gpu-device", "emulated"]
-SHAPE = "small=1,7,9,8,6,3,3,1,1"
+SHAPE = "tiny=1,4,4,4,4,1,1,1,0"
 WORKLOAD = parse_shape(SHAPE)
-COMMAND = [sys.executable, "-m", "pytest_gpuenergy.cli", "tune", *EMULATED, "--shape", SHAPE]
-
-
-def tune(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*COMMAND, "--keep", "1", "--out", str(folder), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.fixture(autouse=True)
@@ -53,22 +43,27 @@ def tvm_works(monkeypatch: pytest.MonkeyPatch) -> None:
 class Tuned:
     """What a command printed, and the folder it wrote."""
 
-    done: subprocess.CompletedProcess[str]
+    out: str
+    err: str
     folder: Path
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    folder = tmp_path_factory.mktemp("tuned")
-    return Tuned(tune(folder, "--trials", "3", "--no-energy", "--json"), folder)
+    folder, out, err = tmp_path_factory.mktemp("tuned"), io.StringIO(), io.StringIO()
+    few = ["--trials", "3", "--keep", "1", "--no-energy", "--strategy", "replay-trace"]
+    options = [*few, "--json", "--out", str(folder)]
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(["tune", *EMULATED, "--shape", SHAPE, *options]) == 0
+    return Tuned(out.getvalue(), err.getvalue(), folder)
 
 
 @pytest.mark.tvm
 def test_it_tunes_on_the_emulated_gpu(tuned):
-    (outcome,) = json.loads(tuned.done.stdout)
-    assert (outcome["workload"], outcome["tried"], outcome["kept"]) == ("small", 3, 1)
+    (outcome,) = json.loads(tuned.out)
+    assert (outcome["workload"], outcome["tried"], outcome["kept"]) == ("tiny", 3, 1)
     assert (outcome["gpu"], outcome["emulated"]) == ("NVIDIA H200 (emulated)", True)
-    assert "small (emulated): 3 of 3 trials" in tuned.done.stderr
+    assert "tiny (emulated): 3 of 3 trials" in tuned.err
     path = find_records(tuned.folder, WORKLOAD)
     assert outcome["path"] == str(path)
     assert load_records(path).gpu.endswith("(emulated)")
@@ -76,12 +71,14 @@ def test_it_tunes_on_the_emulated_gpu(tuned):
 
 
 @pytest.mark.tvm
-def test_it_measures_later(tuned, tmp_path):
+def test_it_measures_later(tuned, tmp_path, capsys):
     shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
-    gpu, header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
+    options = ["--trials", "3", "--keep", "1", "--resume", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, "--shape", SHAPE, *options]) == 0
+    gpu, header, row = capsys.readouterr().out.splitlines()
     assert gpu == "NVIDIA H200 (emulated)"
     assert header.split()[:4] == ["workload", "trials", "valid", "kept"]
-    assert row.split()[:4] == ["small", "3", "3", "1"]
+    assert row.split()[:4] == ["tiny", "3", "3", "1"]
     (figures,) = load_records(find_records(tmp_path, WORKLOAD)).recorded(1)
     assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
 
@@ -96,17 +93,17 @@ def test_an_outcome_that_was_lost_is_written_by_resume(tuned, tmp_path, capsys):
         assert main(["tune", *EMULATED, "--shape", SHAPE, *resume]) == 0
         assert ("already complete" in capsys.readouterr().err) == passed_over
     (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
-    assert row["workload"] == "small"
-    assert len(list((tmp_path / "performance").glob("small_*.json"))) == 1
+    assert row["workload"] == "tiny"
+    assert len(list((tmp_path / "performance").glob("tiny_*.json"))) == 1
 
 
 @pytest.mark.tvm
 def test_what_tunings_came_to_is_a_table(tuned):
     (row,) = csv.DictReader((tuned.folder / "tuning.csv").read_text().splitlines())
     assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
-    assert (row["workload"], row["tried"], row["kept"]) == ("small", "3", "1")
+    assert (row["workload"], row["tried"], row["kept"]) == ("tiny", "3", "1")
     assert (row["gpu"], row["emulated"]) == ("NVIDIA H200 (emulated)", "True")
-    (rate,) = (tuned.folder / "performance").glob("small_conv2d_*.json")
+    (rate,) = (tuned.folder / "performance").glob("tiny_conv2d_*.json")
     comment, figure = rate.read_text().splitlines()
     assert comment == "# NVIDIA H200 (emulated): recorded or modelled figures"
     assert int(figure) == pytest.approx(float(row["best_gflops"]), abs=1)
@@ -175,31 +172,29 @@ def result_of(workload: Workload) -> TuneResult:
     )
 
 
-@pytest.mark.tvm
-def test_an_interrupt_keeps_what_was_tried(tmp_path):
-    arguments = ["--trials", "8", "--no-energy", "--strategy", "replay-trace"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if " trials, best " in line:  # a trial has ended
-            process.send_signal(signal.SIGINT)
-            break
-    rest = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(timeout=60) == 130, (lines, rest)
-    assert "its trials are kept in" in rest
-    journal = (tmp_path / "small" / "raw" / "trials.jsonl").read_text().splitlines()
-    assert len(load_database(tmp_path / "small" / "raw").records) == len(journal) > 0
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_was_tried(tmp_path, monkeypatch, capsys):
+    add = RawLog.add
+
+    def add_and_interrupt(log: RawLog, recipe: str, trial: Trial) -> Trial:
+        added = add(log, recipe, trial)
+        signal.raise_signal(signal.SIGINT)
+        return added
+
+    monkeypatch.setattr(RawLog, "add", add_and_interrupt)
+    product = ["--shape", "gemm:M=8 N=8 K=16", "--tuner", "template", "--trials", "3"]
+    assert main(["tune", *EMULATED, *product, "--no-energy", "--out", str(tmp_path)]) == 130
+    assert "its trials are kept in" in capsys.readouterr().err
+    (journal,) = tmp_path.rglob("trials.jsonl")
+    assert len(read_trials(journal)) == 1
+    assert len(journal.with_name("parameters.jsonl").read_text().splitlines()) == 1
 
 
 HANGS = """
 import sys
 from pathlib import Path
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.tuners.tvm import tvm_requirements
 from pytest_gpuenergy.tuning.tuner import Tuner
 
 def hang(tuner, workloads):
@@ -209,11 +204,12 @@ def hang(tuner, workloads):
     yield
 
 Tuner.tune = hang
+tvm_requirements.check_tvm = lambda: "0.27.0"
 sys.exit(main(["tune", *sys.argv[2:]]))
 """
 
 
-@pytest.mark.tvm
+@pytest.mark.slow
 @pytest.mark.usefixtures("machine_apart")
 def test_a_second_signal_ends_a_tuning_that_hangs_and_puts_the_limit_back(tmp_path):
     ready = tmp_path / "ready"
