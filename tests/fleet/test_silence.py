@@ -151,8 +151,8 @@ def test_a_gpu_of_a_search_that_says_nothing_is_lost():
     code = (
         f"import signal\nfor line in ('{{\"type\":\"ready\"}}', '{FOUND}'): {says}\nsignal.pause()"
     )
-    gpu = RemoteGpu(Slot((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.2)
-    with pytest.raises(HostLostError, match=r"was lost: it has not answered for 1 s\."):
+    gpu = RemoteGpu(Slot((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.1)
+    with pytest.raises(HostLostError, match=r"was lost: it has not answered for 0\.5 s\."):
         gpu.call("rest")
 
 
