@@ -49,6 +49,7 @@ from pytest_gpuenergy.search import (
     LASTING_SD,
     ROUNDS,
     is_out_of_reach,
+    is_proven,
     is_worth_comparing,
     proven_change,
 )
@@ -237,12 +238,13 @@ def _claim(ratios: Sequence[Sequence[float]], noise: Noise, *, candidates: int) 
 
 
 def _shortened(ratios: Sequence[float], noise: Noise, candidates: int) -> Sequence[float]:
-    """The rounds until a claim is out of reach."""
+    """The rounds until a claim is certain, or out of reach."""
     for count in range(1, len(ratios)):
-        if is_out_of_reach(
-            ratios[:count], noise.allowance, rounds=len(ratios), candidates=candidates
+        so_far = ratios[:count]
+        if is_proven(so_far, noise.allowance, candidates=candidates) or is_out_of_reach(
+            so_far, noise.allowance, rounds=len(ratios), candidates=candidates
         ):
-            return ratios[:count]
+            return so_far
     return ratios
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from _pytest import runner
 from _pytest.pytester import SysModulesSnapshot
 from small_project import QUICK
 
@@ -223,6 +224,23 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         os.environ.setdefault(variable, "1")
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """Run a test where Python 3.11 has room for the frames of all that it calls.
+
+    Otherwise, a loop at the end of a 16 KiB chunk of frames maps and unmaps memory with each call.
+    """
+    return _with_room(item, nextitem)
+
+
+def _with_room(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    return runner.pytest_runtest_protocol(item, nextitem)
+
+
+# A frame of more than 1 MiB is in a chunk of 2 MiB, where the frames after it have room, too.
+_with_room.__code__ = _with_room.__code__.replace(co_stacksize=140_000)
 
 
 def pytest_collection_finish() -> None:

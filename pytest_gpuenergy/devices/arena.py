@@ -7,7 +7,7 @@ import mmap
 import os
 import zlib
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -130,16 +130,27 @@ class FileMemory:
     path: Path
     arrays: ClassVar[Arrays] = HostArrays()
     in_place: ClassVar[bool] = False
+    _images: dict[bool, Bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def image(self, *, writable: bool = False) -> Bytes:
-        """Return the whole file, mapped."""
-        # np.memmap takes ten times as long, and a search does this thousands of times.
-        descriptor = os.open(self.path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
-        try:
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            return np.frombuffer(mmap.mmap(descriptor, 0, access=access), np.uint8)
-        finally:
-            os.close(descriptor)
+        """Return the whole file; it stays mapped until `unmap`, since mapping takes time."""
+        if (image := self._images.get(writable)) is None:
+            # np.memmap takes ten times as long, and a search does this thousands of times.
+            descriptor = os.open(self.path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            try:
+                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+                image = np.frombuffer(mmap.mmap(descriptor, 0, access=access), np.uint8)
+            finally:
+                os.close(descriptor)
+            self._images[writable] = image
+        return image
+
+    def unmap(self) -> None:
+        """Forget the mapped images, so that a removed file takes no more memory."""
+        self._images.clear()
+
+    def __reduce__(self) -> tuple[type[FileMemory], tuple[Path]]:
+        return FileMemory, (self.path,)
 
 
 @dataclass(frozen=True)

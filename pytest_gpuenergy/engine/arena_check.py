@@ -62,7 +62,9 @@ class ArenaCheck:
                 for name, arena in arenas.items()
                 if arena.tensor.role == "inout"
             }
-        self._before = self._values()
+            self._before = {name: arena.value() for name, arena in self._outputs.items()}
+        self._is_repeated = False
+        self._right: tuple[Reference, dict[str, Array], ErrorBound] | None = None
 
     def __call__(self) -> ErrorBound:
         """Return the errors of the outputs, see `compare`.
@@ -85,21 +87,43 @@ class ArenaCheck:
                     raise KernelFault(
                         "correctness", f"{places(name, mask)} changed, although {name} is an input."
                     )
+            if (known := self._known(reference)) is not None:
+                return known
             outputs = self._numbers({n: arena.elements() for n, arena in self._outputs.items()})
             earlier = self._numbers(self._before)
             if reference.arrays is None:
                 outputs = {name: self._arrays.get(value) for name, value in outputs.items()}
                 earlier = {name: self._arrays.get(value) for name, value in earlier.items()}
-            return compare(outputs, reference, self._bounds, self._seed, earlier)
+            errors = compare(outputs, reference, self._bounds, self._seed, earlier)
+            self._keep(reference, errors)
+            return errors
+
+    def _known(self, reference: Reference) -> ErrorBound | None:
+        """Return the errors of the outputs if they are those that were right before."""
+        if self._right is None or self._right[0] is not reference:
+            return None
+        _, right, errors = self._right
+        same = all(np.array_equal(right[n], _bits(arena)) for n, arena in self._outputs.items())
+        return errors if same else None
+
+    def _keep(self, reference: Reference, errors: ErrorBound) -> None:
+        """Keep outputs that are right, for `_known`, unless they depend on those before a run."""
+        if not self._is_repeated or not isinstance(self._arrays, HostArrays):
+            return
+        if reference.arrays is None and all(np.isfinite(v).all() for v in reference.values()):
+            right = {name: _bits(arena).copy() for name, arena in self._outputs.items()}
+            self._right = reference, right, errors
 
     def poison(self) -> None:
         """Fill the outputs with NaN; integers with -1 or, if unsigned, their largest value.
 
         Tensors of role ``inout`` get their initial contents again.
         """
-        for name, arena in self._outputs.items():
-            arena.fill(self._initial.get(name))
-        self._before = self._values()
+        self._is_repeated = True
+        with self._arrays.used():
+            for name, arena in self._outputs.items():
+                arena.fill(self._initial.get(name))
+                self._before[name][...] = arena.elements()
 
     def falsify(self) -> None:
         """Restore inout tensors, and make a few elements of each other output wrong."""
@@ -111,15 +135,16 @@ class ArenaCheck:
                 else:
                     right = numbers(arena.elements(), dtype)
                     arena.fill(stored(falsified(right, self._draw), dtype))
-        self._before = self._values()
+                self._before[name][...] = arena.elements()
 
     def _numbers(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         return {name: numbers(v, self._outputs[name].tensor.dtype) for name, v in outputs.items()}
 
-    def _values(self) -> dict[str, Array]:
-        """Return copies of the outputs."""
-        with self._arrays.used():
-            return {name: arena.value() for name, arena in self._outputs.items()}
+
+def _bits(arena: Arena) -> Array:
+    """Return the elements as unsigned integers, of which NaN and zeros equal only themselves."""
+    payload = arena.payload(arena.image())
+    return payload.view(f"u{min(8, stored_as(arena.tensor.dtype).itemsize)}")
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:

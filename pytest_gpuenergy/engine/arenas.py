@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pytest_gpuenergy.devices import GUARD_BYTES, Arena, DeviceArrays, Memory, arena_bytes
+from pytest_gpuenergy.devices import (
+    GUARD_BYTES,
+    Arena,
+    DeviceArrays,
+    FileMemory,
+    Memory,
+    arena_bytes,
+)
 from pytest_gpuenergy.engine.references import is_large, ordinary_inputs
 from pytest_gpuenergy.support import DeviceError, enough_memory, scratch_folder
 from pytest_gpuenergy.workloads import (
@@ -89,7 +96,12 @@ def file_arenas(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[st
                 f"The buffers of {io.name}, {size} bytes, cannot be written "
                 f"({error.strerror}): make room in /dev/shm or $TMPDIR."
             ) from None
-        yield arenas
+        try:
+            yield arenas
+        finally:
+            for arena in arenas.values():
+                assert isinstance(arena.memory, FileMemory)
+                arena.memory.unmap()
 
 
 def second_poison(tensor: Tensor) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -283,11 +284,7 @@ class Kernel(AnyKernel):
 
         Such a kernel needs a cooperative launch.
         """
-        return any(
-            re.search(rf"(?<![\w.]){re.escape(name)}\s*\.\s*sync\s*\(", self.source)
-            or re.search(rf"(?<![\w.])sync\s*\(\s*{re.escape(name)}\s*\)", self.source)
-            for name in {"this_grid()", *filter(None, sum(_GRID.findall(self.source), ()))}
-        )
+        return _has_grid_barrier(self.source)
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
@@ -297,6 +294,15 @@ class Kernel(AnyKernel):
             own = tuple(name for name in launch.arguments if name not in maps)
             taken[launch.entry] = (*taken.get(launch.entry, ()), *own)
         return taken
+
+
+@functools.lru_cache(maxsize=64)
+def _has_grid_barrier(source: str) -> bool:
+    return any(
+        re.search(rf"(?<![\w.]){re.escape(name)}\s*\.\s*sync\s*\(", source)
+        or re.search(rf"(?<![\w.])sync\s*\(\s*{re.escape(name)}\s*\)", source)
+        for name in {"this_grid()", *filter(None, sum(_GRID.findall(source), ()))}
+    )
 
 
 def check_source(source: str) -> None:

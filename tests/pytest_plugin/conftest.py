@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,15 @@ NO_COLLECTION = ("-p", "no:unraisableexception")
 
 @dataclass(frozen=True)
 class Project:
-    """A project in its own folder, whose tests run on the emulated GPU."""
+    """A project in its own folder, whose tests run on the emulated GPU.
+
+    Attributes:
+        pytester: the folder, and runs in it.
+        baselines: reports by all that they depend on, of all tests.
+    """
 
     pytester: pytest.Pytester
+    baselines: dict[object, bytes]
 
     @property
     def path(self) -> Path:
@@ -91,6 +98,16 @@ class Project:
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a subprocess."""
         return self.pytester.runpytest_subprocess(*arguments)
+
+    def baseline(self, *arguments: str, passed: int) -> None:
+        """Write the report ``base.json`` of a run, which the first test with these files makes."""
+        files = [path.read_bytes() for path in sorted(self.path.glob("*.[pt]*"))]
+        key = (arguments, *files, os.environ.get("GPUENERGY_EMULATED_FAULTS"))
+        path = self.path / "base.json"
+        if key not in self.baselines:
+            self.run(*arguments, "--gpuenergy-json", path.name).assert_outcomes(passed=passed)
+            self.baselines[key] = path.read_bytes()
+        path.write_bytes(self.baselines[key])
 
     def refused(self, *arguments: str) -> pytest.LineMatcher:
         """The error output of a run that is refused before anything is measured."""
@@ -141,11 +158,17 @@ def inject(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return lambda **faults: monkeypatch.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(faults))
 
 
+@pytest.fixture(scope="session")
+def baselines() -> dict[object, bytes]:
+    """What `Project.baseline` keeps."""
+    return {}
+
+
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> Project:
+def project(pytester: pytest.Pytester, baselines: dict[object, bytes]) -> Project:
     (pytester.path / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)
-    return Project(pytester)
+    return Project(pytester, baselines)
 
 
 @pytest.fixture

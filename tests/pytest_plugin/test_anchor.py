@@ -134,7 +134,8 @@ def test_the_checks_can_be_left_out(project):
 
 
 def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_drifts(project):
-    run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
+    numbered(project)
+    project.baseline("--powercap", "700W", passed=12)
     nearly = {"percent": 15}
     result = run_with(project, *GATED, *ALWAYS, faults={3: {"slower": nearly}})
     result.assert_outcomes(passed=12)
@@ -144,7 +145,8 @@ def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_dri
 
 
 def test_what_is_flagged_after_its_verdict_is_told_and_fails_a_strict_gate(project):
-    run_with(project, "--gpuenergy-json", "base.json").assert_outcomes(passed=12)
+    numbered(project)
+    project.baseline("--powercap", "700W", passed=12)
     faults = {12: {"slower": SLOWER}}  # found after all verdicts were given
     late = ("--gpuenergy-anchor", "15")
     result = run_with(project, *GATED, *late, faults=faults)

@@ -32,7 +32,7 @@ SAME = (*BASE, "--gpuenergy-fail", "edp:20%")
 
 def make_baseline(project: Project, *, edp: float = 1.0, **changes: object) -> None:
     """Write a baseline ``base.json`` with the measured energy, and so EDP, times ``edp``."""
-    project.run(*ONE, "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
+    project.baseline(*ONE, passed=1)
     path = project.path / "base.json"
     report = load_report(path)
     (m,) = report.measurements
@@ -355,7 +355,6 @@ TWO_CAPS = ("--powercap", "1,2")
 def kernels(project: Project, *names: str, before: str = "") -> None:
     """A test of kernels with these labels."""
     project.bench(
-        'SOURCE + f"// {name}"',
         marks=f'@pytest.mark.parametrize("name", {names})',
         arguments="name, powercap, ",
         before=before,
@@ -367,7 +366,7 @@ def kernels(project: Project, *names: str, before: str = "") -> None:
 def three(project: Project) -> Project:
     """A project with a baseline of three kernels at two caps."""
     kernels(project, "one", "two", "three")
-    project.run(*TWO_CAPS, "--gpuenergy-json", "base.json").assert_outcomes(passed=6)
+    project.baseline(*TWO_CAPS, passed=6)
     return project
 
 

@@ -31,7 +31,7 @@ def bench(project: Project, change: str, *, first: bool) -> None:
     """A bench of a kernel with ``change``, before or after the unchanged ones."""
     names = ["changed", *UNCHANGED] if first else [*UNCHANGED, "changed"]
     project.bench(
-        f'SOURCE.replace({LINE!r}, {change!r}) if name == "changed" else SOURCE + f"// {{name}}"',
+        f'SOURCE.replace({LINE!r}, {change!r}) if name == "changed" else SOURCE',
         marks=f'@pytest.mark.parametrize("name", {names})',
         arguments="name, powercap, ",
         more=", label=name",
@@ -40,7 +40,7 @@ def bench(project: Project, change: str, *, first: bool) -> None:
 
 def other_board(project: Project, factor: float) -> None:
     """Measure a baseline, and make it that of another board, on which every EDP is ``factor``."""
-    project.run("--powercap", "current", "--gpuenergy-json", "base.json").assert_outcomes(passed=7)
+    project.baseline("--powercap", "current", passed=7)
     path = project.path / "base.json"
     report = load_report(path)
     run = replace(report.run, gpu_uuid="GPU-other")
@@ -83,7 +83,7 @@ def test_what_was_measured_first_is_judged_again_at_the_end(project):
 
 def test_an_items_interval_is_the_same_in_junit_xml_and_in_the_summary(project):
     bench(project, LINE, first=False)
-    project.run("--powercap", "current", "--gpuenergy-json", "base.json")
+    project.baseline("--powercap", "current", passed=7)
     bench(project, SLOWER, first=False)
     result = project.run(*COMPARE, "--gpuenergy-strict", "--junitxml=j.xml")
     told = {

@@ -35,7 +35,7 @@ def two_files(project: Project) -> Project:
     ini(project, CAPS)
     kernels(project, "a", "b")
     kernels(project, "c", file="test_other")
-    project.run("--gpuenergy-json", "base.json").assert_outcomes(passed=6)
+    project.baseline(passed=6)
     return project
 
 

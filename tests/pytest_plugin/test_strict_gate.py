@@ -18,7 +18,7 @@ PROBLEM = "*error: Nothing was judged, because nothing was measured: select ener
 @pytest.fixture
 def judged(project: Project) -> Project:
     """A project with a baseline and a test that measures nothing."""
-    project.run("--powercap", "1", "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
+    project.baseline("--powercap", "1", passed=1)
     project.module("def test_plain(): pass", "test_plain")
     return project
 

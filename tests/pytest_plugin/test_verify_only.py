@@ -103,7 +103,7 @@ def test_merging_a_later_verification_keeps_the_figures(project):
 
 @pytest.mark.parametrize("gpu", ["emulated:h200", "emulated:a100"])
 def test_a_baseline_in_the_ini_file_is_not_judged(project, gpu):
-    project.run("--powercap", "1", "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
+    project.baseline("--powercap", "1", passed=1)
     project.ini('gpuenergy_compare = "base.json"\ngpuenergy_fail = "edp:5%"')
     result = project.run(VERIFY, "--gpu-device", gpu)
     result.assert_outcomes(passed=1)

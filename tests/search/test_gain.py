@@ -96,13 +96,19 @@ def of_rounds(*log_ratios: float) -> Turns:
 
 def test_a_large_gain_is_proven_after_four_rounds_and_not_before():
     ratios = [-0.5, -0.501, -0.499, -0.5]
-    assert is_proven(of_rounds(*ratios), Metric.TIME, candidates=50)
-    assert not is_proven(of_rounds(*ratios[:3]), Metric.TIME, candidates=50)
-    assert not is_proven(of_rounds(*ratios, -0.5), Metric.TIME, candidates=50)  # is no look
+    assert is_proven(ratios, 0.001, candidates=50)
+    assert not is_proven(ratios[:3], 0.001, candidates=50)
+    assert not is_proven([*ratios, -0.5], 0.001, candidates=50)  # is no look
 
 
 def test_a_gain_that_is_proven_but_not_known_well_goes_on():
-    assert not is_proven(of_rounds(-0.52, -0.5, -0.48, -0.5), Metric.TIME, candidates=50)
+    assert not is_proven([-0.52, -0.5, -0.48, -0.5], 0.001)
+
+
+@given(RATIOS, st.floats(0.001, 0.1))
+def test_doubts_make_a_proof_harder(ratios, room):
+    if is_proven(ratios, 0.001, room=room):
+        assert is_proven(ratios, 0.001)
 
 
 def test_a_gain_that_is_proven_early_is_accepted_and_says_so():

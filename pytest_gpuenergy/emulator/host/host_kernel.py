@@ -8,11 +8,15 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pytest_gpuenergy.devices import Arena, Bytes
+from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
 from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.workloads import Array, stored_as
+
+Places = npt.NDArray[np.intp]
 
 _MOST = 10_000  # launches that stand in for those of a measurement
 _BUDGET_S = 0.05  # the processor time for these launches
@@ -77,8 +81,9 @@ class HostKernel:
         self._launch_s = 0.0
         self._interrupted = _LAST_SEED
         self._stride = 0
-        self._results: list[Bytes] = []
-        self._written: list[Bytes] = []
+        self._results: list[Array] = []
+        self._earlier: list[Array] = []
+        self._written: list[Places] = []
 
     def run(self, order_seed: int = 0) -> None:
         """Run the kernel once."""
@@ -93,17 +98,19 @@ class HostKernel:
             self._program = self._stack.enter_context(self._start())
         elif self._stride:
             # Find out by a launch which elements the part writes, and restore the outputs.
-            before = self._payloads()
+            self._keep(self._earlier)
             self._launch(fresh=False, stride=self._stride)
-            pairs = zip(before, self._payloads(), strict=True)
-            self._written = [old != new for old, new in pairs]
-            self._restore(before)
+            self._written = []
+            for arena, old in zip(self._outputs, self._earlier, strict=True):
+                new = _words(arena, writable=True)
+                self._written.append(written := np.flatnonzero(old != new))
+                new[written] = old[written]
         self._launch_s = self._launch(order_seed=order_seed)
         if self._divisible and self._launch_s > _AFFORDABLE_S and not self._stride:
             # A power of two, so that it hardly depends on how fast the host is.
             self._stride = 2 ** math.ceil(math.log2(self._launch_s / _AFFORDABLE_S))
         if self._stride or self._launch_s > _AFFORDABLE_S:  # a later run may be faster
-            self._results = self._payloads()
+            self._keep(self._results)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         """Launch the kernel or a part of it again; yield the number of launches so far."""
@@ -119,12 +126,17 @@ class HostKernel:
             self._before()
             self._launch(fresh=False, stride=self._stride)
             # Elsewhere the outputs are those of the latest run.
-            parts = zip(self._written, self._payloads(), self._results, strict=True)
-            self._restore([np.where(written, new, old) for written, new, old in parts])
+            parts = zip(self._outputs, self._written, self._results, strict=True)
+            for arena, written, result in parts:
+                words = _words(arena, writable=True)
+                new = words[written]
+                words[:] = result
+                words[written] = new
         elif self._launch_s > _WHOLE_S:
             return
         elif self._launch_s > _AFFORDABLE_S and not once:
-            self._restore(self._results)  # for the single launch that follows
+            for arena, result in zip(self._outputs, self._results, strict=True):
+                _words(arena, writable=True)[:] = result  # for the single launch that follows
         else:
             self._before()
             most, budget_s = (1, 0.0) if once else (_MOST, _BUDGET_S)
@@ -140,9 +152,16 @@ class HostKernel:
         self._launches += count
         return spent_s
 
-    def _restore(self, payloads: Sequence[Bytes]) -> None:
-        for arena, payload in zip(self._outputs, payloads, strict=True):
-            arena.payload(arena.image(writable=True))[:] = payload
+    def _keep(self, copies: list[Array]) -> None:
+        """Copy the outputs; memory that was touched before is several times as fast."""
+        if copies:
+            for arena, copied in zip(self._outputs, copies, strict=True):
+                copied[:] = _words(arena)
+        else:
+            copies += [_words(arena).copy() for arena in self._outputs]
 
-    def _payloads(self) -> list[Bytes]:
-        return [np.array(arena.payload(arena.image())) for arena in self._outputs]
+
+def _words(arena: Arena, *, writable: bool = False) -> Array:
+    """Return the elements as unsigned integers; two for each of sixteen bytes."""
+    payload = arena.payload(arena.image(writable=writable))
+    return payload.view(f"u{min(8, stored_as(arena.tensor.dtype).itemsize)}")

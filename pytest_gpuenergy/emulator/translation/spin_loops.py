@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ def _is_reloaded(source: str) -> bool:
     return volatile or occurs(source, r"\b__ldc[gv]\s*\(")
 
 
+@functools.lru_cache(maxsize=64)
 def may_wait(source: str) -> bool:
     """Return whether a thread may wait for another block, by an atomic or a load of CUDA or PTX."""
     return occurs(source, _ATOMIC) or _is_reloaded(source)

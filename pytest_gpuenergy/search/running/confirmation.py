@@ -153,12 +153,6 @@ def compare(
         return VariantGain(id=state.id, accepted=False, rounds=0, message=message)
     if is_stopped():
         return None
-
-    def is_decided(turns: Turns) -> bool:
-        return is_proven(turns, bench.objective, candidates) or _is_hopeless(
-            turns, bench.objective, candidates
-        )
-
     with bench.device.twin() as device, disk_folder() as folder:
         states = bench.spec.baseline, state
         base, head = (_exhibit(bench, device, folder, side) for side in states)
@@ -168,22 +162,23 @@ def compare(
             head,
             rounds=ROUNDS,
             timeout_s=TIMEOUT_S,
-            ends=lambda turns: is_stopped() or is_decided(turns),
+            ends=lambda turns: is_stopped() or _is_decided(turns, bench.objective, candidates),
         )
     if problem := turns.base_fault or turns.problem:
         return VariantGain(id=state.id, accepted=False, rounds=0, message=problem)
-    if len(turns.base) < ROUNDS and not is_decided(turns):
+    if len(turns.base) < ROUNDS and not _is_decided(turns, bench.objective, candidates):
         return None
     return judge_rounds(state.id, turns, bench.objective, candidates)
 
 
-def _is_hopeless(turns: Turns, objective: Metric, candidates: int) -> bool:
-    return len(turns.base) == len(turns.head) and is_out_of_reach(
-        round_log_ratios(turns, objective),
-        LASTING_SD[objective],
-        rounds=ROUNDS,
-        candidates=candidates,
-        room=widened(_NO_CHANGE, turns.doubts(), objective).high,
+def _is_decided(turns: Turns, objective: Metric, candidates: int) -> bool:
+    """Return whether a gain is proven, or out of reach, by complete rounds."""
+    if len(turns.base) != len(turns.head):
+        return False
+    ratios, lasting_sd = round_log_ratios(turns, objective), LASTING_SD[objective]
+    room = widened(_NO_CHANGE, turns.doubts(), objective).high
+    return is_proven(ratios, lasting_sd, candidates=candidates, room=room) or is_out_of_reach(
+        ratios, lasting_sd, rounds=ROUNDS, candidates=candidates, room=room
     )
 
 

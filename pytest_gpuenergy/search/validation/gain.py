@@ -70,10 +70,10 @@ def judge_rounds(state_id: str, turns: Turns, objective: Metric, candidates: int
         pair = [_turn(number, "baseline", base), _turn(number, "variant", head)]
         in_order += pair if number % 2 else pair[::-1]  # the sides take turns in beginning
     doubts = turns.doubts()
-    change = widened(changes[objective], doubts, objective)
+    verdict = decide(widened(changes[objective], doubts, objective), 0.0)
     return VariantGain(
         id=state_id,
-        accepted=decide(change, 0.0) is Verdict.BETTER,
+        accepted=verdict is Verdict.BETTER,
         rounds=len(turns.base),
         ended_early=len(turns.base) < ROUNDS,
         candidates=candidates,
@@ -87,17 +87,6 @@ def judge_rounds(state_id: str, turns: Turns, objective: Metric, candidates: int
         reasons=tuple(doubt.reason for doubt in doubts),
         turns=tuple(in_order),
     )
-
-
-def is_proven(turns: Turns, objective: Metric, candidates: int) -> bool:
-    """Return whether complete rounds prove a gain at a look, and say precisely enough how large."""
-    if len(turns.base) != len(turns.head) or len(turns.base) not in LOOKS.rounds:
-        return False
-    change = proven_change(
-        round_log_ratios(turns, objective), LASTING_SD[objective], candidates=candidates
-    )
-    verdict = decide(widened(change, turns.doubts(), objective), 0.0)
-    return verdict is Verdict.BETTER and change.half_width <= _PRECISE
 
 
 def _turn(number: int, side: Literal["baseline", "variant"], reading: Reading) -> TurnFigures:
@@ -144,6 +133,23 @@ def proven_change(
     scatter = interval(log_ratios, tail=bonferroni_tail(CONFIRMED))
     half = math.hypot(scatter.half_width, lasting_half_width(lasting_sd, max(1, candidates)))
     return Estimate(scatter.value, scatter.value - half, scatter.value + half)
+
+
+def is_proven(
+    log_ratios: Sequence[float], lasting_sd: float, *, candidates: int = 1, room: float = 0.0
+) -> bool:
+    """Return whether the rounds prove a gain at a look, and say precisely enough how large it is.
+
+    Args:
+        log_ratios: ln(variant / baseline) of the rounds so far.
+        lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
+        candidates: the number of variants of which this one was chosen.
+        room: the amount by which doubts widen the interval as well.
+    """
+    if len(log_ratios) not in LOOKS.rounds:
+        return False
+    change = proven_change(log_ratios, lasting_sd, candidates=candidates)
+    return change.high + room < 0 and change.half_width <= _PRECISE
 
 
 def lasting_half_width(lasting_sd: float, candidates: int) -> float:
