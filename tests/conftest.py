@@ -256,8 +256,9 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 def _prepare_toolchain(cache: Path, factory: pytest.TempPathFactory) -> None:
-    _copy_toolchain(cache, factory)
-    with contextlib.suppress(GpuEnergyError):  # tests that need it say why it cannot be built
+    # Tests that need it say why it cannot be built; a run may also end before it is.
+    with contextlib.suppress(GpuEnergyError, OSError):
+        _copy_toolchain(cache, factory)
         Toolchain.prepare(cache / "emulated" / "host", find_compiler(), jobs=2)
 
 
