@@ -201,6 +201,18 @@ def test_a_number_that_json_does_not_have_costs_only_itself(tmp_path, word):
     assert (found[-1].name, found[-1].args) == ('aten::"nan, inf', {"note": None})
 
 
+def test_a_clock_that_counts_from_1970_keeps_its_digits(tmp_path):
+    path = write(tmp_path / "trace.json", layer())
+    text = path.read_text()
+    for event in layer():
+        text = text.replace(
+            f'"ts": {event["ts"]}', f'"ts": 1700000000000{500 + int(event["ts"]):03d}.123'
+        )
+    path.write_text(text)
+    begins = [event.ts for event in read_trace(path)]
+    assert begins == [pytest.approx(event["ts"] + 0.123, abs=1e-9) for event in layer()]
+
+
 def test_a_launch_that_ends_before_it_begins_is_left_out_with_a_sentence(tmp_path):
     found = extracted(tmp_path, [*layer(), *launch("add", 50.0, 80.0, 2, dur=-1.0)])
     assert len(found.launches) == 1

@@ -7,11 +7,12 @@ import re
 import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_FLOOR, Decimal
 from heapq import heappop, heappush
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -38,6 +39,9 @@ _NO_NUMBER = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*")|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE | re.DOTALL
 )
 """A text, or a number that JSON does not have, which profilers print nevertheless."""
+
+_EXACT_US = 1e13
+"""The time up to which a float knows nanoseconds."""
 
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
@@ -98,14 +102,25 @@ class Event(Struct, frozen=True, gc=False):
         return next((values[name] for name in names if name in values), None)
 
 
-class _TraceDocument(Struct):
-    events: list[Event] = field(name="traceEvents")
+class _Moment(Struct, gc=False):
+    """The begin of an `Event` in microseconds, with all digits."""
+
+    ts: Decimal = Decimal(0)
+
+
+_Kind = TypeVar("_Kind", Event, _Moment)
+
+
+class _TraceDocument(Struct, Generic[_Kind]):
+    events: list[_Kind] = field(name="traceEvents")
 
 
 def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     """Read the events that have a duration, in the order of their begin, longest first.
 
-    Numbers that JSON does not have, such as ``inf`` and ``NaN``, are read as null.
+    Numbers that JSON does not have, such as ``inf`` and ``NaN``, are read as null. Where the clock
+    counts from 1970, whose microseconds a float knows to 0.25 only, times are relative to the whole
+    microsecond of the first event.
 
     Args:
         path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
@@ -118,12 +133,13 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     content = read_unpacked(path, "trace", _LARGEST_BYTES)
     try:
         try:
-            events = _decoded(content)
+            events = _decoded(content, Event)
         except NotJsonError:
             whole = _NO_NUMBER.sub(lambda found: found["text"] or b"null", content)
             if whole == content:
                 raise
-            events = _decoded(whole)
+            content = whole
+            events = _decoded(content, Event)
     except FormError as error:
         raise InputError(
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
@@ -144,13 +160,21 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
                 f"{path} has an event at {event.ts:g} µs that takes {event.dur:g} µs, which is no "
                 "time of a clock: write the trace again."
             )
+    if any(abs(event.ts) > _EXACT_US for event in lasting):
+        moments = zip(_decoded(content, _Moment), events, strict=True)
+        exact = [moment.ts for moment, event in moments if event.ph == "X" and event.dur >= 0]
+        base = min(exact).to_integral_value(ROUND_FLOOR)
+        lasting = [
+            msgspec.structs.replace(event, ts=float(ts - base))
+            for ts, event in zip(exact, lasting, strict=True)
+        ]
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
 
 
-def _decoded(content: bytes) -> list[Event]:
+def _decoded(content: bytes, kind: type[_Kind]) -> list[_Kind]:
     if content[:64].lstrip().startswith(b"["):
-        return decode(content, list[Event], "the trace")
-    return decode(content, _TraceDocument, "the trace").events
+        return decode(content, list[kind], "the trace")  # type: ignore[valid-type]
+    return decode(content, _TraceDocument[kind], "the trace").events  # type: ignore[valid-type, return-value]
 
 
 def write_trace(profiler: Any, path: Path) -> None:
