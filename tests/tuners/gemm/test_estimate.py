@@ -61,13 +61,6 @@ def test_large_products_have_large_tiles(offered):
     assert offered[0].tile_m * offered[0].tile_n >= 128 * 128
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("n", [2048, 8192])
-def test_other_large_products_have_large_tiles(n):
-    first = rank_kernels(Gemm("g", n, n, n), H200)[0]
-    assert first.tile_m * first.tile_n >= 128 * 128
-
-
 def test_large_products_take_longer_where_more_is_loaded():
     large = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     small = replace(large, tile_m=64, tile_n=64)
