@@ -88,7 +88,9 @@ def test_the_histogram_names_the_right_units(project):
 
 
 def test_benchmarks_of_others_stay_as_they_are(project):
-    project.module("def test_own(benchmark):\n    benchmark(sum, [1, 2])\n", name="test_own")
+    project.module(
+        "def test_own(benchmark):\n    benchmark.pedantic(sum, ([1, 2],))\n", name="test_own"
+    )
     result = project.run("--benchmark-json", "b.json", *ONE)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["* benchmark: 1 tests *", "Name (time in *s) *"])

@@ -168,7 +168,7 @@ def test_the_order_of_the_file_can_be_kept(project):
 @pytest.mark.slow
 def test_a_cold_cache_costs_energy_and_is_recorded(project):
     parts = (project.path / "parts.py").read_text()
-    larger = parts.replace("1024", "1048576").replace('"grid": 8', '"grid": 8192')
+    larger = parts.replace("1024", "262144").replace('"grid": 8', '"grid": 2048')
     (project.path / "parts.py").write_text(larger)
     for state in ("hot", "cold"):
         project.run("--powercap", "700W", "--gpuenergy-cache", state).assert_outcomes(passed=1)

@@ -123,10 +123,6 @@ def test_auto_and_a_device_that_is_not_understood_is_wrong_usage(project):
     result.stderr.fnmatch_lines(["*--gpu-device 'emulatedx99' asks for 99 GPUs*"])
 
 
-def test_without_xdist_there_is_nothing_to_count(project):
-    project.run("-p", "no:xdist", "--powercap", "1").assert_outcomes(passed=1)
-
-
 def test_workers_that_share_a_gpu_take_turns(project):
     arguments = (*TWO, "--gpuenergy-lock-wait", "0", "--powercap", "1,2,3")
     project.run(*arguments).assert_outcomes(passed=3)
