@@ -246,11 +246,12 @@ def test_a_place_that_had_no_turn_is_left_out():
 
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
+UNHEATED = MeterSettings(preheat_s=0.0)
 
 
 def test_the_temperature_is_the_mean_over_the_trials(device, repeat):
     with repeat(power_w=680.0) as repeater:
-        reading = EnergyMeter(device).measure(repeater)
+        reading = EnergyMeter(device, UNHEATED).measure(repeater)
     assert reading.start.temperature_c is not None
     assert reading.begin.temperature_c is not None
     assert reading.end.temperature_c is not None
@@ -262,13 +263,13 @@ def test_the_temperature_is_the_mean_over_the_trials(device, repeat):
 def test_a_card_without_a_thermometer_has_no_temperature(device, repeat):
     device.inject("temperature", "not_supported")
     with repeat() as repeater:
-        assert EnergyMeter(device).measure(repeater).temperature_c is None
+        assert EnergyMeter(device, UNHEATED).measure(repeater).temperature_c is None
 
 
 def test_the_clock_is_that_of_the_trials_alone(device, repeat):
     device.inject("thermal_throttle", {"lasts_s": 0.8})
     with repeat() as repeater:
-        reading = EnergyMeter(device).measure(repeater)
+        reading = EnergyMeter(device, UNHEATED).measure(repeater)
     assert reading.effective_sm_clock_mhz == pytest.approx(1980, rel=0.01)
     assert reading.effective_sm_clock_mhz != 1980
 
@@ -276,7 +277,7 @@ def test_the_clock_is_that_of_the_trials_alone(device, repeat):
 def test_the_clock_follows_the_cap(device, repeat):
     device.nvml.nvmlDeviceSetPowerManagementLimit(device.handle, 250_000)
     with repeat() as repeater:
-        reading = EnergyMeter(device).measure(repeater)
+        reading = EnergyMeter(device, UNHEATED).measure(repeater)
     assert reading.end.sm_clock_mhz is not None
     assert reading.end.sm_clock_mhz < 1500
     assert reading.effective_sm_clock_mhz == pytest.approx(reading.end.sm_clock_mhz, rel=0.01)
@@ -288,7 +289,7 @@ def test_where_the_clock_cannot_be_noted_it_is_unknown(device, repeat):
         patch.object(VirtualRepeater, "stop", lambda self: replace(stop(self), clocks=None)),
         repeat() as repeater,
     ):
-        reading = EnergyMeter(device).measure(repeater)
+        reading = EnergyMeter(device, UNHEATED).measure(repeater)
     assert reading.effective_sm_clock_mhz is None
     assert reading.flags == ()
 
@@ -299,9 +300,9 @@ def run_warm(device: EmulatedDevice, repeat: Repeat, after_s: float) -> Reading:
         repeater.start()
         device.clock.sleep_s(60.0)
         repeater.stop()
-        EnergyMeter(device).measure(repeater)
+        EnergyMeter(device, UNHEATED).measure(repeater)
         device.inject("clock_states", {"after_s": after_s})
-        return EnergyMeter(device, MeterSettings(preheat_s=0.0)).measure(repeater)
+        return EnergyMeter(device, UNHEATED).measure(repeater)
 
 
 def test_a_step_within_the_trials_is_flagged_and_named(device, repeat):
@@ -330,7 +331,7 @@ def test_under_a_cap_that_binds_there_are_no_states(device, repeat):
 def test_a_slowdown_is_no_state(device, repeat):
     device.inject("thermal_throttle", {"after_s": 1.4})
     with repeat() as repeater:
-        reading = EnergyMeter(device).measure(repeater)
+        reading = EnergyMeter(device, UNHEATED).measure(repeater)
     assert "sw_thermal_slowdown" in reading.flags
     assert (reading.clock_states, "clock_step" in reading.flags) == ((), False)
 
