@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -80,11 +81,17 @@ def software(device: Device) -> dict[str, str]:
     Raises:
         DeviceError: the device does not respond.
     """
+    return {**_packages(), **device.describe()}
+
+
+@functools.cache
+def _packages() -> dict[str, str]:
+    """Return the versions of this process's Python and packages, which take 5 ms to look up."""
     versions = {"python": platform.python_version(), "system": platform.platform()}
     for name in _RECORDED:
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
-    return {**versions, **device.describe()}
+    return versions
 
 
 def git_revision_of(folder: Path) -> str | None:

@@ -175,9 +175,10 @@ BEGIN = """__shared__ __align__(128) float s[64]; __shared__ uint64_t full;
 BEFORE = texts.COMMON + texts.PIPELINE
 
 
-@pytest.mark.parametrize("body", PLAIN.values(), ids=PLAIN)
-def test_bytes_are_copied_in_bulk(right, small_kernel, body):
-    right(*small_kernel(BEGIN + body, before=BEFORE), "y", 64 - np.arange(64))
+@pytest.mark.parametrize("body", [*PLAIN.values()], ids=PLAIN)
+def test_bytes_are_copied_in_bulk(right, small_kernel, body, bodies):
+    among = [BEGIN + one for one in bodies]
+    right(*small_kernel(BEGIN + body, before=BEFORE, among=among), "y", 64 - np.arange(64))
 
 
 @pytest.mark.parametrize(
@@ -192,8 +193,8 @@ def test_bytes_are_copied_in_bulk(right, small_kernel, body):
         (PLAIN["store"].replace('"l"(y)', '"l"(y + 16348)'), r"y\[16384\], past its end"),
     ],
 )  # fmt: skip
-def test_a_bulk_copy_that_is_not_ordered_is_found(wrong, body, reason):
-    wrong(reason, BEGIN + body, before=BEFORE)
+def test_a_bulk_copy_that_is_not_ordered_is_found(wrong, body, bodies, reason):
+    wrong(reason, BEGIN + body, before=BEFORE, among=[BEGIN + one for one in bodies])
 
 
 def test_what_is_loaded_is_not_there_before_its_barrier_is_waited_for(run_orders):
@@ -211,9 +212,10 @@ def test_what_is_loaded_is_not_there_before_its_barrier_is_waited_for(run_orders
         ("CUtensorMap none{}; if (!t) load_tile(s, &none, 0, 0, &full);", "did not give"),
     ],
 )
-def test_a_malformed_bulk_copy_is_a_fault_with_its_reason(run_orders, body, reason):
+def test_a_malformed_bulk_copy_is_a_fault_with_its_reason(run_orders, body, bodies, reason):
+    among = [BEGIN + one for one in bodies]
     with pytest.raises(KernelFault, match=reason):
-        run_orders(BEGIN + body, before=BEFORE)
+        run_orders(BEGIN + body, before=BEFORE, among=among)
 
 
 @pytest.mark.parametrize(

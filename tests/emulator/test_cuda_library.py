@@ -85,12 +85,13 @@ def test_barriers_order_what_comes_before_and_after(right, small_kernel):
         "__shared__ barrier other; if (t == 0) init(&other, 64); other.arrive_and_wait();",
     ],
 )
-def test_a_wait_that_is_missing_is_a_race(wrong, body):
-    wrong("race on shared memory", BEGIN + body, before=BARRIER_HEADERS)
+def test_a_wait_that_is_missing_is_a_race(wrong, body, bodies):
+    among = [BEGIN + one for one in bodies]
+    wrong("race on shared memory", BEGIN + body, before=BARRIER_HEADERS, among=among)
 
 
 @pytest.mark.parametrize(
-    "copy",
+    "body",
     [
         "cuda::memcpy_async(&s[t], &x[t], sizeof(float), bar); y[t] = s[t]; bar.arrive_and_wait();",
         "cuda::memcpy_async(&s[t], &x[t], sizeof(float), bar); auto k = bar.arrive(); y[t] = s[t];"
@@ -100,8 +101,9 @@ def test_a_wait_that_is_missing_is_a_race(wrong, body):
         " bar.arrive_and_wait();",
     ],
 )
-def test_a_copy_is_not_there_before_its_phase_ends(run_orders, copy):
-    for result in run_orders(BEGIN + copy, before=BARRIER_HEADERS):
+def test_a_copy_is_not_there_before_its_phase_ends(run_orders, body, bodies):
+    among = [BEGIN + one for one in bodies]
+    for result in run_orders(BEGIN + body, before=BARRIER_HEADERS, among=among):
         assert not np.array_equal(result["y"][:64], np.ones(64))
 
 
@@ -118,9 +120,10 @@ def test_a_copy_is_not_there_before_its_phase_ends(run_orders, copy):
          "misaligned address: .* multiple of 16"),
     ],
 )  # fmt: skip
-def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
+def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, bodies, reason):
+    among = [BEGIN + one for one in bodies]
     with raises("runtime", reason):
-        run_orders(BEGIN + body, before=BARRIER_HEADERS)
+        run_orders(BEGIN + body, before=BARRIER_HEADERS, among=among)
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,9 @@ def test_threads_meet_at_an_mbarrier(right, small_kernel):
         "arrive(&bar); wait(&bar, 0); s[t] = x[t]; wait(&bar, 0); y[t] = s[63 - t];",
     ],
 )
-def test_an_mbarrier_that_is_not_waited_for_is_a_race(wrong, body):
-    wrong("race on shared memory", BEGIN + body, before=MBARRIER)
+def test_an_mbarrier_that_is_not_waited_for_is_a_race(wrong, body, bodies):
+    among = [BEGIN + one for one in bodies]
+    wrong("race on shared memory", BEGIN + body, before=MBARRIER, among=among)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +113,10 @@ def test_an_mbarrier_that_is_not_waited_for_is_a_race(wrong, body):
         ("__shared__ uint64_t none; none = 0; arrive(&none);", "nothing has initialized"),
     ],
 )  # fmt: skip
-def test_misuse_of_an_mbarrier_is_a_fault_with_its_reason(run_orders, body, reason):
+def test_misuse_of_an_mbarrier_is_a_fault_with_its_reason(run_orders, body, bodies, reason):
+    among = [BEGIN + one for one in bodies]
     with raises("runtime", reason):
-        run_orders(BEGIN + body, before=MBARRIER)
+        run_orders(BEGIN + body, before=MBARRIER, among=among)
 
 
 NAMED_BARRIER = """
@@ -164,6 +166,6 @@ def test_a_barrier_orders_only_those_that_wait_for_one_another(wrong, body):
         ("SYNC(16, 128);", "there are 16"),
     ],
 )  # fmt: skip
-def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
+def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, bodies, reason):
     with raises("runtime", reason):
-        run_orders(body, before=NAMED_BARRIER, block=128)
+        run_orders(body, before=NAMED_BARRIER, block=128, among=bodies)

@@ -408,9 +408,9 @@ typedef wmma::fragment<wmma::accumulator, 16, 16, 8, float> C;
          "B f; wmma::load_matrix_sync(f, s, 16); y[t] = f.x[0] + f.x[3];", "race on shared memory"),
     ],
 )  # fmt: skip
-def test_warp_matrix_functions_are_checked(fault_of, body, pattern):
+def test_warp_matrix_functions_are_checked(fault_of, body, bodies, pattern):
     with pytest.raises(KernelFault, match=pattern):
-        raise fault_of(f"{body}\n", block=32, before=BEFORE)
+        raise fault_of(body, block=32, before=BEFORE, among=bodies)
 
 
 def test_numbers_are_rounded_to_tf32_away_from_zero(run):

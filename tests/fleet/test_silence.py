@@ -106,7 +106,7 @@ def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(tmp_path, monkeyp
         "powercap": "300W",
         "smclock": "current",
         "allow_clocks": False,
-        "silence_s": 6.0,  # a loaded machine may take seconds to begin
+        "silence_s": 1.0,
     }
     code = "from pytest_gpuenergy.fleet.gpu_server import serve; serve()"
     with subprocess.Popen(
@@ -114,10 +114,25 @@ def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(tmp_path, monkeyp
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(framed(("begin", (asked,))) + framed((BEAT, ())))
-        process.stdin.flush()
-        said = [json.loads(process.stdout.readline().split(b": ", 1)[1]) for _ in range(3)]
-        assert {one["type"] for one in said} == {"ready", "beaten", "started"}
+        beats, enough = process.stdin, threading.Event()
+
+        def beat() -> None:
+            while not enough.wait(0.1):
+                beats.write(framed((BEAT, ())))
+                beats.flush()
+
+        beats.write(framed(("begin", (asked,))) + framed((BEAT, ())))
+        beats.flush()
+        beating = threading.Thread(target=beat)
+        beating.start()
+        try:
+            said: set[str] = set()
+            while "started" not in said:  # a loaded machine may take seconds to begin
+                said.add(json.loads(process.stdout.readline().split(b": ", 1)[1])["type"])
+        finally:
+            enough.set()
+            beating.join()
+        assert said == {"ready", "beaten", "started"}
         assert limit_w(tmp_path) == 300
         assert has_ended(process.pid)
         assert limit_w(tmp_path) == 700
@@ -136,8 +151,8 @@ def test_a_gpu_of_a_search_that_says_nothing_is_lost():
     code = (
         f"import signal\nfor line in ('{{\"type\":\"ready\"}}', '{FOUND}'): {says}\nsignal.pause()"
     )
-    gpu = RemoteGpu(Slot((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.2)
-    with pytest.raises(HostLostError, match=r"was lost: it has not answered for 1 s\."):
+    gpu = RemoteGpu(Slot((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.1)
+    with pytest.raises(HostLostError, match=r"was lost: it has not answered for 0\.5 s\."):
         gpu.call("rest")
 
 

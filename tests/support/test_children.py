@@ -26,7 +26,7 @@ def test_each_has_an_environment_of_its_own(tmp_path):
 
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.support.children._POLL_S", 0.01)
+    monkeypatch.setattr("pytest_gpuenergy.support.children._POLL_S", 0.002)
 
 
 @pytest.mark.usefixtures("little_patience")
