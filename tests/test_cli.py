@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -118,6 +120,19 @@ def test_a_terminal_without_unicode_gets_no_traceback(monkeypatch):
     done = in_a_process("report", str(H200), stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"k01 +[0-9.]+ \\xb5s ", done.stdout)
+
+
+def test_a_command_makes_no_parser_of_another(monkeypatch):
+    made = []
+    import_module = importlib.import_module
+
+    def noted(name: str, *arguments: str) -> ModuleType:
+        made.append(name.partition("pytest_gpuenergy.commands.")[2])
+        return import_module(name, *arguments)
+
+    monkeypatch.setattr(importlib, "import_module", noted)
+    assert cli.main(["history", "--help"]) == 0
+    assert [name for name in made if name in cli.COMMANDS] == ["history"]
 
 
 def test_help_imports_nothing_heavy():

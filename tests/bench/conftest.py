@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from bench_folder import INI, ROOT
 
-# Imported here they stay imported: pytester forgets what a run in this process imports.
 from pytest_gpuenergy.tuners import FORMS, load_database
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import CASES, Conv2d

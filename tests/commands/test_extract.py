@@ -27,7 +27,13 @@ def lines(path: str) -> list[Any]:
 
 
 @pytest.fixture
-def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no plots, which take most of the time of a command, and which one test looks at."""
+    monkeypatch.setattr("pytest_gpuenergy.replay.extract.timeline.draw", lambda *_: None)
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> Path:  # noqa: ARG001
     monkeypatch.chdir(tmp_path)
     return write(tmp_path / "model.pt.trace.json", TWO_LAYERS)
 
@@ -81,7 +87,7 @@ class TestPower:
     """The folder of a run with ``power.csv``."""
 
     @pytest.fixture
-    def run(self, tmp_path: Path) -> Path:
+    def run(self, tmp_path: Path, undrawn: None) -> Path:  # noqa: ARG002
         """A prefill of 30 ms and a decode phase of 400 ms."""
         write(
             tmp_path / "trace.json",
@@ -176,7 +182,7 @@ def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path):
         tmp_path / "trace.json", [operator("aten::\x00mm", 0, 30), *launch(name, 1, 2, 1)]
     )
     assert main(["extract", str(trace), "--out", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out/gantt.png").is_file()
+    assert all((tmp_path / f"out/{plot}.png").is_file() for plot in ("gantt", "breakdown"))
 
 
 @pytest.mark.parametrize(
