@@ -70,11 +70,7 @@ def test_own_bench_snippet_runs(pytester, number):
     result = pytester.runpytest("--gpu-device", "emulated", "--powercap", "3")
     outcomes = result.parseoutcomes()
     assert not outcomes.keys() & {"failed", "error", "errors"}
-
-
-def test_the_first_snippet_measures(pytester):
-    pytester.makepyfile(test_snippet=snippets("docs/how-to/own-bench.md")[0])
-    pytester.runpytest("--gpu-device", "emulated", "--powercap", "3").assert_outcomes(passed=1)
+    assert number or outcomes == {"passed": 1}  # the first measures
 
 
 def test_the_workloads_page_says_what_is_so(pytester):

@@ -336,6 +336,14 @@ class Device(ABC):
         """
         return
 
+    def aside(self) -> AbstractContextManager[list[str]] | None:
+        """Return a context in which a thread can verify a kernel that is measured later, or None.
+
+        It is None if that could be told from verifying the kernel right before it is measured.
+        What the kernel prints is added to the list.
+        """
+        return None
+
     def twin(self) -> AbstractContextManager[Device]:
         """Return a device whose figures do not depend on what this device has run, if possible.
 

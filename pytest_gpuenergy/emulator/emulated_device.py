@@ -41,6 +41,7 @@ from pytest_gpuenergy.emulator.host.flags import build_version
 from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, is_divisible
 from pytest_gpuenergy.emulator.host.host_runner import HostRunner
 from pytest_gpuenergy.emulator.host.kernel_limits import check_geometry, check_memory
+from pytest_gpuenergy.emulator.host.kernel_process import printing_kept
 from pytest_gpuenergy.emulator.timing.model import beyond_comparison, demand_of, recorded_on
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel
@@ -356,6 +357,10 @@ class EmulatedDevice(Device):
             compiler = f"none ({error})"
         names = dict.fromkeys(("driver", "nvml", "cuda_driver"), "emulated")
         return {**names, "host_compiler": compiler, "host_build": build_version()}
+
+    def aside(self) -> AbstractContextManager[list[str]] | None:
+        # Faults count launches, and begin and end in virtual time.
+        return None if self.state.has_faults else printing_kept()
 
     @contextlib.contextmanager
     def twin(self) -> Iterator[Device]:

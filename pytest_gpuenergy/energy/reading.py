@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -410,11 +411,11 @@ def variance_of_mean(values: Sequence[float], before: Sequence[float] = ()) -> f
     count, total = len(values), len(series)
     mean = fmean(series)
     gaps = [value - mean for value in series]
-    variance = math.fsum(gap * gap for gap in gaps) / (total - 1)
+    variance = math.fsum(map(operator.mul, gaps, gaps)) / (total - 1)
     lags = min(count - 1, max(2, round(count / 4)))
     longrun = variance
     for lag in range(1, lags + 1):
-        products = math.fsum(a * b for a, b in zip(gaps, gaps[lag:], strict=False))
+        products = math.fsum(map(operator.mul, gaps, gaps[lag:]))
         weight = (1 - lag / count) * (1 - (lag - 1) / lags)
         longrun += 2 * weight * (products / (total - 1) + variance / total)
     return max(longrun / count, variance / count**2)

@@ -39,7 +39,6 @@ from .harness import (
     Harness as Harness,
     Replayable as Replayable,
     Subject as Subject,
-    Verifier as Verifier,
     describe_workload as describe_workload,
     keeps_to_lock as keeps_to_lock,
     lock_flags as lock_flags,
@@ -97,3 +96,4 @@ from .verification import (
     seeded_check as seeded_check,
     verify_on_device as verify_on_device,
 )
+from .verifier import Verifier as Verifier

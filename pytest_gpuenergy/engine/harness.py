@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
@@ -25,9 +25,10 @@ from pytest_gpuenergy.energy import (
 )
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.arenas import seeded_arenas
-from pytest_gpuenergy.engine.verification import seeded_check, verify_on_device
+from pytest_gpuenergy.engine.verification import seeded_check
+from pytest_gpuenergy.engine.verifier import Verifier
 from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job
-from pytest_gpuenergy.record import Correctness, Identity, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.record import Identity, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Workload
 
@@ -119,6 +120,14 @@ class Harness:
     def in_real_time(self) -> bool:
         """Whether measurements take place in the machine's own time rather than a virtual one."""
         return isinstance(self._device.clock, HostClock)
+
+    def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
+        """Verify a kernel that will be measured later already now, see `Verifier.expect`."""
+        self._verifier.expect(make)
+
+    def close(self) -> None:
+        """Verify nothing ahead any more. Idempotent."""
+        self._verifier.close()
 
     def measure_kernel(
         self, kernel: AnyKernel, workload: Workload, subject: Subject
@@ -342,45 +351,6 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         energy_source=reading.energy_source,
         validity=(*flags, *lock_flags(reading, locked_mhz)),
     )
-
-
-class Verifier:
-    """Verifies on one device; on an emulated one, each kernel of a workload only once.
-
-    That holds even for workloads without a digest, which the cache on disk cannot identify.
-
-    Args:
-        device: the device that runs the kernels.
-        timeout_s: the time limit of one run of a kernel.
-        seed: the seed of the last inputs; by default a random one.
-    """
-
-    def __init__(self, device: Device, timeout_s: float, seed: int | None) -> None:
-        self._device = device
-        self._timeout_s = timeout_s
-        self._seed = seed
-        self._verified: dict[tuple[str, Workload], Correctness] = {}
-
-    def verify(self, kernel: AnyKernel, workload: Workload) -> Correctness:
-        """Verify a kernel, see `verify_on_device`.
-
-        Raises:
-            KernelFault: the kernel is wrong or fails; it will be verified again next time.
-            InputError: the reference is not finite.
-        """
-        key = (kernel.digest, workload)
-        is_cached = False
-        with suppress(TypeError):  # which a workload raises that cannot be hashed
-            hash(workload)
-            is_cached = self._device.emulated
-        if is_cached and (earlier := self._verified.get(key)) is not None:
-            return earlier
-        correctness = verify_on_device(
-            self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s
-        )
-        if is_cached:
-            self._verified[key] = correctness
-        return correctness
 
 
 def lock_flags(reading: Reading, locked_mhz: int | None) -> tuple[str, ...]:

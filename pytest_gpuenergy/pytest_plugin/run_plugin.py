@@ -17,6 +17,7 @@ from pytest_gpuenergy.pytest_plugin.declared_options import (
     DEVICE_FIXTURE,
     FIGURES,
     POWERCAP_FIXTURE,
+    runs_items,
 )
 from pytest_gpuenergy.pytest_plugin.distribute.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.distribute.link import (
@@ -207,11 +208,17 @@ class RunPlugin:
         self.session.items = max(1, ours)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Create the folder of an export if there are energy items, whether or not they succeed."""
+        """Create the folder of an export if there are energy items, whether or not they succeed.
+
+        What all kernels need on an emulated GPU is built from now on, while the first item begins.
+        """
+        card, any_energy = self.session.card, any(map(measures_energy, session.items))
+        if any_energy and runs_items(self._config) and card.opened and card.device.emulated:
+            card.device.prepare(())
         from pytest_gpuenergy.ab import begin_export
 
         folder = self.session.options.export_folder
-        if folder is not None and any(map(measures_energy, session.items)):
+        if folder is not None and any_energy:
             with contextlib.suppress(GpuEnergyError):  # each item will report it
                 begin_export(folder)
 

@@ -342,6 +342,18 @@ class Session:
         if earlier is not None:  # None on another host, whose anchors are its own
             self.anchors.recall(subject, known, kernel, workload, earlier)
 
+    def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> bool:
+        """Verify a kernel ahead of the item that will measure it, see `Verifier.expect`.
+
+        Returns:
+            Whether that is tried; not in a worker, nor where items may be measured already.
+        """
+        options = self.options
+        is_tried = self.link is None and not options.resume and options.export_folder is None
+        if is_tried := is_tried and self.card.device.emulated:
+            self.harness.expect(make)
+        return is_tried
+
     def finish(self) -> None:
         """Check the anchor kernels for the last time, before the power limit is restored."""
         if self._anchors is not None:
@@ -401,6 +413,8 @@ class Session:
 
     def close(self) -> None:
         """Restore the power limit, release the GPU and end its processes. Idempotent."""
+        if self._harness is not None:
+            self._harness.close()
         try:
             self.card.release()
         finally:

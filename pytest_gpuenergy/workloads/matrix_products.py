@@ -328,14 +328,15 @@ def _request(text: str) -> GemmRequest:
         if name in words:
             raise _twice(text, name)
         words[name] = value
-    options = {name: _whole(name, words.pop(name)) for name in _OPTIONS if name in words}
-    sizes: dict[str, int] = {}
-    for names in [name for name in words if set(name) <= set(_SIZES)]:
-        size = _whole(names, words.pop(names))
-        for name in names:
-            if name in sizes:
-                raise _twice(text, name)
-            sizes[name] = size
+    numbers: dict[str, int] = {}
+    for letters in [name for name in words if set(name) <= {*_SIZES, *_OPTIONS}]:
+        number = _whole(letters, words.pop(letters))
+        for letter in letters:
+            if letter in numbers:
+                raise _twice(text, letter)
+            numbers[letter] = number
+    options = {name: numbers[name] for name in _OPTIONS if name in numbers}
+    sizes = {name: number for name, number in numbers.items() if name in _SIZES}
     leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
     if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from hostile_records import LAMBDA
 
 from pytest_gpuenergy.report import load_report
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.tvm
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.tuning import file_name
 from pytest_gpuenergy.workloads import CASES
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 

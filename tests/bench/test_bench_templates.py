@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.tuners import TEMPLATE_FORM, DepthwiseParameters
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Conv2d
-
-if TYPE_CHECKING:
-    pass
 
 LAYER = Conv2d.of("depthwise", 1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4)
 

@@ -89,10 +89,10 @@ def test_our_kernels_are_right_on_all_inputs(host_cache, name):
 @pytest.mark.slow
 def test_a_sample_of_faults_is_found(host_cache):
     subjects = [own_subject(name) for name in ("axpy", "row_sums", "transpose", "histogram")]
-    drawn = mutations.sample(subjects, 12, 1)
+    drawn = mutations.sample(subjects, 8, 1)
     verdicts = list(mutations.judged(drawn, host_cache, jobs=0, timeout_s=20.0))
     assert [one for one in verdicts if one.ending == "survived"] == []
-    assert sum(one.ending == "found" for one in verdicts) >= 8
+    assert sum(one.ending == "found" for one in verdicts) >= 5
 
 
 @pytest.mark.slow

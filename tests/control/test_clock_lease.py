@@ -173,7 +173,6 @@ def test_a_limit_that_cannot_be_restored_does_not_keep_the_lock(card):
     assert record.sm_clock_mhz is None
 
 
-@pytest.mark.slow
 def test_the_next_start_unlocks_after_a_kill(card):
     killed("lease.set(Setpoint(300.0, sm_clock_mhz=1500))\n")
     assert lock_mhz(card) == 1500
@@ -181,7 +180,6 @@ def test_the_next_start_unlocks_after_a_kill(card):
     assert (lock_mhz(card), present_mw(card)) == (None, PRIOR_MW)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_a_kill_in_the_middle_of_a_lock_is_undone(card, written):
     killed(

@@ -82,6 +82,18 @@ def test_a_race_is_found_before_the_first_run(gpu, arenas):
         gpu.run_once(job_of(kernel(RACING), SCALE), arenas)
 
 
+def test_what_a_kernel_prints_aside_is_kept_and_with_faults_nothing_runs_aside(gpu, arenas, capsys):
+    text = SCALED.replace("y[i] =", 'if (i == 0) printf("here"); y[i] =')
+    with gpu.aside() as printed:
+        gpu.run_once(job_of(kernel(text), SCALE), arenas)
+    assert "here" in "".join(printed)
+    assert capsys.readouterr().err == ""
+    gpu.run_once(job_of(kernel(text), SCALE), arenas)
+    assert "here" in capsys.readouterr().err
+    gpu.inject("temperature", "gpu_is_lost")
+    assert gpu.aside() is None
+
+
 WORKLOAD = Contract(
     "scaled",
     (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (SIZE,), "float32", "output")),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.devices import Repeater, Timeline
 from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
@@ -79,8 +80,9 @@ def test_energy_is_true_within_half_a_percent(device, repeat, time_ms, power_w):
     assert reading.flags == ()
 
 
-@pytest.mark.parametrize("profile", ["h100", "h200", "v100", "rtx4090"])
-@pytest.mark.parametrize("load", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("profile", "load"), each_once(["h100", "h200", "v100", "rtx4090"], [0.25, 0.5, 0.9])
+)
 def test_energy_is_that_of_a_settled_card(repeat, runner, profile, load):
     with EmulatedDevice(find_profile(profile), runner=runner) as card:
         power_w = load * card.profile.default_limit_w
@@ -116,7 +118,7 @@ def test_energy_under_a_cap_is_true(device, repeat):
 
 def test_a_card_with_a_fast_counter_is_measured(repeat, runner):
     with EmulatedDevice(find_profile("v100"), runner=runner) as v100:
-        for pause_s in (0.0, 0.0137, 0.0061, 0.0113):  # another phase of the counter each time
+        for pause_s in (0.0, 0.0137):  # another phase of the counter each time
             v100.clock.sleep_s(1.0 + pause_s)
             reading, witness = measure(v100, repeat(0.05, 210.0, on=v100))
             assert reading.raw_energy_mj == pytest.approx(witness.true_energy_mj, rel=0.003)
@@ -150,7 +152,7 @@ def test_the_interval_holds_the_truth(device, repeat):
     assert held >= 7
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_intervals_hold_a_kernel_whose_items_differ_as_on_a_real_card(device, repeat):
     rng = np.random.default_rng(7)
     truths: dict[Metric, float] = {"time": 0.02, "energy": 8.0, "edp": 0.16}
@@ -239,11 +241,10 @@ class RealEdges(EnergyCounter):
         return replace(edge, energy_mj=edge.energy_mj + round(self._power_mw * off_s))
 
 
-@pytest.mark.slow
 def test_power_that_still_rises_is_measured_for_longer(device, repeat):
     rng, lengths = np.random.default_rng(11), []
     meter = EnergyMeter(device)
-    for _ in range(40):
+    for _ in range(16):
         meter._source = RealEdges(device, 400.0, rng)
         with repeat(0.02, 400.0) as repeater:
             reading = meter.measure(repeater)

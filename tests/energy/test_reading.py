@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from points import each_once
 
 from pytest_gpuenergy.devices import ClockSamples, Repeater, Timeline
 from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
@@ -31,7 +32,7 @@ from pytest_gpuenergy.record import Estimate, Metric
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30)
 
 
-@pytest.mark.parametrize("count", [2, 4, 10])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.thorough)])
 def test_the_interval_covers_the_mean_as_often_as_it_says(count):
     draws = np.random.default_rng(20).normal(400.0, 8.0, (4000, count))
     intervals = [estimate(row) for row in draws.tolist()]
@@ -47,8 +48,7 @@ def test_an_error_shared_by_all_values_widens_the_interval():
     assert sum(found.low <= 400.0 <= found.high for found in intervals) / 4000 >= 0.95
 
 
-@pytest.mark.parametrize("count", [2, 8])
-@pytest.mark.parametrize("scatter", [0.5, 5.0, 50.0])
+@pytest.mark.parametrize(("scatter", "count"), each_once([0.5, 5.0, 50.0], [2, 8]))
 def test_an_error_known_beforehand_widens_it_by_no_more_than_it_must(count, scatter):
     generator = np.random.default_rng(22)
     rows = generator.normal(400.0, scatter, (4000, count)) + generator.normal(0.0, 5.0, (4000, 1))
@@ -97,8 +97,10 @@ def wandering(rng: np.random.Generator, count: int) -> list[float]:
     return (1 + 0.003 * values).tolist()
 
 
-@pytest.mark.parametrize(("draw", "least"), [(shared_edges, 0.95), (wandering, 0.75)])
-@pytest.mark.parametrize("count", [6, 12, 24])
+@pytest.mark.parametrize(
+    ("count", "draw", "least"),
+    each_once([6, 24], {"edges": (shared_edges, 0.95), "wandering": (wandering, 0.75)}),
+)
 def test_intervals_of_successive_values_hold_the_truth(draw, least, count):
     rng = np.random.default_rng(count)
     for earlier in (0, 7):

@@ -83,16 +83,14 @@ def test_a_counter_that_fails_is_not_replaced(open_card, error):
     ("profile", "faults", "source"),
     [
         ("p100", {}, "instant power"),
-        ("v100", {"energy": "not_supported"}, "instant power"),
         ("h200", {"energy": "not_supported"}, "instant power"),
-        ("rtx3090", {"energy": "not_supported"}, "instant power"),
         (
             "rtx3090",
             {"energy": "not_supported", "field_missing": {"field": INSTANT}},
             "average power",
         ),
     ],
-    ids=["p100", "v100", "h200", "rtx3090", "rtx3090-average"],
+    ids=["p100", "h200", "rtx3090-average"],
 )
 def test_energy_without_a_counter_is_true_within_a_percent(
     open_card, repeat, profile, faults, source

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from jobs import job_of
+from power_cards import killed
 from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.control import Setpoint
@@ -95,7 +94,6 @@ def refused(device: EmulatedDevice, kernel: Kernel) -> Measurement:
     return measurement
 
 
-@pytest.mark.slow
 def test_a_correct_kernel_has_all_figures(device):
     found = measure(device, conv())
     assert (found.outcome, found.error, found.validity) == ("correct", None, ())
@@ -104,7 +102,6 @@ def test_a_correct_kernel_has_all_figures(device):
     assert found.correctness.max_relative_error <= found.correctness.max_relative_bound
 
 
-@pytest.mark.slow
 def test_an_item_is_of_several_places_in_memory(device, monkeypatch):
     stop, placed = VirtualRepeater.stop, []
 
@@ -132,42 +129,28 @@ def test_figures_agree_with_each_other(device):
         assert interval.low <= getattr(m, name) <= interval.high
 
 
-@pytest.mark.slow
-def test_a_dropped_channel_is_found(device):
-    found = refused(device, conv("ci < 4", "ci < 3"))
-    assert found.outcome == "correctness"
-    assert "512 of 512 elements of output (first output[0, 0, 0, 0]) are wrong" in found.error
-    assert "of the largest value" in found.error
-
-
-def test_a_missing_barrier_is_found(device):
-    found = refused(device, conv("    }\n    __syncthreads();\n", "    }\n"))
-    assert found.outcome == "correctness"
-    assert "race on shared memory" in found.error
-    assert "access tile[" in found.error
-
-
-@pytest.mark.slow
-def test_an_error_at_one_border_is_found(device):
-    found = refused(device, conv("column < 8", "column < 7"))
-    assert found.outcome == "correctness"
+PAST = "= sum;\n  if (co == 7 && thread == 63) output[514] = sum;\n"
+WRONG = {
     # The last column of the input is missing in the last two columns of 8 x 8 outputs.
-    assert "128 of 512 elements of output (first output[0, 0, 0, 6]) are wrong" in found.error
+    "border": (
+        *("column < 8", "column < 7"),
+        "128 of 512 elements of output (first output[0, 0, 0, 6]) are wrong",
+    ),
+    "unwritten": (
+        *("  output[", "  if (co != 3 || thread != 13) output["),
+        "1 of 512 elements of output (first output[0, 3, 1, 5]) is never written",
+    ),
+    "barrier": ("    }\n    __syncthreads();\n", "    }\n", "race on shared memory: access tile["),
+    "past the end": ("= sum;\n", PAST, "output[514], past its end of 512 elements"),
+}
 
 
-@pytest.mark.slow
-def test_an_element_never_written_is_found(device):
-    found = refused(device, conv("  output[", "  if (co != 3 || thread != 13) output["))
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_is_found(device, name):
+    right, wrong, said = WRONG[name]
+    found = refused(device, conv(right, wrong))
     assert found.outcome == "correctness"
-    assert "1 of 512 elements of output (first output[0, 3, 1, 5]) is never written" in found.error
-
-
-@pytest.mark.slow
-def test_a_write_past_the_end_is_found(device):
-    past = "= sum;\n  if (co == 7 && thread == 63) output[514] = sum;\n"
-    found = refused(device, conv("= sum;\n", past))
-    assert found.outcome == "correctness"
-    assert "output[514], past its end of 512 elements" in found.error
+    assert all(words in found.error for words in said.split(": "))
 
 
 def test_a_kernel_that_does_not_compile_has_its_line(device):
@@ -340,19 +323,11 @@ def test_a_callables_repeater_may_be_any(device):
 
 
 def test_a_process_killed_while_measuring_leaves_the_card_usable(device):
-    script = (
-        "import os, signal\n"
-        "from pytest_gpuenergy.opening import open_device\n"
-        "from pytest_gpuenergy.emulator import Demand\n"
-        "from pytest_gpuenergy.emulator import Load\n"
-        "from pytest_gpuenergy.emulator import Owner\n"
-        "device = open_device('emulated')\n"
+    killed(
+        "from pytest_gpuenergy.emulator import Demand, Load, Owner\n"
         "with device.state.change() as card:\n"
         "    card.start(Load(Owner.me(), Demand(2e-5, 400.0)))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    died = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    assert died.returncode == -9
     assert measure(device, conv()).validity == ()
     assert os.getpid() not in {
         process.pid for process in device.nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from points import each_once
 from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.engine import drawings_of, verify_on_device
@@ -152,8 +153,10 @@ def half_away(x: Any) -> Any:
     return np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)
 
 
-@pytest.mark.parametrize("rounded", [half_up, half_away])
-@pytest.mark.parametrize("scale", [32.0, 0.125, 10.0, 12.75, 1.0])
+@pytest.mark.parametrize(
+    ("scale", "rounded"),
+    each_once([32.0, 0.125, 10.0, 12.75, 1.0], {"up": half_up, "away": half_away}),
+)
 def test_values_that_scaling_brings_between_integers_are_tried(rounded, scale):
     def quantized(to_integer: Any) -> Any:
         return lambda x: np.clip(to_integer(x * x.dtype.type(scale)), -128, 127)
@@ -182,18 +185,18 @@ EXTREMES: dict[str, tuple[Function, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", EXTREMES)
+MISSING = (
+    slice(9984, None),
+    slice(0, 1),
+    slice(-1, None),
+    slice(None, None, 16),
+    slice(5000, 6500),
+    slice(3, None, 8),
+)
+
+
 @pytest.mark.parametrize(
-    "missing",
-    [
-        slice(9984, None),
-        slice(0, 1),
-        slice(-1, None),
-        slice(None, None, 16),
-        slice(5000, 6500),
-        slice(3, None, 8),
-    ],
-    ids=str,
+    ("missing", "name"), each_once({str(part): part for part in MISSING}, EXTREMES.keys())
 )
 def test_every_part_of_a_vector_decides_its_extreme(name, missing):
     function, neutral = EXTREMES[name]
@@ -207,8 +210,13 @@ def test_every_part_of_a_vector_decides_its_extreme(name, missing):
     assert_wrong(workload, partial)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 37])
-@pytest.mark.parametrize("function", [np.any, np.all, np.bitwise_or.reduce, np.argmax, np.max])
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    each_once(
+        {f.__name__: f for f in (np.any, np.all, np.bitwise_or.reduce, np.argmax, np.max)},
+        [1, 5, 37],
+    ),
+)
 def test_every_part_of_a_row_of_integers_decides(rows, function):
     dtype = "bool" if function in (np.any, np.all) else "int32"
     result = "int32" if function is np.argmax else dtype
@@ -224,8 +232,13 @@ def softmax(x: Any, step: int = 1, axis: int = 1) -> Any:
         return powers / powers.sum(axis=axis, keepdims=True)
 
 
-@pytest.mark.parametrize("shape", [(16, 64), (64, 192), (37, 333), (64, 1024)], ids=str)
-@pytest.mark.parametrize("step", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize(
+    ("step", "shape"),
+    each_once(
+        [2, 3, 4, 8, 16],
+        {str(shape): (shape,) for shape in ((16, 64), (64, 192), (37, 333), (64, 1024))},
+    ),
+)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_softmax_with_the_maximum_of_a_part_is_wrong(shape, step, axis):
     workload = contract(lambda x: softmax(x, axis=axis), shape, shape, reduction_length=shape[axis])

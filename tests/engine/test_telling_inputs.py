@@ -16,7 +16,9 @@ from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
 
 Function = Callable[..., Any]
 ROWS, COLUMNS = 16, 64
-DRAWN = range(100, 108)
+DRAWN = [
+    pytest.param(seed, marks=pytest.mark.thorough if seed > 101 else []) for seed in range(100, 108)
+]
 
 
 def contract(function: Function, shape: tuple[int, ...], dtype: str, **options: Any) -> Contract:

@@ -144,7 +144,6 @@ def test_scalars_reach_the_kernel_by_name():
 
 
 @given(place=st.tuples(*(st.integers(0, n - 1) for n in SHAPE)))
-@settings(max_examples=15, deadline=None)
 def test_one_wrong_element_is_found_wherever_it_is(place):
     def edit(output: Array) -> None:
         output[place] += 1.0
@@ -316,7 +315,6 @@ def test_a_kernel_that_is_right_for_one_seed_only_is_told():
 
 
 @given(st.sampled_from(["data", "weight", "output"]), st.integers(0, GUARD_BYTES - 1))
-@settings(max_examples=20, deadline=None)
 def test_a_byte_past_the_end_is_told(name, distance):
     tensor = next(t for t in SMALL.tensors if t.name == name)
 
@@ -365,7 +363,6 @@ def test_what_is_copied_from_past_another_end_is_told(source, distance):
 
 
 @given(st.integers(1, GUARD_BYTES))
-@settings(max_examples=20, deadline=None)
 def test_a_byte_before_the_start_is_told(distance):
     def run(arenas: Mapping[str, Arena]) -> None:
         right(arenas)
@@ -571,9 +568,7 @@ def test_workloads_of_the_same_sizes_share_a_reference(own_cache):
     assert len(list(own_cache.rglob("*.npz"))) == 1
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_reference_is_made_again(own_cache, data):
     workload = Conv2d.of("tiny", 1, 2, 2, 1, 1, 1, 1, 1, 0)
@@ -617,10 +612,12 @@ def test_float32_is_not_computed_on_tensor_cores(device):
     assert "declare mode=3xtf32" in str(fault.value)
 
 
+@pytest.mark.slow
 def test_a_mode_that_declares_them_may(device):
     assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
 
 
+@pytest.mark.slow
 def test_float32_may_be_computed_on_cuda_cores(device):
     assert (
         verify_on_device(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5

@@ -8,21 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pynvml  # noqa: F401 stays imported, as do the modules below
 import pytest
 from small_project import BENCH, INI, PARTS
 
-# Imported here to stay imported: pytester forgets what an in-process run imports.
-import pytest_gpuenergy.emulator.emulated_device
-import pytest_gpuenergy.emulator.host.host_kernel
-import pytest_gpuenergy.emulator.host.host_runner
-import pytest_gpuenergy.gate.comparison_views
-import pytest_gpuenergy.kernels.kernel_files
-import pytest_gpuenergy.pytest_plugin.bridge
-import pytest_gpuenergy.pytest_plugin.energy_benchmark
-import pytest_gpuenergy.pytest_plugin.outputs
-import pytest_gpuenergy.pytest_plugin.run_plugin
-import pytest_gpuenergy.record.run_info
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 
@@ -143,7 +131,7 @@ class Project:
 def few_launches() -> Iterator[None]:
     """Launch kernels 20 times instead of for 50 ms, which only tests of verification need."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pytest_gpuenergy.emulator.host.host_kernel, "_MOST", 20)
+        patch.setattr("pytest_gpuenergy.emulator.host.host_kernel._MOST", 20)
         yield
 
 

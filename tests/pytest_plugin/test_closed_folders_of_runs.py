@@ -15,8 +15,6 @@ from points import each_once
 if TYPE_CHECKING:
     from conftest import Project
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def closed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:

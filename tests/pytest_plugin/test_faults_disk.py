@@ -9,14 +9,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.report import Report, load_report, write_classic_csv, write_json
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 

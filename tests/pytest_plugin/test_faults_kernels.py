@@ -99,7 +99,7 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(project, fault, outco
         "--powercap", "1", "--gpuenergy-timeout", "0.5", "--gpuenergy-order", "file"
     )
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines([f"{outcome}: *"])
+    result.stdout.fnmatch_lines(["timeout: *0.5 s*" if outcome == "timeout" else f"{outcome}: *"])
     assert "Traceback" not in result.stdout.str()
     stored = project.stored().measurements
     assert [m.outcome for m in stored] == ["correct", outcome, "correct"]

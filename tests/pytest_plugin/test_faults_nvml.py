@@ -13,8 +13,6 @@ from pytest_gpuenergy.opening import open_device
 if TYPE_CHECKING:
     from conftest import Project
 
-pytestmark = pytest.mark.slow
-
 NUMBERED = '@pytest.mark.parametrize("number", [1, 2, 3])'
 
 

@@ -6,15 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.opening import open_device
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-import pytest
-
-if TYPE_CHECKING:
-    pass
 
 ONE = ("--powercap", "450W")
 
 
-@pytest.mark.slow
 def test_a_right_kernel_is_measured_and_recorded(project):
     project.bench(
         after="""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
-from small_project import QUICK
+from small_project import BENCH, QUICK
 
-if TYPE_CHECKING:
-    pass
-
+DEVICE = "pytest_gpuenergy.emulator.emulated_device"
 HEAVY = "{'tvm', 'tvm_ffi', 'cupy', 'torch', 'triton', 'matplotlib'}"
 
 
@@ -41,26 +38,18 @@ def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 @pytest.mark.slow
-def test_a_foreign_project_loads_the_entry_alone(foreign):
+def test_a_foreign_project_loads_the_entry_and_no_package_of_ours(foreign):
+    packages = "{'numpy', 'msgspec', 'pynvml', 'rich', 'vl_convert', 'pyarrow'}"
     found = _python(
-        f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}]);"
-        "print(int(code), *sorted(m for m in sys.modules if m.startswith('pytest_gpuenergy')))"
+        f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}, '-p', 'no:benchmark']);"
+        "ours = {m for m in sys.modules if m.startswith('pytest_gpuenergy')};"
+        f"print(int(code), *sorted(ours | ({packages} | {HEAVY}) & set(sys.modules)))"
     )
     assert found.split() == ["0", *sorted(ENTRY)]
 
 
 @pytest.mark.slow
-def test_a_foreign_project_loads_no_package_of_ours(foreign):
-    packages = "{'numpy', 'msgspec', 'pynvml', 'rich', 'vl_convert', 'pyarrow'}"
-    found = _python(
-        f"import sys, pytest; code = pytest.main([{str(foreign.path)!r}, '-p', 'no:benchmark']);"
-        f"print(int(code), sorted(({packages} | {HEAVY}) & set(sys.modules)))"
-    )
-    assert found == "0 []"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), ("-v",), ("-n", "1")])
+@pytest.mark.parametrize("arguments", [("-v",), ("-n", "1")])
 def test_a_foreign_project_sees_no_line_of_ours(foreign, arguments):
     result = foreign.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=1)
@@ -71,22 +60,16 @@ def test_a_foreign_project_sees_no_line_of_ours(foreign, arguments):
 
 
 @pytest.mark.slow
-def test_collecting_imports_nothing_heavy(project):
+@pytest.mark.parametrize(("text", "opened"), [(BENCH, True), (PLAIN, False)])
+def test_collecting_imports_nothing_heavy_and_opens_a_device_only_for_our_items(
+    project, text, opened
+):
+    project.module(text)
     found = _python(
         f"import sys, pytest; code = pytest.main(['--collect-only', {str(project.path)!r}]);"
-        f"print(int(code), sorted({HEAVY} & set(sys.modules)))"
+        f"print(int(code), sorted(({HEAVY} | {{{DEVICE!r}}}) & set(sys.modules)))"
     )
-    assert found == "0 []"
-
-
-@pytest.mark.slow
-def test_a_run_without_our_items_opens_no_device(project):
-    project.module(PLAIN)
-    found = _python(
-        f"import sys, pytest; code = pytest.main([{str(project.path)!r}]);"
-        "print(int(code), [name for name in sys.modules if name.endswith('.emulated.device')])"
-    )
-    assert found == "0 []"
+    assert found == f"0 {[DEVICE] if opened else []}"
 
 
 @pytest.mark.parametrize("option", ["--kernels", "--quick", "--records", "--timeout"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.pytest_plugin import PytestOptions
 
@@ -18,30 +19,28 @@ PLACES = [
     (".pytest.toml", "pytest"),
 ]
 
+VALUES = [
+    ("powercap = 3", "powercap", "3"),
+    ("powercap = [1, 3]", "powercap", "1,3"),
+    ('powercap = ["300W", 2, "current"]', "powercap", "300W,2,current"),
+    ('smclock = ["1500MHz", "current"]', "smclock", "1500MHz,current"),
+    ("gpuenergy_timeout = 5", "timeout_s", 5.0),
+    ("gpuenergy_timeout = 2.5", "timeout_s", 2.5),
+    ('gpuenergy_timeout = "2.5"', "timeout_s", 2.5),
+    ("gpuenergy_preheat = 0", "preheat_s", 0.0),
+    ("gpuenergy_anchor = 0", "anchor_s", 0.0),
+    ("gpuenergy_lock_wait = 0.5", "lock_wait_s", 0.5),
+    ("gpuenergy_seed = 17", "seed", 17),
+    ("strict_powercap = true", "strict_powercap", True),
+    ("strict_powercap = false", "strict_powercap", False),
+    ('gpuenergy_durations = "yes"', "durations", True),
+    ("gpuenergy_verify_only = 1", "verify_only", True),
+    ('gpuenergy_allow = ["board", "clocks"]', "allow_clocks", True),
+    ("powercap = []", "powercap", None),
+]
 
-@pytest.mark.parametrize(("file", "table"), PLACES)
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("powercap = 3", "powercap", "3"),
-        ("powercap = [1, 3]", "powercap", "1,3"),
-        ('powercap = ["300W", 2, "current"]', "powercap", "300W,2,current"),
-        ('smclock = ["1500MHz", "current"]', "smclock", "1500MHz,current"),
-        ("gpuenergy_timeout = 5", "timeout_s", 5.0),
-        ("gpuenergy_timeout = 2.5", "timeout_s", 2.5),
-        ('gpuenergy_timeout = "2.5"', "timeout_s", 2.5),
-        ("gpuenergy_preheat = 0", "preheat_s", 0.0),
-        ("gpuenergy_anchor = 0", "anchor_s", 0.0),
-        ("gpuenergy_lock_wait = 0.5", "lock_wait_s", 0.5),
-        ("gpuenergy_seed = 17", "seed", 17),
-        ("strict_powercap = true", "strict_powercap", True),
-        ("strict_powercap = false", "strict_powercap", False),
-        ('gpuenergy_durations = "yes"', "durations", True),
-        ("gpuenergy_verify_only = 1", "verify_only", True),
-        ('gpuenergy_allow = ["board", "clocks"]', "allow_clocks", True),
-        ("powercap = []", "powercap", None),
-    ],
-)
+
+@pytest.mark.parametrize(("file", "table", "line", "name", "value"), each_once(PLACES, VALUES))
 def test_values_are_given_as_one_would_write_them(pytester, file, table, line, name, value):
     (pytester.path / file).write_text(f"[{table}]{LEAN}{line}\n")
     assert getattr(PytestOptions.from_pytest_config(pytester.parseconfig()), name) == value
@@ -60,27 +59,26 @@ def test_a_list_of_limits_is_the_same_as_the_option_repeated(pytester, file, tab
     assert given == PytestOptions.from_pytest_config(other).gate
 
 
-@pytest.mark.parametrize(("file", "table"), PLACES)
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("gpuenergy_timeout = [5]", r"gpuenergy_timeout in * is [[]5]: give a string or a number."),
-        (
-            "powercap = [[1]]",
-            "powercap in * is [[][[]1]]: give a string or a number, or a list of these.",
-        ),
-        ('gpuenergy_json = ["r.json"]', "gpuenergy_json in * is *: give a string."),
-        ("strict_powercap = [true]", "strict_powercap in * is *: give true or false."),
-        ('strict_powercap = "maybe"', "strict_powercap in * is 'maybe': give true or false."),
-        ("gpuenergy_timeout = -1", "--gpuenergy-timeout '-1' is not a number of seconds above 0*"),
-        ("gpuenergy_timeout = nan", "--gpuenergy-timeout 'nan' is not a number of *"),
-        ('powercap = ","', "--powercap ',' names no power cap: *"),
-        ("gpuenergy_seed = 1.5", "--gpuenergy-seed '1.5' is not a whole number from 0 to *."),
-        ("gpuenergy_preheat = -1", "--gpuenergy-preheat '-1' is not a number of seconds from 0 *"),
-        ('gpuenergy_cache = "warm"', "--gpuenergy-cache 'warm' is not understood: *"),
-        ('gpuenergy_fail = ["edp"]', "--gpuenergy-fail *edp*"),
-    ],
-)
+REFUSED = [
+    ("gpuenergy_timeout = [5]", r"gpuenergy_timeout in * is [[]5]: give a string or a number."),
+    (
+        "powercap = [[1]]",
+        "powercap in * is [[][[]1]]: give a string or a number, or a list of these.",
+    ),
+    ('gpuenergy_json = ["r.json"]', "gpuenergy_json in * is *: give a string."),
+    ("strict_powercap = [true]", "strict_powercap in * is *: give true or false."),
+    ('strict_powercap = "maybe"', "strict_powercap in * is 'maybe': give true or false."),
+    ("gpuenergy_timeout = -1", "--gpuenergy-timeout '-1' is not a number of seconds above 0*"),
+    ("gpuenergy_timeout = nan", "--gpuenergy-timeout 'nan' is not a number of *"),
+    ('powercap = ","', "--powercap ',' names no power cap: *"),
+    ("gpuenergy_seed = 1.5", "--gpuenergy-seed '1.5' is not a whole number from 0 to *."),
+    ("gpuenergy_preheat = -1", "--gpuenergy-preheat '-1' is not a number of seconds from 0 *"),
+    ('gpuenergy_cache = "warm"', "--gpuenergy-cache 'warm' is not understood: *"),
+    ('gpuenergy_fail = ["edp"]', "--gpuenergy-fail *edp*"),
+]
+
+
+@pytest.mark.parametrize(("file", "table", "line", "sentence"), each_once(PLACES, REFUSED))
 def test_a_value_of_another_type_is_refused_with_one_sentence(
     pytester, file, table, line, sentence
 ):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from device_arrays import Cupy
 from unmarked_gpu import unmarked_gpu
 
 from pytest_gpuenergy.devices import Device
-
-if TYPE_CHECKING:
-    pass
 
 ITEM = """
 import numpy as np

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.report import load_report
-
-if TYPE_CHECKING:
-    pass
 
 NAMES = {
     *("--gpu-device", "--powercap", "--smclock", "--strict-powercap"),
@@ -165,12 +161,3 @@ def test_without_a_compiler_the_run_ends_with_one_sentence(project, monkeypatch)
     assert text.count("install g++ or clang++, or name one in $CXX.") == 1
     assert "Traceback" not in text
     assert not project.runs
-
-
-@pytest.mark.slow
-def test_a_kernel_that_hangs_fails_after_the_timeout(project):
-    project.bench('SOURCE.replace("y[i] =", "for (volatile int k = 0; k < 1;) {} y[i] =")')
-    result = project.run("--powercap", ONE, "--gpuenergy-timeout", "0.5")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["timeout: *0.5 s*"])
-    assert [m.outcome for m in project.stored().measurements] == ["timeout"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +13,6 @@ from pytest_gpuenergy.control import CURRENT, NamedSetpoints, Setpoint, choose_w
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin import header_lines
 from pytest_gpuenergy.support import SetpointError
-
-if TYPE_CHECKING:
-    pass
 
 Inject = Callable[..., None]
 

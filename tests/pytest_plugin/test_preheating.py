@@ -11,8 +11,6 @@ import pytest
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin import show_preheat
 
-pytestmark = pytest.mark.slow
-
 SLOW_TO_SETTLE = ("--gpu-device", "emulated:h100", "--powercap", "current")
 
 

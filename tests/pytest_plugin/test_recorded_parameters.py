@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
-
-import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import page_data
-
-if TYPE_CHECKING:
-    pass
-
-pytestmark = pytest.mark.slow
 
 BENCH = '''
 import enum

@@ -6,13 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from processes import pause
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 

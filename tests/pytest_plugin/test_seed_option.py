@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpuenergy.engine import seeds
 from pytest_gpuenergy.pytest_plugin import declared_options
 
@@ -22,20 +20,17 @@ def seeds_of(project: Project, *arguments: str) -> tuple[int, ...]:
     return measurement.correctness.seeds
 
 
-@pytest.mark.slow
 def test_a_drawn_seed_is_recorded(project):
     found = seeds_of(project)
     assert found[:2] == (0, 1)
     assert found[2] > 1
 
 
-@pytest.mark.slow
 def test_a_seed_is_repeated_and_recorded_with_the_options(project):
     assert seeds_of(project, "--gpuenergy-seed", "4711") == (0, 1, 4711)
     assert project.stored().run.options["gpuenergy-seed"] == "4711"
 
 
-@pytest.mark.slow
 def test_a_kernel_that_is_wrong_for_a_seed_names_it(project):
     project.bench('SOURCE.replace("factor * x[i]", "fminf(factor * x[i], 9)")')
     result = project.run(*ONE, "--gpuenergy-seed", "99")

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.control import Lease
 from pytest_gpuenergy.opening import open_device
-
-if TYPE_CHECKING:
-    pass
-
 
 Inject = Callable[..., None]
 SET = "def test_set(powercap):\n    pass\n"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import load_report, merge
-
-if TYPE_CHECKING:
-    pass
 
 VERIFY = "--gpuenergy-verify-only"
 

@@ -25,6 +25,7 @@ from pytest_gpuenergy.replay import (
     UniqueKernel,
     extract_kernels,
     launches,
+    read_trace,
     replay_signature,
     unique_kernels,
     write_extraction,
@@ -188,6 +189,48 @@ def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(spans
 def test_a_trace_of_the_host_alone_is_refused(tmp_path):
     with pytest.raises(InputError, match="ran on a GPU"):
         extracted(tmp_path, [operator("aten::add", 0.0, 9.0)])
+
+
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_does_not_have_costs_only_itself(tmp_path, word):
+    written = [*layer(), operator('aten::"nan, inf', 90.0, 1.0, note="NUMBER")]
+    path = write(tmp_path / "trace.json", written)
+    path.write_text(path.read_text().replace('"NUMBER"', word))
+    found = read_trace(path)
+    assert len(found) == len(written)
+    assert (found[-1].name, found[-1].args) == ('aten::"nan, inf', {"note": None})
+
+
+def test_a_clock_that_counts_from_1970_keeps_its_digits(tmp_path):
+    path = write(tmp_path / "trace.json", layer())
+    text = path.read_text()
+    for event in layer():
+        text = text.replace(
+            f'"ts": {event["ts"]}', f'"ts": 1700000000000{500 + int(event["ts"]):03d}.123'
+        )
+    path.write_text(text)
+    begins = [event.ts for event in read_trace(path)]
+    assert begins == [pytest.approx(event["ts"] + 0.123, abs=1e-9) for event in layer()]
+
+
+def test_a_launch_that_ends_before_it_begins_is_left_out_with_a_sentence(tmp_path):
+    found = extracted(tmp_path, [*layer(), *launch("add", 50.0, 80.0, 2, dur=-1.0)])
+    assert len(found.launches) == 1
+    assert found.notes == ["1 event with a negative duration is left out: profile again"]
+
+
+def test_a_product_of_rocm_is_no_work_for_cublaslt():
+    name = "Cijk_Alik_Bljk_HHS_BH_MT64x64x32_SE_1LDSB0"
+    found = signature([operator("aten::addmm", 0.0, 9.0, **ADDMM), *launch(name, 1.0, 20.0, 1)])
+    assert (found.category, found.tier) == ("product", 3)
+
+
+@pytest.mark.parametrize("strides", [[], [[1]], [[], [], [], [], []], [[1], [1], [1, 32], [], []]])
+def test_an_operator_without_the_strides_of_each_tensor_cannot_be_called_again(strides):
+    arguments = ADDMM | {"Input Strides": strides}
+    found = signature([operator("aten::addmm", 0.0, 9.0, **arguments), *launch(GEMM, 1, 20, 1)])
+    assert found.tier is None
+    assert "strides" in (found.missing or "")
 
 
 @given(content=st.binary(max_size=300))

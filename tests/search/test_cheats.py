@@ -87,6 +87,14 @@ def bench(device: EmulatedDevice) -> SearchBench:
     return SearchBench(SPEC, device, Metric.TIME)
 
 
+@pytest.fixture(scope="module")
+def bench_without_reference(device: EmulatedDevice) -> SearchBench:
+    """Return one whose reference is the baseline, which has passed an honest kernel."""
+    bench = SearchBench(replace(SPEC, reference={}), device, Metric.TIME)
+    assert bench.evaluate(candidate("honest")).outcome == "correct"
+    return bench
+
+
 def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec) -> Result:
     return SearchBench(spec, device, Metric.TIME).evaluate(state)
 
@@ -163,10 +171,8 @@ def test_a_cheat_is_refused_by_its_results(bench, name):
 @pytest.mark.parametrize(
     "name", ["returns_a_cached_output", "returns_what_memory_holds", "skips_the_work", "writes_nan"]
 )
-def test_a_cheat_is_refused_where_the_baseline_is_the_reference(device, name):
-    bench = SearchBench(replace(SPEC, reference={}), device, Metric.TIME)
-    assert bench.evaluate(candidate("honest")).outcome == "correct"
-    assert bench.evaluate(candidate(name)).outcome == "correctness"
+def test_a_cheat_is_refused_where_the_baseline_is_the_reference(bench_without_reference, name):
+    assert bench_without_reference.evaluate(candidate(name)).outcome == "correctness"
 
 
 @pytest.mark.slow

@@ -217,8 +217,9 @@ class TestProof:
         found = json.loads((folder / "result.json").read_text())
         assert list(found["correctness"]) == ["scale-N4000"]
 
+    @pytest.mark.parametrize("most", [1, 3])
     def test_what_is_not_certainly_better_is_not_kept(
-        self, spec, not_compared, monkeypatch, capsys
+        self, spec, not_compared, most, monkeypatch, capsys
     ):
         def compare(
             _: SearchBench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
@@ -229,6 +230,7 @@ class TestProof:
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(confirmation, "compare", compare)
+        monkeypatch.setattr(confirmation, "CONFIRMED", most)
         assert optimize(spec, not_compared, "--objective", "edp", "--resume") == 0
         state = state_of(not_compared)
         baseline, *variants = state["nodes"]
@@ -236,7 +238,8 @@ class TestProof:
             (node for node in variants if node["cost"] < baseline["cost"]),
             key=lambda node: node["cost"],
         )
-        assert [gain["id"] for gain in state["gains"]] == [node["id"] for node in better[:3]]
+        assert len(better) == BUDGET
+        assert [gain["id"] for gain in state["gains"]] == [node["id"] for node in better[:most]]
         assert state["incumbent"] == baseline["id"]
         folder = not_compared / "kernels/_scale"
         assert (folder / "best").readlink() == Path("baseline")

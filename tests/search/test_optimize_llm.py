@@ -78,6 +78,14 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         return Asked(folder / "out", len(server.requests), said.getvalue())
 
 
+@pytest.fixture(scope="module")
+def ruled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the same search with the rules alone."""
+    folder = tmp_path_factory.mktemp("ruled")
+    assert optimize(write(folder), folder / "out", "--no-llm") == 0
+    return folder / "out"
+
+
 @pytest.mark.slow
 class TestSearch:
     def test_a_proposal_is_evaluated_like_a_move(self, asked):
@@ -128,14 +136,16 @@ class TestSearch:
         assert server.requests == []
         assert state_of(out)["nodes"] == state_of(asked.out)["nodes"]
 
-    def test_a_search_that_began_without_a_model_goes_on_without(self, serve, spec, tmp_path):
+    def test_a_search_that_began_without_a_model_goes_on_without(
+        self, serve, spec, ruled, tmp_path
+    ):
         server = serve(GOOD)
-        assert optimize(spec, tmp_path / "out", "--no-llm", "--budget-builds", "1") == 0
-        assert optimize(spec, tmp_path / "out", "--resume") == 0
+        out = shutil.copytree(ruled, tmp_path / "out", symlinks=True)
+        assert optimize(spec, out, "--resume", "--budget-builds", str(BUDGET + 1)) == 0
         assert server.requests == []
-        assert len(state_of(tmp_path / "out")["nodes"]) == 1 + BUDGET
+        assert len(state_of(out)["nodes"]) == 1 + BUDGET + 1
 
-    def test_the_rules_go_on_when_the_endpoint_is_away(self, serve, spec, tmp_path, capsys):
+    def test_the_rules_go_on_when_the_endpoint_is_away(self, serve, spec, ruled, tmp_path, capsys):
         server = serve(fails(401))
         assert optimize(spec, tmp_path / "out") == 0
         said = capsys.readouterr().err
@@ -143,8 +153,7 @@ class TestSearch:
         assert len(server.requests) == 1
         assert {one["outcome"] for one in asked_in(tmp_path / "out")} == {"away"}
         assert "away" in (tmp_path / "out/kernels/_scale/trace.md").read_text()
-        assert optimize(spec, tmp_path / "rules", "--no-llm") == 0
-        assert state_of(tmp_path / "out") == state_of(tmp_path / "rules")
+        assert state_of(tmp_path / "out") == state_of(ruled)
 
 
 @pytest.mark.slow

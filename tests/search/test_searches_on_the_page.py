@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -15,9 +15,6 @@ from search_folders import KERNEL, ONE, ROOT, THREE, TWO, write_search
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import Report, html_page
 from pytest_gpuenergy.search import in_tree_order, read_searches, search_values
-
-if TYPE_CHECKING:
-    pass
 
 Capsys = pytest.CaptureFixture[str]
 

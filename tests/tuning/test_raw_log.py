@@ -182,7 +182,6 @@ def test_a_trial_that_is_a_program_is_refused_with_its_line(folder):
         open_raw(folder)
 
 
-@pytest.mark.slow
 def test_a_list_of_trials_that_is_huge_is_refused_unread(folder):
     with (folder / "trials.jsonl").open("r+b") as stream:
         stream.truncate(1 << 40)  # sparse: it takes no room

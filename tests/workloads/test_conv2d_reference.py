@@ -213,7 +213,9 @@ def test_parameters_hold_the_sizes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cases", "resnet", "yolo"])
+@pytest.mark.parametrize(
+    "name", ["cases", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("resnet", "yolo"))]
+)
 def test_references_of_a_network_take_seconds(name):
     begin_s = time.process_time()
     for workload in distinct_shapes(all_networks()[name]):

@@ -52,6 +52,22 @@ def test_trials_and_tuner_are_told_apart_from_sizes():
 
 
 @pytest.mark.parametrize(
+    ("text", "size", "trials", "tuner"),
+    [
+        ("MNKt=32", (32, 32, 32), 32, None),
+        ("MN=64 tK=16", (64, 64, 16), 16, None),
+        ("MNK=8 tO=1", (8, 8, 8), 1, "tvm"),
+        ("OKMNt=1", (1, 1, 1), 1, "tvm"),
+    ],
+)
+def test_letters_may_share_a_number_with_trials_and_tuner(text, size, trials, tuner):
+    (request,) = parse_requests(text)
+    workload = request.workload
+    assert size == (workload.M, workload.N, workload.K)
+    assert (request.trials, request.tuner) == (trials, tuner)
+
+
+@pytest.mark.parametrize(
     ("text", "layouts"),
     [("MNK=8", ["nn", "nt"]), ("MNK=8 layout=nn", ["nn"]), ("MNK=8 layout=nt", ["nt"])],
 )
@@ -85,6 +101,8 @@ def test_the_old_options_choose_the_tuner(option, tuner, in_background):
         ("M=4 K=4", "does not say what N is"),
         ("t=5", "does not say what M and N and K are"),
         ("MNK=4 M=5", "gives M twice"),
+        ("MNKt=4 t=5", "gives t twice"),
+        ("MNKO=4", "has O=4: give O=0 for the template"),
         ("MNK=4 MNK=5", "gives MNK twice: leave one out, or separate products by semicolons"),
         ("MNK=4 MM=4", "gives M twice"),
         ("mnk=4", "has mnk, which is not understood"),

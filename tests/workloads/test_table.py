@@ -197,7 +197,6 @@ def sizes(draw: st.DrawFn) -> tuple[int, ...]:
     return numbers[: 9 + more]
 
 
-@pytest.mark.slow
 @given(sizes(), st.none() | st.text(string.ascii_uppercase + string.digits, min_size=4, max_size=9))
 def test_a_shape_is_read_as_it_is_written(numbers, name):
     text = ",".join(map(str, numbers))

@@ -120,6 +120,12 @@ class CardState:
         with self.change() as card:
             card.withdraw(*identities)
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether faults are on the card, in force or not."""
+        with self._locked():
+            return bool(self._fresh().faults)
+
     def struck_by(self, function: str, *, always: bool) -> str | None:
         """Count a call of ``function``; return the name of the error that it must raise, or None.
 

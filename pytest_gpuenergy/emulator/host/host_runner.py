@@ -84,9 +84,10 @@ class HostRunner:
         self._closed = False
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
-        """Begin to compile ``kernels``, and their checked builds, in the background."""
+        """Begin to compile what kernels share, ``kernels`` and their checked builds, in threads."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="host-compiler")
+            self._pool.submit(self._toolchain)
         for kernel in kernels:
             for variant in ("plain", "checked"):
                 # A fault is raised again by the call that needs the program.

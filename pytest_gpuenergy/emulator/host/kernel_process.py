@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +19,23 @@ from pytest_gpuenergy.emulator.host.host_protocol import ProcessAnswers, shown
 from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
 
 _PRINTED_BYTES = 2 << 20  # the most that is kept of what a kernel prints
+_KEPT: ContextVar[list[str] | None] = ContextVar("_KEPT", default=None)
 _MOST_RUNS = 8  # that may use up the whole timeout, of one process
+
+
+@contextlib.contextmanager
+def printing_kept() -> Iterator[list[str]]:
+    """Keep what kernels of this thread print, instead of passing it on.
+
+    Yields:
+        A list to which the text is added when a process is closed.
+    """
+    kept: list[str] = []
+    token = _KEPT.set(kept)
+    try:
+        yield kept
+    finally:
+        _KEPT.reset(token)
 
 
 class KernelProcess:
@@ -126,7 +143,11 @@ class KernelProcess:
     def close(self) -> None:
         """End the process immediately and pass on what it has printed."""
         self.kill()
-        sys.stderr.write(self._printed.decode(errors="replace"))
+        printed = self._printed.decode(errors="replace")
+        if (kept := _KEPT.get()) is None:
+            sys.stderr.write(printed)
+        else:
+            kept.append(printed)
 
     def kill(self) -> None:
         """End the process immediately. Idempotent."""

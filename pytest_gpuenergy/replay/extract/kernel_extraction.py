@@ -159,28 +159,32 @@ def extract_kernels(source: Path, *, host: bool = False) -> KernelExtraction:
         return _extract_file(source, host=host)
     host = host or (is_file(source / PROFILE_JSON) and read_profile(source).device == HOST)
     if ranks := rank_folders(source):
-        by_rank = [_read_launches(source_in(folder), host=host)[0] for folder in ranks]
+        notes: list[str] = []
+        by_rank = [_read_launches(source_in(folder), host=host, notes=notes)[0] for folder in ranks]
         if host:  # operators have no common end: their durations exclude those that they call
             found = side_by_side(by_rank)
-            return KernelExtraction(found, unique_kernels(found))
+            return KernelExtraction(found, unique_kernels(found), notes=notes)
         found, exchanges = merged(by_rank)
-        return KernelExtraction(found, unique_kernels(found), exchanges=exchanges)
+        return KernelExtraction(found, unique_kernels(found), notes=notes, exchanges=exchanges)
     extraction = _extract_file(source_in(source), host=host)
     curve = source / POWER_CSV
     return replace(extraction, power=read_power(curve)) if is_file(curve) else extraction
 
 
 def _extract_file(path: Path, *, host: bool) -> KernelExtraction:
+    notes: list[str] = []
     if ".jsonl" in path.suffixes:
         kernels, notes = read_list(path)
         return KernelExtraction((), kernels, notes=notes)
-    found, clock = _read_launches(path, host=host)
-    return KernelExtraction(found, unique_kernels(found), clock)
+    found, clock = _read_launches(path, host=host, notes=notes)
+    return KernelExtraction(found, unique_kernels(found), clock, notes=notes)
 
 
-def _read_launches(path: Path, *, host: bool) -> tuple[list[TraceLaunch], list[Span]]:
+def _read_launches(
+    path: Path, *, host: bool, notes: list[str]
+) -> tuple[list[TraceLaunch], list[Span]]:
     """Return the launches of a trace, and the spans in which the host's clock was read."""
-    events = read_trace(path)
+    events = read_trace(path, notes)
     found = host_operators(events) if host else launches(events)
     if not found:
         raise InputError(

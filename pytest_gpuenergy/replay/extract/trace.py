@@ -7,11 +7,12 @@ import re
 import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_FLOOR, Decimal
 from heapq import heappop, heappush
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -19,6 +20,7 @@ from msgspec import Struct, field
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
+    NotJsonError,
     ReportError,
     decode,
     is_file,
@@ -32,6 +34,14 @@ _COMPRESSION = 3
 """The level of gzip: level 9 takes ten times as long for a file that is a fifth smaller."""
 _LONGEST_US = 1e17
 """The largest plausible time in a trace, in microseconds: about three thousand years."""
+
+_NO_NUMBER = re.compile(
+    rb'(?P<text>"(?:[^"\\]|\\.)*")|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE | re.DOTALL
+)
+"""A text, or a number that JSON does not have, which profilers print nevertheless."""
+
+_EXACT_US = 1e13
+"""The time up to which a float knows nanoseconds."""
 
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
@@ -92,40 +102,79 @@ class Event(Struct, frozen=True, gc=False):
         return next((values[name] for name in names if name in values), None)
 
 
-class _TraceDocument(Struct):
-    events: list[Event] = field(name="traceEvents")
+class _Moment(Struct, gc=False):
+    """The begin of an `Event` in microseconds, with all digits."""
+
+    ts: Decimal = Decimal(0)
 
 
-def read_trace(path: Path) -> list[Event]:
+_Kind = TypeVar("_Kind", Event, _Moment)
+
+
+class _TraceDocument(Struct, Generic[_Kind]):
+    events: list[_Kind] = field(name="traceEvents")
+
+
+def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     """Read the events that have a duration, in the order of their begin, longest first.
+
+    Numbers that JSON does not have, such as ``inf`` and ``NaN``, are read as null. Where the clock
+    counts from 1970, whose microseconds a float knows to 0.25 only, times are relative to the whole
+    microsecond of the first event.
 
     Args:
         path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
             with ``traceEvents``, or a bare list of events.
+        notes: A list to which a sentence without a period is added for what is left out.
 
     Raises:
         InputError: The file cannot be read, is truncated, or is not such a trace.
     """
     content = read_unpacked(path, "trace", _LARGEST_BYTES)
     try:
-        events = (
-            decode(content, list[Event], "the trace")
-            if content[:64].lstrip().startswith(b"[")
-            else decode(content, _TraceDocument, "the trace").events
-        )
+        try:
+            events = _decoded(content, Event)
+        except NotJsonError:
+            whole = _NO_NUMBER.sub(lambda found: found["text"] or b"null", content)
+            if whole == content:
+                raise
+            content = whole
+            events = _decoded(content, Event)
     except FormError as error:
         raise InputError(
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    lasting = [event for event in events if event.ph == "X" and event.dur >= 0]
+    complete = [event for event in events if event.ph == "X"]
+    lasting = [event for event in complete if event.dur >= 0]
+    if notes is not None and (left_out := len(complete) - len(lasting)):
+        what = (
+            "event with a negative duration is"
+            if left_out == 1
+            else "events with a negative duration are"
+        )
+        notes.append(f"{left_out} {what} left out: profile again")
     for event in lasting:
         if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
             raise InputError(
                 f"{path} has an event at {event.ts:g} µs that takes {event.dur:g} µs, which is no "
                 "time of a clock: write the trace again."
             )
+    if any(abs(event.ts) > _EXACT_US for event in lasting):
+        moments = zip(_decoded(content, _Moment), events, strict=True)
+        exact = [moment.ts for moment, event in moments if event.ph == "X" and event.dur >= 0]
+        base = min(exact).to_integral_value(ROUND_FLOOR)
+        lasting = [
+            msgspec.structs.replace(event, ts=float(ts - base))
+            for ts, event in zip(exact, lasting, strict=True)
+        ]
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
+
+
+def _decoded(content: bytes, kind: type[_Kind]) -> list[_Kind]:
+    if content[:64].lstrip().startswith(b"["):
+        return decode(content, list[kind], "the trace")  # type: ignore[valid-type]
+    return decode(content, _TraceDocument[kind], "the trace").events  # type: ignore[valid-type, return-value]
 
 
 def write_trace(profiler: Any, path: Path) -> None:

@@ -117,6 +117,8 @@ _PRODUCTS = frozenset(
         *("_scaled_mm", "_addmm_activation", "_int_mm"),
     )
 )
+_OF_ROCM = re.compile(r"^Cijk_|rocblas|hipblas|tensile", re.IGNORECASE)
+"""The names of kernels of ROCm's libraries for matrix products."""
 TIERS = {
     1: "copies and sets, by the CUDA runtime",
     2: "matrix products, by cuBLASLt",
@@ -164,13 +166,24 @@ def replay_signature(kernel: UniqueKernel) -> Signature:
         del recipe["name"]
         if operator.shapes is None or operator.dtypes is None:
             missing = "its operator's arguments were not recorded: profile with record_shapes=True"
-        elif operator.strides is None:
+        elif not _alike(operator.shapes, operator.strides):
             missing = "the strides of its operator's arguments were not recorded"
-        if operator.name in _PRODUCTS and category == "product":
+        if (
+            operator.name in _PRODUCTS
+            and category == "product"
+            and not _OF_ROCM.search(kernel.name)
+        ):
             tier = 2
         else:
             tier = 4 if "triton" in f"{kernel.name} {operator.name}".lower() else 3
     return Signature(kernel.id, category, None if missing else tier, recipe, missing)
+
+
+def _alike(shapes: Any, strides: Any) -> bool:
+    """Return whether there is a stride for each size, in lists that are nested alike."""
+    if not isinstance(shapes, list) or not isinstance(strides, list):
+        return isinstance(shapes, list) == isinstance(strides, list) and strides is not None
+    return len(shapes) == len(strides) and all(map(_alike, shapes, strides))
 
 
 def kernel_category(launch: TraceLaunch | UniqueKernel) -> Category:

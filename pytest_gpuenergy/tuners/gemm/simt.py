@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -225,37 +226,9 @@ class SimtParameters(Tiling):
 
         Large products run at the power limit, where the energy of a step determines its time.
         """
-        warps = self.threads // WARP_LANES
-        depth = self.tile_k // self.slices
-        per_product = _PRODUCT_CYCLES * SCHEDULERS * WARP_LANES / card.cores
-        read = (self.thread_m + self.thread_n) * depth
-        copied = self.tile_k * (self.tile_m + self.tile_n)
-        pieces = copied / _WIDEST
-        lines = 0.0
-        if self.transposes(gemm):
-            if card.cores == SCHEDULERS * WARP_LANES and self.thread_m * self.thread_n > _WIDEST**2:
-                per_product *= _TRANSPOSED_SHARE
-            pieces += self.tile_k * self.tile_m * (1 - 1 / _WIDEST)
-            lines = self.tile_k * self.tile_m / self.transpose_a
-        copies = pieces / self.threads * _COPY_INSTRUCTIONS
-        issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
-        serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
-        sums = 2 * 4 * (self.slices - 1) * self.tile_m * self.tile_n
-        energy_pj = (
-            self.threads * (self.products * _PRODUCT_PJ + read * _READ_PJ)
-            + 4 * copied * _LOADED_BYTE_PJ
-        )
-        step = BlockStep(
-            busy_cycles=max(issued * warps / SCHEDULERS, serving),
-            warps=_ENOUGH_WARPS,
-            loaded_bytes=4 * copied,
-            alone_cycles=issued * max(math.ceil(warps / SCHEDULERS), _ALONE)
-            + lines * _LINE_CYCLES
-            + _BARRIER_CYCLES,
-            last_cycles=_TILE_CYCLES + sums / SHARED_BYTES_PER_CYCLE,
-            energy_cycles=energy_pj / _PJ_PER_CYCLE,
-            issuing_warps=warps,
-        )
+        along = self.transpose_a if self.transposes(gemm) else 0
+        tile = (self.tile_m, self.tile_n, self.tile_k)
+        step = _step(tile, (self.thread_m, self.thread_n), self.slices, along, card.cores)
         return product_cycles(gemm, self, card, step)
 
     def _copies_whole(self, along: int) -> bool:
@@ -274,3 +247,48 @@ class SimtParameters(Tiling):
             "ASYNCHRONOUS": self.asynchronous,
         }
         return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))
+
+
+@functools.lru_cache(maxsize=4096)  # of as many steps, a search considers ten thousand divisions
+def _step(
+    tile: tuple[int, int, int], thread: tuple[int, int], slices: int, along: int, cores: int
+) -> BlockStep:
+    """Return the work of a block in one step.
+
+    Args:
+        tile: the rows and columns of a tile, and its depth.
+        thread: the rows and columns of a thread.
+        slices: the groups of warps.
+        along: the elements that are copied along a row if A is transposed, else 0.
+        cores: the cores of a multiprocessor.
+    """
+    (tile_m, tile_n, tile_k), (thread_m, thread_n) = tile, thread
+    threads = (tile_m // thread_m) * (tile_n // thread_n) * slices
+    products = thread_m * thread_n * tile_k // slices
+    warps = threads // WARP_LANES
+    per_product = _PRODUCT_CYCLES * SCHEDULERS * WARP_LANES / cores
+    read = (thread_m + thread_n) * (tile_k // slices)
+    copied = tile_k * (tile_m + tile_n)
+    pieces = copied / _WIDEST
+    lines = 0.0
+    if along:
+        if cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
+            per_product *= _TRANSPOSED_SHARE
+        pieces += tile_k * tile_m * (1 - 1 / _WIDEST)
+        lines = tile_k * tile_m / along
+    copies = pieces / threads * _COPY_INSTRUCTIONS
+    issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
+    serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
+    sums = 2 * 4 * (slices - 1) * tile_m * tile_n
+    energy_pj = threads * (products * _PRODUCT_PJ + read * _READ_PJ) + 4 * copied * _LOADED_BYTE_PJ
+    return BlockStep(
+        busy_cycles=max(issued * warps / SCHEDULERS, serving),
+        warps=_ENOUGH_WARPS,
+        loaded_bytes=4 * copied,
+        alone_cycles=issued * max(math.ceil(warps / SCHEDULERS), _ALONE)
+        + lines * _LINE_CYCLES
+        + _BARRIER_CYCLES,
+        last_cycles=_TILE_CYCLES + sums / SHARED_BYTES_PER_CYCLE,
+        energy_cycles=energy_pj / _PJ_PER_CYCLE,
+        issuing_warps=warps,
+    )

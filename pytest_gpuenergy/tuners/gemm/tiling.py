@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
@@ -91,8 +91,7 @@ class Tiling(TemplateParameters[Gemm]):
     def tiles(self, gemm: Gemm) -> int:
         """Return the number of tiles of C; the tiles of a cluster count as one."""
         along_m, along_n = self.cluster
-        rows, columns = gemm.M / (along_m * self.tile_m), gemm.N / (along_n * self.tile_n)
-        return math.ceil(rows) * math.ceil(columns)
+        return -(-gemm.M // (along_m * self.tile_m)) * -(-gemm.N // (along_n * self.tile_n))
 
     def whole_tile_count(self, gemm: Gemm) -> int:
         """Return how many tiles blocks compute whole; the steps of the other tiles are divided."""
@@ -101,7 +100,7 @@ class Tiling(TemplateParameters[Gemm]):
 
     def steps(self, gemm: Gemm) -> int:
         """Return the number of steps of one tile."""
-        return math.ceil(gemm.K / self.tile_k)
+        return -(-gemm.K // self.tile_k)
 
     def block_count(self, gemm: Gemm) -> int:
         """Return the number of blocks or clusters; each has at least one step."""
@@ -110,7 +109,7 @@ class Tiling(TemplateParameters[Gemm]):
 
     def max_steps(self, gemm: Gemm) -> int:
         """Return the steps of the block or cluster that has the most."""
-        return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.block_count(gemm))
+        return -(-self.tiles(gemm) * self.steps(gemm) // self.block_count(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
         """Return whether a tile is computed by several blocks or clusters.
@@ -135,7 +134,9 @@ class Tiling(TemplateParameters[Gemm]):
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
                 if blocks <= min(every, MAX_PARAMETER):
-                    yield replace(self, blocks=blocks)
+                    copy = object.__new__(type(self))  # there are ten thousand, and all are valid
+                    vars(copy).update(vars(self), blocks=blocks)
+                    yield copy
 
     def choices(self, gemm: Gemm) -> dict[str, object]:
         shared = round(self.block_count(gemm) / self.tiles(gemm), 2)
@@ -236,11 +237,13 @@ def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockS
     blocks = tiling.block_count(gemm) * tiling.cluster_blocks
     steps = tiling.max_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)
-    together = [(resident, waves), (math.ceil(rest / card.multiprocessors), 1 if rest else 0)]
+    beside = _FIRST_CYCLES + step.last_cycles
     total = 0.0
-    for count, times in together:
-        each = step.cycles(count, tiling.stages)
-        total += times * (steps * each + _FIRST_CYCLES + step.last_cycles)
+    if waves:
+        total = waves * (steps * step.cycles(resident, tiling.stages) + beside)
+    if rest:
+        count = -(-rest // card.multiprocessors)
+        total += steps * step.cycles(count, tiling.stages) + beside
     if tiling.shares_tiles(gemm):
         parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
         total += _LAUNCH_CYCLES + parts / _PARTS_BYTES_PER_CYCLE

@@ -131,7 +131,6 @@ def test_a_depthwise_convolution_gets_the_template_that_does_less():
 
 
 @given(convolutions(depthwise=False), st.booleans())
-@settings(max_examples=30, deadline=None)
 def test_every_convolution_with_a_window_that_fits_registers_has_parameters(conv, small):
     assume(math.prod(conv.shape.window) <= 81)
     card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)

@@ -26,7 +26,7 @@ def offered() -> list[Any]:
     return rank_kernels(LARGE, H200)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
 def test_all_offered_parameters_fit(sizes, card):
     gemm = Gemm("g", *sizes)
@@ -37,20 +37,16 @@ def test_all_offered_parameters_fit(sizes, card):
         assert chosen.asynchronous is (card.capability >= 80)
 
 
-def test_the_most_promising_come_first(offered):
+def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
     cycles = [one.cycles(LARGE, H200) for one in offered]
     assert cycles == sorted(cycles)
     assert len(cycles) > 1000
+    assert cycles[0] >= LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
 
 
 def test_more_blocks_than_a_parameter_can_be_are_not_offered():
     large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
     assert max(one.blocks for one in rank_kernels(large, H200)) <= 1 << 20
-
-
-def test_no_estimate_is_below_the_peak(offered):
-    least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
-    assert all(one.cycles(LARGE, H200) >= least for one in offered)
 
 
 def test_tiles_of_small_products_are_shared_by_slices_or_blocks():
@@ -61,12 +57,8 @@ def test_tiles_of_small_products_are_shared_by_slices_or_blocks():
     assert rank_kernels(deep, H200)[0].shares_tiles(deep)
 
 
-@pytest.mark.parametrize(
-    "n", [2048, *(pytest.param(n, marks=pytest.mark.thorough) for n in (4096, 8192))]
-)
-def test_large_products_have_large_tiles(n):
-    first = rank_kernels(Gemm("g", n, n, n), H200)[0]
-    assert first.tile_m * first.tile_n >= 128 * 128
+def test_large_products_have_large_tiles(offered):
+    assert offered[0].tile_m * offered[0].tile_n >= 128 * 128
 
 
 def test_large_products_take_longer_where_more_is_loaded():
@@ -91,7 +83,7 @@ def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers
 
 
 def test_an_a_that_is_stored_by_columns_is_not_transposed():
-    offered = rank_kernels(Gemm("g", 512, 512, 512, "nt"), H200)
+    offered = rank_kernels(Gemm("g", 64, 64, 64, "nt"), H200)
     assert not any(isinstance(one, SimtParameters) and one.transpose_a for one in offered)
     stored = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     product = Gemm("g", 300, 200, 100, "nt")
@@ -118,7 +110,7 @@ def test_the_resources_of_emulated_cards_are_known(profile):
 
 def test_a_card_that_is_too_small_is_told():
     with pytest.raises(InputError, match="No parameters of the template fit g on this GPU"):
-        rank_kernels(LARGE, replace(H200, shared_bytes_of_block=100))
+        rank_kernels(replace(LARGE, mode="tf32"), replace(H200, shared_bytes_of_block=100))
 
 
 def test_an_unknown_architecture_is_told():

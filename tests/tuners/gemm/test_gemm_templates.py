@@ -132,8 +132,27 @@ def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
     return error / gemm.error_bound.max_relative
 
 
+ODD = {
+    "mma": (
+        replace(MMA, tile_n=64, warp_n=32, stages=3, blocks=3, group=2),
+        Gemm("g", 33, 70, 41, "nt", "float16"),
+    ),
+    "wgmma_tf32": (
+        replace(TF32, tile_n=128, stages=3, consumers=2, in_turn=True, cluster_m=2, blocks=3),
+        Gemm("g", 72, 132, 100, "nt", "tf32"),
+    ),
+}
+
+
 @pytest.mark.slow
-@FEW
+@pytest.mark.parametrize("name", ODD)
+def test_it_is_right_for_odd_sizes_and_most_parameters_at_once(device, name):
+    chosen, gemm = ODD[name]
+    assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.thorough
+@settings(FEW, max_examples=8)
 @given(st.data())
 @ANY_TEMPLATE
 def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
@@ -141,7 +160,6 @@ def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
     assert verify(device, data.draw(STRATEGIES[template]()), gemm) <= 1
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 @settings(FEW, max_examples=5)
 @given(st.data())
@@ -228,7 +246,7 @@ def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, 
     cluster = {"cluster_m": cluster_m, "cluster_n": cluster_n}
     tile = {"tile_m": 64 * cluster_n, "tile_n": 64 * cluster_m}
     chosen = replace(WGMMA, **tile, **cluster, blocks=1, whole_tiles=True)
-    gemm = Gemm("g", 136, 136, 200, layout, "bfloat16")
+    gemm = Gemm("g", 136, 136, 136, layout, "bfloat16")
     assert "__cluster_dims__" in chosen.kernel(gemm).source
     assert verify(device, chosen, gemm) <= 1
 
@@ -237,8 +255,8 @@ def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, 
 @pytest.mark.parametrize(
     ("chosen", "gemm", "most"),
     [
-        (MMA, Gemm("g", 16, 16, 8192, mode="3xtf32"), 0.1),
-        (replace(TF32, tile_m=32), Gemm("g", 32, 64, 8192, mode="3xtf32"), 0.25),
+        (MMA, Gemm("g", 16, 16, 4096, mode="3xtf32"), 0.1),
+        (replace(TF32, tile_m=32), Gemm("g", 32, 64, 4096, mode="3xtf32"), 0.25),
     ],
     ids=["mma", "wgmma_tf32"],
 )
@@ -298,11 +316,18 @@ FAULTS = {
 }
 
 
+# Another template shows what makes these wrong, or tests/emulator/test_wgmma.py does.
+SIMILAR_FAULTS = (
+    *("mma-tf32-stage-overwritten-early", "mma-stage-overwritten-early", "wgmma-finish"),
+    *("wgmma-fence", "wgmma-written", "wgmma_tf32-empty", "wgmma_tf32-wait-group"),
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(name, marks=pytest.mark.thorough if "mma-tf32" in name else [])
+        pytest.param(name, marks=pytest.mark.thorough if name in SIMILAR_FAULTS else [])
         for name in FAULTS
     ],
 )

@@ -18,7 +18,7 @@ from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.tuners import TEMPLATE_FORM, advise_tiles, template_space
 from pytest_gpuenergy.workloads import Gemm
 
-GEMM = Gemm("g", 512, 384, 256)
+GEMM = Gemm("g", 512, 384, 256, mode="bfloat16")  # there are more tiles of float32
 MODULE = """
 import os
 from enum import IntEnum

@@ -23,13 +23,11 @@ from pytest_gpuenergy.workloads import Gemm
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
 
 _BEFORE = """
-#include <algorithm>
 #include <cstdio>
-#include <vector>
 #define __device__
 #define __forceinline__
-using std::max;
-using std::min;
+constexpr int max(int a, int b) { return a > b ? a : b; }
+constexpr int min(int a, int b) { return a < b ? a : b; }
 struct { int x; } threadIdx;
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
@@ -41,27 +39,27 @@ struct Stage { const float *a, *b; };
 
 int main() {
   int b_stage = TILE_K * B_ROW;
-  float4* memory = new float4[std::max(A_STAGE, b_stage) / 4];
+  float4* memory = new float4[max(A_STAGE, b_stage) / 4];
   float* places = &memory->x;
-  for (int i = 0; i < std::max(A_STAGE, b_stage); ++i) places[i] = i;
+  for (int i = 0; i < max(A_STAGE, b_stage); ++i) places[i] = i;
   std::printf("[");
   for (int k = 0; k < DEPTH; ++k) {
-    std::vector<std::vector<int>> loads;
+    int loads[THREAD_M + THREAD_N][32], count = 0;
     for (threadIdx.x = 0; threadIdx.x < 32; ++threadIdx.x) {
       Factors factors;
       read(factors, Stage{places, places}, Thread(), k);
-      std::vector<int> own;
+      count = 0;
       if (A_BY_COLUMNS) {
-        for (int i = 0; i < THREAD_M; i += PIECE) own.push_back(factors.a[i][k % PIECE]);
+        for (int i = 0; i < THREAD_M; i += PIECE)
+          loads[count++][threadIdx.x] = factors.a[i][k % PIECE];
       } else if (k % PIECE == 0) {
-        for (int i = 0; i < THREAD_M; ++i) own.push_back(factors.a[i][0]);
+        for (int i = 0; i < THREAD_M; ++i) loads[count++][threadIdx.x] = factors.a[i][0];
       }
-      for (int j = 0; j < THREAD_N; j += PIECE) own.push_back(factors.b[j]);
-      loads.push_back(own);
+      for (int j = 0; j < THREAD_N; j += PIECE) loads[count++][threadIdx.x] = factors.b[j];
     }
-    for (size_t load = 0; load < loads[0].size(); ++load) {
+    for (int load = 0; load < count; ++load) {
       std::printf(k + load ? ", [" : "[");
-      for (int lane = 0; lane < 32; ++lane) std::printf(lane ? ", %d" : "%d", loads[lane][load]);
+      for (int lane = 0; lane < 32; ++lane) std::printf(lane ? ", %d" : "%d", loads[load][lane]);
       std::printf("]");
     }
   }
@@ -72,13 +70,13 @@ int main() {
 _COPIES = """
 int main() {
   float* from = new float[TILE_M * LDA];
-  std::vector<float> to(A_STAGE);
+  float* to = new float[A_STAGE];
   for (int i = 0; i < TILE_M * LDA; ++i) from[i] = i + 1;
   std::printf("[");
   for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) {
-    std::fill(to.begin(), to.end(), 0);
+    for (int place = 0; place < A_STAGE; ++place) to[place] = 0;
     copy_transposed<TILE_M, TILE_K, LDA, A_ROW, TURNED_ALONG, true, true>(  //
-        to.data(), from, TILE_M, TILE_K);
+        to, from, TILE_M, TILE_K);
     std::printf(threadIdx.x ? ", [" : "[");
     bool first = true;
     for (int place = 0; place < A_STAGE; ++place) {

@@ -24,7 +24,7 @@ Cost = Callable[[SimtParameters], float | None]
 
 @pytest.fixture(scope="module")
 def space() -> Space:
-    return rank_kernels(GEMM, H200)[:4000]  # type: ignore[return-value]
+    return rank_kernels(GEMM, H200)[:1500]  # type: ignore[return-value]
 
 
 def proposer(space: Space) -> TemplateProposer:

@@ -21,9 +21,6 @@ WORKLOADS = [
     Conv2d.of("scaling", 2, 6, 6, 1, 1, 1, 1, 1, 0),
 ]
 SIMILAR = [
-    Conv2d.of("batch", 2, 6, 5, 8, 4, 3, 3, 1, 1),
-    Conv2d.of("strided", 1, 12, 12, 8, 3, 5, 5, 2, 2),
-    Conv2d.of("dilated", 1, 9, 9, 8, 4, 3, 3, 1, 2, 2),
     Conv2d.of("pointwise", 1, 7, 7, 16, 8, 1, 1, 1, 0),
     Conv2d.of("one-product", 2, 6, 6, 8, 1, 1, 1, 1, 0),
     Conv2d.of("positions-of-a-batch", 2, 3, 3, 4, 8, 3, 3, 1, 0),

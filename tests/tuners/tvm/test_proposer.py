@@ -72,18 +72,6 @@ def texts(candidates: Sequence[Candidate]) -> list[str]:
     return [candidate.recipe for candidate in candidates]
 
 
-@pytest.mark.thorough  # test_space.py
-def test_replay_trace_with_a_seed_is_the_same_every_time(start):
-    first, second = start(RANDOM), start(RANDOM)
-    assert [texts(take(first)) for _ in range(2)] == [texts(take(second)) for _ in range(2)]
-
-
-@pytest.mark.thorough
-def test_another_seed_is_another_search(start):
-    other = SearchSettings(4, 1, "replay-trace", "all", batch=4)
-    assert texts(take(start(RANDOM))) != texts(take(start(other)))
-
-
 def test_several_processes_search_elsewhere_and_learn_all(start, searching):
     known = [Feedback(record, 1e-3) for record in texts(take(searching))]
     proposer = start(replace(EVOLVING, threads=6), known)
@@ -91,15 +79,6 @@ def test_several_processes_search_elsewhere_and_learn_all(start, searching):
     batches = [texts(take(proposer)) for _ in range(2)]
     assert set(batches[0]) != set(batches[1])
     proposer.learn([Feedback(record, 1e-3) for batch in batches for record in batch])
-    assert take(proposer)
-
-
-@pytest.mark.thorough
-def test_costs_are_learned(start):
-    proposer = start(replace(EVOLVING, batch=4))
-    batch = take(proposer)
-    costs = [1e-3, 2e-3, None, 3e-3]
-    proposer.learn([Feedback(r, c) for r, c in zip(texts(batch), costs, strict=True)])
     assert take(proposer)
 
 
@@ -116,13 +95,6 @@ def test_the_next_batch_is_made_while_the_first_one_is_evaluated(searching):
     assert len(searching.take(99, Event())) == 2
     (making,) = searching._making
     assert len(making.result(timeout=120)) == 2
-
-
-@pytest.mark.thorough  # test_space.py
-def test_a_search_that_goes_on_proposes_something_else(start):
-    first = texts(take(start(RANDOM)))
-    again = texts(take(start(RANDOM, [Feedback(record, 1e-3) for record in first])))
-    assert set(first) != set(again)
 
 
 def test_who_is_told_to_stop_does_not_wait_for_the_process(searching):

@@ -1,0 +1,137 @@
+"""Verifies the kernels of a run on one device, also ahead of the item that measures them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine.verification import verify_on_device
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.workloads import Workload
+
+_MAX_AHEAD = 4
+"""The most verifications at a time ahead: each holds several copies of a workload's tensors."""
+
+_YIELDING = 5
+"""How much nicer than the item that runs, to which they leave the processors, they are."""
+
+_Key = tuple[str, Workload]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A kernel that was right when it was verified ahead.
+
+    Attributes:
+        correctness: what the verification found.
+        printed: what the kernel printed meanwhile.
+    """
+
+    correctness: Correctness
+    printed: str
+
+
+class Verifier:
+    """Verifies on one device; on an emulated one, each kernel of a workload only once.
+
+    That holds even for workloads without a digest, which the cache on disk cannot identify.
+
+    Args:
+        device: the device that runs the kernels.
+        timeout_s: the time limit of one run of a kernel.
+        seed: the seed of the last inputs; by default a random one.
+    """
+
+    def __init__(self, device: Device, timeout_s: float, seed: int | None) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+        self._seed = seed
+        self._verified: dict[_Key, Correctness] = {}
+        self._lock = threading.Lock()
+        self._begun: dict[_Key, Future[_Found | None] | None] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
+        """Verify a kernel in the background, if that makes no difference to anything but the time.
+
+        A success is kept for `verify`, with what the kernel printed. After anything else, `verify`
+        verifies the kernel as if nothing had happened.
+
+        Args:
+            make: makes the kernel and its workload, in another thread.
+        """
+        if self._device.aside() is None:
+            return
+        if self._pool is None:
+            count = min(_MAX_AHEAD, len(os.sched_getaffinity(0)))
+            self._pool = ThreadPoolExecutor(count, "verify-ahead", initializer=_yield_to_others)
+        self._pool.submit(self._verify_ahead, make)
+
+    def verify(self, kernel: AnyKernel, workload: Workload) -> Correctness:
+        """Verify a kernel, see `verify_on_device`.
+
+        Raises:
+            KernelFault: the kernel is wrong or fails; it will be verified again next time.
+            InputError: the reference is not finite.
+        """
+        key = (kernel.digest, workload)
+        is_cached = False
+        with contextlib.suppress(TypeError):  # which a workload raises that cannot be hashed
+            hash(workload)
+            is_cached = self._device.emulated
+        if not is_cached:
+            return self._now(kernel, workload)
+        if (earlier := self._verified.get(key)) is not None:
+            return earlier
+        with self._lock:
+            ahead = self._begun.get(key)
+            self._begun[key] = None  # whoever has not begun yet needs not begin
+        found = None if ahead is None else ahead.result()
+        if found is None or self._device.aside() is None:
+            correctness = self._now(kernel, workload)
+        else:
+            correctness = found.correctness
+            sys.stderr.write(found.printed)
+        self._verified[key] = correctness
+        return correctness
+
+    def close(self) -> None:
+        """Begin no further verification ahead. Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _now(self, kernel: AnyKernel, workload: Workload) -> Correctness:
+        return verify_on_device(
+            self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s
+        )
+
+    def _verify_ahead(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
+        kernel, workload = make()
+        if workload.digest is None:  # a user's function, which runs in the main thread only
+            return
+        key, future = (kernel.digest, workload), Future[_Found | None]()
+        with self._lock:
+            if key in self._begun or (aside := self._device.aside()) is None:
+                return
+            self._begun[key] = future
+        found = None
+        try:
+            with aside as printed:
+                correctness = self._now(kernel, workload)
+            found = _Found(correctness, "".join(printed))
+        finally:
+            future.set_result(found)
+
+
+def _yield_to_others() -> None:
+    """Make this thread, and the processes that it starts, nicer than the rest of this process."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _YIELDING)

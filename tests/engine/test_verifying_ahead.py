@@ -1,0 +1,114 @@
+"""Verifying kernels ahead of the items that measure them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from python_kernels import KERNEL, PythonDevice
+
+from pytest_gpuenergy.engine import Verifier
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Gemm, Workload
+
+PRODUCT = Gemm("product", 3, 4, 5)
+TIMEOUT_S = 60.0
+
+
+class AsideDevice(PythonDevice):
+    """An emulated device that notes which threads have run kernels, all of which print."""
+
+    def __init__(self, body: Callable[..., None], *, faults: bool = False) -> None:
+        super().__init__(body, emulated=True)
+        self.faults = faults
+        self.threads: list[int] = []
+        self.ended = threading.Event()
+
+    def aside(self) -> AbstractContextManager[list[str]] | None:
+        return None if self.faults else self._kept()
+
+    @contextmanager
+    def _kept(self) -> Iterator[list[str]]:
+        try:
+            yield ["printed"]
+        finally:
+            self.ended.set()
+
+
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """A kernel that no other test has verified: successes are kept on disk."""
+    return replace(KERNEL, source=f"__global__ void f() {{ /* {request.node.nodeid} */ }}")
+
+
+def verifier(body: Callable[..., None], *, faults: bool = False) -> tuple[Verifier, AsideDevice]:
+    def noted(**arrays: Any) -> None:
+        device.threads.append(threading.get_ident())
+        body(**arrays)
+
+    device = AsideDevice(noted, faults=faults)
+    return Verifier(device, TIMEOUT_S, None), device
+
+
+def right(**arrays: Any) -> None:
+    arrays["C"][...] = arrays["A"] @ arrays["B"]
+
+
+def expect(found: Verifier, device: AsideDevice, kernel: Kernel, workload: Workload) -> None:
+    found.expect(lambda: (kernel, workload))
+    assert device.ended.wait(TIMEOUT_S)
+
+
+def test_a_right_kernel_is_not_run_again(kernel, capsys):
+    found, device = verifier(right)
+    expect(found, device, kernel, PRODUCT)
+    runs = device.runs
+    assert runs
+    assert capsys.readouterr().err == ""
+    assert found.verify(kernel, PRODUCT) == found.verify(kernel, PRODUCT)
+    assert device.runs == runs
+    assert threading.get_ident() not in device.threads
+    assert capsys.readouterr().err == "printed"
+
+
+def test_a_wrong_kernel_fails_as_if_it_had_not_been_verified_ahead(kernel, capsys):
+    found, device = verifier(lambda **_: None)
+    expect(found, device, kernel, PRODUCT)
+    with pytest.raises(KernelFault, match="never written"):
+        found.verify(kernel, PRODUCT)
+    assert threading.get_ident() in device.threads
+    assert capsys.readouterr().err == ""
+
+
+def test_with_faults_on_the_card_nothing_is_verified_ahead(kernel):
+    found, device = verifier(right, faults=True)
+    found.expect(lambda: (kernel, PRODUCT))
+    found.verify(kernel, PRODUCT)
+    assert set(device.threads) == {threading.get_ident()}
+
+
+def test_after_faults_what_was_found_ahead_does_not_count(kernel, capsys):
+    found, device = verifier(right)
+    expect(found, device, kernel, PRODUCT)
+    device.faults = True
+    found.verify(kernel, PRODUCT)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_cannot_be_made_is_left_to_its_own_item(kernel):
+    found, device = verifier(right)
+
+    def make() -> tuple[Kernel, Workload]:
+        device.ended.set()
+        raise KernelFault("compile", "no such record")
+
+    found.expect(make)
+    assert device.ended.wait(TIMEOUT_S)
+    found.verify(kernel, PRODUCT)
+    found.close()
+    found.close()
