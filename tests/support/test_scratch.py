@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from pytest_gpuenergy.support import build_folder, remove_leftovers, scratch_fol
 
 HOLDER = """
 import sys
+import shutil, types
+shutil.disk_usage = lambda _: types.SimpleNamespace(free=0)
 from pytest_gpuenergy.support.scratch import scratch_folder
 with scratch_folder(1) as folder:
     (folder / "buffer").write_bytes(b"x" * 100)
@@ -38,6 +41,7 @@ def held_by_another() -> tuple[subprocess.Popen[str], Path]:
     assert process.stdout is not None
     folder = Path(process.stdout.readline().strip())
     assert (folder / "buffer").exists()
+    assert folder.is_relative_to(os.environ["TMPDIR"])  # where no other run looks for leftovers
     return process, folder
 
 
