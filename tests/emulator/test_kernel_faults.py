@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from outcomes import raises
@@ -155,6 +158,20 @@ def test_a_misaligned_address_is_a_fault(run, statement, said):
     with raises("runtime", rf"misaligned address: thread \(0,0,0\) of block .* {said}"):
         source = f"__global__ void k(float* y) {{ {statement} }}"
         run(source, outputs={"y": (64, "float32")}, checked=True)
+
+
+def test_closing_the_device_ends_the_kernel_of_another_thread_at_once(tmp_path, host_cache):
+    host = HostRunner(host_cache)
+    text = "__global__ void k(volatile int* y) { y[1] = 7; while (y[0] != 1) {} }"
+    kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
+    arenas = {"y": Arena.create(tmp_path / "y", Tensor("y", (2,), "int32", "output"))}
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(host.run, kernel, arenas, {}, timeout_s=10 * TIMEOUT_S)
+        while arenas["y"].value()[1] != 7 and not run.done():
+            time.sleep(0.01)
+        host.close()
+        with raises("runtime", "SIGKILL"):
+            run.result(TIMEOUT_S)
 
 
 def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path, host_cache):

@@ -178,7 +178,7 @@ class HostRunner:
             self._pool = None
         self._closed = True
         for program in tuple(self._running):
-            program.kill()
+            program.end()
 
     def _toolchain(self) -> Toolchain:
         with self._lock:

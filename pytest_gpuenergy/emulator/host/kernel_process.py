@@ -149,12 +149,16 @@ class KernelProcess:
         else:
             kept.append(printed)
 
-    def kill(self) -> None:
-        """End the process immediately. Idempotent."""
+    def end(self) -> None:
+        """End the process from any thread; the one that uses it finds it dead. Idempotent."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+
+    def kill(self) -> None:
+        """End the process immediately, in the thread that uses it. Idempotent."""
+        self.end()
+        self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
