@@ -127,7 +127,7 @@ class Project:
         return load_report(folder / "report.json")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # a session goes on with the tests of other rooms
 def few_launches() -> Iterator[None]:
     """Launch kernels 20 times instead of for 50 ms, which only tests of verification need."""
     with pytest.MonkeyPatch.context() as patch:
