@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 _ERRORS = "pytest_gpuenergy.support.errors"
 """The module of our errors. Until it is imported, no error can be ours."""
 
-_RUN_MODULE = f"{__package__}.pytest_plugin.run_plugin"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of group ``gpuenergy``."""
@@ -96,16 +94,13 @@ def load_run(config: pytest.Config) -> RunPlugin:
     """
     loaded: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if loaded is None:
-        collecting, imported = gc.isenabled(), _RUN_MODULE in sys.modules
+        collecting = gc.isenabled()
         gc.disable()  # importing leaves no garbage, and looking for it takes time
         try:
             from pytest_gpuenergy.pytest_plugin import RunPlugin
         finally:
             if collecting:
                 gc.enable()
-        if not imported:
-            gc.freeze()  # nor does pytest, which looks for it at the end, find any in modules
-
         loaded = RunPlugin(config)
         config.pluginmanager.register(loaded, RUN)
     return loaded
