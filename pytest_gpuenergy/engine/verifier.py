@@ -26,7 +26,7 @@ _Key = tuple[str, Workload]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Outcome:
     """A kernel that was right when it was verified ahead.
 
     Attributes:
@@ -55,7 +55,7 @@ class Verifier:
         self._seed = seed
         self._verified: dict[_Key, Correctness] = {}
         self._lock = threading.Lock()
-        self._begun: dict[_Key, Future[_Found | None] | None] = {}
+        self._begun: dict[_Key, Future[_Outcome | None] | None] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
@@ -117,7 +117,7 @@ class Verifier:
         kernel, workload = make()
         if workload.digest is None:  # a user's function, which runs in the main thread only
             return
-        key, future = (kernel.digest, workload), Future[_Found | None]()
+        key, future = (kernel.digest, workload), Future[_Outcome | None]()
         with self._lock:
             if key in self._begun or (aside := self._device.aside()) is None:
                 return
@@ -126,7 +126,7 @@ class Verifier:
         try:
             with aside as printed:
                 correctness = self._now(kernel, workload)
-            found = _Found(correctness, "".join(printed))
+            found = _Outcome(correctness, "".join(printed))
         finally:
             future.set_result(found)
 
