@@ -250,7 +250,8 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     tests = Path(__file__).parent
     folders = [(config.invocation_params.dir / arg).resolve() for arg in config.args]
     if not {tests, tests.parent}.isdisjoint(folders):
-        factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+        # pytest's own attribute, because no test has begun whose fixture could be asked.
+        factory: pytest.TempPathFactory = vars(config)["_tmp_path_factory"]
         cache = factory.getbasetemp() / "cache"
         threading.Thread(target=_prepare_toolchain, args=[cache, factory], daemon=True).start()
 

@@ -214,6 +214,15 @@ class Arena:
         """Return a copy of the tensor."""
         return self.elements().copy()
 
+    def words(self, *, writable: bool = False) -> Array:
+        """Return the bits of the elements as flat unsigned integers, without copying them.
+
+        As integers, NaN equals itself, and 0.0 differs from -0.0. An element of sixteen bytes has
+        two integers.
+        """
+        payload = self.payload(self.image(writable=writable))
+        return payload.view(f"u{min(8, stored_as(self.tensor.dtype).itemsize)}")
+
     def bits(self) -> Array:
         """Return a flat copy on the host, of unsigned integers with the bits of the elements."""
         with self.memory.arrays.used():

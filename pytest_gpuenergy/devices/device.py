@@ -337,10 +337,10 @@ class Device(ABC):
         return
 
     def aside(self) -> AbstractContextManager[list[str]] | None:
-        """Return a context in which a thread can verify a kernel that is measured later, or None.
+        """Return a context in which a thread can verify a kernel before its item runs, or None.
 
-        It is None if that could be told from verifying the kernel right before it is measured.
-        What the kernel prints is added to the list.
+        Devices return None where verifying early could change what any item shows. Inside the
+        context, what the kernel prints is added to the list.
         """
         return None
 

@@ -99,19 +99,19 @@ class ArenaCheck:
             return errors
 
     def _known(self, reference: Reference) -> ErrorBound | None:
-        """Return the errors of the outputs if they are those that were right before."""
+        """Return the errors of the outputs if their bits were found right before; else None."""
         if self._right is None or self._right[0] is not reference:
             return None
         _, right, errors = self._right
-        same = all(np.array_equal(right[n], _bits(arena)) for n, arena in self._outputs.items())
+        same = all(np.array_equal(right[n], arena.words()) for n, arena in self._outputs.items())
         return errors if same else None
 
     def _keep(self, reference: Reference, errors: ErrorBound) -> None:
-        """Keep outputs that are right, for `_known`, unless they depend on those before a run."""
+        """Keep right outputs for `_known`, unless they depend on what the run found in them."""
         if not self._is_repeated or not isinstance(self._arrays, HostArrays):
             return
         if reference.arrays is None and all(np.isfinite(v).all() for v in reference.values()):
-            right = {name: _bits(arena).copy() for name, arena in self._outputs.items()}
+            right = {name: arena.words().copy() for name, arena in self._outputs.items()}
             self._right = reference, right, errors
 
     def poison(self) -> None:
@@ -139,12 +139,6 @@ class ArenaCheck:
 
     def _numbers(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         return {name: numbers(v, self._outputs[name].tensor.dtype) for name, v in outputs.items()}
-
-
-def _bits(arena: Arena) -> Array:
-    """Return the elements as unsigned integers, of which NaN and zeros equal only themselves."""
-    payload = arena.payload(arena.image())
-    return payload.view(f"u{min(8, stored_as(arena.tensor.dtype).itemsize)}")
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:

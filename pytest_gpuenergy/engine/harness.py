@@ -122,11 +122,11 @@ class Harness:
         return isinstance(self._device.clock, HostClock)
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
-        """Verify a kernel that will be measured later already now, see `Verifier.expect`."""
+        """Verify ahead a kernel that will be measured later, see `Verifier.expect`."""
         self._verifier.expect(make)
 
     def close(self) -> None:
-        """Verify nothing ahead any more. Idempotent."""
+        """Stop verifying ahead. Idempotent."""
         self._verifier.close()
 
     def measure_kernel(

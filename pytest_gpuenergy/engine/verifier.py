@@ -17,10 +17,10 @@ from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.workloads import Workload
 
 _MAX_AHEAD = 4
-"""The most verifications at a time ahead: each holds several copies of a workload's tensors."""
+"""The most kernels that are verified ahead at a time: each takes several copies of its tensors."""
 
 _YIELDING = 5
-"""How much nicer than the item that runs, to which they leave the processors, they are."""
+"""What verifying ahead adds to the nice value, so that the item that runs has the processors."""
 
 _Key = tuple[str, Workload]
 
@@ -103,7 +103,7 @@ class Verifier:
         return correctness
 
     def close(self) -> None:
-        """Begin no further verification ahead. Idempotent."""
+        """Stop verifying ahead; what has begun ends in the background. Idempotent."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

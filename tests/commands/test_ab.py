@@ -63,7 +63,11 @@ def pytest_here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(autouse=True)
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytest_here: None) -> Path:  # noqa: ARG001
+def repository(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pytest_here: None,  # noqa: ARG001 -- it patches how revisions run
+) -> Path:
     """A repository with a bench in a folder of it, which is where the command is called."""
     bench = tmp_path / "repository" / "kernels"
     bench.mkdir(parents=True)

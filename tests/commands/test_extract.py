@@ -33,7 +33,11 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> Path:  # noqa: ARG001
+def trace(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undrawn: None,  # noqa: ARG001 -- it patches the drawing
+) -> Path:
     monkeypatch.chdir(tmp_path)
     return write(tmp_path / "model.pt.trace.json", TWO_LAYERS)
 
@@ -87,7 +91,11 @@ class TestPower:
     """The folder of a run with ``power.csv``."""
 
     @pytest.fixture
-    def run(self, tmp_path: Path, undrawn: None) -> Path:  # noqa: ARG002
+    def run(
+        self,
+        tmp_path: Path,
+        undrawn: None,  # noqa: ARG002 -- it patches the drawing
+    ) -> Path:
         """A prefill of 30 ms and a decode phase of 400 ms."""
         write(
             tmp_path / "trace.json",

@@ -211,7 +211,8 @@ def test_the_documentation_shows_the_rule_for_clocks_as_it_is():
     assert f"```text\n{shown}\n```" in text
 
 
-def test_half_a_watt_is_no_whole_watt(real, machine):  # noqa: ARG001
+@pytest.mark.usefixtures("machine")
+def test_half_a_watt_is_no_whole_watt(real):
     with pytest.raises(SetpointError, match=r"takes whole watts, not 250\.5 W: round it"):
         Lease(real, found(real)).set(Setpoint(250.5))
     assert present_mw(real) == PRIOR_MW

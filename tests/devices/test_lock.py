@@ -383,11 +383,8 @@ def test_processes_of_another_group_hardly_wait(held_by_another, monkeypatch):
         process.end()
 
 
-def test_jobs_with_temporary_folders_of_their_own_share_a_gpu_too(
-    temporary,  # noqa: ARG001
-    tmp_path_factory,
-    monkeypatch,
-):
+@pytest.mark.usefixtures("temporary")
+def test_jobs_with_temporary_folders_of_their_own_share_a_gpu_too(tmp_path_factory, monkeypatch):
     with gpu_lock(card(emulated=False), wait_s=0):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("job")))
         with pytest.raises(DeviceError, match="in use"), gpu_lock(card(emulated=False), wait_s=0):

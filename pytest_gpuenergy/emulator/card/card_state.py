@@ -122,7 +122,7 @@ class CardState:
 
     @property
     def has_faults(self) -> bool:
-        """Whether faults are on the card, in force or not."""
+        """Whether any fault is injected into the card, even one that is not in force yet."""
         with self._locked():
             return bool(self._fresh().faults)
 

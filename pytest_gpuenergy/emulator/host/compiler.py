@@ -84,7 +84,7 @@ def compiler_version(compiler: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _version(compiler: str, _inode: int, _changed_ns: int) -> str:
-    """Ask each file that is a compiler only once."""
+    """Return what a compiler says of its version; each compiler is asked only once."""
     try:
         done = subprocess.run(
             [compiler, "--version"],

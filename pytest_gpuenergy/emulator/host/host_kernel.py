@@ -14,7 +14,7 @@ from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.workloads import Array, stored_as
+from pytest_gpuenergy.workloads import Array
 
 Places = npt.NDArray[np.intp]
 
@@ -102,7 +102,7 @@ class HostKernel:
             self._launch(fresh=False, stride=self._stride)
             self._written = []
             for arena, old in zip(self._outputs, self._earlier, strict=True):
-                new = _words(arena, writable=True)
+                new = arena.words(writable=True)
                 self._written.append(written := np.flatnonzero(old != new))
                 new[written] = old[written]
         self._launch_s = self._launch(order_seed=order_seed)
@@ -128,7 +128,7 @@ class HostKernel:
             # Elsewhere the outputs are those of the latest run.
             parts = zip(self._outputs, self._written, self._results, strict=True)
             for arena, written, result in parts:
-                words = _words(arena, writable=True)
+                words = arena.words(writable=True)
                 new = words[written]
                 words[:] = result
                 words[written] = new
@@ -136,7 +136,7 @@ class HostKernel:
             return
         elif self._launch_s > _AFFORDABLE_S and not once:
             for arena, result in zip(self._outputs, self._results, strict=True):
-                _words(arena, writable=True)[:] = result  # for the single launch that follows
+                arena.words(writable=True)[:] = result  # for the single launch that follows
         else:
             self._before()
             most, budget_s = (1, 0.0) if once else (_MOST, _BUDGET_S)
@@ -156,12 +156,6 @@ class HostKernel:
         """Copy the outputs; memory that was touched before is several times as fast."""
         if copies:
             for arena, copied in zip(self._outputs, copies, strict=True):
-                copied[:] = _words(arena)
+                copied[:] = arena.words()
         else:
-            copies += [_words(arena).copy() for arena in self._outputs]
-
-
-def _words(arena: Arena, *, writable: bool = False) -> Array:
-    """Return the elements as unsigned integers; two for each of sixteen bytes."""
-    payload = arena.payload(arena.image(writable=writable))
-    return payload.view(f"u{min(8, stored_as(arena.tensor.dtype).itemsize)}")
+            copies += [arena.words().copy() for arena in self._outputs]

@@ -38,10 +38,10 @@ _LONGEST_US = 1e17
 _NO_NUMBER = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*")|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE | re.DOTALL
 )
-"""A text, or a number that JSON does not have, which profilers print nevertheless."""
+"""A string, which is kept, or a number that profilers print although JSON has no such number."""
 
 _EXACT_US = 1e13
-"""The time up to which a float knows nanoseconds."""
+"""The longest time in microseconds of which a float still has the nanoseconds."""
 
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
@@ -133,13 +133,13 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     content = read_unpacked(path, "trace", _LARGEST_BYTES)
     try:
         try:
-            events = _decoded(content, Event)
+            events = _decoded(content, list[Event], _TraceDocument[Event])
         except NotJsonError:
             whole = _NO_NUMBER.sub(lambda found: found["text"] or b"null", content)
             if whole == content:
                 raise
             content = whole
-            events = _decoded(content, Event)
+            events = _decoded(content, list[Event], _TraceDocument[Event])
     except FormError as error:
         raise InputError(
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
@@ -161,7 +161,9 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
                 "time of a clock: write the trace again."
             )
     if any(abs(event.ts) > _EXACT_US for event in lasting):
-        moments = zip(_decoded(content, _Moment), events, strict=True)
+        moments = zip(
+            _decoded(content, list[_Moment], _TraceDocument[_Moment]), events, strict=True
+        )
         exact = [moment.ts for moment, event in moments if event.ph == "X" and event.dur >= 0]
         base = min(exact).to_integral_value(ROUND_FLOOR)
         lasting = [
@@ -171,10 +173,13 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
 
 
-def _decoded(content: bytes, kind: type[_Kind]) -> list[_Kind]:
+def _decoded(
+    content: bytes, bare: type[list[_Kind]], document: type[_TraceDocument[_Kind]]
+) -> list[_Kind]:
+    """Return the events of a trace, which is a bare list of them or a document."""
     if content[:64].lstrip().startswith(b"["):
-        return decode(content, list[kind], "the trace")  # type: ignore[valid-type]
-    return decode(content, _TraceDocument[kind], "the trace").events  # type: ignore[valid-type, return-value]
+        return decode(content, bare, "the trace")
+    return decode(content, document, "the trace").events
 
 
 def write_trace(profiler: Any, path: Path) -> None:

@@ -141,7 +141,7 @@ class SearchBench:
     @cached_property
     def other_sizes(self) -> Sizes | None:
         """A set of sizes that the spec does not list, see `draw_other_sizes`."""
-        # Sizes must be drawn again from the same seed, for which a generator of secrets has no way.
+        # S311 asks for a generator of secrets, which has no seed to draw the same sizes from again.
         draw = random.Random(self.hidden.seeds("other sizes")[0])  # noqa: S311
         with self.device.twin() as device:
             baseline = _StateEvaluation(self, device, self.spec.baseline)
