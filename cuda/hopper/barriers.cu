@@ -7,7 +7,6 @@
 //   CLUSTERED          whether clusters have several blocks
 
 constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines of 128 bytes
-constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));

@@ -1,0 +1,321 @@
+"""The template for convolutions on Hopper's tensor cores, see cuda/conv/implicit.cu."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import (
+    SHARED_BYTES_PER_CYCLE,
+    TEMPLATE,
+    CardResources,
+    Constant,
+    TemplateParameters,
+    template_text,
+)
+from pytest_gpuenergy.workloads import Conv2d, Mode, Workload
+
+_WARPGROUP = 128
+"""The threads of a warpgroup."""
+_PIXELS = 64
+"""The pixels that a warpgroup computes in one instruction."""
+_LINE_BYTES = 128
+_PIECE_BYTES = 16
+_ALIGNMENT_BYTES = 1024
+"""The alignment of stages in shared memory."""
+_STATIC_BYTES_OF_PIXEL = 16
+_STATIC_BYTES_OF_STAGE = 16
+_MOST_CHANNELS = 256
+_MOST_SPLITS = 8
+"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
+_REGISTERS: Mapping[tuple[int, int], tuple[int, int, int]] = {
+    (1, 1): (255, 255, 255),
+    (1, 2): (128, 56, 200),
+    (2, 1): (168, 40, 232),
+    (2, 2): (80, 40, 96),
+    (3, 1): (128, 40, 152),
+}
+"""Registers of a thread by the number of consumers and of blocks of a multiprocessor: at launch, of
+a copying thread, of a consumer.
+
+The threads of these blocks have no more than the 64 Ki registers of a multiprocessor.
+"""
+_OTHER_REGISTERS = 36
+"""The registers of a consumer's thread besides its sums and operands."""
+_TILES_C = (16, 32, 64, 96, 128, 192, 256)
+_STAGES = (8, 6, 4, 3)
+_SPLITS = (1, 2, 3, 4, 6, 8)
+_PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
+    "3xtf32": 1024 / 3,
+    "tf32": 1024,
+    "float16": 2048,
+    "bfloat16": 2048,
+}
+"""The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
+_LOADED_BYTES_PER_CYCLE = 40
+"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
+_LATENCY_CYCLES = 900
+"""The approximate cycles from a copy's beginning until consumers know of its end."""
+_TILE_CYCLES = 900
+"""The cycles of a tile besides its steps, where another one is not being copied yet."""
+_LAUNCH_CYCLES = 3000
+_CLUSTER_CYCLES = 1500
+"""The approximate cycles in which a cluster adds its sums."""
+_INSTRUCTIONS_OF_COPY = 12
+"""The approximate instructions of a copy of one piece, with its address and its condition."""
+_SCHEDULERS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplicitParameters(TemplateParameters[Conv2d]):
+    """The parameters of a kernel of the template.
+
+    Attributes:
+        tile_c: the channels of the output that a block computes at a time.
+        consumers: the warpgroups that multiply, each for 64 pixels; one more copies.
+        stages: the steps that are in shared memory, or on the way there.
+        splits: the blocks of a cluster, which share the steps of a tile.
+        resident: the blocks of a multiprocessor for which registers are left.
+        blocks: the number of blocks, which compute tiles in turn; 0 stands for one per tile.
+    """
+
+    template: ClassVar[str] = "implicit"
+    modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
+    min_capability: ClassVar[int] = 90
+    max_capability: ClassVar[int] = 90
+    least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1}
+
+    tile_c: int = 64
+    consumers: int = 2
+    stages: int = 4
+    splits: int = 1
+    resident: int = 1
+    blocks: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.consumers, self.resident) not in _REGISTERS:
+            raise InputError(
+                f"The template {self.template} has no {self.resident} blocks of {self.consumers} "
+                "consumers on a multiprocessor: their threads would have too few registers."
+            )
+        if self.tile_c % 8 or self.tile_c > _MOST_CHANNELS:
+            raise InputError(
+                f"The template {self.template} computes a multiple of 8 channels at a time, up to "
+                f"{_MOST_CHANNELS}, not {self.tile_c}."
+            )
+        if self.splits > _MOST_SPLITS or (self.splits > 1 and self.blocks):
+            raise InputError(
+                f"The template {self.template} shares a tile among up to {_MOST_SPLITS} blocks, "
+                f"which compute no other one, not {self.splits} with blocks={self.blocks}."
+            )
+
+    @classmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Return whether the workload is a convolution in one of the template's modes."""
+        return isinstance(workload, Conv2d) and workload.mode in cls.modes
+
+    @classmethod
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
+        channels = conv.shape.CO // conv.shape.groups
+        useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
+        tried = set()
+        for tile_c, (consumers, resident), stages, splits in itertools.product(
+            _TILES_C, _REGISTERS, _STAGES, _SPLITS
+        ):
+            if tile_c > useful:
+                continue
+            one = cls(
+                tile_c=tile_c,
+                consumers=consumers,
+                stages=stages,
+                splits=splits,
+                resident=resident,
+            )
+            # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
+            key = (tile_c, consumers, resident, splits)
+            if key in tried or splits > one.steps(conv) or one.resident_blocks(conv, card) == 0:
+                continue
+            tried.add(key)
+            at_once = resident * card.multiprocessors
+            if splits == 1 and one.tiles(conv) > at_once:
+                yield replace(one, blocks=at_once)
+            elif splits == 1 or one.tiles(conv) * splits <= 2 * at_once:
+                yield one
+
+    def resident_blocks(self, conv: Conv2d, card: CardResources) -> int:
+        """Return `resident`, or 0 if the card does not hold so many blocks."""
+        return self.resident if TemplateParameters.resident(self, conv, card) >= self.resident else 0
+
+    def tiles(self, conv: Conv2d) -> int:
+        """Return the number of tiles."""
+        s = conv.shape
+        along_p = math.ceil(s.N * s.OH * s.OW / self.tile_p)
+        return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
+
+    def steps(self, conv: Conv2d) -> int:
+        """Return the steps of a tile; each has a line of products of every element."""
+        return math.ceil(conv.shape.reduction_length * conv.element_bytes / _LINE_BYTES)
+
+    @property
+    def tile_p(self) -> int:
+        """The pixels that a block computes at a time."""
+        return _PIXELS * self.consumers
+
+    @property
+    def threads(self) -> int:
+        return _WARPGROUP * (self.consumers + 1)
+
+    def consumer_registers(self, conv: Conv2d) -> int:
+        """Return about how many registers a consumer's thread needs.
+
+        It keeps its sums, in 3xtf32 also those of the present step, and elements of two steps.
+        """
+        split = conv.mode == "3xtf32"
+        return self.tile_c // 2 * (1 + split) + 16 * (2 + split) + _OTHER_REGISTERS
+
+    def registers(self, conv: Conv2d) -> int:
+        """Return the registers of a thread at launch; more than there are if consumers need more."""
+        at_launch, _, of_consumer = _REGISTERS[self.consumers, self.resident]
+        return at_launch if self.consumer_registers(conv) <= of_consumer else 1 << 10
+
+    def dynamic_bytes(self, conv: Conv2d) -> int:
+        """Return the dynamic shared memory of a block: its stages, and room to align them."""
+        lines = self.tile_p + self.tile_c * (2 if conv.mode == "3xtf32" else 1)
+        stages = self.stages * _LINE_BYTES * lines
+        shared_sums = 4 * self.tile_p * self.tile_c if self.splits > 1 else 0
+        return max(stages, shared_sums) + _ALIGNMENT_BYTES
+
+    def shared_bytes(self, conv: Conv2d) -> int:
+        static = _STATIC_BYTES_OF_PIXEL * self.tile_p + _STATIC_BYTES_OF_STAGE * self.stages
+        return self.dynamic_bytes(conv) + static
+
+    def choices(self, conv: Conv2d) -> dict[str, object]:
+        return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
+
+    def _widths(self, conv: Conv2d) -> tuple[int, int]:
+        """Return how many elements are copied at once from the input, and from the weights."""
+        widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
+        of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
+        return of_input, math.gcd(widest, s.reduction_length)
+
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return the clock cycles that the convolution is expected to take.
+
+        The estimate is a roofline of a step, with waves of blocks: tensor cores, instructions that
+        copy, bytes from the L2, and shared memory.
+        """
+        line = _LINE_BYTES // conv.element_bytes
+        products = self.tile_p * self.tile_c * line / _PRODUCTS_PER_CYCLE[conv.mode]
+        width, weight_width = self._widths(conv)
+        pieces = line * (self.tile_p / width + self.tile_c / weight_width)
+        copying = pieces / 32 * _INSTRUCTIONS_OF_COPY / _SCHEDULERS
+        loaded = _LINE_BYTES * (self.tile_p + self.tile_c)
+        parts = 3 if conv.mode == "3xtf32" else 1
+        shared = _LINE_BYTES * (2 * self.tile_p + self.tile_c * (parts * self.consumers + parts))
+        tiles, at_once = self.tiles(conv) * self.splits, self.resident * card.multiprocessors
+        steps = math.ceil(self.steps(conv) / self.splits)
+        total = float(_LAUNCH_CYCLES + (_CLUSTER_CYCLES if self.splits > 1 else 0))
+        waves, rest = divmod(tiles, at_once)
+        for count, times in ((self.resident, waves), (math.ceil(rest / card.multiprocessors), 1)):
+            if count and times:
+                busy = count * max(
+                    products,
+                    copying,
+                    loaded / _LOADED_BYTES_PER_CYCLE,
+                    shared / SHARED_BYTES_PER_CYCLE,
+                )
+                step = max(busy, _LATENCY_CYCLES / max(1, self.stages - 2), products + 250)
+                stored = count * 4 * self.tile_p * self.tile_c / _LOADED_BYTES_PER_CYCLE
+                total += times * (steps * step + stored + (_TILE_CYCLES if steps < 8 else 0))
+        return total + _TILE_CYCLES
+
+    def kernel(self, conv: Conv2d) -> Kernel:
+        if conv.mode not in self.modes:
+            raise InputError(
+                f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
+                f"{conv.mode}."
+            )
+        if self.splits > self.steps(conv):
+            raise InputError(
+                f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
+                "cannot share: choose fewer splits."
+            )
+        tiles = self.tiles(conv)
+        blocks = min(self.blocks, tiles) or tiles
+        launch = Launch(
+            self.template,
+            (blocks * self.splits, 1, 1),
+            (self.threads, 1, 1),
+            ("data", "weight", *(["bias"] if conv.bias else []), "output"),
+            self.dynamic_bytes(conv),
+        )
+        texts = ("hopper/barriers", "conv/windows", "conv/implicit")
+        return Kernel(
+            template_text(self._constants(conv, blocks), texts, [_ELEMENTS[conv.dtype]]),
+            (launch,),
+            origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
+        )
+
+    def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
+        s = conv.shape
+        at_launch, others, consumers = _REGISTERS[self.consumers, self.resident]
+        width, weight_width = self._widths(conv)
+        sums = self.tile_c // 2
+        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
+        depth = 32 // conv.element_bytes
+        halves = conv.element_bytes == 2
+        direct = conv.mode != "3xtf32" and (halves or conv.layout == "nhwc")
+        after = sums + (1 if direct else 4)
+        first = ", ".join(f"%{place}" for place in range(sums, after))
+        return {
+            "HALVES": halves,
+            "SPLIT": conv.mode == "3xtf32",
+            "NHWC": conv.layout == "nhwc",
+            "IMAGES": s.N,
+            **{name: getattr(s, name) for name in ("H", "W", "CI", "CO", "KH", "KW", "OH", "OW")},
+            "STRIDE": s.strides,
+            "PADDING": s.padding,
+            "DILATION": s.dilation,
+            "GROUPS": s.groups,
+            "GROUP_IN": s.CI // s.groups,
+            "GROUP_OUT": s.CO // s.groups,
+            "WITH_BIAS": conv.bias,
+            "WITH_RELU": conv.relu,
+            "TILE_P": self.tile_p,
+            "TILE_C": self.tile_c,
+            "WIDTH": width,
+            "WEIGHT_WIDTH": weight_width,
+            "CONSUMERS": self.consumers,
+            "THREADS": self.threads,
+            "RESIDENT": self.resident,
+            "REASSIGNED": others != at_launch,
+            "OTHER_REGISTERS": f"{others}",
+            "CONSUMER_REGISTERS": f"{consumers}",
+            "STAGES": self.stages,
+            "BLOCKS": blocks,
+            "SPLITS": f"{self.splits}",
+            "CLUSTERED": self.splits > 1,
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
+            f'.f32.{kind}.{kind}"',
+            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
+            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
+            "DIRECT": direct,
+            "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
+            "SECOND_PLACE": f'"%{after}"',
+            "ADD_PLACE": f'"%{after + 1}"',
+            "LAST_OPERANDS": f'", {int(conv.layout == "nchw")}, 0"' if halves else '""',
+        }
+
+
+_ELEMENTS = {
+    "float32": "using Element = float;",
+    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
+    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
+}
