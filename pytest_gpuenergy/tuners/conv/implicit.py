@@ -29,24 +29,26 @@ _PIECE_BYTES = 16
 _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STATIC_BYTES_OF_PIXEL = 16
-_STATIC_BYTES_OF_STAGE = 16
+_STATIC_BYTES_OF_STAGE = 24
+_MOST_TAPS = 9
+"""The most taps of which a step has eight channels: more would take too much shared memory."""
 _MOST_CHANNELS = 256
 _MOST_SPLITS = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
 Clusters")."""
 _REGISTERS: Mapping[tuple[int, int], tuple[int, int, int]] = {
     (1, 1): (255, 255, 255),
-    (1, 2): (128, 56, 200),
-    (2, 1): (168, 40, 232),
-    (2, 2): (80, 40, 96),
-    (3, 1): (128, 40, 152),
+    (1, 2): (128, 96, 160),
+    (2, 1): (168, 88, 208),
+    (2, 2): (80, 64, 88),
+    (3, 1): (128, 80, 144),
 }
 """Registers of a thread by the number of consumers and of blocks of a multiprocessor: at launch, of
 a copying thread, of a consumer.
 
 The threads of these blocks have no more than the 64 Ki registers of a multiprocessor.
 """
-_OTHER_REGISTERS = 36
+_OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
 _TILES_C = (16, 32, 64, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
@@ -160,8 +162,19 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
 
     def steps(self, conv: Conv2d) -> int:
-        """Return the steps of a tile; each has a line of products of every element."""
-        return math.ceil(conv.shape.reduction_length * conv.element_bytes / _LINE_BYTES)
+        """Return the steps of a tile."""
+        s = conv.shape
+        if (block := _block(conv)) is None:
+            return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
+        channels, rows = block
+        return math.ceil(s.CI // s.groups / channels) * (s.KH // rows)
+
+    def _stage(self, conv: Conv2d) -> tuple[int, int]:
+        """Return the bytes of a stage for pixels, and those for weights."""
+        if (block := _block(conv)) is None:
+            return _LINE_BYTES * self.tile_p, _LINE_BYTES * self.tile_c
+        deep = block[0] * block[1] * conv.shape.KW
+        return 4 * self.tile_p * deep, deep * (4 * self.tile_c + 4)
 
     @property
     def tile_p(self) -> int:
@@ -175,10 +188,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     def consumer_registers(self, conv: Conv2d) -> int:
         """Return about how many registers a consumer's thread needs.
 
-        It keeps its sums, in 3xtf32 also those of the present step, and elements of two steps.
+        It keeps its sums, and operands that the instruction does not take from shared memory; in
+        3xtf32 also their smaller parts, and the sums of a few products.
         """
         split = conv.mode == "3xtf32"
-        return self.tile_c // 2 * (1 + split) + 16 * (2 + split) + _OTHER_REGISTERS
+        direct = conv.mode != "3xtf32" and _block(conv) is None
+        operands = 0 if direct else 16 * (1 + split)
+        return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
 
     def registers(self, conv: Conv2d) -> int:
         """Return the registers of a thread at launch; more than there are if consumers need more."""
@@ -187,8 +203,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     def dynamic_bytes(self, conv: Conv2d) -> int:
         """Return the dynamic shared memory of a block: its stages, and room to align them."""
-        lines = self.tile_p + self.tile_c * (2 if conv.mode == "3xtf32" else 1)
-        stages = self.stages * _LINE_BYTES * lines
+        pixels, weights = self._stage(conv)
+        stages = self.stages * (pixels + weights * (2 if conv.mode == "3xtf32" else 1))
         shared_sums = 4 * self.tile_p * self.tile_c if self.splits > 1 else 0
         return max(stages, shared_sums) + _ALIGNMENT_BYTES
 
@@ -204,6 +220,18 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
         of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
         return of_input, math.gcd(widest, s.reduction_length)
+
+    def _copying(self, conv: Conv2d) -> dict[str, Constant]:
+        """Return the constants of the texts that copy."""
+        if (block := _block(conv)) is not None:
+            return {"CHANNELS": block[0], "STEP_ROWS": block[1]}
+        width, weight_width = self._widths(conv)
+        return {
+            "WIDTH": width,
+            "WEIGHT_WIDTH": weight_width,
+            "LINE_BYTES": _LINE_BYTES,
+            "BOXES": 1,
+        }
 
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
@@ -256,9 +284,10 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             ("data", "weight", *(["bias"] if conv.bias else []), "output"),
             self.dynamic_bytes(conv),
         )
-        texts = ("hopper/barriers", "conv/windows", "conv/implicit")
+        how = ("blocked",) if _block(conv) else ("lines", "gathered")
+        copies = [f"conv/{text}" for text in ("windows", *how, "copying", "implicit")]
         return Kernel(
-            template_text(self._constants(conv, blocks), texts, [_ELEMENTS[conv.dtype]]),
+            template_text(self._constants(conv, blocks), ["hopper/barriers", *copies], [_ELEMENTS[conv.dtype]]),
             (launch,),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
@@ -266,7 +295,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
         s = conv.shape
         at_launch, others, consumers = _REGISTERS[self.consumers, self.resident]
-        width, weight_width = self._widths(conv)
         sums = self.tile_c // 2
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
         depth = 32 // conv.element_bytes
@@ -290,8 +318,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "WITH_RELU": conv.relu,
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
-            "WIDTH": width,
-            "WEIGHT_WIDTH": weight_width,
+            **self._copying(conv),
+            "BOXED": False,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
             "RESIDENT": self.resident,
@@ -312,6 +340,15 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "ADD_PLACE": f'"%{after + 1}"',
             "LAST_OPERANDS": f'", {int(conv.layout == "nchw")}, 0"' if halves else '""',
         }
+
+
+def _block(conv: Conv2d) -> tuple[int, int] | None:
+    """Return the channels and the rows of the window in a step of blocks; None for lines."""
+    s = conv.shape
+    if conv.layout == "nhwc" or conv.element_bytes == 2:
+        return None
+    rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
+    return 8 * max(1, 4 // (rows * s.KW)), rows
 
 
 _ELEMENTS = {
