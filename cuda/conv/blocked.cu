@@ -83,6 +83,11 @@ __device__ __forceinline__ Corner corner_of(int pixel, int group) {
   return corner;
 }
 
+__device__ __forceinline__ void copy_element(unsigned to, const Element* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :: "r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
+
 __device__ __forceinline__ void copy_step(const Stage& stage, const Element* data,
                                           const Element* weight, const Corner* corners,
                                           const Tile& tile, int step, int thread) {
@@ -95,16 +100,22 @@ __device__ __forceinline__ void copy_step(const Stage& stage, const Element* dat
     int unit = turn * WARPS + warp, group = unit % ACROSS, deep = unit / ACROSS * DEEP;
     Corner corner = corners[group * LINE + lane];
     unsigned taps = STEP_ROWS == KH ? corner.taps : corner.rows >> row & 1 ? corner.columns : 0;
-    const Element* from = data + corner.element + (first + deep) * (H * W) + row * DILATION * W;
-    Element* lines = stage.pixels + group * STEP_K * LINE;
+    // Each copy is an instruction: its addresses are those of a channel, and constants.
+    const Element* from[DEEP];
+    unsigned to[DEEP];
+#pragma unroll
+    for (int i = 0; i < DEEP; ++i) {
+      from[i] = data + corner.element + (first + deep + i) * (H * W) + row * DILATION * W;
+      to[i] = shared_address(stage.pixels + group * STEP_K * LINE + place_in(deep + i, lane));
+    }
 #pragma unroll
     for (int tap = 0; tap < STEP_TAPS; ++tap) {
       bool inside = taps >> tap & 1;
 #pragma unroll
-      for (int channel = 0; channel < DEEP; ++channel) {
-        bool exists = inside && (ALL_CHANNELS || first + deep + channel < GROUP_IN);
-        const Element* element = from + (tap / KW * W + tap % KW) * DILATION + channel * (H * W);
-        copy_piece<1>(lines + place_in(tap * CHANNELS + deep + channel, lane), element, exists);
+      for (int i = 0; i < DEEP; ++i) {
+        bool exists = inside && (ALL_CHANNELS || first + deep + i < GROUP_IN);
+        copy_element(to[i] + tap * CHANNELS * 128, from[i] + (tap / KW * W + tap % KW) * DILATION,
+                     exists);
       }
     }
   }
@@ -117,12 +128,11 @@ __device__ __forceinline__ void copy_step(const Stage& stage, const Element* dat
     bool any = ALL_CHANNELS || first + channel < GROUP_IN;
     int line = tap * CHANNELS + channel;
     const Element* from = rows + channel * TAPS + tap;
-    Element* to = stage.weights + line / 4 * FOURS + line % 4;
-#pragma unroll 8
+    unsigned to = shared_address(stage.weights + line / 4 * FOURS + line % 4 + warp * 4);
+#pragma unroll 16
     for (int down = 0; down < TILE_C; down += WARPS) {
-      int at = down + warp;
-      bool exists = any && (ALL_C || tile.channel + at < GROUP_OUT);
-      copy_piece<1>(to + at * 4, from + down * K, exists);
+      bool exists = any && (ALL_C || tile.channel + down + warp < GROUP_OUT);
+      copy_element(to + down * 16, from + down * K, exists);
     }
   }
 }

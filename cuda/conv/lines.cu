@@ -7,7 +7,7 @@
 constexpr int LINE = LINE_BYTES / sizeof(Element), PIECE = 16 / sizeof(Element);
 constexpr int INSTRUCTIONS = LINE_BYTES / 32;  // that multiply what is in a line
 constexpr int COUNT = BOXES * INSTRUCTIONS;    // and what is in a step
-constexpr int CHUNK = COUNT;                   // of which so many are begun at a time
+constexpr int CHUNK = COUNT < 4 ? COUNT : 4;    // of which so many are begun at a time
 constexpr int P_STAGE = BOXES * TILE_P * LINE, C_STAGE = BOXES * TILE_C * LINE;
 
 __device__ __forceinline__ int place_in(int line, int column) {

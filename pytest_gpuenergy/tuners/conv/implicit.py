@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
@@ -30,6 +30,9 @@ _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
+_SHORTEST_LINE_BYTES = 32
+_FARTHEST_OFFSET, _FARTHEST_CORNER = 255, 127
+_LARGEST_TRAVERSAL_STRIDE = 8
 _MOST_TAPS = 9
 """The most taps of which a step has eight channels: more would take too much shared memory."""
 _MOST_CHANNELS = 256
@@ -85,13 +88,15 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         splits: the blocks of a cluster, which share the steps of a tile.
         resident: the blocks of a multiprocessor for which registers are left.
         blocks: the number of blocks, which compute tiles in turn; 0 stands for one per tile.
+        boxed: whether the tensor memory accelerator copies, where it can, instead of threads.
+        deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
     """
 
     template: ClassVar[str] = "implicit"
     modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
-    least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1}
+    least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
 
     tile_c: int = 64
     consumers: int = 2
@@ -99,6 +104,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     splits: int = 1
     resident: int = 1
     blocks: int = 0
+    boxed: bool = False
+    deep: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,6 +125,12 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 f"which compute no other one, not {self.splits} with blocks={self.blocks}."
             )
 
+        if self.deep > 1 and not self.boxed:
+            raise InputError(
+                f"The template {self.template} has steps of one line where threads copy, not of "
+                f"{self.deep}."
+            )
+
     @classmethod
     def computes(cls, workload: Workload) -> bool:
         """Return whether the workload is a convolution in one of the template's modes."""
@@ -128,8 +141,9 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        for tile_c, (consumers, resident), stages, splits in itertools.product(
-            _TILES_C, _REGISTERS, _STAGES, _SPLITS
+        boxed = _box_bytes(conv) > 0
+        for tile_c, (consumers, resident), deep, stages, splits in itertools.product(
+            _TILES_C, _REGISTERS, (1, 2) if boxed else (1,), _STAGES, _SPLITS
         ):
             if tile_c > useful:
                 continue
@@ -139,9 +153,11 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 stages=stages,
                 splits=splits,
                 resident=resident,
+                boxed=boxed,
+                deep=deep,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
-            key = (tile_c, consumers, resident, splits)
+            key = (tile_c, consumers, resident, splits, deep)
             if key in tried or splits > one.steps(conv) or one.resident_blocks(conv, card) == 0:
                 continue
             tried.add(key)
@@ -164,6 +180,9 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     def steps(self, conv: Conv2d) -> int:
         """Return the steps of a tile."""
         s = conv.shape
+        if self.boxed:
+            boxes = math.ceil(s.CI // s.groups * conv.element_bytes / _box_bytes(conv))
+            return math.ceil(s.KH * s.KW * boxes / self._boxes(conv))
         if (block := _block(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
         channels, rows = block
@@ -172,7 +191,10 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     def _stage(self, conv: Conv2d) -> tuple[int, int]:
         """Return the bytes of a stage for pixels, and those for weights."""
         if (block := _block(conv)) is None:
-            return _LINE_BYTES * self.tile_p, _LINE_BYTES * self.tile_c
+            return (
+                self.deep * _LINE_BYTES * self.tile_p,
+                self.deep * _LINE_BYTES * self.tile_c,
+            )
         deep = block[0] * block[1] * conv.shape.KW
         return 4 * self.tile_p * deep, deep * (4 * self.tile_c + 4)
 
@@ -221,8 +243,14 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
         return of_input, math.gcd(widest, s.reduction_length)
 
+    def _boxes(self, conv: Conv2d) -> int:
+        """Return the boxes of a step in which the tensor memory accelerator copies lines."""
+        return self.deep * _LINE_BYTES // _box_bytes(conv)
+
     def _copying(self, conv: Conv2d) -> dict[str, Constant]:
         """Return the constants of the texts that copy."""
+        if self.boxed:
+            return {"LINE_BYTES": _box_bytes(conv), "BOXES": self._boxes(conv)}
         if (block := _block(conv)) is not None:
             return {"CHANNELS": block[0], "STEP_ROWS": block[1]}
         width, weight_width = self._widths(conv)
@@ -275,22 +303,63 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
                 "cannot share: choose fewer splits."
             )
+        if self.boxed and not _box_bytes(conv):
+            raise InputError(
+                f"The tensor memory accelerator cannot find the windows of {conv.name}, whose "
+                "channels do not fill pieces of 16 bytes, or whose padding or window is too wide."
+            )
+        maps = self._tensor_maps(conv) if self.boxed else ()
+        named = {tensor_map.tensor: tensor_map.name for tensor_map in maps}
         tiles = self.tiles(conv)
         blocks = min(self.blocks, tiles) or tiles
         launch = Launch(
             self.template,
             (blocks * self.splits, 1, 1),
             (self.threads, 1, 1),
-            ("data", "weight", *(["bias"] if conv.bias else []), "output"),
+            (
+                *(named.get(name, name) for name in ("data", "weight")),
+                *(["bias"] if conv.bias else []),
+                "output",
+            ),
             self.dynamic_bytes(conv),
         )
-        how = ("blocked",) if _block(conv) else ("lines", "gathered")
-        copies = [f"conv/{text}" for text in ("windows", *how, "copying", "implicit")]
+        if self.boxed:
+            how: tuple[str, ...] = ("lines", "boxed")
+        else:
+            how = ("blocked", "copying") if _block(conv) else ("lines", "gathered", "copying")
+        copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
         return Kernel(
             template_text(self._constants(conv, blocks), ["hopper/barriers", *copies], [_ELEMENTS[conv.dtype]]),
             (launch,),
+            tensor_maps=maps,
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
+
+    def _tensor_maps(self, conv: Conv2d) -> tuple[TensorMap, ...]:
+        """Return the maps of the input's windows, and of the weights."""
+        s, size = conv.shape, conv.element_bytes
+        line, channels = _box_bytes(conv) // size, s.CI // s.groups
+        height, width = (s.padding - reach + 1 for reach in s.window)
+        of_data = TensorMap(
+            "data_map",
+            "data",
+            conv.dtype,
+            (s.CI, s.W, s.H, s.N),
+            (size * s.CI, size * s.CI * s.W, size * s.CI * s.W * s.H),
+            (line, self.tile_p),
+            _box_bytes(conv),
+            Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides)),
+        )
+        of_weight = TensorMap(
+            "weight_map",
+            "weight",
+            conv.dtype,
+            (channels, s.KH * s.KW, s.CO),
+            (size * channels, size * s.reduction_length),
+            (line, 1, self.tile_c),
+            _box_bytes(conv),
+        )
+        return of_data, of_weight
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
         s = conv.shape
@@ -319,7 +388,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
             **self._copying(conv),
-            "BOXED": False,
+            "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
             "RESIDENT": self.resident,
@@ -340,6 +409,30 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "ADD_PLACE": f'"%{after + 1}"',
             "LAST_OPERANDS": f'", {int(conv.layout == "nchw")}, 0"' if halves else '""',
         }
+
+
+def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
+    """Return the longest line of boxes of channels; 0 if there can be none.
+
+    The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
+    ``cuTensorMapEncodeIm2col``, and PTX ISA, "im2col mode").
+    """
+    s = conv.shape
+    row = s.CI // s.groups * conv.element_bytes
+    farthest = max(s.window) - 1
+    if (
+        conv.layout != "nhwc"
+        or row % _PIECE_BYTES
+        or farthest > _FARTHEST_OFFSET
+        or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
+        or s.strides > _LARGEST_TRAVERSAL_STRIDE
+        or (s.groups > 1 and row % _SHORTEST_LINE_BYTES)
+    ):
+        return 0
+    for line in (128, 64):
+        if row % line == 0:
+            return line
+    return 32
 
 
 def _block(conv: Conv2d) -> tuple[int, int] | None:
