@@ -73,7 +73,8 @@ def test_only_what_is_read_of_the_tensor_is_traffic(runner, tmp_path):
         ({"tensor_map": replace(IMAGES, im2col=None, box=(8, 4, 4, 1))},
          "copies pixels with a tensor map that is not of im2col"),
         ({"first": (0, 0, 0), "offsets": (0,)}, "tiles of 3 dimensions with a tensor map of 4"),
-        ({"tensor_map": replace(IMAGES, box=(16, 1024), swizzle_bytes=0)}, "not all in shared memory"),
+        ({"tensor_map": replace(IMAGES, box=(16, 1024), swizzle_bytes=0)},
+         "not all in shared memory"),
     ],
 )  # fmt: skip
 def test_a_load_that_cannot_be_made_is_a_fault_with_its_reason(runner, tmp_path, change, reason):
