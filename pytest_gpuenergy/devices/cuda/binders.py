@@ -359,23 +359,30 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
     Args:
         tensor_map: the tensor map.
         address: the address of its tensor in the GPU's memory.
-        encode: the driver's function ``cuTensorMapEncodeTiled``.
+        encode: the driver's function, ``cuTensorMapEncodeTiled`` or ``cuTensorMapEncodeIm2col``.
 
     Raises:
         KernelFault: the driver refuses the tensor map, or is too old.
     """
     room = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
     at = -room.ctypes.data % _ALIGNMENT
-    dimensions = len(tensor_map.dims)
-    status = (encode or _driver_function())(
+    dimensions, walk = len(tensor_map.dims), tensor_map.im2col
+    if walk is None:
+        name, strides = "cuTensorMapEncodeTiled", (1,) * dimensions
+        box: tuple[Any, ...] = ((ctypes.c_uint32 * dimensions)(*tensor_map.box),)
+    else:
+        name, strides = "cuTensorMapEncodeIm2col", (1, *walk.strides, 1)
+        corners = [(ctypes.c_int * len(each))(*each) for each in (walk.lower, walk.upper)]
+        box = (*corners, *map(ctypes.c_uint32, tensor_map.box))
+    status = (encode or _driver_function(name))(
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
         (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
-        (ctypes.c_uint32 * dimensions)(*tensor_map.box),
-        (ctypes.c_uint32 * dimensions)(*[1] * dimensions),
+        *box,
+        (ctypes.c_uint32 * dimensions)(*strides),
         ctypes.c_int(_NO_INTERLEAVE),
         ctypes.c_int(_SWIZZLES[tensor_map.swizzle_bytes]),
         ctypes.c_int(_L2_PROMOTION_256_BYTES),
@@ -390,9 +397,10 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
 
 
 @functools.cache
-def _driver_function() -> Encode:
+def _driver_function(name: str) -> Encode:
     try:
-        return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+        function: Encode = getattr(ctypes.CDLL("libcuda.so.1"), name)
+        return function
     except (OSError, AttributeError):
         raise KernelFault(
             "constraints", "Tensor maps need a driver of CUDA 12 or later: update it."
