@@ -16,16 +16,16 @@ __device__ __forceinline__ void finish_stage(const Stage& stage, int thread, Bar
 __device__ __forceinline__ void produce(const Element* data, const Element* weight, Element* stages,
                                         Barrier* full, Barrier*, Barrier* empty, int begin,
                                         int end) {
-  __shared__ Corner corners[TILE_P];
+  __shared__ Corner corners[CORNERS ? TILE_P : 1];
   int thread = threadIdx.x % 128, under_way = 0;
   Ring ring, oldest;
   for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
     Tile tile = tile_at(number);
-    meet_copying();  // all have read the corners of the last tile
-    for (int i = thread; i < TILE_P; i += 32 * WARPS) {
-      corners[i] = corner_of(tile.pixel + i, tile.group);
+    if (CORNERS) {
+      meet_copying();  // all have read those of the last tile
+      for (int i = thread; i < TILE_P; i += 32 * WARPS) corners[i] = corner_of(tile, i);
+      meet_copying();
     }
-    meet_copying();
     for (int step = begin; step < end; ++step) {
       wait(empty[ring.stage], ring.parity ^ 1);
       copy_step(stage_at(stages, ring.stage), data, weight, corners, tile, step, thread);

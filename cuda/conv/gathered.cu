@@ -16,9 +16,12 @@ struct alignas(16) Corner {
   int element, y, x, unused;
 };
 
-__device__ __forceinline__ Corner corner_of(int pixel, int group) {
+constexpr bool CORNERS = true;
+
+__device__ __forceinline__ Corner corner_of(const Tile& tile, int i) {
   constexpr int FAR = -(1 << 30);  // no window is there
-  if (!ALL_P && pixel >= PIXELS) return {0, FAR, FAR, 0};
+  int pixel = tile.pixel + i, group = tile.group;
+  if (!ALL_P && pixel >= tile.end) return {0, FAR, FAR, 0};
   Origin at = origin_of(pixel);
 #if NHWC
   return {((at.image * H + at.y) * W + at.x) * CI + group * GROUP_IN, at.y, at.x, 0};

@@ -81,15 +81,15 @@ __device__ __forceinline__ void multiply(float (&sums)[TILE_C / 2], const Stage&
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Add the products of `steps` steps.
-__device__ __forceinline__ void multiply(Sums& sums, Element* stages, Ring& ring,
-                                         Barriers& barriers, int steps) {
+// Add the products of steps of a tile.
+__device__ __forceinline__ void multiply(Sums& sums, const Tile&, Element* stages, Ring& ring,
+                                         Barriers& barriers, int begin, int end) {
   int before = 0;  // the stage of the step before
-  for (int step = 0; step < steps; ++step) {
+  for (int step = begin; step < end; ++step) {
     wait_until_full(barriers, ring);
-    multiply(sums.of, stage_at(stages, ring.stage), step == 0);
+    multiply(sums.of, stage_at(stages, ring.stage), step == begin);
     finish<1>(sums.of);
-    if (step > 0) arrive_as_warp(barriers.empty[before]);
+    if (step > begin) arrive_as_warp(barriers.empty[before]);
     before = ring.stage;
     ring.advance();
   }
@@ -121,11 +121,12 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Ro
 }
 
 // Add the products of a part of a step; those of smaller parts first.
-__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int first, bool add) {
+__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const Window& window,
+                                         int first, bool add) {
   Rows rows[CHUNK];
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
-    if (first + i < COUNT) rows[i] = rows_at(stage.pixels, first + i);
+    if (first + i < COUNT) rows[i] = rows_at(stage.pixels, window, first + i);
   }
 #if SPLIT
   Rows rest[CHUNK];
@@ -157,18 +158,20 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int fir
 #endif
 }
 
-// Add the products of `steps` steps.
-__device__ __forceinline__ void multiply(Sums& sums, Element* stages, Ring& ring,
-                                         Barriers& barriers, int steps) {
+// Add the products of steps of a tile.
+__device__ __forceinline__ void multiply(Sums& sums, const Tile& tile, Element* stages, Ring& ring,
+                                         Barriers& barriers, int begin, int end) {
+  Window window = window_of(tile);
 #if SPLIT
   sums = {};
 #endif
-  for (int step = 0; step < steps; ++step) {
+  for (int step = begin; step < end; ++step) {
     wait_until_full(barriers, ring);
+    go_to(window, step);
     Stage stage = stage_at(stages, ring.stage);
 #pragma unroll
     for (int first = 0; first < COUNT; first += CHUNK) {
-      multiply(sums, stage, first, SPLIT || first > 0 || step > 0);
+      multiply(sums, stage, window, first, SPLIT || first > 0 || step > begin);
     }
     arrive_as_warp(barriers.empty[ring.stage]);
     ring.advance();
@@ -273,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
     Tile tile = tile_at(number);
     Sums sums;
-    multiply(sums, stages, ring, barriers, end - begin);
+    multiply(sums, tile, stages, ring, barriers, begin, end);
     Outputs outputs = outputs_at(output, tile, pixel_of(0), pixel_of(1));
 #if SPLITS > 1
     store_shared(outputs, tile, bias, sums, reinterpret_cast<float4*>(stages), rank);

@@ -45,9 +45,16 @@ __device__ __forceinline__ int pixel_of(int i) {
   return threadIdx.x / 32 * 16 + i * 8 + threadIdx.x % 32 / 4;
 }
 
+// What a thread knows of its pixels: nothing, since lines have all elements of windows.
+struct Window {};
+
+__device__ __forceinline__ Window window_of(const Tile&) { return {}; }
+
+__device__ __forceinline__ void go_to(Window&, int) {}
+
 #if !DIRECT
 // Each thread gives the address of a piece: of eight lines, in four matrices.
-__device__ __forceinline__ Rows rows_at(const Element* pixels, int number) {
+__device__ __forceinline__ Rows rows_at(const Element* pixels, const Window&, int number) {
   int lane = threadIdx.x % 32, pixel = threadIdx.x / 32 * 16 + lane % 16;
   int column = number % INSTRUCTIONS * 2 * PIECE + lane / 16 * PIECE;
   const Element* piece = pixels + number / INSTRUCTIONS * TILE_P * LINE + place_in(pixel, column);

@@ -12,23 +12,28 @@
 //   GROUPS, GROUP_IN, GROUP_OUT   groups, and the channels of the input and of the output in each
 //   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
 //   TILE_P, TILE_C     pixels and channels of the output that a block computes at a time
+//   BY_IMAGE           whether a tile has pixels of one image only
 //   SPLIT              whether elements are split (3xtf32), as in gemm/mma.cu
 
 constexpr int WARPS = 4;  // that copy
 constexpr int TAPS = KH * KW, K = GROUP_IN * TAPS;
 constexpr int PLANE = OH * OW, PIXELS = IMAGES * PLANE;
-constexpr int TILES_P = (PIXELS + TILE_P - 1) / TILE_P, TILES_C = (GROUP_OUT + TILE_C - 1) / TILE_C;
-constexpr int TILES = TILES_P * TILES_C * GROUPS;
-constexpr bool ALL_P = PIXELS % TILE_P == 0, ALL_C = GROUP_OUT % TILE_C == 0;
+constexpr int DIVIDED = BY_IMAGE ? PLANE : PIXELS;  // pixels that are divided into tiles
+constexpr int TILES_P = (DIVIDED + TILE_P - 1) / TILE_P, TILES_C = (GROUP_OUT + TILE_C - 1) / TILE_C;
+constexpr int TILES = PIXELS / DIVIDED * TILES_P * TILES_C * GROUPS;
+constexpr bool ALL_P = DIVIDED % TILE_P == 0, ALL_C = GROUP_OUT % TILE_C == 0;
 
-// The first pixel and channel of a tile, and its group. Tiles of the same pixels follow one another.
+// The first pixel of a tile and the one where pixels end, its group, and its first channel. Tiles of the
+// same pixels follow one another.
 struct Tile {
-  int pixel, group, channel;
+  int pixel, end, group, channel;
 };
 
 __device__ __forceinline__ Tile tile_at(int number) {
-  int within = number % (TILES_C * GROUPS);
-  return {number / (TILES_C * GROUPS) * TILE_P, within / TILES_C, within % TILES_C * TILE_C};
+  int within = number % (TILES_C * GROUPS), across = number / (TILES_C * GROUPS);
+  int begin = BY_IMAGE ? across / TILES_P * DIVIDED : 0;
+  return {begin + across % TILES_P * TILE_P, begin + DIVIDED, within / TILES_C,
+          within % TILES_C * TILE_C};
 }
 
 // Where the window of a pixel begins, which may be in the padding.
@@ -122,7 +127,7 @@ __device__ __forceinline__ Outputs outputs_at(Element* output, const Tile& tile,
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     int pixel = tile.pixel + pixels[i];
-    outputs.exist[i] = ALL_P || pixel < PIXELS;
+    outputs.exist[i] = ALL_P || pixel < tile.end;
     outputs.of[i] = NHWC ? output + pixel * CO + channel
                          : output + (pixel / PLANE * CO + channel) * PLANE + pixel % PLANE;
   }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
+
+import numpy as np
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
@@ -18,7 +21,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Mode, Workload
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Workload
 
 _WARPGROUP = 128
 """The threads of a warpgroup."""
@@ -174,7 +177,11 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     def tiles(self, conv: Conv2d) -> int:
         """Return the number of tiles."""
         s = conv.shape
-        along_p = math.ceil(s.N * s.OH * s.OW / self.tile_p)
+        plane = s.OH * s.OW
+        if self._blocks(conv) is None:
+            along_p = math.ceil(s.N * plane / self.tile_p)
+        else:
+            along_p = s.N * math.ceil(plane / self.tile_p)
         return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
 
     def steps(self, conv: Conv2d) -> int:
@@ -183,20 +190,25 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         if self.boxed:
             boxes = math.ceil(s.CI // s.groups * conv.element_bytes / _box_bytes(conv))
             return math.ceil(s.KH * s.KW * boxes / self._boxes(conv))
-        if (block := _block(conv)) is None:
+        if (blocks := self._blocks(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
-        channels, rows = block
-        return math.ceil(s.CI // s.groups / channels) * (s.KH // rows)
+        return math.ceil(s.CI // s.groups / blocks.channels) * (s.KH // blocks.rows)
 
     def _stage(self, conv: Conv2d) -> tuple[int, int]:
         """Return the bytes of a stage for pixels, and those for weights."""
-        if (block := _block(conv)) is None:
+        if (blocks := self._blocks(conv)) is None:
             return (
                 self.deep * _LINE_BYTES * self.tile_p,
                 self.deep * _LINE_BYTES * self.tile_c,
             )
-        deep = block[0] * block[1] * conv.shape.KW
-        return 4 * self.tile_p * deep, deep * (4 * self.tile_c + 4)
+        deep = blocks.channels * blocks.rows * conv.shape.KW
+        return 4 * blocks.channels * blocks.pitch, deep * (4 * self.tile_c + 4)
+
+    def _blocks(self, conv: Conv2d) -> Blocks | None:
+        """Return what threads copy of float32 in NCHW; None in other cases, where they copy lines."""
+        if conv.layout == "nhwc" or conv.element_bytes == 2:
+            return None
+        return _blocks_of(conv.shape, self.tile_p)
 
     @property
     def tile_p(self) -> int:
@@ -214,7 +226,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         3xtf32 also their smaller parts, and the sums of a few products.
         """
         split = conv.mode == "3xtf32"
-        direct = conv.mode != "3xtf32" and _block(conv) is None
+        direct = conv.mode != "3xtf32" and self._blocks(conv) is None
         operands = 0 if direct else 16 * (1 + split)
         return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
 
@@ -251,8 +263,16 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         """Return the constants of the texts that copy."""
         if self.boxed:
             return {"LINE_BYTES": _box_bytes(conv), "BOXES": self._boxes(conv)}
-        if (block := _block(conv)) is not None:
-            return {"CHANNELS": block[0], "STEP_ROWS": block[1]}
+        if (blocks := self._blocks(conv)) is not None:
+            return {
+                "CHANNELS": blocks.channels,
+                "STEP_ROWS": blocks.rows,
+                "RUNS": blocks.runs,
+                "BEFORE": blocks.before,
+                "RUN": blocks.run,
+                "PITCH": blocks.pitch,
+                "WIDTH": blocks.width,
+            }
         width, weight_width = self._widths(conv)
         return {
             "WIDTH": width,
@@ -326,7 +346,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         if self.boxed:
             how: tuple[str, ...] = ("lines", "boxed")
         else:
-            how = ("blocked", "copying") if _block(conv) else ("lines", "gathered", "copying")
+            how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
         return Kernel(
             template_text(self._constants(conv, blocks), ["hopper/barriers", *copies], [_ELEMENTS[conv.dtype]]),
@@ -387,6 +407,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "WITH_RELU": conv.relu,
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
+            "BY_IMAGE": self._blocks(conv) is not None,
             **self._copying(conv),
             "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
@@ -435,13 +456,48 @@ def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
     return 32
 
 
-def _block(conv: Conv2d) -> tuple[int, int] | None:
-    """Return the channels and the rows of the window in a step of blocks; None for lines."""
-    s = conv.shape
-    if conv.layout == "nhwc" or conv.element_bytes == 2:
-        return None
+@dataclass(frozen=True)
+class Blocks:
+    """What threads copy of an input in NCHW: runs of elements in each of a few channels.
+
+    Attributes:
+        channels: the channels in a step.
+        rows: the rows of the window in a step: all, or one.
+        runs: the runs of a channel in a step.
+        before: the elements of a run before the corner of the first pixel's window.
+        run: the elements of a run.
+        pitch: the distance of channels in shared memory, in elements.
+        width: the elements that are copied at once.
+    """
+
+    channels: int
+    rows: int
+    runs: int
+    before: int
+    run: int
+    pitch: int
+    width: int
+
+
+@functools.cache
+def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
+    """Return what threads copy of an input in NCHW for tiles of so many pixels."""
     rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
-    return 8 * max(1, 4 // (rows * s.KW)), rows
+    channels = 8 * max(1, 4 // (rows * s.KW))
+    # A tile begins in any column. The corners of its windows are so far from the first one's.
+    columns = np.arange(s.OW)[:, None] + np.arange(tile_p)
+    places = (columns // s.OW * s.W + columns % s.OW) * s.strides
+    apart = places - places[:, :1]
+    before, after = -int(apart.min()), int(apart.max())
+    along = before + after + (s.KW - 1) * s.dilation + 1
+    whole = along + (rows - 1) * s.W * s.dilation
+    runs = 1 if whole <= rows * along else rows
+    aligned = s.H * s.W % 4 == 0 and (max(runs, s.KH // rows) == 1 or s.W * s.dilation % 4 == 0)
+    width = 4 if aligned else 1
+    run = -(-((whole if runs == 1 else along) + width - 1) // 4) * 4
+    pitch = runs * run
+    # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
+    return Blocks(channels, rows, runs, before, run, pitch + (8 - pitch) % 32, width)
 
 
 _ELEMENTS = {
