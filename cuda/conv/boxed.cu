@@ -18,7 +18,7 @@ __device__ __forceinline__ void copy_windows(Element* to, const CUtensorMap& map
       "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};"
       :: "r"(shared_address(to)), "l"(&map), "r"(channel), "r"(at.x), "r"(at.y), "r"(at.image),
-         "r"(shared_address(full)), "h"(static_cast<short>(x)), "h"(static_cast<short>(y))
+         "r"(shared_address(&full)), "h"(static_cast<short>(x)), "h"(static_cast<short>(y))
       : "memory");
 }
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ void copy_weights(Element* to, const CUtensorMap& map
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];"
       :: "r"(shared_address(to)), "l"(&map), "r"(channel), "r"(tap), "r"(row),
-         "r"(shared_address(full))
+         "r"(shared_address(&full))
       : "memory");
 }
 
