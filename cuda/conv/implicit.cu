@@ -186,7 +186,22 @@ __device__ __forceinline__ void store_eight(const Outputs& outputs, const Tile& 
   store<NEIGHBOURS>(outputs, tile, 8 * j + threadIdx.x % 4 * 2, bias, sums);
 }
 
-#if SPLITS > 1
+#if SPLITS == 1
+__device__ __forceinline__ void store_all(const Outputs& outputs, const Tile& tile,
+                                          const Element* bias, const Sums& sums) {
+#if NHWC && HALVES
+  if constexpr (IN_PIECES) {
+#pragma unroll
+    for (int j = 0; j < TILE_C / 8; j += 4) {
+      store_pieces(outputs, tile, 8 * j, bias, &sums.of[4 * j]);
+    }
+    return;
+  }
+#endif
+#pragma unroll
+  for (int j = 0; j < TILE_C / 8; ++j) store_eight(outputs, tile, j, bias, &sums.of[4 * j]);
+}
+#else
 __device__ __forceinline__ float4 read_from(const float4* place, int rank) {
   float4 four;
   asm volatile(
@@ -281,8 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #if SPLITS > 1
     store_shared(outputs, tile, bias, sums, reinterpret_cast<float4*>(stages), rank);
 #else
-#pragma unroll
-    for (int j = 0; j < TILE_C / 8; ++j) store_eight(outputs, tile, j, bias, &sums.of[4 * j]);
+    store_all(outputs, tile, bias, sums);
 #endif
   }
 }

@@ -92,7 +92,9 @@ __device__ __forceinline__ void copy_piece(Element* to, const Element* from, boo
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  :: "r"(address), "l"(from), "n"(BYTES), "r"(exists ? BYTES : 0) : "memory");
   } else {
-    *to = exists ? *from : Element(0.0f);
+    // Loads that nothing before them can change may be moved in front of stores, so that several are under way.
+    unsigned short bits = exists ? __ldg(reinterpret_cast<const unsigned short*>(from)) : 0;
+    *reinterpret_cast<unsigned short*>(to) = bits;
   }
 }
 
@@ -195,3 +197,49 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
     if (outputs.exist[1]) outputs.of[1][at] = Element(second);
   }
 }
+
+#if NHWC && HALVES
+// Whether 32 channels of a tile are stored at once, in pieces of 16 bytes.
+constexpr bool IN_PIECES = CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
+
+// Exchange a pair with another lane of each four: the first of both, or the second.
+__device__ __forceinline__ void exchange(unsigned& first, unsigned& second, int other) {
+  bool upper = threadIdx.x & other;
+  unsigned got = __shfl_xor_sync(~0u, upper ? first : second, other);
+  (upper ? first : second) = got;
+}
+
+// Store the sums of 32 channels, from `channel` of the tile on: of each eight channels, four lanes have two each.
+// They exchange them, so that each has all of eight.
+__device__ __forceinline__ void store_pieces(const Outputs& outputs, const Tile& tile, int channel,
+                                             const Element* bias, const float* sums) {
+  int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    unsigned pieces[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int own = channel + 8 * j + 2 * lane, at = tile.group * GROUP_OUT + tile.channel + own;
+      float biases[2] = {};
+#if WITH_BIAS
+      if (ALL_C || tile.channel + own < GROUP_OUT) {
+        biases[0] = static_cast<float>(bias[at]);
+        biases[1] = static_cast<float>(bias[at + 1]);
+      }
+#endif
+      alignas(4) Element both[2] = {Element(finished(sums[4 * j + 2 * i], biases[0])),
+                                    Element(finished(sums[4 * j + 2 * i + 1], biases[1]))};
+      pieces[j] = *reinterpret_cast<const unsigned*>(both);
+    }
+    exchange(pieces[0], pieces[1], 1);
+    exchange(pieces[2], pieces[3], 1);
+    exchange(pieces[0], pieces[2], 2);
+    exchange(pieces[1], pieces[3], 2);
+    int own = channel + 8 * lane;
+    if (outputs.exist[i] && (ALL_C || tile.channel + own < GROUP_OUT)) {
+      *reinterpret_cast<uint4*>(outputs.of[i] + own) =
+          make_uint4(pieces[0], pieces[1], pieces[2], pieces[3]);
+    }
+  }
+}
+#endif
