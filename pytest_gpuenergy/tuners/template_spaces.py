@@ -21,7 +21,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     card_resources,
 )
-from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
+from pytest_gpuenergy.workloads import Conv2d, Gemm, SumsOfProducts, Workload
 
 TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
@@ -47,6 +47,11 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
         UnavailableError: there are some, but none for the card.
     """
     kinds = [kind for kind in TEMPLATES.values() if kind.computes(workload)]
+    if not kinds and isinstance(workload, Conv2d):
+        options = " ".join(f"{name}={value}" for name, value in workload.options.items())
+        raise InputError(
+            f"{workload.name} is a convolution with {options}, which no template computes."
+        )
     if not kinds:
         raise InputError(
             f"{workload.name} is of the kind {workload.kind}: the templates compute matrix "
@@ -55,7 +60,7 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
     able = [kind for kind in kinds if kind.suits(card)]
     if not able:
         least = min(kind.min_capability for kind in kinds)
-        mode = f" in mode {workload.mode}" if isinstance(workload, Gemm) else ""
+        mode = f" in mode {workload.mode}" if isinstance(workload, SumsOfProducts) else ""
         raise UnavailableError(
             f"{workload.name}{mode} takes a GPU of sm_{least} or later, and this one is of "
             f"sm_{card.capability}."

@@ -4,7 +4,12 @@ from .contract import (
     check_tensor as check_tensor,
     reference_values as reference_values,
 )
-from .convolutions import Conv2d as Conv2d, Conv2dShape as Conv2dShape
+from .convolutions import (
+    CONV_LAYOUTS as CONV_LAYOUTS,
+    Conv2d as Conv2d,
+    Conv2dShape as Conv2dShape,
+    ConvLayout as ConvLayout,
+)
 from .edges import (
     REACHES as REACHES,
     UNIFORM as UNIFORM,
@@ -20,17 +25,16 @@ from .inputs import (
 )
 from .matrix_products import (
     LAYOUTS as LAYOUTS,
-    MODES as MODES,
     Gemm as Gemm,
     GemmRequest as GemmRequest,
     Layout as Layout,
-    Mode as Mode,
     measured_products as measured_products,
     parse_requests as parse_requests,
     product_name as product_name,
     products_in as products_in,
     search_options_notice as search_options_notice,
 )
+from .modes import MODES as MODES, Mode as Mode, SumsOfProducts as SumsOfProducts
 from .number_types import (
     BFLOAT16 as BFLOAT16,
     FLOATS as FLOATS,

@@ -79,7 +79,11 @@ CASES: dict[str, Workload] = {workload.name: workload for workload in NETWORKS["
 PROJECT = "project"
 """The network of a project's own workloads."""
 
-_SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
+_SHAPE = re.compile(
+    # What is a list of numbers before a blank is no name: options follow, as in "1,56 mode=tf32".
+    r"(?:(?![0-9]+(?:,[0-9]+)+\s)([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)",
+    re.ASCII | re.DOTALL,
+)
 _MAX_NAMES = 7
 _TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
