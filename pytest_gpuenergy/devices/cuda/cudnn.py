@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -22,7 +21,7 @@ from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import IoContract, Tensor
 
 _LIBRARY = "libcudnn.so.9"
-_MAX_ALGORITHMS = 64
+_MAX_ALGORITHMS = 128
 """The largest number of algorithms that are offered."""
 _ALIGNMENT_BYTES = 16
 """What the addresses of all tensors are a multiple of."""
@@ -148,7 +147,8 @@ class Descriptor:
         self.pointer = ctypes.c_void_p()
         library = _library()
         _check(library.cudnnBackendCreateDescriptor(_KINDS[kind], ctypes.byref(self.pointer)))
-        weakref.finalize(self, library.cudnnBackendDestroyDescriptor, self.pointer)
+        # At the end of the process, CUDA may be gone before Python's objects.
+        weakref.finalize(self, library.cudnnBackendDestroyDescriptor, self.pointer).atexit = False
         self._uses = attributes  # descriptors that must not be destroyed before this one
         for name, value in attributes.items():
             self._set(name, value)
@@ -244,10 +244,14 @@ class _Problem:
             )
         fused = bool(options["fused"])
         return cls(
-            *(dims(name) for name in ("data", "weight", "output")),
-            dtype,
-            channels_last,
-            *(int(options[name]) for name in ("stride", "padding", "dilation")),
+            data=dims("data"),
+            weight=dims("weight"),
+            output=dims("output"),
+            dtype=dtype,
+            channels_last=channels_last,
+            stride=int(options["stride"]),
+            padding=int(options["padding"]),
+            dilation=int(options["dilation"]),
             bias=fused and "bias" in tensors,
             relu=fused and bool(options["relu"]),
         )
@@ -333,11 +337,13 @@ class ConvolutionPlan:
     Attributes:
         descriptor: the execution plan.
         parameters: the names of the tensors that it takes, apart from the workspace.
+        clips: whether it replaces negative results by zero.
         workspace_bytes: the size of its workspace.
     """
 
     descriptor: Descriptor
     parameters: tuple[str, ...]
+    clips: bool
     workspace_bytes: int
 
     def bound(self, addresses: Mapping[str, int]) -> Callable[[int], None]:
@@ -393,9 +399,10 @@ def convolution_plan(call: LibraryCall, io: IoContract) -> ConvolutionPlan:
 def offered_convolutions(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
     """Return the call with each algorithm that cuDNN's heuristics offer, and its workspace.
 
-    Bias and ReLU are fused with the convolution where cuDNN has that, and each algorithm of the
-    convolution alone is offered too. For float32 tensors without TF32, algorithms that use tensor
-    cores are left out, and those that compute with smaller types than the tensors' in any case.
+    Bias and ReLU are fused with the convolution where cuDNN has that. Each algorithm of the
+    convolution alone is offered too, unless a bias would be added to sums that have already been
+    rounded to 16 bits. For float32 tensors without TF32, algorithms that use tensor cores are left
+    out, and those that compute with smaller types than the tensors' in any case.
 
     Raises:
         KernelFault: cuDNN cannot be used, or offers no algorithm.
@@ -410,13 +417,16 @@ def offered_convolutions(call: LibraryCall, io: IoContract) -> tuple[LibraryCall
 
 def _offered(call: LibraryCall, io: IoContract) -> Iterator[LibraryCall]:
     options = call.all_options
-    precise = _tensors(call, io)["data"].dtype == "float32" and not options["tf32"]
-    refused = _INEXACT | ({"tensor_core"} if precise else set())
-    most = _tensors(call, io)["workspace"].nbytes
+    tensors = _tensors(call, io)
+    in_float32, biased = tensors["data"].dtype == "float32", "bias" in tensors
+    refused = _INEXACT | ({"tensor_core"} if in_float32 and not options["tf32"] else set())
+    most = tensors["workspace"].nbytes
     version = int(_library().cudnnGetVersion())
-    fusible = "bias" in call.tensors or bool(options["relu"])
+    ways = [True] if biased or options["relu"] else []
+    if in_float32 or not biased:
+        ways.append(False)
     refusal, some = "", False
-    for fused in (True, False) if fusible else (False,):
+    for fused in ways:
         chosen = replace(call, options={**call.options, "fused": fused, "version": version})
         problem = _Problem.of(chosen, io)
         for algorithm, notes in _algorithms(problem).items():
@@ -501,11 +511,9 @@ def _plan(problem: _Problem, algorithm: str) -> ConvolutionPlan:
     ]
     chosen = {"KNOB_CHOICES": knobs} if knobs else {}
     configuration = Descriptor("ENGINECFG", ENGINE=engine, **chosen).finalized()
-    plan = Descriptor(
-        "EXECUTION_PLAN", HANDLE=_handle(), ENGINE_CONFIG=configuration
-    ).finalized()
+    plan = Descriptor("EXECUTION_PLAN", HANDLE=_handle(), ENGINE_CONFIG=configuration).finalized()
     parameters = ("data", "weight", "output", *(("bias",) if problem.bias else ()))
-    return ConvolutionPlan(plan, parameters, plan.integers("WORKSPACE_SIZE")[0])
+    return ConvolutionPlan(plan, parameters, problem.relu, plan.integers("WORKSPACE_SIZE")[0])
 
 
 def _tensors(call: LibraryCall, io: IoContract) -> dict[str, Tensor]:

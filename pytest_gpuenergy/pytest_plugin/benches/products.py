@@ -102,7 +102,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER, check_cutlass
+    from pytest_gpuenergy.tuners import CONTENDERS_IN, CUTLASS_PROFILER, check_cutlass
 
     config = metafunc.config
     try:
@@ -114,7 +114,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("gemm_workload", chosen, ids=[product.name for product in chosen])
     if "contender" in metafunc.fixturenames:
         left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
-        metafunc.parametrize("contender", [name for name in CONTENDERS if name not in left_out])
+        metafunc.parametrize(
+            "contender", [name for name in CONTENDERS_IN[Gemm.kind] if name not in left_out]
+        )
 
 
 def pytest_report_collectionfinish(
