@@ -15,13 +15,21 @@ import pytest
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.plugin import load_run
-from pytest_gpuenergy.pytest_plugin import NETWORK, records_folder, source_lines
+from pytest_gpuenergy.pytest_plugin import (
+    CONVOLUTIONS,
+    NETWORK,
+    chosen_contenders,
+    compares_convolutions,
+    records_folder,
+    source_lines,
+)
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
 from pytest_gpuenergy.tuners import KernelStore, kernels_of, records_of
 from pytest_gpuenergy.tuning import RecordFile, choose_ranks
 from pytest_gpuenergy.workloads import (
     CASES,
+    Conv2d,
     Gemm,
     Workload,
     choose_workloads,
@@ -124,6 +132,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """Collect contenders in convolutions only if they are asked for, and then nothing else."""
+    left_out = [] if compares_convolutions(collector.config) else [CONVOLUTIONS]
+    if collector.config.getoption("--contenders") is not None:
+        left_out.append("test_conv2d")
+    return [] if collector.path == CONV2D and name in left_out else None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``bundled_kernel`` by kernel, ``bench_workload`` by workload."""
     config, marker = metafunc.config, metafunc.definition.get_closest_marker("bundled")
@@ -131,8 +147,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "bench_workload" in metafunc.fixturenames:
             groups = _ends(_groups(config)) if config.getoption("--quick") else _groups(config)
             workloads = list(dict.fromkeys(workload for group in groups for workload in group))
+            if compares := "contender" in metafunc.fixturenames:
+                records_folder(config)  # it must be one
+                workloads = [one for one in workloads if isinstance(one, Conv2d)]
             names = [workload.name for workload in workloads]
             metafunc.parametrize("bench_workload", workloads, ids=names)
+            if compares:
+                metafunc.parametrize("contender", chosen_contenders(config, Conv2d.kind))
         if "bundled_kernel" in metafunc.fixturenames:
             candidates = _candidates(config, **(marker.kwargs if marker else {}))
             labels = [candidate.label for candidate in candidates]
@@ -144,8 +165,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:
     """Whether the options above leave out a kernel that a baseline has."""
     words, rank = config.getoption("--kernels"), measurement.kernel.rank
+    contends = f"::{CONVOLUTIONS}[" in measurement.node_id
+    if contends and not compares_convolutions(config):
+        return True
+    if "::test_conv2d[" in measurement.node_id and config.getoption("--contenders") is not None:
+        return True
     networks = config.getoption("--case") or config.getoption("--network")
     try:
+        if contends and measurement.kernel.label not in chosen_contenders(config, Conv2d.kind):
+            return True
         if networks:
             names = {workload.name for group in _groups(config) for workload in group}
             if measurement.workload.name not in names:

@@ -94,6 +94,7 @@ from .views.report_document import (
     schema_document as schema_document,
     write_json as write_json,
 )
+from .views.side_by_side import side_by_side as side_by_side
 from .views.terminal_summary import (
     anchor_lines as anchor_lines,
     best_lines as best_lines,
