@@ -31,12 +31,17 @@ from pytest_gpuenergy.workloads import (
     CASES,
     Conv2d,
     Gemm,
+    Variants,
     Workload,
     choose_workloads,
     find_workload,
+    in_variants,
+    is_in_variants,
     network,
     networks_named,
+    parse_variants,
     products_in,
+    variants_named,
 )
 
 pytest_plugins = [
@@ -52,8 +57,8 @@ PEERS = BENCH.parent / "studies" / "peers"
 WHEN_NAMED = (BENCH / "validation", BENCH / "test_values.py", PEERS)
 QUICK_KERNELS = 2
 T = TypeVar("T")
-EXCLUDED = re.compile(r"\bnot\s+[^\s()]+")
-"""A word that -k excludes."""
+EXCLUDED = re.compile(r"\bnot\s*(?:\s[^\s()]+|\([^()]*\))")
+"""A word, or several in parentheses, that -k excludes."""
 SAID = pytest.StashKey[list[str]]()
 
 
@@ -97,6 +102,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LIST",
         help="Workloads: cases, resnet, yolo, gemm, project (default: cases, and those that -k "
         "names)",
+    )
+    group.addoption(
+        "--mode",
+        metavar="LIST",
+        help="Modes of convolutions: float32, 3xtf32, tf32, float16, bfloat16 (default: float32, "
+        "and those that -k names)",
+    )
+    group.addoption(
+        "--layout",
+        metavar="LIST",
+        help="Layouts of convolutions: nchw, nhwc (default: nchw, and those that -k names)",
     )
     group.addoption(
         "--kernels",
@@ -178,6 +194,10 @@ def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement)
             names = {workload.name for group in _groups(config) for workload in group}
             if measurement.workload.name not in names:
                 return True
+        elif measurement.workload.parameters.get("kind") == Conv2d.kind:
+            wanted = {**variants_named(""), **_variants(config)}
+            if not is_in_variants(measurement.workload.parameters, wanted):
+                return True
         if config.getoption("--quick"):
             return True
         return bool(words and rank) and rank not in choose_ranks(words, range(1, 1000))
@@ -188,8 +208,8 @@ def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement)
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """From where the bundled kernels come, if any are selected."""
-    if any("bundled_kernel" in getattr(item, "fixturenames", ()) for item in items):
+    """From where the bundled kernels come, if any are selected, or could have been."""
+    if not items or any("bundled_kernel" in getattr(item, "fixturenames", ()) for item in items):
         return config.stash.get(SAID, [])
     return []
 
@@ -271,16 +291,29 @@ def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
     """
     if config.getoption("--case"):
         networks = [word for word in _networks(config) if word not in ("", NETWORK)]
-        found = choose_workloads(config.getoption("--case"), networks, root=config.rootpath)
+        cases, root = config.getoption("--case"), config.rootpath
+        found = choose_workloads(cases, networks, root=root, variants=_variants(config))
         return [[workload for workload in found if not isinstance(workload, Gemm)]]
     if config.getoption("--network"):
         names = [word for word in _networks(config) if word != NETWORK]
     else:
-        ids = [arg.partition("[")[2] for arg in config.args]
-        text = " ".join([config.getoption("keyword"), *ids])
-        found = networks_named(text, config.rootpath)
+        found = networks_named(" ".join(_named_texts(config)), config.rootpath)
         names = ["cases", *(name for name in found if name != NETWORK)]
-    return [network(name, config.rootpath) for name in dict.fromkeys(names)]
+    groups = [network(name, config.rootpath) for name in dict.fromkeys(names)]
+    return [in_variants(group, _variants(config)) for group in groups]
+
+
+def _named_texts(config: pytest.Config) -> list[str]:
+    """The expression of ``-k``, and what is between the brackets of the ids that are named."""
+    return [config.getoption("keyword"), *(arg.partition("[")[2] for arg in config.args)]
+
+
+def _variants(config: pytest.Config) -> Variants:
+    """Those of ``--mode`` and ``--layout``, and besides the usual ones those that ``-k`` names."""
+    given = parse_variants(config.getoption("--mode"), config.getoption("--layout"))
+    expression, *ids = _named_texts(config)
+    named = variants_named(" ".join([EXCLUDED.sub(" ", expression), *ids]))
+    return {**{name: some for name, some in named.items() if len(some) > 1}, **given}
 
 
 def _record_files(

@@ -61,6 +61,13 @@ from .sensitivity import (
     estimate_terms as estimate_terms,
     likely_conditions as likely_conditions,
 )
+from .variants import (
+    Variants as Variants,
+    in_variants as in_variants,
+    is_in_variants as is_in_variants,
+    parse_variants as parse_variants,
+    variants_named as variants_named,
+)
 from .workload import (
     IoContract as IoContract,
     Role as Role,
@@ -80,6 +87,7 @@ from .workload_registry import (
     distinct_shapes as distinct_shapes,
     find_workload as find_workload,
     from_parameters as from_parameters,
+    known_workload as known_workload,
     network as network,
     networks_named as networks_named,
     numbered_case as numbered_case,

@@ -201,16 +201,8 @@ class Conv2d(SumsOfProducts):
         return cls(name, Conv2dShape(*sizes), **options)
 
     def varied(self, **options: Any) -> Conv2d:
-        """Return the same convolution with other options, named accordingly.
-
-        Args:
-            options: ``mode``, ``layout``, ``bias`` and ``relu``; those left out or None stay.
-
-        Raises:
-            InputError: an option has no such value.
-        """
-        given = {name: value for name, value in options.items() if value is not None}
-        other = replace(self, **given)
+        """As of `SumsOfProducts`; the options are ``mode``, ``layout``, ``bias`` and ``relu``."""
+        other = replace(self, **options)
         return other.called(self.name.removesuffix(self.suffix) + other.suffix)
 
     @property
@@ -370,6 +362,7 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
 _MIN_NUMBERS = 9  # dilation and groups may be left out
 _SIZES = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
 _OPTIONS = tuple(field.name for field in fields(Conv2d)[2:])
+"""``mode``, ``layout``, ``bias`` and ``relu``."""
 _SUFFIX = re.compile(
     rf"(?:_(?P<mode>{'|'.join(MODES[1:])}))?(?:_(?P<layout>{'|'.join(CONV_LAYOUTS[1:])}))?"
     r"(?P<bias>_bias)?(?P<relu>_relu)?",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
@@ -40,6 +40,14 @@ class SumsOfProducts(Workload):
     @abstractmethod
     def reduction_length(self) -> int:
         """The terms that are added up for one output."""
+
+    @abstractmethod
+    def varied(self, **options: Any) -> SumsOfProducts:
+        """Return the same sums with other options, such as ``mode``, named accordingly.
+
+        Raises:
+            InputError: an option has no such value.
+        """
 
     @property
     def dtype(self) -> ElementType:
