@@ -24,7 +24,7 @@ from pytest_gpuenergy.pytest_plugin import (
     source_lines,
 )
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
+from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import KernelStore, kernels_of, records_of
 from pytest_gpuenergy.tuning import RecordFile, choose_ranks
 from pytest_gpuenergy.workloads import (
@@ -104,6 +104,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "names)",
     )
     group.addoption(
+        "--shape",
+        metavar="[NAME=][KIND:]SIZES",
+        action="append",
+        default=[],
+        help="A workload by its sizes, such as '1,56,56,64,64,3,3,1,1 mode=tf32'; may be repeated",
+    )
+    group.addoption(
         "--mode",
         metavar="LIST",
         help="Modes of convolutions: float32, 3xtf32, tf32, float16, bfloat16 (default: float32, "
@@ -166,6 +173,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if compares := "contender" in metafunc.fixturenames:
                 records_folder(config)  # it must be one
                 workloads = [one for one in workloads if isinstance(one, Conv2d)]
+                if not workloads:
+                    raise InputError(
+                        "No convolution is named: matrix products are compared in "
+                        "bench/test_gemm.py, with --gemm."
+                    )
             names = [workload.name for workload in workloads]
             metafunc.parametrize("bench_workload", workloads, ids=names)
             if compares:
@@ -186,7 +198,7 @@ def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement)
         return True
     if "::test_conv2d[" in measurement.node_id and config.getoption("--contenders") is not None:
         return True
-    networks = config.getoption("--case") or config.getoption("--network")
+    networks = any(config.getoption(name) for name in ("--case", "--shape", "--network"))
     try:
         if contends and measurement.kernel.label not in chosen_contenders(config, Conv2d.kind):
             return True
@@ -265,7 +277,8 @@ def _selected(session: pytest.Session, name: str) -> list[int]:
 def _candidates(
     config: pytest.Config, cases: Sequence[str] = (), kernels: str = "all"
 ) -> list[Candidate]:
-    named = cases and not (config.getoption("--network") or config.getoption("--case"))
+    given = any(config.getoption(name) for name in ("--case", "--shape", "--network"))
+    named = cases and not given
     groups = _record_files(config, [[*map(find_workload, cases)]] if named else _groups(config))
     quick = config.getoption("--quick")
     words = config.getoption("--kernels") or (f"top{QUICK_KERNELS}" if quick else kernels)
@@ -285,14 +298,15 @@ def _ends(groups: Sequence[Sequence[T]]) -> list[list[T]]:
 
 
 def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
-    """Those of ``--case`` and ``--network``, or ``cases`` and those that ``-k`` or an id names.
+    """Those of ``--case``, ``--shape`` and ``--network``, or ``cases`` and what ``-k`` or ids name.
 
     Matrix products have a bench of their own.
     """
-    if config.getoption("--case"):
+    cases, shapes = config.getoption("--case"), config.getoption("--shape")
+    if cases or shapes:
         networks = [word for word in _networks(config) if word not in ("", NETWORK)]
-        cases, root = config.getoption("--case"), config.rootpath
-        found = choose_workloads(cases, networks, root=root, variants=_variants(config))
+        variants = _variants(config)
+        found = choose_workloads(cases, networks, shapes, config.rootpath, variants)
         return [[workload for workload in found if not isinstance(workload, Gemm)]]
     if config.getoption("--network"):
         names = [word for word in _networks(config) if word != NETWORK]
