@@ -59,6 +59,8 @@ QUICK_KERNELS = 2
 T = TypeVar("T")
 EXCLUDED = re.compile(r"\bnot\s*(?:\s[^\s()]+|\([^()]*\))")
 """A word, or several in parentheses, that -k excludes."""
+BUNDLED = re.compile(r"\btest_conv2d(?![\w.])")
+"""The name of the test of bundled kernels, which is also part of its module's."""
 SAID = pytest.StashKey[list[str]]()
 
 
@@ -156,9 +158,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
-    """Collect contenders in convolutions only if they are asked for, and then nothing else."""
-    left_out = [] if compares_convolutions(collector.config) else [CONVOLUTIONS]
-    if collector.config.getoption("--contenders") is not None:
+    """Collect contenders in convolutions if they are asked for, otherwise bundled kernels.
+
+    Both are collected if ids or -k name both.
+    """
+    config = collector.config
+    left_out = [] if compares_convolutions(config) else [CONVOLUTIONS]
+    named = " ".join([config.getoption("keyword"), *config.args])
+    if config.getoption("--contenders") is not None or not (left_out or BUNDLED.search(named)):
         left_out.append("test_conv2d")
     return [] if collector.path == CONV2D and name in left_out else None
 
