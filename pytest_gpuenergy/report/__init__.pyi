@@ -81,7 +81,6 @@ from .views.figures import (
 )
 from .views.markdown_report import markdown as markdown
 from .views.other_formats import (
-    AS_EXACT as AS_EXACT,
     bencher_json as bencher_json,
     github_action_json as github_action_json,
     write_best_perf as write_best_perf,

@@ -6,6 +6,7 @@ from .contract import (
 )
 from .convolutions import (
     CONV_LAYOUTS as CONV_LAYOUTS,
+    OCCURRENCES as OCCURRENCES,
     Conv2d as Conv2d,
     Conv2dShape as Conv2dShape,
     ConvLayout as ConvLayout,
@@ -34,7 +35,11 @@ from .matrix_products import (
     products_in as products_in,
     search_options_notice as search_options_notice,
 )
-from .modes import MODES as MODES, Mode as Mode, SumsOfProducts as SumsOfProducts
+from .modes import (
+    MODES as MODES,
+    Mode as Mode,
+    SumsOfProducts as SumsOfProducts,
+)
 from .number_types import (
     BFLOAT16 as BFLOAT16,
     FLOATS as FLOATS,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from pytest_gpuenergy.record import MODES as MODES, Mode as Mode
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.inputs import LARGEST_INTEGER
 from pytest_gpuenergy.workloads.number_types import unit_roundoff
 from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
-Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
 ElementType = Literal["float32", "float16", "bfloat16"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 _TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
 """The element type in modes that name one; it is float32 in all others."""

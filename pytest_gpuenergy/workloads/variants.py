@@ -28,7 +28,12 @@ _VALUES: Variants = {
 
 
 def parse_variants(
-    mode: str | None, layout: str | None = None, *, bias: bool = False, relu: bool = False
+    mode: str | None,
+    layout: str | None = None,
+    *,
+    bias: bool = False,
+    relu: bool = False,
+    option: str = "mode",
 ) -> Variants:
     """Return the variants of the options ``--mode``, ``--layout``, ``--bias`` and ``--relu``.
 
@@ -37,19 +42,20 @@ def parse_variants(
         layout: layouts, separated by commas; None if the option is not given.
         bias: whether a bias is wanted.
         relu: whether a ReLU is wanted.
+        option: the name of the option for modes, if it is another.
 
     Raises:
         InputError: a mode or layout is unknown, or an option names none.
     """
     variants: dict[str, Sequence[str | bool]] = {}
-    for option, text in (("mode", mode), ("layout", layout)):
+    for name, said, text in (("mode", option, mode), ("layout", "layout", layout)):
         if text is None:
             continue
         words = [word.strip() for word in text.split(",")]
-        if unknown := [word for word in words if word not in _VALUES[option]]:
-            choices = ", ".join(map(str, _VALUES[option]))
-            raise InputError(f"--{option} {unknown[0]!r:.40} is not known: choose from {choices}.")
-        variants[option] = tuple(dict.fromkeys(words))
+        if unknown := [word for word in words if word not in _VALUES[name]]:
+            choices = ", ".join(map(str, _VALUES[name]))
+            raise InputError(f"--{said} {unknown[0]!r:.40} is not known: choose from {choices}.")
+        variants[name] = tuple(dict.fromkeys(words))
     variants |= {"bias": (True,)} if bias else {}
     return variants | ({"relu": (True,)} if relu else {})
 

@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_gpuenergy.record import Measurement, Metric, setpoint_folder, setpoint_order
+from pytest_gpuenergy.record import (
+    AS_EXACT,
+    Measurement,
+    Metric,
+    setpoint_folder,
+    setpoint_order,
+)
 from pytest_gpuenergy.report.analysis.best_kernels import tie
 from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
 from pytest_gpuenergy.report.analysis.subjects import ordered
@@ -157,8 +163,6 @@ _SIZES = {
 _MORE_SIZES = {"dilation", "groups"}
 """Sizes that are only there if they are not 1."""
 _USUAL_MODE = "float32"
-AS_EXACT = {"3xtf32": "float32"}
-"""Modes that are ranked with another one, which is as exact."""
 _HEADER = (
     *("# workload", "cap", "rank", "contender", "mode"),
     *("TFLOP/s", "ms", "mJ", "mJ*ms", "TFLOP/s/W", "flags", "configuration"),
