@@ -138,9 +138,9 @@ def test_contenders_stand_side_by_side(folder, monkeypatch):
         [
             "*= contenders side by side =*",
             "conv2d in mode float32, layout nchw, at 200W (emulated)",
-            "  workload  contender  time * energy * time / cudnn  energy / cudnn",
-            "  tiny      template * 1.00 * 1.00",
-            "  tiny      cudnn * 1.00 * 1.00",
+            "  workload  contender  time * energy * time / cudnn * energy / cudnn",
+            "  tiny      template * 1.00 ±* % * 1.00 ±* %",
+            "  tiny      cudnn * 1 * 1",
             "  other     template * µs * mJ*",
         ]
     )

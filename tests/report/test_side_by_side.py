@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.record import Interval, Measurement, Window
 from pytest_gpuenergy.report import side_by_side
 from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
 
@@ -50,11 +50,25 @@ def test_each_is_compared_with_the_library(contends):
     assert head[-6:] == ["time", "/", "cudnn", "energy", "/", "cudnn"]
     assert body == [
         ["one", "template", "2.00ms", "8.00mJ", "2.00", "0.50"],
-        ["one", "cudnn", "1.00ms", "16.0mJ", "1.00", "1.00"],
+        ["one", "cudnn", "1.00ms", "16.0mJ", "1", "1"],
         ["other", "template", "2.00ms", "2.00mJ", "0.50", "2.00"],
-        ["other", "cudnn", "4.00ms", "1.00mJ", "1.00", "1.00"],
+        ["other", "cudnn", "4.00ms", "1.00mJ", "1", "1"],
         ["geometric", "mean", "of", "2", "template", "1.00", "1.00"],
     ]
+
+
+def test_ratios_have_the_intervals_of_both_figures(contends):
+    def known(label: str, time_ms: float, relative: float) -> Measurement:
+        ends = Interval(time_ms * (1 - relative), time_ms * (1 + relative))
+        made = contends(label, conv("one"), time_ms, 1.0)
+        return replace(made, time_ms_ci95=ends, trials=(Window(1.0, 200.0, 2000, 1.0),) * 5)
+
+    wide, narrow = (
+        table(known("cudnn", 1.0, 0.001), known("template", 2.0, relative))[-1][4:7]
+        for relative in (0.2, 0.002)
+    )
+    assert [wide[0], narrow[0]] == ["2.00", "2.00"]
+    assert float(wide[1].removeprefix("±")) > 10 * float(narrow[1].removeprefix("±")) > 0
 
 
 def test_modes_and_layouts_never_share_a_table(contends):
@@ -80,7 +94,7 @@ def test_the_rival_of_3xtf32_is_that_of_float32(contends):
     ]
     lines = table(*rows)
     assert ["one_3xtf32", "template", "1.00ms", "1.00mJ", "0.33", "0.25"] in lines
-    assert ["one_3xtf32", "cudnn", "in", "float32", "3.00ms", "4.00mJ", "1.00", "1.00"] in lines
+    assert ["one_3xtf32", "cudnn", "in", "float32", "3.00ms", "4.00mJ", "1", "1"] in lines
     assert not any("other_3xtf32" in line for line in lines)
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp, log
+from math import exp, hypot, isfinite
 
-from pytest_gpuenergy.record import Measurement, Metric
-from pytest_gpuenergy.report.views.figures import FIGURE_TABLE, title_label
+from pytest_gpuenergy.record import (
+    Estimate,
+    Measurement,
+    Metric,
+    clipped,
+    log_ratio,
+    point_ratio,
+    session_mean,
+)
+from pytest_gpuenergy.report.views.figures import FIGURE_TABLE, spread, title_label
 from pytest_gpuenergy.support import fitted, wrapped
 
 RIVALS = ("cudnn", "cublas")
@@ -14,6 +22,9 @@ RIVALS = ("cudnn", "cublas")
 _EXACT = {"3xtf32": "float32"}
 """A mode that is as exact as another one, whose rivals are therefore its own."""
 _SHOWN = (("time_us", Metric.TIME), ("energy_mj", Metric.ENERGY))
+
+_TAIL = 0.025
+"""The probability at either end of an interval of a ratio."""
 
 _Rows = dict[str, Measurement]
 """The measurements of one workload by contender."""
@@ -76,31 +87,49 @@ def _table(
     works: Mapping[str, _Rows], labels: Sequence[str], base: str
 ) -> Iterator[tuple[str, ...]]:
     yield ("workload", "contender", "time", "energy", f"time / {base}", f"energy / {base}")
-    ratios: dict[str, list[tuple[float, ...]]] = {}
+    ratios: dict[str, list[tuple[Estimate, ...]]] = {}
     for workload, rows in works.items():
         for label in labels:
             if (m := rows.get(label)) is None:
                 continue
             cells = [FIGURE_TABLE[name].words(m.figure(metric) or 0.0) for name, metric in _SHOWN]
-            found = _ratios(m, rows.get(base))
+            found = _log_ratios(rows.get(base), m)
             if found:
                 ratios.setdefault(label, []).append(found)
-            compared = [f"{ratio:.2f}" for ratio in found] or ["", ""]
+            compared = ["1", "1"] if label == base else [*map(_words, found)] or ["", ""]
             yield (workload, label, *cells, *compared)
     for label, several in ratios.items():
         if label != base and len(several) > 1:
-            columns = zip(*several, strict=True)
-            means = [exp(sum(map(log, column)) / len(several)) for column in columns]
-            name = f"geometric mean of {len(several)}"
-            yield (name, label, "", "", *(f"{mean:.2f}" for mean in means))
+            means = [_words(_mean(column)) for column in zip(*several, strict=True)]
+            yield (f"geometric mean of {len(several)}", label, "", "", *means)
 
 
-def _ratios(m: Measurement, base: Measurement | None) -> tuple[float, ...]:
-    """Return the ratios of time and energy; empty if there is nothing to compare with."""
+def _log_ratios(base: Measurement | None, m: Measurement) -> tuple[Estimate, ...]:
+    """Return ln of the ratios of time and energy; empty if there is nothing to compare with.
+
+    Sessions and boards have no part in their intervals: both were measured in the same one.
+    """
     found = []
     for _, metric in _SHOWN:
-        mine, theirs = m.figure(metric), None if base is None else base.figure(metric)
-        if not mine or not theirs or mine < 0 or theirs < 0:
+        ratio = point_ratio(None if base is None else base.figure(metric), m.figure(metric))
+        if base is None or not isfinite(ratio.low):
             return ()
-        found.append(mine / theirs)
+        means = session_mean(base, metric), session_mean(m, metric)
+        if means[0] is not None and means[1] is not None:
+            ratio = log_ratio(means[0], means[1], session_sd=0.0, tail=_TAIL)
+        found.append(ratio)
     return tuple(found)
+
+
+def _mean(log_ratios: Sequence[Estimate]) -> Estimate:
+    """Return the mean, whose interval is as if the ratios were independent."""
+    mean = sum(one.value for one in log_ratios) / len(log_ratios)
+    half = hypot(*(one.half_width for one in log_ratios)) / len(log_ratios)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def _words(log_ratio: Estimate) -> str:
+    """Return a ratio with its 95 % interval, ``1.12 ±0.4 %``."""
+    ends = (exp(clipped(end)) for end in (log_ratio.value, log_ratio.low, log_ratio.high))
+    ratio = Estimate(*ends)
+    return f"{ratio.value:.2f}{spread(ratio) if ratio.high > ratio.low else ''}"
