@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import exp, hypot, isfinite
 
 from pytest_gpuenergy.record import (
+    AS_EXACT,
     Estimate,
     Measurement,
     Metric,
@@ -19,8 +20,6 @@ from pytest_gpuenergy.support import fitted, wrapped
 
 RIVALS = ("cudnn", "cublas")
 """The contenders that others are compared with, if they take part."""
-_EXACT = {"3xtf32": "float32"}
-"""A mode that is as exact as another one, whose rivals are therefore its own."""
 _SHOWN = (("time_us", Metric.TIME), ("energy_mj", Metric.ENERGY))
 
 _TAIL = 0.025
@@ -38,7 +37,7 @@ def side_by_side(
     Time and energy are given as ratios to those of the first of `RIVALS` that takes part, otherwise
     of the contender that was measured first; geometric means are of the workloads that both
     computed. In mode ``3xtf32``, where libraries have no kernel, the rival is that of mode
-    ``float32`` in the same workload. A table with one contender alone is left out.
+    ``float32`` in the same workload, see `AS_EXACT`. A table with one contender alone is left out.
 
     Args:
         measurements: the measurements of one run, in which each contender has one per workload and
@@ -56,8 +55,10 @@ def side_by_side(
             computed.setdefault(_key(m, mode), {})[m.kernel.label] = m
     for (kind, mode, layout, cap), works in tables.items():
         for rows in works.values():
-            others = computed.get(_key(next(iter(rows.values())), _EXACT.get(mode)), {})
-            rows |= {f"{name} in {_EXACT[mode]}": others[name] for name in RIVALS if name in others}
+            others = computed.get(_key(next(iter(rows.values())), AS_EXACT.get(mode)), {})
+            rows |= {
+                f"{name} in {AS_EXACT[mode]}": others[name] for name in RIVALS if name in others
+            }
         labels = list(dict.fromkeys(label for rows in works.values() for label in rows))
         if len(labels) == 1:
             continue
