@@ -56,6 +56,7 @@ REPLAY, SEARCH = BENCH / "test_replay.py", BENCH / "test_search.py"
 PEERS = BENCH.parent / "studies" / "peers"
 WHEN_NAMED = (BENCH / "validation", BENCH / "test_values.py", PEERS)
 QUICK_KERNELS = 2
+MOST_NAMES = 12
 T = TypeVar("T")
 EXCLUDED = re.compile(r"\bnot\s*(?:\s[^\s()]+|\([^()]*\))")
 """A word, or several in parentheses, that -k excludes."""
@@ -337,6 +338,11 @@ def _variants(config: pytest.Config) -> Variants:
     return {**{name: some for name, some in named.items() if len(some) > 1}, **given}
 
 
+def _is_variant(workload: Workload) -> bool:
+    """Whether it is a convolution in another mode or layout than the usual."""
+    return isinstance(workload, Conv2d) and not workload.is_plain
+
+
 def _record_files(
     config: pytest.Config, groups: Sequence[Sequence[Workload]]
 ) -> list[list[RecordFile]]:
@@ -344,7 +350,7 @@ def _record_files(
 
     Only the bundled records must include all cases.
     """
-    given, folder = config.getoption("--records"), records_folder(config)
+    own_records, folder = config.getoption("--records"), records_folder(config)
     gpu = load_run(config).session.card.device.name
     found: list[list[RecordFile]] = []
     sources: dict[Path, str] = {}
@@ -355,7 +361,7 @@ def _record_files(
             try:
                 file = records_of(folder, workload, gpu)
             except UnavailableError as error:
-                if not given and workload.name in CASES:
+                if not own_records and workload.name in CASES:
                     raise
                 missing[workload.name] = error
             else:
@@ -365,6 +371,12 @@ def _record_files(
     if missing and not any(found):
         raise next(iter(missing.values()))
     config.stash[SAID] = source_lines(sources, gpu)
-    if missing:
-        config.stash[SAID].append(f"bench: left out, without records: {', '.join(missing)}")
+    names = list(missing)
+    given = any(map(config.getoption, ("--case", "--mode", "--layout")))
+    if not given and any(_is_variant(file.workload) for files in found for file in files):
+        # -k names parts of names, of which not all variants need records.
+        names = [one for one in names if not _is_variant(find_workload(one, config.rootpath))]
+    if names:
+        shown = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], "..."]
+        config.stash[SAID].append(f"bench: left out, without records: {', '.join(shown)}")
     return found

@@ -135,6 +135,11 @@ def test_modes_without_records_are_told(bench):
     bench.give_records(1)
     sentence = "There are no records for case1_tf32 in * 'gpuenergy tune --case case1_tf32 *"
     bench.refuses("--mode", "tf32", said=sentence)
+    bench.give_record(CASES["case2"].varied(mode="3xtf32"))
+    result = bench.run("--collect-only", "--network", "yolo", "--mode", "3xtf32")
+    result.stdout.fnmatch_lines(["bench: left out, without records: yolo00_3xtf32, yolo02_3x*"])
+    result = bench.run("--collect-only", "-k", "case2 and 3xtf32")
+    assert "left out" not in result.stdout.str()
     result = bench.run("--collect-only", "-k", "case2 and bfloat16")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(["bench: left out, without records: case1_bfloat16, case2_bf*"])
