@@ -161,7 +161,10 @@ def chosen_contenders(config: pytest.Config, kind: str) -> list[str]:
     if unknown or not found:
         wrong = unknown[0] if unknown else given
         choices = ", ".join(name for name in known if name not in left_out)
-        raise InputError(f"--contenders {wrong!r:.40} names no contender: choose from {choices}.")
+        raise InputError(
+            f"--contenders {wrong!r:.60} names no contender: choose from {choices}, or write "
+            f"--contenders={ALL_CONTENDERS}, also in front of a path."
+        )
     return found
 
 
