@@ -17,7 +17,7 @@ from pytest_gpuenergy.advice.advice import Goal, PlanChange, Setting, changes, s
 from pytest_gpuenergy.advice.field import Field, is_usable, listed
 from pytest_gpuenergy.advice.plans import cost_figure
 from pytest_gpuenergy.record import AS_EXACT, MODES, Measurement, Metric, split_mode
-from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.report import Report, arithmetic
 from pytest_gpuenergy.support import InputError
 
 CUDNN = "cuDNN"
@@ -221,6 +221,7 @@ def _groups(measurements: Sequence[Measurement]) -> dict[ModeKey, list[Measureme
         if mode == _ANY_MODE:
             everywhere.append(m)
             continue
+        mode = arithmetic(m) or mode  # that of a measurement with a bound of its own may be looser
         library = CUDNN if m.kernel.label.casefold().startswith(CUDNN.casefold()) else ""
         rest = {key: value for key, value in m.workload.parameters.items() if key != "mode"}
         renamed = replace(m, workload=replace(m.workload, name=name, parameters=rest))

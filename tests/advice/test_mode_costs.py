@@ -141,6 +141,19 @@ def test_only_accepted_modes_are_advised(rows, report, accepted, best, refused):
     assert found.rival is not None  # whatever is accepted
 
 
+def test_a_kernel_with_the_bound_of_tf32_is_no_rival_of_the_exact_mode(rows, report):
+    loose = Correctness(0.0, 0.0, 2e-3, 2e-3, (0,))
+    extra = [
+        replace(m, kernel=replace(m.kernel, label="cudnn-contiguous-tf32"), correctness=loose)
+        for m in rows[8:10]
+    ]
+    extra = [replace(m, time_ms=0.01, edp_mj_ms=7.0) for m in extra]
+    found = compared(report(*rows, *extra))
+    assert energies(found)["cuDNN float32"] == pytest.approx(1400)
+    assert found.rival is not None
+    assert found.rival.key.title == "cuDNN float32"
+
+
 def test_a_mode_that_lacks_a_layer_has_no_sums(rows, report):
     found = compared(report(*(m for m in rows if m.workload.name != "resnet06_tf32_nhwc")))
     row = next(row for row in found.rows if row.key.title == "tf32 nhwc")
