@@ -1,12 +1,15 @@
 from .contenders import (
     CONTENDERS as CONTENDERS,
+    CONTENDERS_IN as CONTENDERS_IN,
     CUTLASS_PROFILER as CUTLASS_PROFILER,
     TUNED_BY as TUNED_BY,
     ContenderSetup as ContenderSetup,
     best_record as best_record,
+    check_contenders as check_contenders,
     check_cutlass as check_cutlass,
     check_text_contender as check_text_contender,
     contender_kernels as contender_kernels,
+    cudnn_call as cudnn_call,
 )
 from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,

@@ -6,6 +6,7 @@ from .contract import (
 )
 from .convolutions import (
     CONV_LAYOUTS as CONV_LAYOUTS,
+    OCCURRENCES as OCCURRENCES,
     Conv2d as Conv2d,
     Conv2dShape as Conv2dShape,
     ConvLayout as ConvLayout,
@@ -34,7 +35,11 @@ from .matrix_products import (
     products_in as products_in,
     search_options_notice as search_options_notice,
 )
-from .modes import MODES as MODES, Mode as Mode, SumsOfProducts as SumsOfProducts
+from .modes import (
+    MODES as MODES,
+    Mode as Mode,
+    SumsOfProducts as SumsOfProducts,
+)
 from .number_types import (
     BFLOAT16 as BFLOAT16,
     FLOATS as FLOATS,
@@ -61,6 +66,13 @@ from .sensitivity import (
     estimate_terms as estimate_terms,
     likely_conditions as likely_conditions,
 )
+from .variants import (
+    Variants as Variants,
+    in_variants as in_variants,
+    is_in_variants as is_in_variants,
+    parse_variants as parse_variants,
+    variants_named as variants_named,
+)
 from .workload import (
     IoContract as IoContract,
     Role as Role,
@@ -80,6 +92,7 @@ from .workload_registry import (
     distinct_shapes as distinct_shapes,
     find_workload as find_workload,
     from_parameters as from_parameters,
+    known_workload as known_workload,
     network as network,
     networks_named as networks_named,
     numbered_case as numbered_case,

@@ -201,16 +201,8 @@ class Conv2d(SumsOfProducts):
         return cls(name, Conv2dShape(*sizes), **options)
 
     def varied(self, **options: Any) -> Conv2d:
-        """Return the same convolution with other options, named accordingly.
-
-        Args:
-            options: ``mode``, ``layout``, ``bias`` and ``relu``; those left out or None stay.
-
-        Raises:
-            InputError: an option has no such value.
-        """
-        given = {name: value for name, value in options.items() if value is not None}
-        other = replace(self, **given)
+        """As of `SumsOfProducts`; the options are ``mode``, ``layout``, ``bias`` and ``relu``."""
+        other = replace(self, **options)
         return other.called(self.name.removesuffix(self.suffix) + other.suffix)
 
     @property
@@ -367,9 +359,26 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
 """Convolutions of ResNet at 224x224 and YOLO at 544x544, and the seven cases taken from both."""
 
 
+OCCURRENCES: Mapping[str, Mapping[str, int]] = {
+    "resnet50": dict(
+        zip(
+            (layer.name for layer in NETWORKS["resnet"]),
+            (1, 1, 3, 4, 1, 4, 4, 1, 6, 6, 1, 3, 3),
+            strict=True,
+        )
+    )
+}
+"""How often layers occur in a network.
+
+These are 38 of the 53 convolutions of ResNet-50 with strides in the first convolution of a block
+(K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1). The others have
+shapes that are not bundled.
+"""
+
 _MIN_NUMBERS = 9  # dilation and groups may be left out
 _SIZES = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
 _OPTIONS = tuple(field.name for field in fields(Conv2d)[2:])
+"""``mode``, ``layout``, ``bias`` and ``relu``."""
 _SUFFIX = re.compile(
     rf"(?:_(?P<mode>{'|'.join(MODES[1:])}))?(?:_(?P<layout>{'|'.join(CONV_LAYOUTS[1:])}))?"
     r"(?P<bias>_bias)?(?P<relu>_relu)?",

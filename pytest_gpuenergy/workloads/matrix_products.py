@@ -9,8 +9,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,10 @@ class Gemm(SumsOfProducts):
     def row_of_a(self) -> int:
         """Elements in a stored row of A."""
         return self.K if self.layout == "nn" else self.M
+
+    def varied(self, **options: Any) -> Gemm:
+        other = replace(self, **options)
+        return other.called(product_name(other))
 
     @property
     def reduction_length(self) -> int:

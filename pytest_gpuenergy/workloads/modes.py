@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal
 
+from pytest_gpuenergy.record import MODES as MODES, Mode as Mode
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.inputs import LARGEST_INTEGER
 from pytest_gpuenergy.workloads.number_types import unit_roundoff
 from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
-Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
 ElementType = Literal["float32", "float16", "bfloat16"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 _TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
 """The element type in modes that name one; it is float32 in all others."""
@@ -40,6 +39,14 @@ class SumsOfProducts(Workload):
     @abstractmethod
     def reduction_length(self) -> int:
         """The terms that are added up for one output."""
+
+    @abstractmethod
+    def varied(self, **options: Any) -> SumsOfProducts:
+        """Return the same sums with other options, such as ``mode``, named accordingly.
+
+        Raises:
+            InputError: an option has no such value.
+        """
 
     @property
     def dtype(self) -> ElementType:

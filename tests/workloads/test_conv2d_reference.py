@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.engine import compare
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -316,3 +317,14 @@ def test_a_name_ends_with_the_options_that_are_not_as_usual(workload, other):
         )
         == named
     )
+
+
+@settings(max_examples=20)
+@given(convolutions())
+def test_a_device_computes_the_same_reference(workload):
+    inputs = workload.widened(workload.make_inputs(0))
+    arrays = StrictArrays()
+    with arrays.used():
+        there = workload.reference({name: arrays.put(one) for name, one in inputs.items()})
+        found = arrays.get(there["output"])
+    np.testing.assert_array_equal(found, workload.reference(inputs)["output"])

@@ -119,7 +119,7 @@ class Conv2dOperator(TvmOperator):
         if found is None:
             return None
         options = {"mode": mode, "layout": layout, "bias": bias and True, "relu": relu and True}
-        return found.varied(**options)
+        return found.varied(**{name: value for name, value in options.items() if value})
 
     def from_log_key(self, key: Sequence[Any]) -> Conv2d | None:
         function, *arguments = key

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.support import UnavailableError
 from pytest_gpuenergy.tuners import CONTENDERS, ContenderSetup, contenders
-from pytest_gpuenergy.workloads import Gemm
+from pytest_gpuenergy.workloads import Conv2d, Gemm
 
 RECORDS = Path(__file__).parents[3] / "bench" / "records" / "nvidia-h200"
 PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
@@ -85,3 +86,15 @@ def test_records_whose_instructions_a_card_lacks_are_not_used(tried, tmp_path, m
         assert {one.origin.details["asynchronous"] for one in tried} == {0}
     else:
         assert {one.origin.details["template"] for one in tried} == {"mma"}
+
+
+def test_convolutions_have_tiles_too(tried, tmp_path):
+    layer = Conv2d.of("layer", 1, 56, 56, 64, 64, 3, 3, 1, 1)
+    assert CONTENDERS["template"](layer, bench(tmp_path)) == tried[-1]
+    assert len(tried) == 8
+
+
+def test_a_convolution_that_no_template_fits_has_no_contender(tmp_path):
+    window = Conv2d.of("wide", 1, 40, 40, 4, 4, 31, 31, 1, 0)
+    with pytest.raises(UnavailableError, match="wide has a window of 31 x 31, which does not fit"):
+        CONTENDERS["template"](window, bench(tmp_path))
