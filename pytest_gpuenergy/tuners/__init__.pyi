@@ -15,6 +15,7 @@ from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
 )
+from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
     Cutlass3 as Cutlass3,

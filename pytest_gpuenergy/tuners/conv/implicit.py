@@ -13,15 +13,17 @@ import numpy as np
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
     TEMPLATE,
+    WARP_LANES,
     CardResources,
     Constant,
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Workload
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode
 
 _WARPGROUP = 128
 """The threads of a warpgroup."""
@@ -81,7 +83,7 @@ _SCHEDULERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImplicitParameters(TemplateParameters[Conv2d]):
+class ImplicitParameters(WindowParameters):
     """The parameters of a kernel of the template.
 
     Attributes:
@@ -96,7 +98,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     """
 
     template: ClassVar[str] = "implicit"
-    modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -135,11 +136,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             )
 
     @classmethod
-    def computes(cls, workload: Workload) -> bool:
-        """Return whether the workload is a convolution in one of the template's modes."""
-        return isinstance(workload, Conv2d) and workload.mode in cls.modes
-
-    @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
@@ -172,7 +168,9 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     def resident_blocks(self, conv: Conv2d, card: CardResources) -> int:
         """Return `resident`, or 0 if the card does not hold so many blocks."""
-        return self.resident if TemplateParameters.resident(self, conv, card) >= self.resident else 0
+        return (
+            self.resident if TemplateParameters.resident(self, conv, card) >= self.resident else 0
+        )
 
     def tiles(self, conv: Conv2d) -> int:
         """Return the number of tiles."""
@@ -249,12 +247,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     def choices(self, conv: Conv2d) -> dict[str, object]:
         return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
 
-    def _widths(self, conv: Conv2d) -> tuple[int, int]:
-        """Return how many elements are copied at once from the input, and from the weights."""
-        widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
-        of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
-        return of_input, math.gcd(widest, s.reduction_length)
-
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
         return self.deep * _LINE_BYTES // _box_bytes(conv)
@@ -273,13 +265,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 "PITCH": blocks.pitch,
                 "WIDTH": blocks.width,
             }
-        width, weight_width = self._widths(conv)
-        return {
-            "WIDTH": width,
-            "WEIGHT_WIDTH": weight_width,
-            "LINE_BYTES": _LINE_BYTES,
-            "BOXES": 1,
-        }
+        return self._lines(conv)
 
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
@@ -313,11 +299,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return total + _TILE_CYCLES
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        if conv.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
-                f"{conv.mode}."
-            )
+        self.check_mode(conv)
         if self.splits > self.steps(conv):
             raise InputError(
                 f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
@@ -344,12 +326,15 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             self.dynamic_bytes(conv),
         )
         if self.boxed:
-            how: tuple[str, ...] = ("lines", "boxed")
+            how: tuple[str, ...] = ("lines", "described", "boxed")
         else:
-            how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
+            how = ("blocked",) if self._blocks(conv) else ("lines", "described", "gathered")
+            how += ("copying",)
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
         return Kernel(
-            template_text(self._constants(conv, blocks), ["hopper/barriers", *copies], [_ELEMENTS[conv.dtype]]),
+            template_text(
+                self._constants(conv, blocks), ["hopper/barriers", *copies], [ELEMENTS[conv.dtype]]
+            ),
             (launch,),
             tensor_maps=maps,
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
@@ -382,7 +367,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return of_data, of_weight
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
-        s = conv.shape
         at_launch, others, consumers = _REGISTERS[self.consumers, self.resident]
         sums = self.tile_c // 2
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
@@ -392,23 +376,12 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         after = sums + (1 if direct else 4)
         first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
-            "HALVES": halves,
-            "SPLIT": conv.mode == "3xtf32",
-            "NHWC": conv.layout == "nhwc",
-            "IMAGES": s.N,
-            **{name: getattr(s, name) for name in ("H", "W", "CI", "CO", "KH", "KW", "OH", "OW")},
-            "STRIDE": s.strides,
-            "PADDING": s.padding,
-            "DILATION": s.dilation,
-            "GROUPS": s.groups,
-            "GROUP_IN": s.CI // s.groups,
-            "GROUP_OUT": s.CO // s.groups,
-            "WITH_BIAS": conv.bias,
-            "WITH_RELU": conv.relu,
+            **self._geometry(conv),
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
             "BY_IMAGE": self._blocks(conv) is not None,
             **self._copying(conv),
+            "WARPS": _WARPGROUP // WARP_LANES,
             "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
@@ -498,10 +471,3 @@ def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
     pitch = runs * run
     # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
     return Blocks(channels, rows, runs, before, run, pitch + (8 - pitch) % 32, width)
-
-
-_ELEMENTS = {
-    "float32": "using Element = float;",
-    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
-    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
-}

@@ -27,6 +27,11 @@ _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1
 """The time of a product, as a multiple of one of 16-bit elements."""
 
 
+def products_per_cycle(mode: Mode, card: CardResources) -> float:
+    """Return the products in a mode that ``mma.sync`` computes on a multiprocessor per cycle."""
+    return _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE) / _COST[mode]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MmaParameters(Tiling):
     """The parameters of a kernel of the template.
@@ -105,10 +110,10 @@ class MmaParameters(Tiling):
         of A and row of B.
         """
         products = self.tile_m * self.tile_n * self.tile_k
-        rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
+        rate = products_per_cycle(gemm.mode, card)
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         step = BlockStep(
-            busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / SHARED_BYTES_PER_CYCLE),
+            busy_cycles=max(products / rate, loaded / SHARED_BYTES_PER_CYCLE),
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
         )

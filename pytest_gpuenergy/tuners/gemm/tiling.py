@@ -171,15 +171,15 @@ _LOADED_BYTES_PER_CYCLE = 48
 """The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
 _LATENCY_CYCLES = 700
 """The approximate cycles from a load until its data are in shared memory."""
-_FIRST_CYCLES = 1000
+FIRST_CYCLES = 1000
 """The cycles until the first step of a tile is in shared memory."""
-_LAUNCH_CYCLES = 10_000
+LAUNCH_CYCLES = 10_000
 """The cycles of the second launch, which adds the parts of shared tiles. With it, the estimates of
 3668 kernels on an H100 are as good for shared tiles as for others (``gemm-first-trials.tar.gz`` in
 ``bench/results/nvidia-h100-2026-11-26``)."""
 SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
-_PARTS_BYTES_PER_CYCLE = 16
+PARTS_BYTES_PER_CYCLE = 16
 """The approximate rate at which a multiprocessor writes and reads parts."""
 _LOADING_SHARE = 0.1
 """The share of the loading cycles that lengthens a step although multiplications hide them."""
@@ -237,7 +237,7 @@ def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockS
     blocks = tiling.block_count(gemm) * tiling.cluster_blocks
     steps = tiling.max_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)
-    beside = _FIRST_CYCLES + step.last_cycles
+    beside = FIRST_CYCLES + step.last_cycles
     total = 0.0
     if waves:
         total = waves * (steps * step.cycles(resident, tiling.stages) + beside)
@@ -246,7 +246,7 @@ def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockS
         total += steps * step.cycles(count, tiling.stages) + beside
     if tiling.shares_tiles(gemm):
         parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
-        total += _LAUNCH_CYCLES + parts / _PARTS_BYTES_PER_CYCLE
+        total += LAUNCH_CYCLES + parts / PARTS_BYTES_PER_CYCLE
     every = tiling.tiles(gemm) * tiling.steps(gemm)
     limited = step.energy_cycles * every / card.multiprocessors
     return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))
