@@ -8,6 +8,7 @@ from typing import Any
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
 from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
 from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
@@ -27,7 +28,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters),
     )
 }
 """The templates by name."""
