@@ -8,6 +8,7 @@ from typing import Any
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
 from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
 from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
@@ -28,7 +29,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters, ImplicitMmaParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }
 """The templates by name."""

@@ -15,18 +15,15 @@ from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
-    SHARED_BYTES_PER_CYCLE,
     TEMPLATE,
-    WARP_LANES,
     CardResources,
     Constant,
-    TemplateParameters,
     template_text,
 )
 from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode
 
-_WARPGROUP = 128
-"""The threads of a warpgroup."""
+_WARPGROUP, _WARP = 128, 32
+"""The threads of a warpgroup and of a warp."""
 _PIXELS = 64
 """The pixels that a warpgroup computes in one instruction."""
 _LINE_BYTES = 128
@@ -38,6 +35,8 @@ _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
 _FARTHEST_OFFSET, _FARTHEST_CORNER = 255, 127
 _LARGEST_TRAVERSAL_STRIDE = 8
+_WIDEST_WINDOW = 32
+"""The most rows and columns of a window of which bits tell what is in the padding."""
 _MOST_TAPS = 9
 """The most taps of which a step has eight channels: more would take too much shared memory."""
 _MOST_CHANNELS = 256
@@ -68,18 +67,25 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
     "bfloat16": 2048,
 }
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
-_LOADED_BYTES_PER_CYCLE = 40
-"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
-_LATENCY_CYCLES = 900
-"""The approximate cycles from a copy's beginning until consumers know of its end."""
-_TILE_CYCLES = 900
-"""The cycles of a tile besides its steps, where another one is not being copied yet."""
-_LAUNCH_CYCLES = 3000
-_CLUSTER_CYCLES = 1500
-"""The approximate cycles in which a cluster adds its sums."""
-_INSTRUCTIONS_OF_COPY = 12
-"""The approximate instructions of a copy of one piece, with its address and its condition."""
-_SCHEDULERS = 4
+# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100; see
+# studies/convolution_estimate.py.
+_EFFICIENCY = 1 / 1.4
+"""The part of that rate that kernels reach."""
+_STEP_CYCLES, _CHUNK_CYCLES = 55, 414
+"""The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
+a step whose operands are read to registers."""
+_LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
+"""The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
+_COPY_CYCLES, _REST_CYCLES = 51, 135
+"""The cycles in which a thread copies a piece, and writes the smaller parts of four elements."""
+_LATENCY_CYCLES = 980
+"""The cycles from a copy's beginning until consumers know of its end."""
+_FIRST_CYCLES = 4250
+"""The cycles until a block has its first step, with the launch."""
+_CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
+"""The cycles in which a cluster begins together and adds its sums, and more for each block."""
+_CLUSTER_MULTIPROCESSORS = 16
+"""The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,7 @@ class ImplicitParameters(WindowParameters):
         consumers: the warpgroups that multiply, each for 64 pixels; one more copies.
         stages: the steps that are in shared memory, or on the way there.
         splits: the blocks of a cluster, which share the steps of a tile.
-        resident: the blocks of a multiprocessor for which registers are left.
+        per_multiprocessor: the blocks of a multiprocessor for which registers are left.
         blocks: the number of blocks, which compute tiles in turn; 0 stands for one per tile.
         boxed: whether the tensor memory accelerator copies, where it can, instead of threads.
         deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
@@ -106,17 +112,18 @@ class ImplicitParameters(WindowParameters):
     consumers: int = 2
     stages: int = 4
     splits: int = 1
-    resident: int = 1
+    per_multiprocessor: int = 1
     blocks: int = 0
     boxed: bool = False
     deep: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.consumers, self.resident) not in _REGISTERS:
+        if (self.consumers, self.per_multiprocessor) not in _REGISTERS:
             raise InputError(
-                f"The template {self.template} has no {self.resident} blocks of {self.consumers} "
-                "consumers on a multiprocessor: their threads would have too few registers."
+                f"The template {self.template} cannot have {self.per_multiprocessor} blocks of "
+                f"{self.consumers} consumers on a multiprocessor: their threads would have too few "
+                "registers."
             )
         if self.tile_c % 8 or self.tile_c > _MOST_CHANNELS:
             raise InputError(
@@ -136,7 +143,19 @@ class ImplicitParameters(WindowParameters):
             )
 
     @classmethod
+    def refusal(cls, conv: Conv2d) -> str | None:
+        """Return what the template needs that a convolution lacks; None if it can compute it."""
+        if conv.layout == "nchw" and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
+            return (
+                f"needs windows of up to {_WIDEST_WINDOW} x {_WIDEST_WINDOW} in layout nchw, and "
+                f"{conv.name} has {conv.shape.KH} x {conv.shape.KW}"
+            )
+        return None
+
+    @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
+        if cls.refusal(conv):
+            return
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
@@ -151,13 +170,13 @@ class ImplicitParameters(WindowParameters):
                 consumers=consumers,
                 stages=stages,
                 splits=splits,
-                resident=resident,
+                per_multiprocessor=resident,
                 boxed=boxed,
                 deep=deep,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
             key = (tile_c, consumers, resident, splits, deep)
-            if key in tried or splits > one.steps(conv) or one.resident_blocks(conv, card) == 0:
+            if key in tried or splits > one.steps(conv) or one.resident(conv, card) == 0:
                 continue
             tried.add(key)
             at_once = resident * card.multiprocessors
@@ -166,11 +185,10 @@ class ImplicitParameters(WindowParameters):
             elif splits == 1 or one.tiles(conv) * splits <= 2 * at_once:
                 yield one
 
-    def resident_blocks(self, conv: Conv2d, card: CardResources) -> int:
-        """Return `resident`, or 0 if the card does not hold so many blocks."""
-        return (
-            self.resident if TemplateParameters.resident(self, conv, card) >= self.resident else 0
-        )
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        """Return `per_multiprocessor`, or 0 if the card does not hold so many blocks."""
+        held = super().resident(conv, card)
+        return self.per_multiprocessor if held >= self.per_multiprocessor else 0
 
     def tiles(self, conv: Conv2d) -> int:
         """Return the number of tiles."""
@@ -203,7 +221,7 @@ class ImplicitParameters(WindowParameters):
         return 4 * blocks.channels * blocks.pitch, deep * (4 * self.tile_c + 4)
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
-        """Return what threads copy of float32 in NCHW; None in other cases, where they copy lines."""
+        """Return what threads copy of float32 in NCHW; None where they copy lines."""
         if conv.layout == "nhwc" or conv.element_bytes == 2:
             return None
         return _blocks_of(conv.shape, self.tile_p)
@@ -229,8 +247,8 @@ class ImplicitParameters(WindowParameters):
         return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
 
     def registers(self, conv: Conv2d) -> int:
-        """Return the registers of a thread at launch; more than there are if consumers need more."""
-        at_launch, _, of_consumer = _REGISTERS[self.consumers, self.resident]
+        """Return the registers of a thread at launch; too many if consumers need more."""
+        at_launch, _, of_consumer = _REGISTERS[self.consumers, self.per_multiprocessor]
         return at_launch if self.consumer_registers(conv) <= of_consumer else 1 << 10
 
     def dynamic_bytes(self, conv: Conv2d) -> int:
@@ -245,6 +263,7 @@ class ImplicitParameters(WindowParameters):
         return self.dynamic_bytes(conv) + static
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
+        del conv  # the same for all
         return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
 
     def _boxes(self, conv: Conv2d) -> int:
@@ -267,39 +286,65 @@ class ImplicitParameters(WindowParameters):
             }
         return self._lines(conv)
 
+    def _at_once(self, card: CardResources) -> int:
+        """Return how many blocks, or clusters of them, a card holds at once."""
+        groups, rest = divmod(card.multiprocessors, _CLUSTER_MULTIPROCESSORS)
+        each = groups * (_CLUSTER_MULTIPROCESSORS // self.splits) + rest // self.splits
+        return max(1, each * self.per_multiprocessor)
+
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
 
-        The estimate is a roofline of a step, with waves of blocks: tensor cores, instructions that
-        copy, bytes from the L2, and shared memory.
+        The estimate is a roofline of a step, with waves of blocks: tensor cores, what a consumer
+        does in turn, bytes from the L2, and instructions of the threads that copy.
         """
-        line = _LINE_BYTES // conv.element_bytes
-        products = self.tile_p * self.tile_c * line / _PRODUCTS_PER_CYCLE[conv.mode]
-        width, weight_width = self._widths(conv)
-        pieces = line * (self.tile_p / width + self.tile_c / weight_width)
-        copying = pieces / 32 * _INSTRUCTIONS_OF_COPY / _SCHEDULERS
-        loaded = _LINE_BYTES * (self.tile_p + self.tile_c)
-        parts = 3 if conv.mode == "3xtf32" else 1
-        shared = _LINE_BYTES * (2 * self.tile_p + self.tile_c * (parts * self.consumers + parts))
-        tiles, at_once = self.tiles(conv) * self.splits, self.resident * card.multiprocessors
+        blocks, (pixels, weights) = self._blocks(conv), self._stage(conv)
+        split = conv.mode == "3xtf32"
+        if blocks is not None:
+            deep = blocks.channels * blocks.rows * conv.shape.KW
+            pieces = blocks.channels * blocks.runs * blocks.run / blocks.width + deep * self.tile_c
+        else:
+            deep = self.deep * _LINE_BYTES // conv.element_bytes
+            width, weight_width = self._widths(conv)
+            each = self.tile_p / width + self.tile_c / weight_width
+            pieces = 0.0 if self.boxed else deep * each
+        products = self.tile_p * self.tile_c * deep / _PRODUCTS_PER_CYCLE[conv.mode]
+        alone = products / self.consumers
+        if split or blocks is not None:
+            alone += _CHUNK_CYCLES * max(1, round(deep * conv.element_bytes / _LINE_BYTES))
+        else:
+            alone += _STEP_CYCLES
+        rest = weights / _PIECE_BYTES if split else 0.0
+        copiers = _WARPGROUP - (_WARP if self.boxed else 0)
+        copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
+        loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
+        stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
-        total = float(_LAUNCH_CYCLES + (_CLUSTER_CYCLES if self.splits > 1 else 0))
-        waves, rest = divmod(tiles, at_once)
-        for count, times in ((self.resident, waves), (math.ceil(rest / card.multiprocessors), 1)):
-            if count and times:
-                busy = count * max(
-                    products,
-                    copying,
-                    loaded / _LOADED_BYTES_PER_CYCLE,
-                    shared / SHARED_BYTES_PER_CYCLE,
-                )
-                step = max(busy, _LATENCY_CYCLES / max(1, self.stages - 2), products + 250)
-                stored = count * 4 * self.tile_p * self.tile_c / _LOADED_BYTES_PER_CYCLE
-                total += times * (steps * step + stored + (_TILE_CYCLES if steps < 8 else 0))
-        return total + _TILE_CYCLES
+
+        def wave(count: float) -> float:
+            """Return the cycles of tiles of which a multiprocessor has `count` at once."""
+            step = max(
+                count * products / _EFFICIENCY,
+                alone,
+                count * loading,
+                count * copying,
+                _LATENCY_CYCLES / (self.stages - 1),
+            )
+            return steps * step + count * stored
+
+        waves, left = divmod(self.tiles(conv), self._at_once(card))
+        total = _FIRST_CYCLES + waves * wave(self.per_multiprocessor)
+        total += 0 if self.blocks else waves * _FIRST_CYCLES
+        if left:
+            total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
+        if self.splits > 1:
+            total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
+        return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
         self.check_mode(conv)
+        if reason := self.refusal(conv):
+            raise InputError(f"The template {self.template} {reason}.")
         if self.splits > self.steps(conv):
             raise InputError(
                 f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
@@ -331,10 +376,9 @@ class ImplicitParameters(WindowParameters):
             how = ("blocked",) if self._blocks(conv) else ("lines", "described", "gathered")
             how += ("copying",)
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
+        constants, head = self._constants(conv, blocks), [ELEMENTS[conv.dtype]]
         return Kernel(
-            template_text(
-                self._constants(conv, blocks), ["hopper/barriers", *copies], [ELEMENTS[conv.dtype]]
-            ),
+            template_text(constants, ["hopper/barriers", *copies], head),
             (launch,),
             tensor_maps=maps,
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
@@ -367,7 +411,7 @@ class ImplicitParameters(WindowParameters):
         return of_data, of_weight
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
-        at_launch, others, consumers = _REGISTERS[self.consumers, self.resident]
+        at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
         sums = self.tile_c // 2
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
         depth = 32 // conv.element_bytes
@@ -381,11 +425,11 @@ class ImplicitParameters(WindowParameters):
             "TILE_C": self.tile_c,
             "BY_IMAGE": self._blocks(conv) is not None,
             **self._copying(conv),
-            "WARPS": _WARPGROUP // WARP_LANES,
+            "WARPS": _WARPGROUP // _WARP,
             "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
-            "RESIDENT": self.resident,
+            "RESIDENT": self.per_multiprocessor,
             "REASSIGNED": others != at_launch,
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
-from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import TEMPLATE_FORM, ImplicitMmaParameters, rank_kernels
@@ -25,7 +25,7 @@ SMALL = ImplicitMmaParameters(tile_c=16, warp_p=32, warp_c=16)
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[EmulatedDevice]:
-    with EmulatedDevice("a100") as device:
+    with EmulatedDevice(find_profile("a100")) as device:
         yield device
 
 
