@@ -73,12 +73,12 @@ __device__ __forceinline__ int place_of(int k, int pixel) {
   return pixel / LINE * LINE * LINE + within;
 }
 
-// Call `each` with a number from 0 on, where it is copied from, and whether it exists, for each element that a
-// thread copies of lines: of elements `first` and the following ones of windows. The addresses of UNROLLED of
-// them, in so many registers, are computed at a time.
+// Call `each` with a number from 0 on, its place in the input, and whether it is there, for each element that a
+// thread copies of lines: of elements `first` and the following ones of windows. UNROLLED of these are found at
+// a time, which takes so many registers.
 template <int UNROLLED, class Each>
-__device__ __forceinline__ void visit_pixels(const Element* data, const Corner* corners, int first,
-                                             int thread, const Each& each) {
+__device__ __forceinline__ void visit_pixels(const Corner* corners, int first, int thread,
+                                             const Each& each) {
   Corner own[PIXELS_OF_LANE];
 #pragma unroll
   for (int j = 0; j < PIXELS_OF_LANE; ++j) own[j] = corners[j * 32 + thread % 32];
@@ -89,7 +89,7 @@ __device__ __forceinline__ void visit_pixels(const Element* data, const Corner* 
 #pragma unroll
     for (int j = 0; j < PIXELS_OF_LANE; ++j) {
       bool exists = (ALL_K || k < K) && is_inside(own[j], tap);
-      each(i * PIXELS_OF_LANE + j, exists ? data + own[j].element + tap.element : data, exists);
+      each(i * PIXELS_OF_LANE + j, own[j].element + tap.element, exists);
     }
   }
 }
@@ -101,8 +101,8 @@ __device__ __forceinline__ int place_of_copy(int number, int thread) {
 
 __device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
                                             const Corner* corners, int first, int thread) {
-  visit_pixels<2>(data, corners, first, thread, [&](int number, const Element* from, bool exists) {
-    copy_piece<1>(stage + place_of_copy(number, thread), from, exists);
+  visit_pixels<2>(corners, first, thread, [&](int number, int element, bool exists) {
+    copy_piece<1>(stage + place_of_copy(number, thread), data + (exists ? element : 0), exists);
   });
 }
 #endif

@@ -44,10 +44,11 @@ struct Held {
 
 __device__ __forceinline__ void begin_copies(Held& held, const Stage&, const Element* data,
                                              const Corner* corners, int first) {
-  visit_pixels<ELEMENTS_OF_WARP>(
-      data, corners, first, threadIdx.x, [&](int number, const Element* from, bool exists) {
-        held.of[number] = exists ? __ldg(reinterpret_cast<const unsigned short*>(from)) : 0;
-      });
+  const unsigned short* bits = reinterpret_cast<const unsigned short*>(data);
+  visit_pixels<ELEMENTS_OF_WARP>(corners, first, threadIdx.x,
+                                 [&](int number, int element, bool exists) {
+                                   held.of[number] = exists ? __ldg(bits + element) : 0;
+                                 });
 }
 
 __device__ __forceinline__ void end_copies(const Held& held, const Stage& stage) {

@@ -13,7 +13,12 @@ import numpy as np
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
+from pytest_gpuenergy.tuners.conv.windows import (
+    ELEMENTS,
+    FIRST_CYCLES,
+    STORED_BYTES_PER_CYCLE,
+    WindowParameters,
+)
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
     CardResources,
@@ -74,14 +79,12 @@ _EFFICIENCY = 1 / 1.4
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 """The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
 a step whose operands are read to registers."""
-_LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
-"""The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
+_LOADED_BYTES_PER_CYCLE = 55
+"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
 _COPY_CYCLES, _REST_CYCLES = 51, 135
 """The cycles in which a thread copies a piece, and writes the smaller parts of four elements."""
 _LATENCY_CYCLES = 980
 """The cycles from a copy's beginning until consumers know of its end."""
-_FIRST_CYCLES = 4250
-"""The cycles until a block has its first step, with the launch."""
 _CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
 """The cycles in which a cluster begins together and adds its sums, and more for each block."""
 _CLUSTER_MULTIPROCESSORS = 16
@@ -318,7 +321,7 @@ class ImplicitParameters(WindowParameters):
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
         copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
         loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
-        stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
+        stored = conv.element_bytes * self.tile_p * self.tile_c / STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
 
         def wave(count: float) -> float:
@@ -333,8 +336,8 @@ class ImplicitParameters(WindowParameters):
             return steps * step + count * stored
 
         waves, left = divmod(self.tiles(conv), self._at_once(card))
-        total = _FIRST_CYCLES + waves * wave(self.per_multiprocessor)
-        total += 0 if self.blocks else waves * _FIRST_CYCLES
+        total = FIRST_CYCLES + waves * wave(self.per_multiprocessor)
+        total += 0 if self.blocks else waves * FIRST_CYCLES
         if left:
             total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
         if self.splits > 1:

@@ -10,10 +10,15 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, LINE_BYTES, WindowParameters
+from pytest_gpuenergy.tuners.conv.windows import (
+    ELEMENTS,
+    FIRST_CYCLES,
+    LINE_BYTES,
+    STORED_BYTES_PER_CYCLE,
+    WindowParameters,
+)
 from pytest_gpuenergy.tuners.gemm.mma import products_per_cycle
 from pytest_gpuenergy.tuners.gemm.tiling import (
-    FIRST_CYCLES,
     LAUNCH_CYCLES,
     PARTS_BYTES_PER_CYCLE,
     SCHEDULERS,
@@ -44,10 +49,13 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_WAVES = 3
 """The most waves of blocks in which tiles are shared: more blocks are busy without that."""
 _STATIC_BYTES_OF_PIXEL = 16
+_INSTRUCTION_BYTES = 32
+"""The bytes of a line that one instruction multiplies."""
 _OTHER_REGISTERS = 28
 """The registers of a thread besides its sums and operands."""
-_COPY_INSTRUCTIONS = 10
-"""The instructions of a copy of one piece, with its address and its condition."""
+_COPY_INSTRUCTIONS, _HELD_INSTRUCTIONS, _STEP_INSTRUCTIONS = 10, 17, 60
+"""The instructions of a copy of one piece, of one element that a thread keeps, and of a step
+besides, as they are compiled for sm_80."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,33 +177,55 @@ class ImplicitMmaParameters(WindowParameters):
         """Return the clock cycles that the convolution is expected to take.
 
         The estimate is a roofline of a step, with waves of blocks, like that of products: tensor
-        cores, shared memory, instructions that copy, and bytes from the L2.
+        cores, shared memory, instructions, and bytes from the L2. A copy of elements that threads
+        keep takes one step, however many stages there are.
         """
         line = LINE_BYTES // conv.element_bytes
         products = self.tile_p * self.tile_c * line
         read = conv.element_bytes * products * (1 / self.warp_p + 1 / self.warp_c)
-        width, weight_width = self._widths(conv)
-        copies = line * (self.tile_p / width + self.tile_c / weight_width) / WARP_LANES
         step = BlockStep(
             busy_cycles=max(
                 products / products_per_cycle(conv.mode, card),
                 read / SHARED_BYTES_PER_CYCLE,
-                copies * _COPY_INSTRUCTIONS / SCHEDULERS,
+                self._warps * self._instructions(conv) / SCHEDULERS,
             ),
             warps=self._warps,
             loaded_bytes=LINE_BYTES * (self.tile_p + self.tile_c),
         )
+        ahead = 2 if self._held(conv) else self.stages
         blocks, resident = self.tiles(conv) * self.splits, self.resident(conv, card)
         steps = math.ceil(self.steps(conv) / self.splits)
+        size = 4 if self.splits > 1 else conv.element_bytes
+        stored = size * self.tile_p * self.tile_c / STORED_BYTES_PER_CYCLE
+
+        def wave(count: int) -> float:
+            """Return the cycles of blocks of which a multiprocessor has `count` at once."""
+            return FIRST_CYCLES + steps * step.cycles(count, ahead) + count * stored
+
         waves, rest = divmod(blocks, resident * card.multiprocessors)
-        total = waves * (steps * step.cycles(resident, self.stages) + FIRST_CYCLES)
+        total = waves * wave(resident)
         if rest:
-            count = math.ceil(rest / card.multiprocessors)
-            total += steps * step.cycles(count, self.stages) + FIRST_CYCLES
+            total += wave(math.ceil(rest / card.multiprocessors))
         if self.splits > 1:
             parts = 4 * 2 * blocks * self.tile_p * self.tile_c / card.multiprocessors
             total += LAUNCH_CYCLES + parts / PARTS_BYTES_PER_CYCLE
         return total
+
+    def _instructions(self, conv: Conv2d) -> float:
+        """Return about how many instructions a warp issues in a step."""
+        pieces_p, pieces_c = self.warp_p // 16, self.warp_c // 8
+        gathered = conv.layout == "nchw" and conv.element_bytes == 4
+        each = pieces_p * (4 if gathered else 1) + pieces_c // 2
+        if conv.mode == "3xtf32":
+            each += pieces_p * pieces_c * (3 + 4) + 3 * (4 * pieces_p + 2 * pieces_c)
+        else:
+            each += pieces_p * pieces_c
+        line = LINE_BYTES // conv.element_bytes
+        width, weight_width = self._widths(conv)
+        pixels, weights = line * self.tile_p / width, line * self.tile_c / weight_width
+        of_pixel = _HELD_INSTRUCTIONS if self._held(conv) else _COPY_INSTRUCTIONS
+        copies = (pixels * of_pixel + weights * _COPY_INSTRUCTIONS) / self.threads
+        return LINE_BYTES // _INSTRUCTION_BYTES * each + copies + _STEP_INSTRUCTIONS
 
     def kernel(self, conv: Conv2d) -> Kernel:
         self.check_mode(conv)

@@ -171,7 +171,7 @@ _LOADED_BYTES_PER_CYCLE = 48
 """The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
 _LATENCY_CYCLES = 700
 """The approximate cycles from a load until its data are in shared memory."""
-FIRST_CYCLES = 1000
+_FIRST_CYCLES = 1000
 """The cycles until the first step of a tile is in shared memory."""
 LAUNCH_CYCLES = 10_000
 """The cycles of the second launch, which adds the parts of shared tiles. With it, the estimates of
@@ -237,7 +237,7 @@ def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockS
     blocks = tiling.block_count(gemm) * tiling.cluster_blocks
     steps = tiling.max_steps(gemm)
     waves, rest = divmod(blocks, resident * card.multiprocessors)
-    beside = FIRST_CYCLES + step.last_cycles
+    beside = _FIRST_CYCLES + step.last_cycles
     total = 0.0
     if waves:
         total = waves * (steps * step.cycles(resident, tiling.stages) + beside)
