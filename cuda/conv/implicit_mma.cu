@@ -218,15 +218,15 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
 }
 
 // Where the sums of a piece of a tile are in the workspace, of one of the blocks that share it.
-__device__ __forceinline__ float4* part_of(float4* parts, int tile, int rank, int piece) {
-  return parts + ((static_cast<long long>(tile) * SPLITS + rank) * PIECES + piece) * THREADS +
-         threadIdx.x;
+__device__ __forceinline__ float4* part_of(float* parts, int tile, int rank, int piece) {
+  return reinterpret_cast<float4*>(parts) +
+         ((static_cast<long long>(tile) * SPLITS + rank) * PIECES + piece) * THREADS + threadIdx.x;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     implicit_mma(const Element* __restrict__ data, const Element* __restrict__ weight,
 #if SPLITS > 1
-                 float4* __restrict__ parts
+                 float* __restrict__ parts
 #else
 #if WITH_BIAS
                  const Element* __restrict__ bias,
@@ -289,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #if SPLITS > 1
 // Add what all blocks have of a piece of a tile, in a block that has the threads of each of them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    implicit_mma_sum(float4* __restrict__ parts,
+    implicit_mma_sum(float* __restrict__ parts,
 #if WITH_BIAS
                      const Element* __restrict__ bias,
 #endif
