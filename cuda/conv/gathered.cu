@@ -1,7 +1,8 @@
 // Copies of lines by threads, from any input: consecutive products are wherever the window has them.
 //
 // The constants of this text are:
-//   WIDTH, WEIGHT_WIDTH   elements that are copied at once from the input (NHWC) and from the weights
+//   WIDTH, WEIGHT_WIDTH   elements that are copied at once from the input and from the weights: in NHWC of
+//                      neighbouring channels, in NCHW of neighbouring pixels, if their windows are neighbours
 //
 // In NHWC, a line has elements of one pixel. In NCHW, it has the same element of the windows of LINE pixels.
 
@@ -101,9 +102,22 @@ __device__ __forceinline__ int place_of_copy(int number, int thread) {
 
 __device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
                                             const Corner* corners, int first, int thread) {
-  visit_pixels<2>(corners, first, thread, [&](int number, int element, bool exists) {
-    copy_piece<1>(stage + place_of_copy(number, thread), data + (exists ? element : 0), exists);
-  });
+  if constexpr (WIDTH == 1) {
+    visit_pixels<2>(corners, first, thread, [&](int number, int element, bool exists) {
+      copy_piece<1>(stage + place_of_copy(number, thread), data + (exists ? element : 0), exists);
+    });
+  } else {
+    constexpr int ALONG = TILE_P / WIDTH;
+#pragma unroll 4
+    for (int i = thread; i < LINE * ALONG; i += 32 * WARPS) {
+      int k = i / ALONG, pixel = i % ALONG * WIDTH;
+      Corner corner = corners[pixel];
+      Tap tap = tap_at(first + k);
+      bool exists = (ALL_K || first + k < K) && is_inside(corner, tap);
+      copy_piece<WIDTH>(stage + place_of(k, pixel),
+                        data + (exists ? corner.element + tap.element : 0), exists);
+    }
+  }
 }
 #endif
 

@@ -5,6 +5,7 @@
 //   THREADS            of a block: 32 for each warp
 //   STAGES             steps that are in shared memory or on the way there
 //   SPLITS             blocks that share the steps of a tile
+//   HELD               whether elements are copied through registers: in NCHW, 16-bit ones one by one
 //   MULTIPLY_ADD       the instruction, up to its operands: "mma.sync ... .f32.tf32.tf32.f32"
 //
 // Pixels are the rows of a product whose columns are channels. All threads copy, STAGES - 1 steps ahead, and
@@ -37,7 +38,7 @@ struct Lane {
 
 // Elements of 16 bits cannot be copied past the registers one by one. A thread keeps those of a step while it
 // multiplies, and then writes them to shared memory.
-#if HALVES && !NHWC
+#if HELD
 struct Held {
   unsigned short of[ELEMENTS_OF_WARP * PIXELS_OF_LANE];
 };
@@ -257,6 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   Lane lane;
   Sums sums = {};
   int taken = 0, filled = STAGES - 1;
+#pragma unroll 1  // two steps at a time would take too many registers
   for (int step = begin; step < end; ++step) {
     wait_for_copies<STAGES - 2>();
     __syncthreads();  // all have copied this step, and have read the one before

@@ -49,6 +49,8 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_WAVES = 3
 """The most waves of blocks in which tiles are shared: more blocks are busy without that."""
 _STATIC_BYTES_OF_PIXEL = 16
+_LEAST_COPY_BYTES = 4
+"""The bytes of the smallest copy that bypasses registers (PTX ISA, ``cp.async``)."""
 _INSTRUCTION_BYTES = 32
 """The bytes of a line that one instruction multiplies."""
 _OTHER_REGISTERS = 28
@@ -146,7 +148,8 @@ class ImplicitMmaParameters(WindowParameters):
 
     def _held(self, conv: Conv2d) -> int:
         """Return the elements of a step that a thread keeps while it multiplies."""
-        if conv.layout == "nhwc" or conv.element_bytes == 4:
+        width, _ = self._widths(conv)
+        if conv.layout == "nhwc" or width * conv.element_bytes >= _LEAST_COPY_BYTES:
             return 0
         return self.tile_p * LINE_BYTES // conv.element_bytes // self.threads
 
@@ -276,5 +279,6 @@ class ImplicitMmaParameters(WindowParameters):
             "WARP_C": self.warp_c,
             "STAGES": self.stages,
             "SPLITS": f"{self.splits}",
+            "HELD": self._held(conv) > 0,
             "MULTIPLY_ADD": f'"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32"',
         }

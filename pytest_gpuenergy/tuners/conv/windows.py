@@ -48,9 +48,18 @@ class WindowParameters(TemplateParameters[Conv2d]):
             )
 
     def _widths(self, conv: Conv2d) -> tuple[int, int]:
-        """Return how many elements threads copy at once from the input, and from the weights."""
+        """Return how many elements threads copy at once from the input, and from the weights.
+
+        In NHWC, these are channels of a pixel. In NCHW, they are pixels of a channel; windows of
+        several elements begin anywhere in a row, so that these are copied one by one.
+        """
         widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
-        of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
+        if conv.layout == "nhwc":
+            of_input = math.gcd(widest, s.CI, s.CI // s.groups)
+        elif s.KH == s.KW == s.strides == 1 and s.padding == 0:
+            of_input = math.gcd(widest, s.OH * s.OW)
+        else:
+            of_input = 1
         return of_input, math.gcd(widest, s.reduction_length)
 
     def _lines(self, conv: Conv2d) -> dict[str, Constant]:

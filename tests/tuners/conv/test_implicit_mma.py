@@ -83,6 +83,14 @@ def test_what_a_search_begins_with_is_right_in_each_mode(device, mode, layout):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("columns", [8, 6, 2, 5])
+@pytest.mark.parametrize("mode", ["tf32", "bfloat16"])
+def test_neighbouring_pixels_are_copied_at_once(device, mode, columns):
+    conv = Conv2d.of("c", 2, 5, columns, 12, 70, 1, 1, 1, 0, 1, 2, mode=mode)
+    verify_on_device(device, SMALL.kernel(conv), conv)
+
+
+@pytest.mark.slow
 def test_long_sums_in_3xtf32_are_as_exact_as_in_float32(device):
     conv = Conv2d.of("c", 1, 2, 2, 8, 4096, 1, 1, 1, 0, mode="3xtf32", layout="nhwc")
     found = verify_on_device(device, replace(SMALL, splits=2).kernel(conv), conv)
