@@ -21,6 +21,7 @@ from .inputs import (
 from .matrix_products import (
     LAYOUTS as LAYOUTS,
     MODES as MODES,
+    USUAL_LAYOUTS as USUAL_LAYOUTS,
     Gemm as Gemm,
     GemmRequest as GemmRequest,
     Layout as Layout,

@@ -270,11 +270,15 @@ class HopperTiling(Tiling):
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
-        if gemm.layout == "nt":
+        if gemm.a_transposed:
             of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
         else:
             of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m // self.cluster_n)
-        return of_a, matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+        if gemm.b_transposed:
+            of_b = matrix_map("B", gemm, (gemm.K, gemm.N), gemm.ldb, self.tile_n // self.cluster_m)
+        else:
+            of_b = matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+        return of_a, of_b
 
 
 def places_after(sums: int, *counts: int) -> list[str]:

@@ -91,11 +91,9 @@ class MmaParameters(Tiling):
         return sums + operands + parts + 40
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        if gemm.layout == "nt":
-            of_a = self.tile_k * (self.tile_m + 8)
-        else:
-            of_a = self.tile_m * (self.tile_k + 16 // gemm.element_bytes)
-        of_b = self.tile_k * (self.tile_n + 8)
+        row = self.tile_k + 16 // gemm.element_bytes
+        of_a = self.tile_k * (self.tile_m + 8) if gemm.a_transposed else self.tile_m * row
+        of_b = self.tile_n * row if gemm.b_transposed else self.tile_k * (self.tile_n + 8)
         return gemm.element_bytes * self.stages * (of_a + of_b)
 
     def cycles(self, gemm: Gemm, card: CardResources) -> float:

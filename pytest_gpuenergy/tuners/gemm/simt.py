@@ -91,7 +91,8 @@ class SimtParameters(Tiling):
         thread_n: the columns of a tile that a thread computes.
         slices: the groups of warps that divide each step among them, and add their sums at the end.
         transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
-            A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
+            A, stored by rows, is transposed on its way to shared memory; 0 if it is not. A
+            transposed B is transposed back in the same way, by at least 8 elements.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
     """
 
@@ -159,9 +160,9 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            if gemm.layout == "nt" or thread[0] <= _MAX_ROWS:
+            if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
                 yield from base.divided(gemm, card)
-            if gemm.layout == "nn":
+            if gemm.layout != "nt":
                 for along in base.worth_copying:
                     yield from replace(base, transpose_a=along).divided(gemm, card)
 
@@ -192,7 +193,7 @@ class SimtParameters(Tiling):
 
     def transposes(self, gemm: Gemm) -> bool:
         """Return whether A is transposed on its way to shared memory."""
-        return bool(self.transpose_a) and gemm.layout == "nn"
+        return bool(self.transpose_a) and not gemm.a_transposed
 
     def registers(self, gemm: Gemm) -> int:
         """Return how many registers a thread needs, fitted to ptxas of CUDA 13.0.
@@ -201,7 +202,7 @@ class SimtParameters(Tiling):
         then need more registers than it can have; it still keeps all its sums in registers.
         """
         sums = self.thread_m * self.thread_n
-        if gemm.layout == "nt" or self.transpose_a:
+        if gemm.a_transposed or self.transpose_a:
             return sums + 2 * (self.thread_m + self.thread_n) + 32
         return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MAX_REGISTERS)
 
@@ -209,12 +210,13 @@ class SimtParameters(Tiling):
         """Return the shared memory of a block: its stages, and later the sums of its slices."""
         if self.transposes(gemm):
             of_a = self.tile_k * (self.tile_m + _WIDEST)
-        elif gemm.layout == "nt":
+        elif gemm.a_transposed:
             of_a = self.tile_k * self.tile_m
         else:
             of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
+        of_b = self.tile_k * (self.tile_n + (_WIDEST if gemm.b_transposed else 0))
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
-        return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
+        return 4 * max(self.stages * (of_a + of_b), sums)
 
     def cycles(self, gemm: Gemm, card: CardResources) -> float:
         """Return the clock cycles that the product is expected to take.
@@ -226,9 +228,11 @@ class SimtParameters(Tiling):
 
         Large products run at the power limit, where the energy of a step determines its time.
         """
-        along = self.transpose_a if self.transposes(gemm) else 0
+        lines = self.tile_m * self.transposes(gemm) + self.tile_n * gemm.b_transposed
+        along = self.transpose_a or _ALONG[0]
         tile = (self.tile_m, self.tile_n, self.tile_k)
-        step = _step(tile, (self.thread_m, self.thread_n), self.slices, along, card.cores)
+        thread = (self.thread_m, self.thread_n)
+        step = _step(tile, thread, self.slices, (lines, along), card.cores)
         return product_cycles(gemm, self, card, step)
 
     def _copies_whole(self, along: int) -> bool:
@@ -251,7 +255,11 @@ class SimtParameters(Tiling):
 
 @functools.lru_cache(maxsize=4096)  # of as many steps, a search considers ten thousand divisions
 def _step(
-    tile: tuple[int, int, int], thread: tuple[int, int], slices: int, along: int, cores: int
+    tile: tuple[int, int, int],
+    thread: tuple[int, int],
+    slices: int,
+    turned: tuple[int, int],
+    cores: int,
 ) -> BlockStep:
     """Return the work of a block in one step.
 
@@ -259,7 +267,8 @@ def _step(
         tile: the rows and columns of a tile, and its depth.
         thread: the rows and columns of a thread.
         slices: the groups of warps.
-        along: the elements that are copied along a row if A is transposed, else 0.
+        turned: the rows and columns of a tile that are transposed while they are copied, and how
+            many of their elements are copied along a line.
         cores: the cores of a multiprocessor.
     """
     (tile_m, tile_n, tile_k), (thread_m, thread_n) = tile, thread
@@ -271,11 +280,11 @@ def _step(
     copied = tile_k * (tile_m + tile_n)
     pieces = copied / _WIDEST
     lines = 0.0
-    if along:
+    if turned[0]:
         if cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
             per_product *= _TRANSPOSED_SHARE
-        pieces += tile_k * tile_m * (1 - 1 / _WIDEST)
-        lines = tile_k * tile_m / along
+        pieces += tile_k * turned[0] * (1 - 1 / _WIDEST)
+        lines = tile_k * turned[0] / turned[1]
     copies = pieces / threads * _COPY_INSTRUCTIONS
     issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
     serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE

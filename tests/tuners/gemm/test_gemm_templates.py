@@ -141,6 +141,22 @@ ODD = {
         replace(TF32, tile_n=128, stages=3, consumers=2, in_turn=True, cluster_m=2, blocks=3),
         Gemm("g", 72, 132, 100, "nt", "tf32"),
     ),
+    "wgmma-linear": (
+        replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
+        Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
+    ),
+    "wgmma_tf32-linear": (
+        replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
+        Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
+    ),
+    "mma-linear": (
+        replace(MMA, blocks=3),
+        Gemm("g", 33, 70, 41, "tn", "tf32", ldc=72),
+    ),
+    "simt-linear": (
+        replace(SIMT, tile_m=32, tile_n=64, tile_k=64, slices=2, transpose_a=32),
+        Gemm("g", 38, 41, 69, "tt", ldb=73, ldc=44),
+    ),
 }
 
 
@@ -175,7 +191,8 @@ def test_any_parameters_that_are_offered_are_right(device, template, data):
 @given(st.data(), st.sampled_from([1, 8, 64]))
 def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
-    larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
+    sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
+    larger = Gemm("g", *sizes, gemm.layout, gemm.mode)
     products_per_cycle = {"simt": 128, "wgmma": 2048}.get(template, 1024)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
@@ -213,6 +230,18 @@ def test_rows_of_a_may_be_transposed(device, asynchronous):
 def test_longer_parts_of_rows_of_a_may_be_transposed(device, along):
     longer = replace(SIMT, tile_m=32, tile_n=64, tile_k=2 * along, slices=2, transpose_a=along)
     assert verify(device, longer, Gemm("g", 38, 40, 69, "nn", lda=73)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ldc", [36, 33])
+def test_elements_between_rows_of_c_must_not_be_written(device, ldc):
+    gemm = Gemm("g", 16, 32, 8, ldc=ldc)
+    kernel = SIMT.kernel(gemm)
+    whole, beyond = "store<ALL_M && ALL_N>(C", "C[N] = 0; store<ALL_M && ALL_N>(C"
+    assert kernel.source.count(whole) == 1
+    assert verify(device, SIMT, gemm) <= 1
+    with pytest.raises(KernelFault, match=r"of C .* written .* must leave as it was"):
+        verify_on_device(device, replace(kernel, source=kernel.source.replace(whole, beyond)), gemm)
 
 
 @given(some_product("simt", 70), simt())
