@@ -1,7 +1,7 @@
-// What kernels for Hopper (sm_90a) share: the tiles of a block, barriers in shared memory, copies of
-// boxes by the tensor memory accelerator, and how instructions find matrices in shared memory.
+// What products for Hopper (sm_90a) share: the tiles of a block, and copies of boxes by the tensor memory
+// accelerator.
 //
-// Besides those of tiles.cu, the constants of this text are:
+// Besides those of tiles.cu and barriers.cu, the constants of this text are:
 //   CONSUMERS          warpgroups that multiply; one more copies
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
@@ -9,27 +9,9 @@
 
 #include <cuda.h>
 
-constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines of 128 bytes
-constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
 constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
 constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-// The first element in dynamic shared memory where a swizzled box can be, which is ALIGNMENT longer.
-template <class T>
-__device__ __forceinline__ T* aligned(void* memory) {
-  unsigned above = shared_address(memory) % ALIGNMENT;
-  return reinterpret_cast<T*>(static_cast<char*>(memory) + (above ? ALIGNMENT - above : 0));
-}
-
-// The warpgroup of a thread, of which the compiler then knows that it is the same for a whole warp.
-__device__ __forceinline__ int own_warpgroup() {
-  return __shfl_sync(~0u, threadIdx.x / 128, 0);
-}
 
 // ---- What a block computes
 
@@ -74,83 +56,6 @@ __device__ __forceinline__ int sharer_of(int rank, int number) {
   return number < CLUSTER_N ? m + number * CLUSTER_M
                             : (m + 1 + number - CLUSTER_N) % CLUSTER_M + n * CLUSTER_M;
 }
-
-// Wait for all threads of the cluster that have not ended; before, what they did in shared memory
-// becomes visible to its blocks.
-__device__ __forceinline__ void meet() {
-#if CLUSTERED
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-
-// ---- Barriers: a phase ends with the last arrival, and when all expected bytes are there.
-
-using Barrier = unsigned long long;
-
-__device__ __forceinline__ void initialize(Barrier& barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-               :: "r"(shared_address(&barrier)), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void arrive(Barrier& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
-               :: "r"(shared_address(&barrier)) : "memory");
-}
-
-// At the same barrier of a block of the cluster. Reads need no fence before it: they have ended.
-__device__ __forceinline__ void arrive_at(Barrier& barrier, int rank) {
-#if CLUSTERED
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}"
-      :: "r"(shared_address(&barrier)), "r"(rank) : "memory");
-#else
-  arrive(barrier);
-#endif
-}
-
-// One arrival, after what all threads of the warp have done.
-__device__ __forceinline__ void arrive_as_warp(Barrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(barrier);
-}
-
-__device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :: "r"(shared_address(&barrier)), "r"(bytes) : "memory");
-}
-
-// Wait until the phase of this parity has ended.
-__device__ __forceinline__ void wait(Barrier& barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred ended;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-      "@ended bra done;\n"
-      "bra again;\n"
-      "done:\n"
-      "}"
-      :: "r"(shared_address(&barrier)), "r"(parity) : "memory");
-}
-
-// The stages in rotation.
-struct Ring {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 // Copy the box of `map` whose first element is at (x, y), x being the inner dimension, to the same
 // place of all blocks of the cluster whose ranks are set in `ranks`, or only to this block.
@@ -205,11 +110,6 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
 #endif
 }
 
-// Before instructions or copies read what this thread has written to shared memory.
-__device__ __forceinline__ void written_for_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Copy a box to `map`. It may be filled again after wait_for_boxes.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y,
                                           const Element* from) {
@@ -223,20 +123,4 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y,
 template <int OTHERS>
 __device__ __forceinline__ void wait_for_boxes() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(OTHERS) : "memory");
-}
-
-// ---- Matrices
-
-constexpr int DESCRIBED_BYTES = 16;  // of one step of an address in a description
-
-// A matrix in swizzled lines of shared memory, as instructions expect it (PTX ISA, "Matrix
-// Descriptor Format"): eight lines follow each other after `eight_lines` bytes; where a line runs
-// along the rows of C or its columns, the next line of the same k is `next_line` bytes away. Another
-// matrix of that form is described by adding the distance in DESCRIBED_BYTES.
-__device__ __forceinline__ unsigned long long described(const Element* start, int next_line,
-                                                        int eight_lines) {
-  constexpr unsigned long long SWIZZLED_128_BYTES = 1ULL << 62;
-  return (shared_address(start) & 0x3FFFF) >> 4 |
-         static_cast<unsigned long long>(next_line >> 4) << 16 |
-         static_cast<unsigned long long>(eight_lines >> 4) << 32 | SWIZZLED_128_BYTES;
 }

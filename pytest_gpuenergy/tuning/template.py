@@ -215,14 +215,13 @@ Constant = int | bool | str
 
 
 def template_text(
-    folder: str, constants: Mapping[str, Constant], texts: Sequence[str], head: Sequence[str] = ()
+    constants: Mapping[str, Constant], texts: Sequence[str], head: Sequence[str] = ()
 ) -> str:
     """Return the text of a kernel: its constants, then files of ``cuda/``.
 
     Args:
-        folder: the folder in ``cuda/``.
         constants: the constants by name.
-        texts: the names of files in the folder, without their suffix.
+        texts: the paths of the files in ``cuda/``, without their suffix, such as ``gemm/tiles``.
         head: lines before the constants.
     """
     lines = [
@@ -231,9 +230,9 @@ def template_text(
         else f"constexpr int {name} = {value};"
         for name, value in constants.items()
     ]
-    return "\n".join([*head, *lines, "", *(_text(folder, name) for name in texts)])
+    return "\n".join([*head, *lines, "", *map(_text, texts)])
 
 
 @functools.cache
-def _text(folder: str, name: str) -> str:
-    return (cuda_dir() / folder / f"{name}.cu").read_text()
+def _text(path: str) -> str:
+    return (cuda_dir() / f"{path}.cu").read_text()

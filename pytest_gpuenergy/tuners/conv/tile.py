@@ -198,7 +198,7 @@ class Tile(TemplateParameters[Conv2d]):
         }
         block = (self.threads_x, self.threads_y, self.threads_z)
         return Kernel(
-            template_text("conv", every, ("window", self.template)),
+            template_text(every, ("conv/window", f"conv/{self.template}")),
             (Launch(self.template, grid, block, ("data", "weight", "output")),),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )

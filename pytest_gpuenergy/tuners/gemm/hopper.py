@@ -265,7 +265,8 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
             **self.instruction_constants(gemm),
         }
-        texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
+        texts = ("hopper/barriers", "gemm/hopper", f"gemm/{self.template}")
+        size = self.dynamic_bytes(gemm)
         return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:

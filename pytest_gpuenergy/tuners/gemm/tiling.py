@@ -277,7 +277,7 @@ def copied_kernel(
         "A_WIDTH": _width(gemm, gemm.lda),
         "B_WIDTH": _width(gemm, gemm.ldb),
     }
-    texts = ("copies", parameters.template, "kernel")
+    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
 
 
@@ -296,7 +296,7 @@ def tiled_kernel(
         parameters: the parameters of the template.
         constants: the constants of its text besides `Tiling.constants`; strings are for the
             preprocessor.
-        texts: the names of its files in ``cuda/gemm``.
+        texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
         tensor_maps: the tensor maps that the kernel takes instead of their tensors.
 
@@ -324,7 +324,7 @@ def tiled_kernel(
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
-        template_text("gemm", every, ("tiles", *texts, "sum"), [_ELEMENTS[gemm.dtype]]),
+        template_text(every, ("gemm/tiles", *texts, "gemm/sum"), [_ELEMENTS[gemm.dtype]]),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
