@@ -55,16 +55,8 @@ class Gemm(Workload):
 
     The layout has two letters, the first for B and the second for A: ``n`` if a matrix is stored
     row by row, ``t`` if it is stored transposed, that is, if the rows of its transpose are stored.
-    They are those of BLAS, which stores by columns, for C^T = B^T A^T:
-
-    ====== ================ ================ =========================================
-    layout A is stored as   B is stored as   in PyTorch
-    ====== ================ ================ =========================================
-    ``nn`` M rows of K      K rows of N      ``a @ b``; a linear layer's input gradient
-    ``nt`` K rows of M      K rows of N      ``a.T @ b``; its weight gradient
-    ``tn`` M rows of K      N rows of K      ``linear(a, b)``: a linear layer
-    ``tt`` K rows of M      N rows of K      ``a.T @ b.T``
-    ====== ================ ================ =========================================
+    They are those of BLAS, which stores by columns, for C^T = B^T A^T. A linear layer of PyTorch,
+    whose weights are stored as N rows of K, has the layout ``tn``.
 
     Attributes:
         M: rows of A and C.
