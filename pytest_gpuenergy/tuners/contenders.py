@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.tuning import RecordFile, TemplateParameters
-    from pytest_gpuenergy.workloads import Gemm, Mode
+    from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
 
 CUTLASS_PROFILER = "cutlass_profiler"
@@ -39,6 +39,8 @@ _TILES_TRIED = 8
 _ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
+_OTHER_B: Mapping[Layout, Layout] = {"nn": "tn", "nt": "tt", "tn": "nn", "tt": "nt"}
+"""The layouts in which B is stored the other way."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def check_cutlass(headers: Path | None, profiler: Path | None) -> None:
 def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> RecordFile:
     """Return the records that a contender has for a product.
 
-    Records of a template also serve the mode that computes alike, if that has none.
+    Records of a template also serve products that it computes alike and that have none: in the
+    other half precision, and with B stored the other way if rows follow one another.
 
     Args:
         folder: see `records_of`, also for the exceptions.
@@ -95,12 +98,20 @@ def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> R
     try:
         return records_of(folder, gemm, gpu, tuner)
     except UnavailableError:
-        alike = _ALIKE.get(gemm.mode) if tuner == TEMPLATE else None
-        if alike is not None:
+        for alike in _computed_alike(gemm) if tuner == TEMPLATE else ():
             with suppress(UnavailableError):
-                file = records_of(folder, replace(gemm, mode=alike), gpu, tuner)
-                return replace(file, workload=gemm)
+                return replace(records_of(folder, alike, gpu, tuner), workload=gemm)
         raise
+
+
+def _computed_alike(gemm: Gemm) -> Iterator[Gemm]:
+    """Yield the products whose records also serve this one, the most similar first."""
+    modes = [gemm.mode, *([_ALIKE[gemm.mode]] if gemm.mode in _ALIKE else [])]
+    for mode in modes[1:]:
+        yield replace(gemm, mode=mode)
+    if {"lda", "ldb", "ldc"}.isdisjoint(gemm.parameters):
+        for mode in modes:
+            yield replace(gemm, mode=mode, layout=_OTHER_B[gemm.layout], ldb=0)
 
 
 def best_record(
@@ -132,7 +143,8 @@ def best_record(
             parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
         except FormError as error:
             raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
-        if parameters.runs_on(card) and parameters.resident(gemm, card) > 0:
+        runs = parameters.computes(gemm) and parameters.runs_on(card)
+        if runs and parameters.resident(gemm, card) > 0:
             return file, rank
     return file, None
 

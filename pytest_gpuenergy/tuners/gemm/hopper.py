@@ -16,7 +16,7 @@ from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, product_cycles, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import Gemm, Mode, Workload
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
@@ -155,6 +155,12 @@ class HopperTiling(Tiling):
     @abstractmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
         """Yield parameters that may be worth trying, without stages; no kernel has some of them."""
+
+    @classmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Return whether the workload is a product in one of the modes that is not refused."""
+        known = super().computes(workload)
+        return known and isinstance(workload, Gemm) and cls.refusal(workload) is None
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:

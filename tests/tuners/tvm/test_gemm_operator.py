@@ -14,7 +14,7 @@ from points import each_once
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners import (
     SPACES,
     GemmForm,
@@ -73,8 +73,14 @@ def test_other_tensors_are_of_no_product(shapes):
     assert OPERATOR.flops_for_shapes(shapes) is None
 
 
-@given(products())
-def test_a_record_file_is_recognized_by_its_name(gemm):
+def test_longer_rows_of_c_are_refused():
+    with pytest.raises(UnavailableError, match="whose rows of C are followed by other elements"):
+        OPERATOR.module(Gemm("g", 8, 8, 8, ldc=9))
+
+
+@given(products(), st.integers(0, 5))
+def test_a_record_file_is_recognized_by_its_name(gemm, more):
+    gemm = replace(gemm, ldc=gemm.N + more)
     found = OPERATOR.from_log_name(file_name(gemm))
     assert found is not None
     assert found.signature == gemm.signature
