@@ -228,11 +228,11 @@ class SimtParameters(Tiling):
 
         Large products run at the power limit, where the energy of a step determines its time.
         """
-        lines = self.tile_m * self.transposes(gemm) + self.tile_n * gemm.b_transposed
-        along = self.transpose_a or _ALONG[0]
         tile = (self.tile_m, self.tile_n, self.tile_k)
         thread = (self.thread_m, self.thread_n)
-        step = _step(tile, thread, self.slices, (lines, along), card.cores)
+        turned = (self.transposes(gemm), gemm.b_transposed)
+        along = self.transpose_a or _ALONG[0]
+        step = _step(tile, thread, self.slices, turned, along, card.cores)
         return product_cycles(gemm, self, card, step)
 
     def _copies_whole(self, along: int) -> bool:
@@ -258,7 +258,8 @@ def _step(
     tile: tuple[int, int, int],
     thread: tuple[int, int],
     slices: int,
-    turned: tuple[int, int],
+    turned: tuple[bool, bool],
+    along: int,
     cores: int,
 ) -> BlockStep:
     """Return the work of a block in one step.
@@ -267,8 +268,8 @@ def _step(
         tile: the rows and columns of a tile, and its depth.
         thread: the rows and columns of a thread.
         slices: the groups of warps.
-        turned: the rows and columns of a tile that are transposed while they are copied, and how
-            many of their elements are copied along a line.
+        turned: whether A and B are transposed while they are copied.
+        along: the elements that are then copied along a row.
         cores: the cores of a multiprocessor.
     """
     (tile_m, tile_n, tile_k), (thread_m, thread_n) = tile, thread
@@ -279,12 +280,11 @@ def _step(
     read = (thread_m + thread_n) * (tile_k // slices)
     copied = tile_k * (tile_m + tile_n)
     pieces = copied / _WIDEST
-    lines = 0.0
-    if turned[0]:
-        if cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
-            per_product *= _TRANSPOSED_SHARE
-        pieces += tile_k * turned[0] * (1 - 1 / _WIDEST)
-        lines = tile_k * turned[0] / turned[1]
+    if turned[0] and cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
+        per_product *= _TRANSPOSED_SHARE
+    sides = tile_m * turned[0] + tile_n * turned[1]
+    pieces += tile_k * sides * (1 - 1 / _WIDEST)
+    lines = tile_k * sides / along
     copies = pieces / threads * _COPY_INSTRUCTIONS
     issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
     serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
