@@ -143,8 +143,7 @@ def best_record(
             parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
         except FormError as error:
             raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
-        runs = parameters.computes(gemm) and parameters.runs_on(card)
-        if runs and parameters.resident(gemm, card) > 0:
+        if parameters.runs_on(card) and parameters.resident(gemm, card) > 0:
             return file, rank
     return file, None
 

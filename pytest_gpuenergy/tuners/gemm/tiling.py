@@ -182,7 +182,7 @@ _LAUNCH_CYCLES = 10_000
 SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _PARTS_BYTES_PER_CYCLE = 16
-"""The approximate rate at which a multiprocessor writes and reads parts."""
+"""The approximate rate at which a multiprocessor writes and reads parts, and copies matrices."""
 _LOADING_SHARE = 0.1
 """The share of the loading cycles that lengthens a step although multiplications hide them."""
 _SHARPNESS = 8
@@ -254,6 +254,11 @@ def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockS
     return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))
 
 
+def copying_cycles(nbytes: int, card: CardResources) -> float:
+    """Return the clock cycles that a launch is expected to take which copies so many bytes."""
+    return _LAUNCH_CYCLES + 2 * nbytes / (card.multiprocessors * _PARTS_BYTES_PER_CYCLE)
+
+
 _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
@@ -298,7 +303,7 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of their tensors.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -310,7 +315,7 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps = {tensor_map.tensor: tensor_map.name for tensor_map in tensor_maps}
+    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
     names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)

@@ -118,11 +118,12 @@ FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
 def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
-    """Products that a template computes: those for Hopper need rows that are aligned."""
+    """Products that a template computes; those for Hopper take only aligned rows as they are."""
     kind: Any = TEMPLATES[template]
-    drawn = (aligned_products if "wgmma" in template else products)(
-        st.sampled_from(kind.modes), most
-    )
+    modes = st.sampled_from(kind.modes)
+    drawn = products(modes, most)
+    if "wgmma" in template:
+        drawn = aligned_products(modes, most) | drawn
     return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
 
 
@@ -446,11 +447,34 @@ def offered_templates(gemm: Gemm, card: CardResources = H200) -> set[str]:
     return {one.template for one in rank_kernels(gemm, card)}
 
 
-def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates():
-    gemm = Gemm("g", 64, 64, 60, mode="bfloat16")
-    with pytest.raises(InputError, match="multiple of 16 bytes apart, which those of g are not"):
-        WGMMA.kernel(gemm)
-    assert offered_templates(gemm) == {"mma"}
+@pytest.mark.parametrize(("layout", "copied"), [("nn", "A"), ("nt", ""), ("tn", "AB"), ("tt", "B")])
+def test_rows_that_tensor_maps_cannot_describe_are_copied_first(layout, copied):
+    gemm = Gemm("g", 64, 72, 60, layout, "bfloat16")
+    kernel = WGMMA.kernel(gemm)
+    assert [one.entry for one in kernel.launches] == ["gemm_pad"] * bool(copied) + ["gemm"]
+    assert [one.name for one in kernel.workspaces] == [f"{name.lower()}_rows" for name in copied]
+    assert all(one.shape[1] == 64 for one in kernel.workspaces)
+    aligned = replace(gemm, K=64, lda=0, ldb=0)
+    assert (WGMMA.cycles(gemm, H200) > WGMMA.cycles(aligned, H200)) is bool(copied)
+
+
+def test_large_products_are_copied_and_small_ones_left_to_the_other_template():
+    large, small = (Gemm("g", n, n, n - 1, "tn", "bfloat16") for n in (4096, 512))
+    assert rank_kernels(large, H200)[0].template == "wgmma"
+    assert rank_kernels(small, H200)[0].template == "mma"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "gemm"),
+    [
+        (WGMMA, Gemm("g", 72, 133, 87, "tn", "bfloat16", lda=91)),
+        (replace(TF32, blocks=3), Gemm("g", 71, 70, 50, "tt", "3xtf32", ldb=53, ldc=71)),
+    ],
+    ids=["wgmma", "wgmma_tf32"],
+)
+def test_copied_rows_are_multiplied(device, chosen, gemm):
+    assert verify(device, chosen, gemm) <= 1
 
 
 def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds():
