@@ -4,21 +4,24 @@
 // Besides those of tiles.cu, the constants of this text are:
 //   LDA, LDB             distances in elements between the stored rows of A and B
 //   A_PADDED, B_PADDED   the same distances in the copies, or 0 where there is no copy
+//   PIECES_OF_THREAD     pieces of four bytes that a thread copies: a warp copies 128 bytes at once
 
 #if A_PADDED || B_PADDED
 template <int ROWS_COPIED, int LENGTH, int DISTANCE, int TO_ROW>
 __device__ void pad_rows(const Element* __restrict__ from, Element* __restrict__ to) {
-  constexpr int PIECE = 16 / sizeof(Element), PIECES = (LENGTH + PIECE - 1) / PIECE;
+  constexpr int PIECE = 4 / sizeof(Element), PIECES = (LENGTH + PIECE - 1) / PIECE;
   constexpr unsigned COUNT = static_cast<unsigned>(ROWS_COPIED) * PIECES;
-  for (unsigned i = blockIdx.x * 256 + threadIdx.x; i < COUNT; i += gridDim.x * 256) {
+  for (int k = 0; k < PIECES_OF_THREAD; ++k) {
+    unsigned i = (blockIdx.x * PIECES_OF_THREAD + k) * 256 + threadIdx.x;
+    if (i >= COUNT) break;
     int row = i / PIECES, column = i % PIECES * PIECE;
-    alignas(16) Element piece[PIECE];
+    alignas(4) Element piece[PIECE];
 #pragma unroll
     for (int j = 0; j < PIECE; ++j) {
       piece[j] = column + j < LENGTH ? from[row * DISTANCE + column + j] : Element(0.0f);
     }
-    *reinterpret_cast<uint4*>(to + 1LL * row * TO_ROW + column) =
-        *reinterpret_cast<const uint4*>(piece);
+    *reinterpret_cast<unsigned*>(to + 1LL * row * TO_ROW + column) =
+        *reinterpret_cast<const unsigned*>(piece);
   }
 }
 

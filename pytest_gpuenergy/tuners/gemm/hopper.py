@@ -79,8 +79,8 @@ _ENOUGH_WARPS = 12
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
-_PAD_THREADS, _PIECES_OF_THREAD = 256, 4
-"""The threads of a block that copies rows, and the pieces of 16 bytes that each of them copies."""
+_PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
+"""The threads of a block that copies rows, and the pieces that each of them copies."""
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
@@ -299,6 +299,7 @@ class HopperTiling(Tiling):
         if copies:
             texts.append("gemm/pad")
             constants |= {"LDA": f"{gemm.lda}", "LDB": f"{gemm.ldb}"}
+            constants["PIECES_OF_THREAD"] = f"{_PIECES_OF_THREAD}"
             pitches = {name: copies[name].shape[1] if name in copies else 0 for name in "AB"}
             constants |= {f"{name}_PADDED": f"{pitch}" for name, pitch in pitches.items()}
         size = self.dynamic_bytes(gemm)
@@ -326,7 +327,7 @@ class HopperTiling(Tiling):
 
 def _padding_launch(copies: Mapping[str, Tensor]) -> Launch:
     """Return the launch that copies matrices to rows that are a multiple of 16 bytes apart."""
-    pieces = max(copy.nbytes for copy in copies.values()) // ROW_BYTES
+    pieces = max(copy.nbytes for copy in copies.values()) // _PIECE_BYTES
     grid = (math.ceil(pieces / (_PAD_THREADS * _PIECES_OF_THREAD)), len(copies), 1)
     names = [name for tensor, copy in copies.items() for name in (tensor, copy.name)]
     return Launch("gemm_pad", grid, (_PAD_THREADS, 1, 1), tuple(names))
