@@ -9,7 +9,13 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, product_cycles
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    BlockStep,
+    Tiling,
+    copied_kernel,
+    copied_width,
+    product_cycles,
+)
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -23,6 +29,8 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
+_LEAST_ASYNCHRONOUS_BYTES = 4
+"""The least that an asynchronous copy copies (PTX ISA, ``cp.async``)."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
 """The time of a product, as a multiple of one of 16-bit elements."""
 
@@ -105,10 +113,12 @@ class MmaParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
+        width = min(copied_width(gemm, gemm.lda), copied_width(gemm, gemm.ldb))
         step = BlockStep(
             busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / SHARED_BYTES_PER_CYCLE),
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+            waits_for_copies=gemm.element_bytes * width < _LEAST_ASYNCHRONOUS_BYTES,
         )
         return product_cycles(gemm, self, card, step)
 

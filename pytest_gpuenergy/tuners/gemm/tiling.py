@@ -202,6 +202,8 @@ class BlockStep:
         energy_cycles: the cycles for which the step's energy lasts at the power limit, if known.
         issuing_warps: the warps of the block if the schedulers are the busy units; a
             multiprocessor's warps are assigned to its schedulers in turn.
+        waits_for_copies: whether warps copy through registers, so that a step begins only when what
+            it copies has arrived.
     """
 
     busy_cycles: float
@@ -211,12 +213,15 @@ class BlockStep:
     last_cycles: float = 0.0
     energy_cycles: float = 0.0
     issuing_warps: int = 0
+    waits_for_copies: bool = False
 
     def cycles(self, count: int, stages: int) -> float:
         """Return the cycles of `count` blocks together, each with `stages` stages."""
         idle = max(1.0, _BUSY_WARPS / max(1, count * self.warps))
         loading = count * self.loaded_bytes / _LOADED_BYTES_PER_CYCLE
         waiting = _LATENCY_CYCLES / (stages - 1)
+        if self.waits_for_copies:
+            waiting = _LATENCY_CYCLES + self.busy_cycles
         each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
         uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
         busy = count * self.busy_cycles * idle * uneven + _STEP_CYCLES
@@ -279,8 +284,8 @@ def copied_kernel(
     rows = {
         "LDA": gemm.lda,
         "LDB": gemm.ldb,
-        "A_WIDTH": _width(gemm, gemm.lda),
-        "B_WIDTH": _width(gemm, gemm.ldb),
+        "A_WIDTH": copied_width(gemm, gemm.lda),
+        "B_WIDTH": copied_width(gemm, gemm.ldb),
     }
     texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
@@ -337,7 +342,7 @@ def tiled_kernel(
     )
 
 
-def _width(gemm: Gemm, distance: int) -> int:
+def copied_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)
