@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.engine import best_of
 from pytest_gpuenergy.kernels import Kernel, RankedKernel
@@ -29,13 +29,11 @@ from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, re
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.tuning import RecordFile, TemplateParameters
+    from pytest_gpuenergy.tuning import RecordFile
     from pytest_gpuenergy.workloads import Gemm, Mode
 
 
 CUTLASS_PROFILER = "cutlass_profiler"
-_TILES_TRIED = 8
-"""The number of tiles that are tried of a template without records."""
 _ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
@@ -49,7 +47,6 @@ class ContenderSetup:
         gpu: the GPU on which the kernel will run.
         records: the folder of record files, which need not exist.
         store: makes the kernels of TVM's records.
-        claimed: whether the GPU is claimed, so that candidates can be timed there.
         cutlass: a checkout of CUTLASS or its headers; None stands for an installed package.
         cutlass_profiler: the profiler of a build of CUTLASS, if there is one.
     """
@@ -57,7 +54,6 @@ class ContenderSetup:
     gpu: Device
     records: Path
     store: KernelStore
-    claimed: bool = True
     cutlass: Path | None = None
     cutlass_profiler: Path | None = None
 
@@ -138,26 +134,17 @@ def best_record(
 
 
 def template_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
-    """Return our templates' kernel: the best record, or else the best of the most promising tiles.
+    """Return our templates' kernel: the best record, or else the most promising parameters.
 
-    Without records, an emulated GPU takes the most promising parameters, because its times are
-    estimates too. So does a GPU that is not claimed.
+    The estimate was fitted to trials (``docs/notes/choosing.md``), so that without records one
+    kernel is compiled instead of several that would be timed.
     """
     card = card_resources(bench.gpu)
     with suppress(UnavailableError):
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
             return recorded_kernel(TEMPLATE_FORM, file, rank)
-    offered = rank_kernels(gemm, card)
-    if bench.gpu.emulated or not bench.claimed:
-        return offered[0].kernel(gemm)
-    best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
-    for parameters in offered:
-        tile = (parameters.template, parameters.choices(gemm)["tile"])
-        best.setdefault(tile, parameters)
-        if len(best) == _TILES_TRIED:
-            break
-    return best_of([parameters.kernel(gemm) for parameters in best.values()], gemm, bench.gpu)
+    return rank_kernels(gemm, card)[0].kernel(gemm)
 
 
 def tvm_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
@@ -260,7 +247,7 @@ def contender_kernels(
     check_text_contender(contender)
     kernels = []
     with KernelStore() as store:
-        setup = ContenderSetup(device, records, store, claimed=False)
+        setup = ContenderSetup(device, records, store)
         for product in products:
             kernel = CONTENDERS[contender](product, setup)
             assert isinstance(kernel, Kernel)
