@@ -27,7 +27,6 @@ With --write, all trials are fitted and pytest_gpuenergy/tuners/gemm/estimate.js
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import sys
@@ -183,8 +182,11 @@ def records(path: Path) -> Iterator[Trial]:
 def listed(path: Path) -> Iterator[Trial]:
     """The trials of a file with one per line."""
     content = path.read_bytes()
-    text = gzip.decompress(content) if path.suffix == ".gz" else content
-    for number, line in enumerate(io.StringIO(text.decode()), start=1):
+    try:
+        lines = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    except (OSError, EOFError, ValueError):
+        raise InputError(f"{path} is no text with a trial on each line: see --help.") from None
+    for number, line in enumerate(lines.splitlines(), start=1):
         try:
             one = json.loads(line)
             gemm = cast("Gemm", from_parameters(one["workload"]))
@@ -193,8 +195,10 @@ def listed(path: Path) -> Iterator[Trial]:
                 *(one.get("source", path.name), one["gpu"], gemm, tiling, float(one["time_ms"])),
                 *(one.get("energy_mj"), one.get("sustained_ms")),
             )
-        except (ValueError, KeyError, TypeError):
+        except (InputError, ValueError, KeyError, TypeError):
             raise InputError(f"Line {number} of {path} is no trial: see --help.") from None
+        if not 0 < trial.time_ms < math.inf:
+            raise InputError(f"Line {number} of {path} has the time {trial.time_ms} ms.")
         if tiling is not None:
             yield trial
 

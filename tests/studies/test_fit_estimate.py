@@ -1,0 +1,107 @@
+"""The study fits what trials show, judges choices by them, and refuses what is no trial."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import fit_estimate
+import pytest
+from fit_estimate import HOPPER, Trial, choices, costs_from, fit, fit_costs, fit_trees, held_out
+
+from pytest_gpuenergy.tuners import Costs, Estimate, SimtParameters, WgmmaParameters, fitted
+from pytest_gpuenergy.workloads import Gemm
+
+SIMT = SimtParameters(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=8)
+WGMMA = WgmmaParameters(tile_m=128, tile_n=128, consumers=1)
+
+
+def trial(gemm: Gemm, tiling: Any, factor: float = 1.0, costs: Costs | None = None) -> Trial:
+    """A trial that takes as long as is estimated, times a factor."""
+    time_ms = factor * tiling.cycles(gemm, HOPPER, costs) / 1.755e6
+    return Trial("searches", "NVIDIA H100", gemm, tiling, time_ms)
+
+
+def test_trees_learn_what_the_estimate_does_not_know():
+    """Here kernels of three stages take a fifth longer than is estimated."""
+    trials = [
+        trial(Gemm("g", size, size, 512), replace(SIMT, stages=stages), 1.2 ** (stages == 3))
+        for size in range(256, 4096, 128)
+        for stages in (2, 3)
+    ]
+    trees = fit_trees(trials)
+    product = Gemm("g", 1000, 1000, 512)
+    pair = [replace(SIMT, stages=stages) for stages in (2, 3)]
+    rows = [one.traits(product, HOPPER, one.cycles(product, HOPPER)) for one in pair]
+    two, three = trees.sums(fit_estimate.np.array(rows, dtype=float))
+    assert three - two == pytest.approx(math.log(1.2), abs=0.05)
+
+
+def test_costs_are_found_again_where_trials_show_them():
+    """Here the L2 gives twice as many bytes in a cycle as was thought."""
+    start = costs_from(fit_estimate._priors("hopper"))
+    values = {**fit_estimate._priors("hopper"), "loaded_bytes_per_cycle": 96.0}
+    trials = [
+        trial(
+            Gemm("g", size, size, 1024, mode="bfloat16"),
+            replace(WGMMA, tile_m=rows, cluster_m=cluster),
+            costs=costs_from(values),
+        )
+        for size in (1024, 2048, 3000, 4096)
+        for rows in (64, 128)
+        for cluster in (1, 2)
+    ]
+    found = fit_costs("hopper", trials)
+    assert found.loaded_bytes_per_cycle > 1.3 * start.loaded_bytes_per_cycle
+
+
+def test_the_regret_is_that_of_the_first_choice():
+    product = Gemm("g", 2048, 2048, 2048)
+    slow, fast = SIMT, replace(SIMT, tile_m=128, tile_n=128)
+    first, second = sorted((slow, fast), key=lambda one: one.cycles(product, HOPPER))
+    trials = [
+        Trial("s", "gpu", product, first, 1.1, energy_mj=2.0, sustained_ms=1.1),
+        Trial("s", "gpu", product, second, 1.0, energy_mj=3.0, sustained_ms=1.0),
+    ]
+    (chosen,) = choices(trials, Estimate(fitted().costs, {}))
+    assert chosen.kernels == 2
+    assert chosen.regrets["time"] == pytest.approx(0.1)
+    assert chosen.regrets["energy"] == 0
+    assert chosen.regrets["EDP"] == 0
+    assert chosen.pair == 0
+
+
+def test_a_size_is_judged_by_an_estimate_that_has_not_seen_it(monkeypatch):
+    trials = [
+        trial(Gemm("g", size, size, size), replace(SIMT, stages=stages))
+        for size in (512, 1024)
+        for stages in (2, 3)
+    ]
+    seen: list[set[tuple[int, int, int]]] = []
+
+    def noted(chosen: list[Trial]) -> Estimate:
+        seen.append({one.size for one in chosen})
+        return fit(chosen)
+
+    monkeypatch.setattr(fit_estimate, "fit", noted)
+    judged = held_out(trials)
+    assert seen == [{(1024,) * 3}, {(512,) * 3}]
+    assert [one.group[2] for one in judged] == [(512,) * 3, (1024,) * 3]
+
+
+@pytest.mark.parametrize("line", ["{}", "no JSON", "[]", json.dumps({"gpu": "g", "workload": {}})])
+def test_a_line_that_is_no_trial_is_told(tmp_path, capsys, line):
+    path = tmp_path / "more.jsonl"
+    path.write_text(line + "\n")
+    assert fit_estimate.main([str(path)]) == 2
+    assert f"Line 1 of {path} is no trial: see --help." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b broken", b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_told(tmp_path, capsys, content):
+    path = tmp_path / "more.jsonl.gz"
+    path.write_bytes(content)
+    assert fit_estimate.main([str(path)]) == 2
+    assert "is no text with a trial on each line" in capsys.readouterr().err
