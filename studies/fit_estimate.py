@@ -215,7 +215,9 @@ def stored_trials(more: Sequence[Path]) -> list[Trial]:
     unique: dict[tuple[object, ...], Trial] = {}
     for one in found:
         if one.tiling is not None and one.tiling.resident(one.gemm, HOPPER) and _offered(one):
-            unique.setdefault((*one.group, one.tiling, one.time_ms), one)
+            key = (*one.group, one.tiling, one.time_ms)
+            if one.energy_mj is not None or key not in unique:
+                unique[key] = one
     return list(unique.values())
 
 
