@@ -357,7 +357,8 @@ def fit_costs(family: str, trials: Sequence[Trial], rounds: int = 12) -> Costs:
             damping *= 4
         if before - least < 1e-4 * before:
             break
-    return costs_from(dict(zip(names, np.exp(values).tolist(), strict=True)))
+    found = [float(f"{value:.4g}") for value in np.exp(values).tolist()]
+    return costs_from(dict(zip(names, found, strict=True)))
 
 
 DEPTH, COUNT, RATE, SHRINKAGE = 3, 100, 0.1, 5.0
