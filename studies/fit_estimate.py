@@ -282,7 +282,7 @@ _ALL: dict[str, tuple[float, float]] = {
     "start_cycles": (1500, 0.5),
 }
 EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
-    "mma": {**_ALL, "busy_warps": (12, 0.3)},
+    "mma": {**_ALL, "busy_warps": (12, 0.3), "split_share": (4.0, 0.5)},
     "hopper": {
         **_ALL,
         "cluster_cycles": (500, 1.0),
@@ -310,19 +310,29 @@ def costs_from(values: Mapping[str, float]) -> Costs:
     return Costs(**named, energy_shares=energies)
 
 
-def fit_costs(family: str, trials: Sequence[Trial], rounds: int = 12) -> Costs:
-    """Fit the costs to times by Levenberg's and Marquardt's method, in logarithms."""
-    names = list(EXPECTED[family])
-    expected = np.log([EXPECTED[family][name][0] for name in names])
-    sds = np.array([EXPECTED[family][name][1] for name in names])
+def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
+    """Fit the costs to times by Levenberg's and Marquardt's method, in logarithms.
+
+    All families are fitted at once, since a product's choice is among all of them.
+    """
+    names = [(family, name) for family, known in EXPECTED.items() for name in known]
+    expected = np.log([EXPECTED[family][name][0] for family, name in names])
+    sds = np.array([EXPECTED[family][name][1] for family, name in names])
+
+    def of_families(values: Numbers) -> dict[str, Costs]:
+        found: dict[str, dict[str, float]] = {family: {} for family in EXPECTED}
+        for (family, name), value in zip(names, np.exp(values).tolist(), strict=True):
+            found[family][name] = float(f"{value:.6g}")
+        return {family: costs_from(named) for family, named in found.items()}
+
     groups = Groups(trials)
     kept = groups.weights > 0.02 * groups.weights.max()
     trials = [trial for trial, keep in zip(trials, kept, strict=True) if keep]
     groups = Groups(trials)
 
     def misses(values: Numbers) -> Numbers:
-        costs = costs_from(dict(zip(names, np.exp(values).tolist(), strict=True)))
-        cycles = [trial.tiling.cycles(trial.gemm, HOPPER, costs) for trial in trials]
+        costs = of_families(values)
+        cycles = [t.tiling.cycles(t.gemm, HOPPER, costs[t.family]) for t in trials]
         return cast("Numbers", groups.log_cycles - np.log(cycles))
 
     def loss(values: Numbers, missed: Numbers) -> float:
@@ -357,8 +367,7 @@ def fit_costs(family: str, trials: Sequence[Trial], rounds: int = 12) -> Costs:
             damping *= 4
         if before - least < 1e-4 * before:
             break
-    found = [float(f"{value:.4g}") for value in np.exp(values).tolist()]
-    return costs_from(dict(zip(names, found, strict=True)))
+    return of_families(values)
 
 
 DEPTH, COUNT, RATE, SHRINKAGE = 3, 100, 0.1, 5.0
@@ -438,10 +447,8 @@ def fit(trials: Sequence[Trial]) -> Estimate:
     of = defaultdict(list)
     for trial in trials:
         of[trial.family].append(trial)
-    costs = {
-        family: fit_costs(family, of[family]) if of[family] else costs_from(_priors(family))
-        for family in EXPECTED
-    }
+    tensor = [trial for family in EXPECTED for trial in of[family]]
+    costs = fit_costs(tensor) if tensor else {f: costs_from(_priors(f)) for f in EXPECTED}
     costs["simt"] = Costs()
     return Estimate(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
 

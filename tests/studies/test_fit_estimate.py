@@ -53,7 +53,7 @@ def test_costs_are_found_again_where_trials_show_them():
         for rows in (64, 128)
         for cluster in (1, 2)
     ]
-    found = fit_costs("hopper", trials)
+    found = fit_costs(trials)["hopper"]
     assert found.loaded_bytes_per_cycle > 1.3 * start.loaded_bytes_per_cycle
 
 

@@ -25,6 +25,8 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
+_SPLITTING: Mapping[Mode, float] = {"3xtf32": 1.0, "tf32": 0.25}
+"""The instructions by which each warp makes TF32 numbers of its elements, relative to splitting."""
 _COPY_INSTRUCTIONS = 3
 """The approximate instructions of a copy to shared memory."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
@@ -107,19 +109,22 @@ class MmaParameters(Tiling):
         """Return the clock cycles that the product is expected to take.
 
         A warp that computes w_m x w_n elements loads w_m + w_n from shared memory for each column
-        of A and row of B.
+        of A and row of B. In the modes of TF32, it splits or rounds them first.
         """
         costs = costs or costs_of(self.family)
         products = self.tile_m * self.tile_n * self.tile_k
         rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
         multiplying = costs.product_share * products * _COST[gemm.mode] / rate
         pieces = self.tile_m / copy_width(gemm, gemm.lda) + self.tile_n / copy_width(gemm, gemm.ldb)
+        split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * self.threads / WARP_LANES
+        splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
         copying = self.tile_k * pieces * _COPY_INSTRUCTIONS / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
         step = BlockStep(
             busy_cycles=max(
-                multiplying + copying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE
+                multiplying + splitting + copying,
+                costs.served_share * loaded / SHARED_BYTES_PER_CYCLE,
             ),
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
