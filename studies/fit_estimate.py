@@ -13,7 +13,9 @@ missing.
 
 Without --write, each size is left out in turn, with all its modes and layouts, and the estimate
 that was fitted to the others chooses among its measured kernels. Regret is the time, energy or EDP
-of the choice relative to the least, less 1. It can only be judged among measured kernels, and those
+of the choice relative to the least, less 1. The time is that of a trial, before the power limit
+takes effect, or that under steady load, of kernels whose energy was measured, also in the reports
+of products in bench/results. It can only be judged among measured kernels, and those
 were chosen by a search that trusted an earlier estimate: they are better than random ones, and a
 kernel that nobody measured may be better still. A single trial lasts 30 ms; where a product has
 hundreds, the least time is partly luck.
@@ -33,16 +35,18 @@ import sys
 import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from statistics import median
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from first_trials import searches, table as first_trials_table, times_again_ms
+from msgspec import structs
 from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.opening import open_device
@@ -55,11 +59,13 @@ from pytest_gpuenergy.tuners import (
     Estimate,
     SimtParameters,
     Trees,
+    WgmmaParameters,
+    WgmmaTf32Parameters,
     estimated_cycles,
     fitted,
 )
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, CardResources
-from pytest_gpuenergy.workloads import Gemm, from_parameters
+from pytest_gpuenergy.workloads import MODES, Gemm, from_parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 HOPPER = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
@@ -70,6 +76,8 @@ WRITTEN = ROOT / "pytest_gpuenergy" / "tuners" / "gemm" / "estimate.json"
 SEARCHES = ROOT / "bench" / "results" / "nvidia-h100-2026-11-26" / "gemm-first-trials.tar.gz"
 TILES = 8
 """The tiles that products without records tried before the estimate was fitted."""
+
+HOPPER_KINDS = (WgmmaParameters, WgmmaTf32Parameters)
 
 Numbers = npt.NDArray[np.float64]
 
@@ -117,6 +125,35 @@ class Trial:
     def cycles(self) -> float:
         """The measured time in clock cycles."""
         return self.time_ms * 1e6 * CLOCK_GHZ
+
+
+@dataclass(frozen=True)
+class Steady:
+    """One kernel under steady load, when the power limit may hold it back.
+
+    Attributes:
+        gpu: the model of the GPU.
+        gemm: the product.
+        tiling: the parameters.
+        time_ms: the time of a launch.
+        energy_mj: its energy.
+    """
+
+    gpu: str
+    gemm: Gemm
+    tiling: Any
+    time_ms: float
+    energy_mj: float
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The size of the product."""
+        return self.gemm.M, self.gemm.N, self.gemm.K
+
+    @property
+    def power_w(self) -> float:
+        """The mean power."""
+        return self.energy_mj / self.time_ms
 
 
 def parameters_of(template: str, numbers: Mapping[str, int]) -> Any:
@@ -203,6 +240,34 @@ def listed(path: Path) -> Iterator[Trial]:
             yield trial
 
 
+def reported(path: Path) -> Iterator[Steady]:
+    """The kernels of our templates in a report of products, with ordinary inputs and no cap."""
+    report = json.loads(path.read_text())
+    for one in report.get("measurements", ()):
+        details = one["kernel"]["details"]
+        if one["outcome"] != "correct" or "template" not in details:
+            continue
+        gemm = cast("Gemm", from_parameters({**one["workload"]["parameters"], "name": "g"}))
+        names = {field for field in details if isinstance(details[field], int)}
+        numbers = {name: details[name] for name in names - {"trials", "candidates"}}
+        tiling = parameters_of(details["template"], numbers)
+        if tiling is not None and gemm.distribution == "normal":
+            gpu = report["run"]["gpu_name"]
+            yield Steady(gpu, gemm, tiling, one["time_ms"], one["energy_mj"])
+
+
+def steady_kernels(trials: Iterable[Trial]) -> list[Steady]:
+    """All kernels whose energy was measured, in trials and in reports."""
+    found = [
+        Steady(trial.gpu, trial.gemm, trial.tiling, trial.sustained_ms, trial.energy_mj)
+        for trial in trials
+        if trial.energy_mj and trial.sustained_ms
+    ]
+    for path in sorted((ROOT / "bench" / "results").glob("*/gemm*.json")):
+        found += reported(path)
+    return [one for one in found if _alike(one) and one.tiling.resident(one.gemm, HOPPER)]
+
+
 def stored_trials(more: Sequence[Path]) -> list[Trial]:
     """All trials whose kernels an H100 can run and the search space of today contains."""
     results = ROOT / "bench" / "results"
@@ -224,16 +289,25 @@ def stored_trials(more: Sequence[Path]) -> list[Trial]:
 def _offered(trial: Trial) -> bool:
     """Whether a search of today could try the kernel, and its text is still alike.
 
-    Some experiments went beyond the search. Records of an H200 in ``nt`` in the modes of TF32 are
-    of a text that transposed A with three times as many instructions.
+    Some experiments went beyond the search.
     """
     tiling = trial.tiling
-    if trial.gpu == "NVIDIA H200" and trial.gemm.layout == "nt" and trial.family == "hopper":
-        return trial.gemm.element_bytes == 2
+    if not _alike(trial):
+        return False
     if not isinstance(tiling, SimtParameters):
         return True
     rows = trial.gemm.layout == "nn" and not tiling.transpose_a
     return 256 <= tiling.products <= 2048 and not (rows and tiling.thread_m > 8)
+
+
+def _alike(one: Trial | Steady) -> bool:
+    """Whether the text of the kernel is still alike.
+
+    Kernels of an H200 in ``nt`` in the modes of TF32 transposed A with three times as many
+    instructions.
+    """
+    old = one.gpu == "NVIDIA H200" and one.gemm.layout == "nt"
+    return not (old and isinstance(one.tiling, WgmmaTf32Parameters))
 
 
 NEAR = 0.12
@@ -292,28 +366,17 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "split_share": (1.0, 1.0),
         "transposed_share": (1.0, 1.0),
         "turns_share": (1.0, 0.1),
-        "bfloat16": (0.9, 0.3),
-        "3xtf32": (0.9, 0.3),
-        "tf32": (0.9, 0.3),
     },
 }
 """What is expected of the costs before a trial is seen, and the standard deviations of their
 logarithms: the constants with which earlier versions estimated, and rough physics."""
 
 
-def costs_from(values: Mapping[str, float]) -> Costs:
-    """Costs from fitted values, of which three are energies."""
-    energies = {mode: values[mode] for mode in ("bfloat16", "3xtf32", "tf32") if mode in values}
-    if energies:
-        energies["float16"] = energies["bfloat16"]
-    named = {name: value for name, value in values.items() if name not in energies}
-    return Costs(**named, energy_shares=energies)
-
-
 def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
     """Fit the costs to times by Levenberg's and Marquardt's method, in logarithms.
 
-    All families are fitted at once, since a product's choice is among all of them.
+    All families are fitted at once, since a product's choice is among all of them. Energies are
+    left out: trials are over before the power limit takes effect.
     """
     names = [(family, name) for family, known in EXPECTED.items() for name in known]
     expected = np.log([EXPECTED[family][name][0] for family, name in names])
@@ -323,7 +386,7 @@ def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
         found: dict[str, dict[str, float]] = {family: {} for family in EXPECTED}
         for (family, name), value in zip(names, np.exp(values).tolist(), strict=True):
             found[family][name] = float(f"{value:.6g}")
-        return {family: costs_from(named) for family, named in found.items()}
+        return {family: Costs(**named) for family, named in found.items()}
 
     groups = Groups(trials)
     kept = groups.weights > 0.02 * groups.weights.max()
@@ -368,6 +431,40 @@ def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
         if before - least < 1e-4 * before:
             break
     return of_families(values)
+
+
+AT_THE_LIMIT = 0.96
+"""The share of the power limit from which on it counts as holding a kernel back."""
+LIMIT_W = 700.0
+"""The power limit of all cards here."""
+_ENERGIES = {"bfloat16": 0.9, "float16": 0.9, "tf32": 1.4, "3xtf32": 1.2}
+_LOADED = 0.01
+
+
+def fit_energies(steady: Sequence[Steady], costs: Costs) -> Costs:
+    """Fit how long the energy of multiplications and loads lasts, to kernels at the power limit.
+
+    Such a kernel takes as long as its energy lasts. Relative deviations are least squares, with a
+    weak prior for what few kernels show.
+    """
+    modes = list(_ENERGIES)
+    rows, weak = [], 0.3
+    for one in steady:
+        if one.power_w < AT_THE_LIMIT * LIMIT_W or not isinstance(one.tiling, HOPPER_KINDS):
+            continue
+        blocks = one.tiling.tiles(one.gemm) * one.tiling.cluster_blocks
+        every = blocks * one.tiling.steps(one.gemm) / HOPPER.multiprocessors
+        row = [0.0] * (len(modes) + 1)
+        row[modes.index(one.gemm.mode)] = one.tiling.peak_cycles(one.gemm) * every
+        row[-1] = one.tiling.loaded_bytes(one.gemm) * every
+        rows.append(np.array(row) / (one.time_ms * 1e6 * CLOCK_GHZ))
+    expected = np.array([*_ENERGIES.values(), _LOADED])
+    scale = np.diag(weak / expected)
+    matrix = np.vstack([*rows, scale])
+    found = np.linalg.lstsq(matrix, np.r_[np.ones(len(rows)), scale @ expected], rcond=None)[0]
+    *shares, loaded = [float(f"{max(0.0, value):.4g}") for value in found]
+    shares_by_mode = dict(zip(modes, shares, strict=True))
+    return structs.replace(costs, energy_shares=shares_by_mode, loaded_energy_cycles=loaded)
 
 
 DEPTH, COUNT, RATE, SHRINKAGE = 3, 100, 0.1, 5.0
@@ -442,13 +539,14 @@ def _best_cut(
     return trait, cut
 
 
-def fit(trials: Sequence[Trial]) -> Estimate:
+def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> Estimate:
     """Fit everything."""
     of = defaultdict(list)
     for trial in trials:
         of[trial.family].append(trial)
     tensor = [trial for family in EXPECTED for trial in of[family]]
-    costs = fit_costs(tensor) if tensor else {f: costs_from(_priors(f)) for f in EXPECTED}
+    costs = fit_costs(tensor) if tensor else {f: Costs(**_priors(f)) for f in EXPECTED}
+    costs["hopper"] = fit_energies(steady, costs["hopper"])
     costs["simt"] = Costs()
     return Estimate(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
 
@@ -462,22 +560,19 @@ class Choice:
     """What an estimate chooses among the measured kernels of a product.
 
     Attributes:
-        group: the product and where its trials are from.
+        group: the product and where its trials are from; the mode is the last part.
         kernels: the number of measured kernels.
-        regrets: by metric, the regret of the first choice.
-        pair: the regret in time of the better of the first two.
-        tiles: the regret in time of the best of the first kernels of eight tiles.
+        regrets: the regret of the first choice by what was measured. Of trials these are the time,
+            and the time of the better of the first two and of the best of eight tiles.
     """
 
     group: tuple[object, ...]
     kernels: int
     regrets: Mapping[str, float]
-    pair: float
-    tiles: float
 
 
 def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
-    """Let an estimate choose for each product of which two kernels or more were measured."""
+    """Let an estimate choose for each product of which two kernels or more were timed."""
     by_group: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
         by_group[trial.group].append(trial)
@@ -485,78 +580,105 @@ def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
     for group, members in by_group.items():
         if len({trial.tiling for trial in members}) < 2:
             continue
-        gemm = members[0].gemm
-        cycles = estimated_cycles(gemm, HOPPER, [trial.tiling for trial in members], estimate)
-        order = np.argsort(cycles, kind="stable").tolist()
-        ranked = [members[place] for place in order]
-        least = min(trial.time_ms for trial in ranked)
+        ranked = _ranked(members, estimate)
         first: dict[tuple[object, ...], Trial] = {}
         for trial in ranked:
             first.setdefault((trial.family, trial.tiling.tile_m, trial.tiling.tile_n), trial)
-        regrets = {"time": ranked[0].time_ms / least - 1}
-        metered = [trial for trial in ranked if trial.energy_mj and trial.sustained_ms]
-        if len({trial.tiling for trial in metered}) > 1:
-            energies = [trial.energy_mj or math.nan for trial in metered]
-            edps = [(trial.energy_mj or 0) * (trial.sustained_ms or 0) for trial in metered]
-            regrets["energy"] = energies[0] / min(energies) - 1
-            regrets["EDP"] = edps[0] / min(edps) - 1
-        tiles = list(first.values())[:TILES]
-        found.append(
-            Choice(
-                *(group, len(members), regrets),
-                min(trial.time_ms for trial in ranked[:2]) / least - 1,
-                min(trial.time_ms for trial in tiles) / least - 1,
-            )
-        )
+        times = [trial.time_ms for trial in ranked]
+        tiles = [trial.time_ms for trial in first.values()][:TILES]
+        regrets = {
+            "time": times[0] / min(times) - 1,
+            "better of two": min(times[:2]) / min(times) - 1,
+            "best of 8 tiles": min(tiles) / min(times) - 1,
+        }
+        found.append(Choice(group, len(members), regrets))
     return found
 
 
-def held_out(trials: Sequence[Trial]) -> list[Choice]:
+def steady_choices(kernels: Iterable[Steady], estimate: Estimate) -> list[Choice]:
+    """Let an estimate choose for each product of which two kernels or more ran under steady load.
+
+    A kernel that was measured several times counts with its medians.
+    """
+    by_group: dict[tuple[object, ...], dict[Any, list[Steady]]] = defaultdict(dict)
+    for one in kernels:
+        group = (one.gpu, one.size, one.gemm.layout, one.gemm.mode)
+        by_group[group].setdefault(one.tiling, []).append(one)
+    found = []
+    for group, members in by_group.items():
+        if len(members) < 2:
+            continue
+        medians = [
+            replace(
+                runs[0],
+                time_ms=median(one.time_ms for one in runs),
+                energy_mj=median(one.energy_mj for one in runs),
+            )
+            for runs in members.values()
+        ]
+        ranked = _ranked(medians, estimate)
+        values = {
+            "steady time": [one.time_ms for one in ranked],
+            "energy": [one.energy_mj for one in ranked],
+            "EDP": [one.energy_mj * one.time_ms for one in ranked],
+        }
+        regrets = {name: every[0] / min(every) - 1 for name, every in values.items()}
+        found.append(Choice(group, len(medians), regrets))
+    return found
+
+
+_Measured = TypeVar("_Measured", Trial, Steady)
+
+
+def _ranked(members: Sequence[_Measured], estimate: Estimate) -> list[_Measured]:
+    """Kernels of one product, the most promising first."""
+    tilings = [one.tiling for one in members]
+    cycles = estimated_cycles(members[0].gemm, HOPPER, tilings, estimate)
+    return [members[place] for place in np.argsort(cycles, kind="stable").tolist()]
+
+
+def held_out(trials: Sequence[Trial], steady: Sequence[Steady]) -> list[Choice]:
     """Leave each size out in turn and let the estimate of the others choose for it."""
     found = []
     for size in sorted({trial.size for trial in trials}):
-        estimate = fit([trial for trial in trials if trial.size != size])
+        estimate = fit(
+            [trial for trial in trials if trial.size != size],
+            [one for one in steady if one.size != size],
+        )
         found += choices([trial for trial in trials if trial.size == size], estimate)
+        found += steady_choices([one for one in steady if one.size == size], estimate)
     return found
 
 
-def table(named: Mapping[str, Sequence[Choice]]) -> str:
-    """Regrets by mode and the number of measured kernels, for each estimate."""
-    rows = []
-    for mode in ("float32", "3xtf32", "tf32", "bfloat16", "all"):
-        for many in (True, False):
+KINDS: Mapping[str, Callable[[Choice], bool]] = {
+    "trials, 10 kernels or more": lambda one: "time" in one.regrets and one.kernels >= 10,
+    "trials, 2 to 9 kernels": lambda one: "time" in one.regrets and one.kernels < 10,
+    "steady load, 2 kernels or more": lambda one: "energy" in one.regrets,
+}
+"""The products that have a table of their own."""
+
+
+def tables(named: Mapping[str, Sequence[Choice]]) -> str:
+    """Median and worst decile of the regrets in %, by mode, for each estimate."""
+    found = []
+    for kind, belongs in KINDS.items():
+        rows, header = [], ["mode", "products", "estimate"]
+        for mode in (*MODES, "all"):
             for name, every in named.items():
-                chosen = [
-                    one
-                    for one in every
-                    if mode in ("all", one.group[4]) and (one.kernels >= 10) == many
-                ]
-                if chosen:
-                    kind = "10 or more" if many else "2 to 9"
-                    rows.append([mode, kind, str(len(chosen)), name, *_cells(chosen)])
-    header = ["mode", "measured kernels", "products", "estimate", "time", "better of two"]
-    return markdown_table([*header, "best of 8 tiles", "energy", "EDP"], rows)
+                chosen = [one for one in every if belongs(one) and mode in ("all", one.group[-1])]
+                if not chosen:
+                    continue
+                cells = []
+                for metric in chosen[0].regrets:
+                    values = [100 * one.regrets[metric] for one in chosen]
+                    cells.append(f"{np.median(values):.1f}, {np.quantile(values, 0.9):.1f}")
+                rows.append([mode, str(len(chosen)), name, *cells])
+                header = [*header[:3], *chosen[0].regrets]
+        found.append(f"{kind}:\n\n{markdown_table(header, rows)}")
+    return "\n\n".join(found)
 
 
-def _cells(chosen: Sequence[Choice]) -> list[str]:
-    columns: list[list[float]] = [
-        [one.regrets["time"] for one in chosen],
-        [one.pair for one in chosen],
-        [one.tiles for one in chosen],
-    ]
-    columns += [
-        [one.regrets[metric] for one in chosen if metric in one.regrets]
-        for metric in ("energy", "EDP")
-    ]
-    return [
-        f"{100 * np.median(column):.1f}, {100 * np.quantile(column, 0.9):.1f} ({len(column)})"
-        if column
-        else ""
-        for column in columns
-    ]
-
-
-def replayed(trials: Sequence[Trial], first: int) -> str:
+def replayed(trials: Sequence[Trial], steady: Sequence[Steady], first: int) -> str:
     """What the first trials find of searches that begin with an estimate of other sizes."""
     found = []
     with (
@@ -569,7 +691,10 @@ def replayed(trials: Sequence[Trial], first: int) -> str:
         for one, raw in zip(searches(Path(folder)), stored, strict=True):
             named = json.loads((raw / IDENTITY_FILE).read_bytes())["workload"]
             size = (named["M"], named["N"], named["K"])
-            estimate = fit([trial for trial in trials if trial.size != size])
+            estimate = fit(
+                [trial for trial in trials if trial.size != size],
+                [kernel for kernel in steady if kernel.size != size],
+            )
             found.append(replace(one, again_ms=times_again_ms(raw, device, first, estimate)))
     return first_trials_table(found, first)
 
@@ -584,31 +709,33 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="Each regret, to a file")
     arguments = parser.parse_args(words)
     trials = stored_trials(arguments.trials)
+    steady = steady_kernels(trials)
     counts = defaultdict(set)
     for trial in trials:
         counts[trial.source, trial.gemm.mode].add((trial.size, trial.gemm.layout, trial.gpu))
     for (source, mode), groups in sorted(counts.items()):
         of_kind = [t for t in trials if (t.source, t.gemm.mode) == (source, mode)]
-        metered = sum(trial.energy_mj is not None for trial in of_kind)
-        print(
-            f"{source}, {mode}: {len(of_kind)} trials of {len(groups)} products, "
-            f"{metered} with energy"
-        )
+        print(f"{source}, {mode}: {len(of_kind)} trials of {len(groups)} products")
+    for mode in MODES:
+        of_mode = [one for one in steady if one.gemm.mode == mode]
+        products = {(one.size, one.gemm.layout, one.gpu) for one in of_mode}
+        print(f"steady load, {mode}: {len(of_mode)} measurements of {len(products)} products")
     if arguments.write:
-        WRITTEN.write_bytes(msgspec.json.format(msgspec.json.encode(fit(trials)), indent=0) + b"\n")
+        estimate = msgspec.json.encode(fit(trials, steady))
+        WRITTEN.write_bytes(msgspec.json.format(estimate, indent=0) + b"\n")
         print(f"{WRITTEN} was fitted to {len(trials)} trials.")
         return
     if arguments.replay:
-        print(replayed(trials, arguments.replay))
+        print(replayed(trials, steady, arguments.replay))
         return
     before = Costs(stored_bytes_per_cycle=1e12)  # as earlier versions estimated
     constants = Estimate(dict.fromkeys(("simt", *EXPECTED), before), {})
     named = {
-        "unfitted": choices(trials, constants),
-        "fitted to other sizes": held_out(trials),
-        "as written, to all": choices(trials, fitted()),
+        "as before": [*choices(trials, constants), *steady_choices(steady, constants)],
+        "fitted to other sizes": held_out(trials, steady),
+        "as written, to all": [*choices(trials, fitted()), *steady_choices(steady, fitted())],
     }
-    print(f"\nMedian and worst decile of the regret in % (number of products):\n\n{table(named)}")
+    print(f"\nMedian and worst decile of the regret in %.\n\n{tables(named)}")
     if arguments.json:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(named), indent=1))
 

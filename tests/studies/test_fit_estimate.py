@@ -9,7 +9,18 @@ from typing import Any
 
 import fit_estimate
 import pytest
-from fit_estimate import HOPPER, Trial, choices, costs_from, fit, fit_costs, fit_trees, held_out
+from fit_estimate import (
+    HOPPER,
+    Steady,
+    Trial,
+    choices,
+    fit,
+    fit_costs,
+    fit_energies,
+    fit_trees,
+    held_out,
+    steady_choices,
+)
 
 from pytest_gpuenergy.tuners import Costs, Estimate, SimtParameters, WgmmaParameters, fitted
 from pytest_gpuenergy.workloads import Gemm
@@ -41,13 +52,13 @@ def test_trees_learn_what_the_estimate_does_not_know():
 
 def test_costs_are_found_again_where_trials_show_them():
     """Here the L2 gives twice as many bytes in a cycle as was thought."""
-    start = costs_from(fit_estimate._priors("hopper"))
+    start = Costs(**fit_estimate._priors("hopper"))
     values = {**fit_estimate._priors("hopper"), "loaded_bytes_per_cycle": 96.0}
     trials = [
         trial(
             Gemm("g", size, size, 1024, mode="bfloat16"),
             replace(WGMMA, tile_m=rows, cluster_m=cluster),
-            costs=costs_from(values),
+            costs=Costs(**values),
         )
         for size in (1024, 2048, 3000, 4096)
         for rows in (64, 128)
@@ -61,16 +72,34 @@ def test_the_regret_is_that_of_the_first_choice():
     product = Gemm("g", 2048, 2048, 2048)
     slow, fast = SIMT, replace(SIMT, tile_m=128, tile_n=128)
     first, second = sorted((slow, fast), key=lambda one: one.cycles(product, HOPPER))
-    trials = [
-        Trial("s", "gpu", product, first, 1.1, energy_mj=2.0, sustained_ms=1.1),
-        Trial("s", "gpu", product, second, 1.0, energy_mj=3.0, sustained_ms=1.0),
-    ]
+    trials = [Trial("s", "gpu", product, first, 1.1), Trial("s", "gpu", product, second, 1.0)]
     (chosen,) = choices(trials, Estimate(fitted().costs, {}))
     assert chosen.kernels == 2
     assert chosen.regrets["time"] == pytest.approx(0.1)
-    assert chosen.regrets["energy"] == 0
-    assert chosen.regrets["EDP"] == 0
-    assert chosen.pair == 0
+    assert chosen.regrets["better of two"] == 0
+    assert chosen.regrets["best of 8 tiles"] == 0
+
+
+def test_a_kernel_under_steady_load_counts_with_its_medians():
+    product = Gemm("g", 2048, 2048, 2048)
+    pair = (SIMT, replace(SIMT, tile_m=128, tile_n=128))
+    first, second = sorted(pair, key=lambda one: one.cycles(product, HOPPER))
+    runs = [(first, 1.1, 2.0), (first, 1.3, 2.2), (first, 9.0, 9.0), (second, 1.0, 3.0)]
+    kernels = [Steady("gpu", product, tiling, *figures) for tiling, *figures in runs]
+    (chosen,) = steady_choices(kernels, Estimate(fitted().costs, {}))
+    assert chosen.kernels == 2
+    assert chosen.regrets == pytest.approx({"steady time": 0.3, "energy": 0, "EDP": 0})
+
+
+def test_energy_is_learned_from_kernels_at_the_power_limit_only():
+    product = Gemm("g", 4096, 4096, 4096, mode="bfloat16")
+    busy_ms = 2 * product.flops / 2 / 132 / 2048 / 1.755e6  # twice as long as at the peak rate
+    usual = fit_energies([], Costs())
+    held = fit_energies([Steady("gpu", product, WGMMA, busy_ms, 700 * busy_ms)] * 9, Costs())
+    free = fit_energies([Steady("gpu", product, WGMMA, busy_ms, 400 * busy_ms)] * 9, Costs())
+    assert free == usual
+    assert held.energy_shares["bfloat16"] > 1.1 * usual.energy_shares["bfloat16"]
+    assert held.energy_shares["tf32"] == usual.energy_shares["tf32"]
 
 
 def test_a_size_is_judged_by_an_estimate_that_has_not_seen_it(monkeypatch):
@@ -81,12 +110,12 @@ def test_a_size_is_judged_by_an_estimate_that_has_not_seen_it(monkeypatch):
     ]
     seen: list[set[tuple[int, int, int]]] = []
 
-    def noted(chosen: list[Trial]) -> Estimate:
+    def noted(chosen: list[Trial], _: list[Steady]) -> Estimate:
         seen.append({one.size for one in chosen})
         return fit(chosen)
 
     monkeypatch.setattr(fit_estimate, "fit", noted)
-    judged = held_out(trials)
+    judged = held_out(trials, [])
     assert seen == [{(1024,) * 3}, {(512,) * 3}]
     assert [one.group[2] for one in judged] == [(512,) * 3, (1024,) * 3]
 

@@ -51,6 +51,8 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         turns_share: the time of these three if warpgroups take turns, relative to others.
         energy_shares: the time for which the energy of a multiplication lasts at the power limit,
             relative to its time at the peak rate, by mode.
+        loaded_energy_cycles: the cycles for which the energy of a byte from the L2 lasts at the
+            power limit, per multiprocessor.
     """
 
     product_share: float = 1.0
@@ -74,6 +76,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     transposed_share: float = 0.0
     turns_share: float = 1.0
     energy_shares: dict[str, float] = {}
+    loaded_energy_cycles: float = 0.0
 
 
 class Trees(Struct, frozen=True, forbid_unknown_fields=True):

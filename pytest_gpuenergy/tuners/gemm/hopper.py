@@ -247,18 +247,23 @@ class HopperTiling(Tiling):
         """Return the shared memory of a block with its barriers, which the kernel declares."""
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
+    def loaded_bytes(self, gemm: Gemm) -> int:
+        """Return the bytes that a block copies for a step; the others of its cluster copy more."""
+        lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+        return gemm.element_bytes * self.tile_k * lines
+
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         costs = costs or costs_of(self.family)
-        # The rows of A and the columns of B whose elements a block copies for its tile.
-        copied_lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
         storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        loaded = self.loaded_bytes(gemm)
+        energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
             busy_cycles=self.busy_cycles(gemm, costs),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=gemm.element_bytes * self.tile_k * copied_lines,
+            loaded_bytes=loaded,
             last_cycles=storing,
             next_cycles=storing,
-            energy_cycles=costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm),
+            energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
         return product_cycles(gemm, self, card, step, costs)
 
