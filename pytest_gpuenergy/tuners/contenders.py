@@ -46,7 +46,7 @@ _CUDNN_WORKSPACE_BYTES = 1 << 30
 """The largest workspace that an algorithm of cuDNN may have; those for the bundled networks take up
 to 186 MiB on an H100 (cuDNN 9.19). PyTorch sets no limit."""
 _TILES_TRIED = 8
-"""The number of tiles that are tried of a template without records."""
+"""The number of tiles that are tried of a template for convolutions without records."""
 _ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
@@ -159,10 +159,10 @@ def _check_able(workload: Gemm | Conv2d, card: CardResources) -> None:
 
 
 def template_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
-    """Return our templates' kernel: the best record, or else the best of the most promising tiles.
+    """Return our templates' kernel: the best record, or else the most promising parameters.
 
-    Without records, an emulated GPU takes the most promising parameters, because its times are
-    estimates too. So does a GPU that is not claimed.
+    The estimate for products was fitted to many trials (``docs/notes/choosing.md``), so that one
+    kernel is compiled. Of convolutions, a few tiles are timed if the GPU is claimed and real.
     """
     card = card_resources(bench.gpu)
     _check_able(workload, card)
@@ -174,7 +174,7 @@ def template_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel
         offered = rank_kernels(workload, card)
     except InputError as error:  # none fits
         raise UnavailableError(str(error)) from None
-    if bench.gpu.emulated or not bench.claimed:
+    if isinstance(workload, Gemm) or bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(workload)
     best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
     for parameters in offered:
