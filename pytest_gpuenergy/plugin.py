@@ -84,9 +84,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(workers, WorkerPlugin.NAME)
     if any_option_is_set(config):
         load_run(config)
-        if not gc.get_freeze_count():  # which a run within a run must not add to
-            # Nothing that was imported will become garbage, and each search takes 50 ms longer.
-            gc.freeze()
 
 
 def load_run(config: pytest.Config) -> RunPlugin:
