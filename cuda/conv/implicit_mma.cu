@@ -202,7 +202,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
 #pragma unroll
   for (int i = 0; i < PIECES_P; ++i) {
     Outputs outputs = outputs_of(output, tile, lane, i);
-#if NHWC && HALVES
+#if OUT_NHWC && HALVES
     if constexpr (IN_PIECES && WARP_C % 32 == 0) {
 #pragma unroll
       for (int j = 0; j < PIECES_C; j += 4) {

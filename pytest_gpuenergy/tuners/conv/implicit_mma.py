@@ -10,20 +10,10 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.conv.windows import (
-    ELEMENTS,
-    FIRST_CYCLES,
-    LINE_BYTES,
-    STORED_BYTES_PER_CYCLE,
-    WindowParameters,
-)
-from pytest_gpuenergy.tuners.gemm.mma import products_per_cycle
-from pytest_gpuenergy.tuners.gemm.tiling import (
-    LAUNCH_CYCLES,
-    PARTS_BYTES_PER_CYCLE,
-    SCHEDULERS,
-    BlockStep,
-)
+from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, LINE_BYTES, WindowParameters
+from pytest_gpuenergy.tuners.gemm.costs import costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep
+from pytest_gpuenergy.tuners.gemm.mma import MmaParameters, products_per_cycle
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -180,38 +170,39 @@ class ImplicitMmaParameters(WindowParameters):
         """Return the clock cycles that the convolution is expected to take.
 
         The estimate is a roofline of a step, with waves of blocks, like that of products: tensor
-        cores, shared memory, instructions, and bytes from the L2. A copy of elements that threads
-        keep takes one step, however many stages there are.
+        cores, shared memory, instructions, and bytes from the L2, with the costs that were fitted
+        to products by `mma.sync`.
         """
-        line = LINE_BYTES // conv.element_bytes
+        costs, line = costs_of(MmaParameters.family), LINE_BYTES // conv.element_bytes
         products = self.tile_p * self.tile_c * line
         read = conv.element_bytes * products * (1 / self.warp_p + 1 / self.warp_c)
         step = BlockStep(
             busy_cycles=max(
-                products / products_per_cycle(conv.mode, card),
-                read / SHARED_BYTES_PER_CYCLE,
+                costs.product_share * products / products_per_cycle(conv.mode, card),
+                costs.served_share * read / SHARED_BYTES_PER_CYCLE,
                 self._warps * self._instructions(conv) / SCHEDULERS,
             ),
             warps=self._warps,
             loaded_bytes=LINE_BYTES * (self.tile_p + self.tile_c),
+            waits_for_copies=self._held(conv) > 0,
         )
-        ahead = 2 if self._held(conv) else self.stages
         blocks, resident = self.tiles(conv) * self.splits, self.resident(conv, card)
         steps = math.ceil(self.steps(conv) / self.splits)
         size = 4 if self.splits > 1 else conv.element_bytes
-        stored = size * self.tile_p * self.tile_c / STORED_BYTES_PER_CYCLE
+        stored = size * self.tile_p * self.tile_c / costs.stored_bytes_per_cycle
 
         def wave(count: int) -> float:
             """Return the cycles of blocks of which a multiprocessor has `count` at once."""
-            return FIRST_CYCLES + steps * step.cycles(count, ahead) + count * stored
+            busy = steps * step.cycles(count, self.stages, costs)
+            return costs.first_cycles + busy + count * stored
 
         waves, rest = divmod(blocks, resident * card.multiprocessors)
-        total = waves * wave(resident)
+        total = costs.start_cycles + waves * wave(resident)
         if rest:
             total += wave(math.ceil(rest / card.multiprocessors))
         if self.splits > 1:
             parts = 4 * 2 * blocks * self.tile_p * self.tile_c / card.multiprocessors
-            total += LAUNCH_CYCLES + parts / PARTS_BYTES_PER_CYCLE
+            total += costs.launch_cycles + parts / costs.parts_bytes_per_cycle
         return total
 
     def _instructions(self, conv: Conv2d) -> float:

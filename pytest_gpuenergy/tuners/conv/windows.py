@@ -13,10 +13,6 @@ from pytest_gpuenergy.workloads import Conv2d, Mode, Workload
 LINE_BYTES = 128
 """The length of the lines in which threads copy what a step multiplies."""
 _PIECE_BYTES = 16
-FIRST_CYCLES = 4250
-"""The cycles until a block has its first step, with the launch, on an H100."""
-STORED_BYTES_PER_CYCLE = 22
-"""The approximate bytes of a multiprocessor, while all multiprocessors store, on an H100."""
 ELEMENTS: Mapping[str, str] = {
     "float32": "using Element = float;",
     "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
@@ -79,6 +75,7 @@ class WindowParameters(TemplateParameters[Conv2d]):
             "HALVES": conv.element_bytes == 2,
             "SPLIT": conv.mode == "3xtf32",
             "NHWC": conv.layout == "nhwc",
+            "OUT_NHWC": conv.layout == "nhwc",
             "IMAGES": s.N,
             **{name: getattr(s, name) for name in ("H", "W", "CI", "CO", "KH", "KW", "OH", "OW")},
             "STRIDE": s.strides,

@@ -11,13 +11,9 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import (
-    SCHEDULERS,
-    BlockStep,
-    Tiling,
-    copied_kernel,
-    product_cycles,
-)
+from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -80,6 +76,13 @@ _PJ_PER_CYCLE = 1940.0
 are treated alike."""
 _ALONE = 1.1
 """The approximate cycles per instruction of a warp that has a scheduler to itself."""
+TRAITS = (
+    *("resident", "waves", "last", "together", "warps", "warps_together", "stages"),
+    *("steps", "tiles_of_block", "parts_of_cycles", "copied_of_product", "products", "registers"),
+    *("tile_m", "tile_n", "tile_k", "thread_m", "thread_n", "slices", "sums_of_thread", "depth"),
+    *("slices_sums_of_cycles", "stored_transposed", "transposes", "transpose_a"),
+)
+"""The names of `SimtParameters.traits`, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +94,13 @@ class SimtParameters(Tiling):
         thread_n: the columns of a tile that a thread computes.
         slices: the groups of warps that divide each step among them, and add their sums at the end.
         transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
-            A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
+            A, stored by rows, is transposed on its way to shared memory; 0 if it is not. A
+            transposed B is transposed back in the same way, by at least 8 elements.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
     """
 
     template: ClassVar[str] = "simt"
+    family: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     min_capability: ClassVar[int] = 70
     added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0}
@@ -159,9 +164,9 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            if gemm.layout == "nt" or thread[0] <= _MAX_ROWS:
+            if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
                 yield from base.divided(gemm, card)
-            if gemm.layout == "nn":
+            if gemm.layout != "nt":
                 for along in base.worth_copying:
                     yield from replace(base, transpose_a=along).divided(gemm, card)
 
@@ -192,7 +197,7 @@ class SimtParameters(Tiling):
 
     def transposes(self, gemm: Gemm) -> bool:
         """Return whether A is transposed on its way to shared memory."""
-        return bool(self.transpose_a) and gemm.layout == "nn"
+        return bool(self.transpose_a) and not gemm.a_transposed
 
     def registers(self, gemm: Gemm) -> int:
         """Return how many registers a thread needs, fitted to ptxas of CUDA 13.0.
@@ -201,7 +206,7 @@ class SimtParameters(Tiling):
         then need more registers than it can have; it still keeps all its sums in registers.
         """
         sums = self.thread_m * self.thread_n
-        if gemm.layout == "nt" or self.transpose_a:
+        if gemm.a_transposed or self.transpose_a:
             return sums + 2 * (self.thread_m + self.thread_n) + 32
         return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MAX_REGISTERS)
 
@@ -209,14 +214,15 @@ class SimtParameters(Tiling):
         """Return the shared memory of a block: its stages, and later the sums of its slices."""
         if self.transposes(gemm):
             of_a = self.tile_k * (self.tile_m + _WIDEST)
-        elif gemm.layout == "nt":
+        elif gemm.a_transposed:
             of_a = self.tile_k * self.tile_m
         else:
             of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
+        of_b = self.tile_k * (self.tile_n + (_WIDEST if gemm.b_transposed else 0))
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
-        return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
+        return 4 * max(self.stages * (of_a + of_b), sums)
 
-    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+    def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         """Return the clock cycles that the product is expected to take.
 
         A warp issues its multiplications, its loads of four elements from shared memory, and the
@@ -226,10 +232,51 @@ class SimtParameters(Tiling):
 
         Large products run at the power limit, where the energy of a step determines its time.
         """
-        along = self.transpose_a if self.transposes(gemm) else 0
         tile = (self.tile_m, self.tile_n, self.tile_k)
-        step = _step(tile, (self.thread_m, self.thread_n), self.slices, along, card.cores)
-        return product_cycles(gemm, self, card, step)
+        thread = (self.thread_m, self.thread_n)
+        turned = (self.transposes(gemm), gemm.b_transposed)
+        along = self.transpose_a or _ALONG[0]
+        step = _step(tile, thread, self.slices, turned, along, card.cores)
+        more = self._narrow_pieces(gemm) / self.threads * _COPY_INSTRUCTIONS
+        if more:
+            per_scheduler = self.threads / WARP_LANES / SCHEDULERS
+            step = replace(
+                step,
+                busy_cycles=step.busy_cycles + more * per_scheduler,
+                alone_cycles=step.alone_cycles + more * max(math.ceil(per_scheduler), _ALONE),
+            )
+        return product_cycles(gemm, self, card, step, costs or costs_of(self.family))
+
+    def _narrow_pieces(self, gemm: Gemm) -> float:
+        """Return how many more pieces a step copies than if all were of four elements.
+
+        Rows that are not a multiple of 16 bytes apart are copied in smaller pieces.
+        """
+        of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width(gemm, gemm.lda)
+        of_b = 0 if gemm.b_transposed else self.tile_n / copy_width(gemm, gemm.ldb)
+        kept = self.tile_m * (not self.transposes(gemm)) + self.tile_n * (not gemm.b_transposed)
+        return self.tile_k * (of_a + of_b - kept / _WIDEST)
+
+    def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
+        """Return what may explain how far the estimate of `cycles` is off, by `TRAITS`."""
+        resident, blocks = self.resident(gemm, card), self.block_count(gemm)
+        waves, rest = divmod(blocks, resident * card.multiprocessors)
+        last = -(-rest // card.multiprocessors)
+        together = resident if waves else last
+        copied = self.tile_k * (self.tile_m + self.tile_n)
+        warps = self.threads // WARP_LANES
+        products = self.tile_m * self.tile_n * self.tile_k
+        sums = self.tile_m * self.tile_n
+        parts = blocks * sums / card.multiprocessors if self.shares_tiles(gemm) else 0.0
+        return (
+            *(resident, waves, last, together, warps, warps * together, self.stages),
+            *(self.max_steps(gemm), self.tiles(gemm) / blocks, parts / cycles),
+            *(copied / products, self.products, self.registers(gemm)),
+            *(self.tile_m, self.tile_n, self.tile_k, self.thread_m, self.thread_n, self.slices),
+            *(self.thread_m * self.thread_n, self.tile_k // self.slices),
+            *((self.slices - 1) * sums / cycles, gemm.a_transposed, self.transposes(gemm)),
+            self.transpose_a if self.transposes(gemm) else 0,
+        )
 
     def _copies_whole(self, along: int) -> bool:
         """Return whether four rows or more are copied at once, and slices have whole copies."""
@@ -251,7 +298,12 @@ class SimtParameters(Tiling):
 
 @functools.lru_cache(maxsize=4096)  # of as many steps, a search considers ten thousand divisions
 def _step(
-    tile: tuple[int, int, int], thread: tuple[int, int], slices: int, along: int, cores: int
+    tile: tuple[int, int, int],
+    thread: tuple[int, int],
+    slices: int,
+    turned: tuple[bool, bool],
+    along: int,
+    cores: int,
 ) -> BlockStep:
     """Return the work of a block in one step.
 
@@ -259,7 +311,8 @@ def _step(
         tile: the rows and columns of a tile, and its depth.
         thread: the rows and columns of a thread.
         slices: the groups of warps.
-        along: the elements that are copied along a row if A is transposed, else 0.
+        turned: whether A and B are transposed while they are copied.
+        along: the elements that are then copied along a row.
         cores: the cores of a multiprocessor.
     """
     (tile_m, tile_n, tile_k), (thread_m, thread_n) = tile, thread
@@ -270,12 +323,11 @@ def _step(
     read = (thread_m + thread_n) * (tile_k // slices)
     copied = tile_k * (tile_m + tile_n)
     pieces = copied / _WIDEST
-    lines = 0.0
-    if along:
-        if cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
-            per_product *= _TRANSPOSED_SHARE
-        pieces += tile_k * tile_m * (1 - 1 / _WIDEST)
-        lines = tile_k * tile_m / along
+    if turned[0] and cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
+        per_product *= _TRANSPOSED_SHARE
+    sides = tile_m * turned[0] + tile_n * turned[1]
+    pieces += tile_k * sides * (1 - 1 / _WIDEST)
+    lines = tile_k * sides / along
     copies = pieces / threads * _COPY_INSTRUCTIONS
     issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
     serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
