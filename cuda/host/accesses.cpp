@@ -147,6 +147,7 @@ inline Shadow* touched(uintptr_t& at, unsigned bytes, Use use, const void* site)
     }
     if (!shadow->global && (shadow->slot < 0 || (unsigned)shadow->slot == running_slot())) recent_shared = shadow;
   }
+  if (__builtin_expect(has_signalled, 0) && shadow->global && !shadow->read_only) pause_after_signal();
   if (!shadow->global) shared_access(at, bytes, use, site);
   else if (use == updates && site) global_update_of(at, bytes, site);
   if (!shadow->contains(at + bytes - 1)) outside(at + bytes - 1, use != reads);
@@ -172,6 +173,7 @@ void may_wait_for(uintptr_t at) {
 
 void strong_access(const void* address, unsigned bytes, bool write, const void* site) {
   uintptr_t at = (uintptr_t)address;
+  has_signalled = false;
   if (!write) may_wait_for(at);
   Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
@@ -179,6 +181,7 @@ void strong_access(const void* address, unsigned bytes, bool write, const void* 
   if (!write) show_earlier(*shadow, at, bytes);
   touch_strong(*shadow, at, bytes, write, false);
   order_strong(meeting_place(*shadow, at), shadow->crosses_blocks(), write);
+  if (shadow->global && (!write || is_polled(*shadow, at))) block_signals();
 }
 
 // Two phases of a barrier that follow one another pass on nothing to each other's waiters. One in
@@ -272,6 +275,7 @@ void cuhost_fence_proxy() { order_fence_proxy(); }
 
 void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   uintptr_t at = (uintptr_t)address;
+  has_signalled = false;
   block_may_wait();
   Shadow* shadow = touched(at, bytes, updates, __builtin_return_address(0));
   if (!shadow) return;
@@ -289,7 +293,10 @@ void cuhost_atomic_of_block(const void* address) {
 
 void cuhost_atomic_ends(const void* address, bool changed) {
   uintptr_t at = (uintptr_t)address;
-  if (Shadow* shadow = shadow_of(at)) atomic_ends(*shadow, at, changed);
+  Shadow* shadow = shadow_of(at);
+  if (!shadow) return;
+  atomic_ends(*shadow, at, changed);
+  if (shadow->global && (!changed || is_polled(*shadow, at))) block_signals();
 }
 
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {

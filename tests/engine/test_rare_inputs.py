@@ -324,6 +324,40 @@ def test_a_period_that_the_shape_tells_is_found():
     assert_wrong(workload, lambda x: 2 * x[rows])
 
 
+FLAGGED: dict[str, tuple[Function, Function]] = {
+    "none": (np.any, lambda x: True),
+    "all": (np.all, lambda x: False),
+    "count in a byte": (np.sum, lambda x: x.sum() % 256),
+    "first of none": (lambda x: x.argmax() if x.any() else -1, np.argmax),
+    "list of 200": (np.sum, lambda x: min(x.sum(), 200)),
+}
+
+
+@pytest.mark.parametrize("name", FLAGGED)
+def test_vectors_of_flags_without_any_and_with_all_are_tried(name):
+    function, other = FLAGGED[name]
+    workload = contract(lambda x: np.full(x.shape, function(x)), (300,), (300,), "bool", "int32")
+    verified(workload, lambda x: np.full(x.shape, function(x)))
+    assert_wrong(workload, lambda x: np.full(x.shape, other(x)))
+
+
+LENGTHS: dict[str, tuple[Function, Function]] = {
+    "none": (lambda x: x.max(), lambda x: max(x.max(), 1)),
+    "all full": (lambda x: x.sum(), lambda x: min(x.sum(), 100 * 15)),
+    "one bucket": (lambda x: np.bincount(x).max(), lambda x: min(np.bincount(x).max(), 63)),
+    "none is empty": (lambda x: x.min(), lambda x: min(x.min(), 15)),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_vectors_of_lengths_that_are_all_the_least_or_the_most_are_tried(name):
+    function, other = LENGTHS[name]
+    ranges = {"x": (0, 17)}
+    workload = contract(lambda x: np.full(x.shape, function(x)), (100,), (100,), "int32", init=ranges)
+    verified(workload, lambda x: np.full(x.shape, function(x)))
+    assert_wrong(workload, lambda x: np.full(x.shape, other(x)))
+
+
 def steps_to_first(most: int) -> Function:
     """The number of steps from each node to node 0 along one edge each, up to ``most``."""
 
