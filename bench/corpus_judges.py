@@ -134,7 +134,7 @@ class Judges:
                     arenas[name].fill(value)
                 loaded.run(order_seed=0)
                 expected = workload.reference(inputs)
-                for output in entry.outputs:
+                for output in (*entry.inouts, *entry.outputs):
                     seen = numbers(arenas[output.name].value(), output.dtype).astype(np.float64)
                     tolerance = TOLERANCES.get(output.dtype, 0.0)
                     with np.errstate(all="ignore"):

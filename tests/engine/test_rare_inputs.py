@@ -325,8 +325,8 @@ def test_a_period_that_the_shape_tells_is_found():
 
 
 FLAGGED: dict[str, tuple[Function, Function]] = {
-    "none": (np.any, lambda x: True),
-    "all": (np.all, lambda x: False),
+    "none": (np.any, lambda x: x.size > 0),
+    "all": (np.all, lambda x: 0 * x.sum()),
     "count in a byte": (np.sum, lambda x: x.sum() % 256),
     "first of none": (lambda x: x.argmax() if x.any() else -1, np.argmax),
     "list of 200": (np.sum, lambda x: min(x.sum(), 200)),
@@ -353,7 +353,9 @@ LENGTHS: dict[str, tuple[Function, Function]] = {
 def test_vectors_of_lengths_that_are_all_the_least_or_the_most_are_tried(name):
     function, other = LENGTHS[name]
     ranges = {"x": (0, 17)}
-    workload = contract(lambda x: np.full(x.shape, function(x)), (100,), (100,), "int32", init=ranges)
+    workload = contract(
+        lambda x: np.full(x.shape, function(x)), (100,), (100,), "int32", init=ranges
+    )
     verified(workload, lambda x: np.full(x.shape, function(x)))
     assert_wrong(workload, lambda x: np.full(x.shape, other(x)))
 
