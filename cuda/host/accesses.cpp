@@ -114,6 +114,13 @@ void settle() {
   if (overwriting) settle_overwrite();
 }
 
+void settle_before(uintptr_t at) {
+  settle();
+  if (!has_signalled || at - fiber_low < fiber_bytes) return;
+  const Shadow* shadow = shadow_of(at);
+  if (shadow && shadow->global && !shadow->read_only) pause_after_signal();
+}
+
 // What an access to shared memory of another block touches, which must be known to have begun.
 Shadow* reached(uintptr_t& at, bool write) {
   Shadow* shadow = remote_shadow(at);
@@ -133,7 +140,7 @@ uintptr_t meeting_place(const Shadow& shadow, uintptr_t at) {
 // What an access touches, counted; `at` is then as its shadow has it; null if it cannot race. An atomic
 // counts as a store: the memory system itself reads the old value.
 inline Shadow* touched(uintptr_t& at, unsigned bytes, Use use, const void* site) {
-  if (__builtin_expect(overwriting | shows_earlier, 0)) settle();
+  if (__builtin_expect(overwriting | shows_earlier | has_signalled, 0)) settle_before(at);
   ++traffic.accesses;
   Shadow* shadow = recent_shared;
   if (!shadow->contains(at)) {
@@ -147,7 +154,6 @@ inline Shadow* touched(uintptr_t& at, unsigned bytes, Use use, const void* site)
     }
     if (!shadow->global && (shadow->slot < 0 || (unsigned)shadow->slot == running_slot())) recent_shared = shadow;
   }
-  if (__builtin_expect(has_signalled, 0) && shadow->global && !shadow->read_only) pause_after_signal();
   if (!shadow->global) shared_access(at, bytes, use, site);
   else if (use == updates && site) global_update_of(at, bytes, site);
   if (!shadow->contains(at + bytes - 1)) outside(at + bytes - 1, use != reads);
