@@ -1130,3 +1130,11 @@ def flag_mean(x: A, flag: A) -> dict[str, A]:
     mean = x[flag].sum() / count if count else 0.0
     last = np.nonzero(flag)[0][-1] if count else -1
     return {"mean": np.array([mean]), "count": np.array([count]), "last": np.array([last])}
+
+
+def mix64(x: A) -> A:
+    with np.errstate(over="ignore"):
+        z = x + np.arange(len(x), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        return z ^ z >> np.uint64(31)

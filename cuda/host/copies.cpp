@@ -80,6 +80,18 @@ void cuhost_finish_copies(size_t but_latest) {
       make_copy(copy);
     }
   }
+  // What is still on its way to the same place may have arrived before.
+  auto spoil = [&](const Copy& later) {
+    for (size_t k = 0; k < done; ++k)
+      for (const Copy& copy : batches[k])
+        if ((char*)copy.to < (char*)later.to + later.bytes && (char*)later.to < (char*)copy.to + copy.bytes)
+          return poison(later.to, later.bytes);
+  };
+  if (done) {
+    for (size_t k = done; k < batches.size(); ++k)
+      for (const Copy& later : batches[k]) spoil(later);
+    for (const Copy& later : own_copies().open) spoil(later);
+  }
   batches.erase(batches.begin(), batches.begin() + (long)done);
 }
 }

@@ -324,6 +324,22 @@ def test_a_period_that_the_shape_tells_is_found():
     assert_wrong(workload, lambda x: 2 * x[rows])
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("lost", [1, 1 << 10, 1 << 40])
+def test_each_bit_of_a_64_bit_integer_counts(dtype, lost):
+    workload = contract(lambda x: x ^ x.dtype.type(3 << 20), (100,), (100,), dtype)
+    verified(workload, lambda x: x ^ x.dtype.type(3 << 20))
+    with pytest.raises(KernelFault, match=r"of y .* wrong .* instead of -?\d"):
+        verified(workload, lambda x: (x ^ x.dtype.type(3 << 20)) & ~x.dtype.type(lost))
+
+
+def test_one_wrong_bit_of_a_64_bit_integer_is_told_in_full():
+    shape, high = (9,), 1 << 62
+    workload = contract(lambda x: np.full(x.shape, high + 1), shape, shape, "int64")
+    with pytest.raises(KernelFault, match=f"= {high} instead of {high + 1}, off"):
+        verified(workload, lambda x: np.full(shape, high) + 0 * x)
+
+
 FLAGGED: dict[str, tuple[Function, Function]] = {
     "none": (np.any, lambda x: x.size > 0),
     "all": (np.all, lambda x: 0 * x.sum()),
