@@ -168,7 +168,10 @@ def _uniform_floats(
     edges: Edges,
     shape: tuple[int, ...],
 ) -> _Floats:
-    """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary."""
+    """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary.
+
+    With 8 they are positive: all may be added to one place, and the sum must not be zero by chance.
+    """
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
         return values
@@ -176,6 +179,8 @@ def _uniform_floats(
         return values * 2.0 ** _TINY[0]
     if edges.uniform == 2:
         return edges.reach / 2 + values
+    if edges.uniform == 8:
+        return (edges.sign or 1) * (0.5 + np.abs(values))
     return np.copysign(0.0, values) if edges.uniform == 7 and edges.zeros else values
 
 

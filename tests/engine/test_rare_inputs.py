@@ -357,6 +357,34 @@ def test_vectors_of_flags_without_any_and_with_all_are_tried(name):
     assert_wrong(workload, lambda x: np.full(x.shape, other(x)))
 
 
+def test_indices_that_are_all_the_same_do_not_make_a_right_sum_wrong():
+    def added(x: Any, index: Any) -> Any:
+        y = np.zeros(500, x.dtype)
+        np.add.at(y, index, x)
+        return y
+
+    tensors = (
+        Tensor("x", (20_000,), "float32", "input"),
+        Tensor("index", (20_000,), "int32", "input"),
+        Tensor("y", (500,), "float32", "output"),
+    )
+    workload = Contract(
+        "sums",
+        tensors,
+        lambda inputs: {"y": added(inputs["x"], inputs["index"])},
+        reduction_length=64,
+        init={"index": (0, 500)},
+    )
+
+    def body(x: Any, index: Any, y: Any) -> None:
+        y[...] = added(x, index)
+
+    launch = replace(KERNEL.launches[0], arguments=("x", "index", "y"))
+    kernel = replace(KERNEL, launches=(launch,))
+    for drawn in range(3, 8):
+        verify_on_device(PythonDevice(body), kernel, workload, drawn=drawn)
+
+
 LENGTHS: dict[str, tuple[Function, Function]] = {
     "none": (lambda x: x.max(), lambda x: max(x.max(), 1)),
     "all full": (lambda x: x.sum(), lambda x: min(x.sum(), 100 * 15)),
