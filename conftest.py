@@ -15,20 +15,33 @@ import pytest
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.plugin import load_run
-from pytest_gpuenergy.pytest_plugin import NETWORK, records_folder, source_lines
+from pytest_gpuenergy.pytest_plugin import (
+    CONVOLUTIONS,
+    NETWORK,
+    chosen_contenders,
+    compares_convolutions,
+    records_folder,
+    source_lines,
+)
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
+from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import KernelStore, kernels_of, records_of
 from pytest_gpuenergy.tuning import RecordFile, choose_ranks
 from pytest_gpuenergy.workloads import (
     CASES,
+    Conv2d,
     Gemm,
+    Variants,
     Workload,
     choose_workloads,
     find_workload,
+    in_variants,
+    is_in_variants,
     network,
     networks_named,
+    parse_variants,
     products_in,
+    variants_named,
 )
 
 pytest_plugins = [
@@ -43,9 +56,12 @@ REPLAY, SEARCH = BENCH / "test_replay.py", BENCH / "test_search.py"
 PEERS = BENCH.parent / "studies" / "peers"
 WHEN_NAMED = (BENCH / "validation", BENCH / "test_values.py", PEERS)
 QUICK_KERNELS = 2
+MOST_NAMES = 12
 T = TypeVar("T")
-EXCLUDED = re.compile(r"\bnot\s+[^\s()]+")
-"""A word that -k excludes."""
+EXCLUDED = re.compile(r"\bnot\s*(?:\s[^\s()]+|\([^()]*\))")
+"""A word, or several in parentheses, that -k excludes."""
+BUNDLED = re.compile(r"\btest_conv2d(?![\w.])")
+"""The name of the test of bundled kernels, which is also part of its module's."""
 SAID = pytest.StashKey[list[str]]()
 
 
@@ -91,6 +107,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "names)",
     )
     group.addoption(
+        "--shape",
+        metavar="[NAME=][KIND:]SIZES",
+        action="append",
+        default=[],
+        help="A workload by its sizes, such as '1,56,56,64,64,3,3,1,1 mode=tf32'; may be repeated",
+    )
+    group.addoption(
+        "--mode",
+        metavar="LIST",
+        help="Modes of convolutions: float32, 3xtf32, tf32, float16, bfloat16 (default: float32, "
+        "and those that -k names)",
+    )
+    group.addoption(
+        "--layout",
+        metavar="LIST",
+        help="Layouts of convolutions: nchw, nhwc (default: nchw, and those that -k names)",
+    )
+    group.addoption(
         "--kernels",
         metavar="LIST",
         help="Kernels of each workload: all, top1, ..., or ranks such as 1,5,25 (default: all)",
@@ -124,6 +158,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """Collect contenders in convolutions if they are asked for, otherwise bundled kernels.
+
+    Both are collected if ids or -k name both.
+    """
+    config = collector.config
+    left_out = [] if compares_convolutions(config) else [CONVOLUTIONS]
+    named = " ".join([config.getoption("keyword"), *config.args])
+    if config.getoption("--contenders") is not None or not (left_out or BUNDLED.search(named)):
+        left_out.append("test_conv2d")
+    return [] if collector.path == CONV2D and name in left_out else None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``bundled_kernel`` by kernel, ``bench_workload`` by workload."""
     config, marker = metafunc.config, metafunc.definition.get_closest_marker("bundled")
@@ -131,8 +178,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "bench_workload" in metafunc.fixturenames:
             groups = _ends(_groups(config)) if config.getoption("--quick") else _groups(config)
             workloads = list(dict.fromkeys(workload for group in groups for workload in group))
+            if compares := "contender" in metafunc.fixturenames:
+                records_folder(config)  # it must be one
+                workloads = [one for one in workloads if isinstance(one, Conv2d)]
+                if not workloads:
+                    raise InputError(
+                        "No convolution is named: matrix products are compared in "
+                        "bench/test_gemm.py, with --gemm."
+                    )
             names = [workload.name for workload in workloads]
             metafunc.parametrize("bench_workload", workloads, ids=names)
+            if compares:
+                metafunc.parametrize("contender", chosen_contenders(config, Conv2d.kind))
         if "bundled_kernel" in metafunc.fixturenames:
             candidates = _candidates(config, **(marker.kwargs if marker else {}))
             labels = [candidate.label for candidate in candidates]
@@ -144,11 +201,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:
     """Whether the options above leave out a kernel that a baseline has."""
     words, rank = config.getoption("--kernels"), measurement.kernel.rank
-    networks = config.getoption("--case") or config.getoption("--network")
+    contends = f"::{CONVOLUTIONS}[" in measurement.node_id
+    if contends and not compares_convolutions(config):
+        return True
+    if "::test_conv2d[" in measurement.node_id and config.getoption("--contenders") is not None:
+        return True
+    networks = any(config.getoption(name) for name in ("--case", "--shape", "--network"))
     try:
+        if contends and measurement.kernel.label not in chosen_contenders(config, Conv2d.kind):
+            return True
         if networks:
             names = {workload.name for group in _groups(config) for workload in group}
             if measurement.workload.name not in names:
+                return True
+        elif measurement.workload.parameters.get("kind") == Conv2d.kind:
+            wanted = {**variants_named(""), **_variants(config)}
+            if not is_in_variants(measurement.workload.parameters, wanted):
                 return True
         if config.getoption("--quick"):
             return True
@@ -160,8 +228,8 @@ def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement)
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """From where the bundled kernels come, if any are selected."""
-    if any("bundled_kernel" in getattr(item, "fixturenames", ()) for item in items):
+    """From where the bundled kernels come, if any are selected, or could have been."""
+    if not items or any("bundled_kernel" in getattr(item, "fixturenames", ()) for item in items):
         return config.stash.get(SAID, [])
     return []
 
@@ -217,7 +285,8 @@ def _selected(session: pytest.Session, name: str) -> list[int]:
 def _candidates(
     config: pytest.Config, cases: Sequence[str] = (), kernels: str = "all"
 ) -> list[Candidate]:
-    named = cases and not (config.getoption("--network") or config.getoption("--case"))
+    given = any(config.getoption(name) for name in ("--case", "--shape", "--network"))
+    named = cases and not given
     groups = _record_files(config, [[*map(find_workload, cases)]] if named else _groups(config))
     quick = config.getoption("--quick")
     words = config.getoption("--kernels") or (f"top{QUICK_KERNELS}" if quick else kernels)
@@ -237,22 +306,41 @@ def _ends(groups: Sequence[Sequence[T]]) -> list[list[T]]:
 
 
 def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
-    """Those of ``--case`` and ``--network``, or ``cases`` and those that ``-k`` or an id names.
+    """Those of ``--case``, ``--shape`` and ``--network``, or ``cases`` and what ``-k`` or ids name.
 
     Matrix products have a bench of their own.
     """
-    if config.getoption("--case"):
+    cases, shapes = config.getoption("--case"), config.getoption("--shape")
+    if cases or shapes:
         networks = [word for word in _networks(config) if word not in ("", NETWORK)]
-        found = choose_workloads(config.getoption("--case"), networks, root=config.rootpath)
+        variants = _variants(config)
+        found = choose_workloads(cases, networks, shapes, config.rootpath, variants)
         return [[workload for workload in found if not isinstance(workload, Gemm)]]
     if config.getoption("--network"):
         names = [word for word in _networks(config) if word != NETWORK]
     else:
-        ids = [arg.partition("[")[2] for arg in config.args]
-        text = " ".join([config.getoption("keyword"), *ids])
-        found = networks_named(text, config.rootpath)
+        found = networks_named(" ".join(_named_texts(config)), config.rootpath)
         names = ["cases", *(name for name in found if name != NETWORK)]
-    return [network(name, config.rootpath) for name in dict.fromkeys(names)]
+    groups = [network(name, config.rootpath) for name in dict.fromkeys(names)]
+    return [in_variants(group, _variants(config)) for group in groups]
+
+
+def _named_texts(config: pytest.Config) -> list[str]:
+    """The expression of ``-k``, and what is between the brackets of the ids that are named."""
+    return [config.getoption("keyword"), *(arg.partition("[")[2] for arg in config.args)]
+
+
+def _variants(config: pytest.Config) -> Variants:
+    """Those of ``--mode`` and ``--layout``, and besides the usual ones those that ``-k`` names."""
+    given = parse_variants(config.getoption("--mode"), config.getoption("--layout"))
+    expression, *ids = _named_texts(config)
+    named = variants_named(" ".join([EXCLUDED.sub(" ", expression), *ids]))
+    return {**{name: some for name, some in named.items() if len(some) > 1}, **given}
+
+
+def _is_variant(workload: Workload) -> bool:
+    """Whether it is a convolution in another mode or layout than the usual."""
+    return isinstance(workload, Conv2d) and not workload.is_plain
 
 
 def _record_files(
@@ -262,7 +350,7 @@ def _record_files(
 
     Only the bundled records must include all cases.
     """
-    given, folder = config.getoption("--records"), records_folder(config)
+    own_records, folder = config.getoption("--records"), records_folder(config)
     gpu = load_run(config).session.card.device.name
     found: list[list[RecordFile]] = []
     sources: dict[Path, str] = {}
@@ -273,7 +361,7 @@ def _record_files(
             try:
                 file = records_of(folder, workload, gpu)
             except UnavailableError as error:
-                if not given and workload.name in CASES:
+                if not own_records and workload.name in CASES:
                     raise
                 missing[workload.name] = error
             else:
@@ -283,6 +371,12 @@ def _record_files(
     if missing and not any(found):
         raise next(iter(missing.values()))
     config.stash[SAID] = source_lines(sources, gpu)
-    if missing:
-        config.stash[SAID].append(f"bench: left out, without records: {', '.join(missing)}")
+    names = list(missing)
+    given = any(map(config.getoption, ("--case", "--mode", "--layout")))
+    if not given and any(_is_variant(file.workload) for files in found for file in files):
+        # -k names parts of names, of which not all variants need records.
+        names = [one for one in names if not _is_variant(find_workload(one, config.rootpath))]
+    if names:
+        shown = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], "..."]
+        config.stash[SAID].append(f"bench: left out, without records: {', '.join(shown)}")
     return found

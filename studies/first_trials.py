@@ -29,7 +29,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import TEMPLATE_FORM, template_space
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, Estimate, template_space
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed
 from pytest_gpuenergy.workloads import from_parameters
 
@@ -93,13 +93,16 @@ class _Idle:
         """Leave them alone."""
 
 
-def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
+def times_again_ms(
+    raw: Path, device: Device, trials: int, estimate: Estimate | None = None
+) -> list[float]:
     """The times of the first trials that the present version would make, from stored trials.
 
     Args:
         raw: folder of the raw results of one search.
         device: like the one that it was made on.
         trials: how many to make, if there are as many kernels.
+        estimate: where the search begins; None stands for that of the present version.
 
     Raises:
         InputError: it is no search of our templates for a product.
@@ -108,7 +111,9 @@ def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
     stored = [one.time_ms for one in read_trials(raw / TRIALS_FILE)]
     times_ms = {untimed(recipe): time_ms for recipe, time_ms in zip(recipes, stored, strict=False)}
     workload = from_parameters(_identity(raw / IDENTITY_FILE))
-    proposer = template_space(workload, cast("Device", _Idle(device))).propose(raw, lambda: ())
+    proposer = template_space(workload, cast("Device", _Idle(device)), estimate).propose(
+        raw, lambda: ()
+    )
     made: list[float] = []
     while len(made) < trials and (batch := proposer.take(trials - len(made), Event())):
         for candidate in batch:

@@ -24,9 +24,8 @@ from typing import Any
 
 from study_command import in_one_sentence, study_parser
 
-from pytest_gpuenergy.record import Measurement, Metric
+from pytest_gpuenergy.record import AS_EXACT, Measurement, Metric
 from pytest_gpuenergy.report import (
-    AS_EXACT,
     Report,
     draw,
     figures,

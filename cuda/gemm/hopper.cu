@@ -9,6 +9,7 @@
 
 #include <cuda.h>
 
+constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
 constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
 constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");

@@ -7,7 +7,6 @@
 //   CLUSTERED          whether clusters have several blocks
 
 constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines of 128 bytes
-constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -111,14 +110,16 @@ __device__ __forceinline__ void written_for_async() {
 
 constexpr int DESCRIBED_BYTES = 16;  // of one step of an address in a description
 
-// A matrix in swizzled lines of shared memory, as instructions expect it (PTX ISA, "Matrix
-// Descriptor Format"): eight lines follow each other after `eight_lines` bytes; where a line runs
-// along the rows of C or its columns, the next line of the same k is `next_line` bytes away. Another
-// matrix of that form is described by adding the distance in DESCRIBED_BYTES.
-__device__ __forceinline__ unsigned long long described(const Element* start, int next_line,
+// A matrix in shared memory, as instructions expect it (PTX ISA, "Matrix Descriptor Format"). Its lines of
+// SWIZZLED bytes have swizzled pieces of 16 bytes; eight lines follow each other after `eight_lines` bytes;
+// where a line runs along the rows of C or its columns, the next line of the same k is `next_line` bytes
+// away. If nothing is swizzled (0), lines have 16 bytes, and the next 16 bytes of a row are `next_line`
+// bytes away. Another matrix of that form is described by adding the distance in DESCRIBED_BYTES.
+template <int SWIZZLED = 128>
+__device__ __forceinline__ unsigned long long described(const void* start, int next_line,
                                                         int eight_lines) {
-  constexpr unsigned long long SWIZZLED_128_BYTES = 1ULL << 62;
+  constexpr unsigned long long KIND = SWIZZLED == 0 ? 0 : SWIZZLED == 128 ? 1 : SWIZZLED == 64 ? 2 : 3;
   return (shared_address(start) & 0x3FFFF) >> 4 |
          static_cast<unsigned long long>(next_line >> 4) << 16 |
-         static_cast<unsigned long long>(eight_lines >> 4) << 32 | SWIZZLED_128_BYTES;
+         static_cast<unsigned long long>(eight_lines >> 4) << 32 | KIND << 62;
 }

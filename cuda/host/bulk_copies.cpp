@@ -59,7 +59,7 @@ Pieces piece_of_bytes(char* shared, char* global, unsigned bytes) {
   return {{shared, global, bytes}};
 }
 
-TensorMap known_map(const void* at, int rank) {
+TensorMap known_map(const void* at, int rank, bool im2col) {
   TensorMap map;
   memcpy(&map, at, sizeof map);
   if (map.mark != TensorMap::known)
@@ -67,6 +67,9 @@ TensorMap known_map(const void* at, int rank) {
   if (map.rank != rank)
     fault("runtime", "%s copies tiles of %d dimensions with a tensor map of %d", here().c_str(), rank,
           (int)map.rank);
+  if (map.im2col != im2col)
+    fault("runtime", "%s copies %s with a tensor map that is %sof im2col", here().c_str(),
+          im2col ? "pixels" : "tiles", map.im2col ? "" : "not ");
   return map;
 }
 
@@ -92,10 +95,15 @@ void add_row(Pieces& pieces, const TensorMap& map, char* shared, char* global, l
   }
 }
 
+void check_box_place(const TensorMap& map, const char* shared, size_t rows) {
+  check_shared_place(shared, rows * map.box[0] * map.strides[0],
+                     map.swizzle == widest_swizzle ? pattern_bytes : tile_alignment);
+}
+
 Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
   size_t row_bytes = map.box[0] * map.strides[0], rows = 1;
   for (int k = 1; k < map.rank; ++k) rows *= map.box[k];
-  check_shared_place(shared, rows * row_bytes, map.swizzle == widest_swizzle ? pattern_bytes : tile_alignment);
+  check_box_place(map, shared, rows);
   Pieces pieces;
   for (size_t row = 0; row < rows; ++row) {
     char* global = map.base;
@@ -108,6 +116,44 @@ Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
       global += at * (long long)map.strides[k];
     }
     add_row(pieces, map, shared + row * row_bytes, global, corner[0], inside);
+  }
+  return pieces;
+}
+
+// By PTX ISA, "im2col mode": a row of channels for each pixel, W fastest.
+Pieces pieces_of_pixels(const TensorMap& map, const int* first, const int* offsets, char* shared) {
+  static const int offset_bits[] = {16, 8, 5};  // in one, two and three dimensions of an image
+  const int images = map.rank - 1;              // the dimension N
+  long long at[most_dimensions], ends[most_dimensions];
+  for (int k = 0; k < map.rank; ++k) at[k] = first[k];
+  for (int k = 1; k < images; ++k) {
+    const Walk& walk = map.walks[k - 1];
+    ends[k] = (long long)map.extents[k] + walk.upper;
+    if (at[k] < walk.lower || at[k] >= ends[k])
+      fault("runtime", "%s copies pixels from %d on in dimension %d, where the bounding box of its tensor map goes "
+            "from %d to %lld", here().c_str(), first[k], k, (int)walk.lower, ends[k] - 1);
+    const int most = (1 << offset_bits[images - 2]) - 1, offset = offsets[k - 1];
+    if (offset < 0 || offset > most)
+      fault("runtime", "%s copies pixels with an offset of %d in dimension %d: 0 to %d are possible", here().c_str(),
+            offset, k, most);
+  }
+  check_box_place(map, shared, map.box[1]);
+  Pieces pieces;
+  for (int pixel = 0; pixel < map.box[1]; ++pixel) {
+    char* global = map.base;
+    bool inside = true;
+    for (int k = 1; k < map.rank; ++k) {
+      long long place = at[k] + (k < images ? offsets[k - 1] : 0);
+      inside &= place >= 0 && (uint64_t)place < map.extents[k];
+      global += place * (long long)map.strides[k];
+    }
+    add_row(pieces, map, shared + pixel * map.box[0] * map.strides[0], global, first[0], inside);
+    int k = 1;
+    for (; k < images; ++k) {
+      if ((at[k] += map.walks[k - 1].step) < ends[k]) break;
+      at[k] = map.walks[k - 1].lower;
+    }
+    if (k == images) ++at[images];
   }
   return pieces;
 }
@@ -172,7 +218,12 @@ void cuhost_bulk_load(void* to, const void* from, unsigned bytes, uint64_t* word
 }
 
 void cuhost_tile_load(void* to, const void* map, int rank, const int* at, uint64_t* word, unsigned blocks) {
-  load(pieces_of_tile(known_map(map, rank), at, (char*)to), word, blocks);
+  load(pieces_of_tile(known_map(map, rank, false), at, (char*)to), word, blocks);
+}
+
+void cuhost_im2col_load(void* to, const void* map, int rank, const int* at, const int* offsets, uint64_t* word,
+                        unsigned blocks) {
+  load(pieces_of_pixels(known_map(map, rank, true), at, offsets, (char*)to), word, blocks);
 }
 
 void cuhost_bulk_store(void* to, const void* from, unsigned bytes) {
@@ -180,7 +231,7 @@ void cuhost_bulk_store(void* to, const void* from, unsigned bytes) {
 }
 
 void cuhost_tile_store(const void* map, int rank, const int* at, const void* from) {
-  store(pieces_of_tile(known_map(map, rank), at, (char*)from));
+  store(pieces_of_tile(known_map(map, rank, false), at, (char*)from));
 }
 
 void cuhost_bulk_commit() {

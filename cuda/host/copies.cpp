@@ -1,6 +1,7 @@
 // Asynchronous copies, by the CUDA C++ Programming Guide's "Pipeline Primitives Interface".
 #include "copies.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -11,22 +12,29 @@ namespace cuhost {
 
 extern "C" decltype(cuhost_range_of) cuhost_range_of __attribute__((weak));
 
-namespace {
-
-struct Copies {
-  uint64_t block = 0;               // see running_block
-  std::vector<std::vector<Copy>> batches;
-  std::vector<Copy> open;           // not committed yet
+// Copies are counted in the order in which the thread begins them.
+struct ThreadCopies {
+  uint64_t block = 0;              // see running_block
+  std::vector<Copy> pending;       // those after the first `made`
+  uint64_t made = 0;               // have taken effect
+  uint64_t shown = 0;              // have an mbarrier that shows it
+  std::vector<uint64_t> groups;    // how many had begun when each group was committed
 };
 
-std::deque<std::vector<Copies>> copies;  // of each thread of the blocks that have not ended
+namespace {
 
-Copies& own_copies() {
+
+std::deque<std::vector<ThreadCopies>> copies;  // of each thread of the blocks that have not ended
+
+ThreadCopies& own_copies() {
   if (copies.size() <= running_slot()) copies.resize(running_slot() + 1);
-  std::vector<Copies>& all = copies[running_slot()];
+  std::vector<ThreadCopies>& all = copies[running_slot()];
   if (all.empty()) all.resize(max_threads);
-  Copies& mine = all[thread_stamp & 1023];
-  if (mine.block != running_block()) mine = Copies{running_block(), {}, {}};
+  ThreadCopies& mine = all[thread_stamp & 1023];
+  if (mine.block != running_block()) {
+    mine = {};
+    mine.block = running_block();
+  }
   return mine;
 }
 
@@ -51,6 +59,34 @@ void make_copy(const Copy& copy) {
   memset((char*)copy.to + copy.bytes - copy.zeros, 0, copy.zeros);
 }
 
+StartedCopies started_copies() {
+  ThreadCopies& mine = own_copies();
+  mine.shown = mine.made + mine.pending.size();
+  return {&mine, mine.shown};
+}
+
+// The thread's earliest copies take effect. What is still on its way to the same place may have arrived before.
+static void make_first(ThreadCopies& thread, size_t count, bool reports) {
+  auto first = thread.pending.begin(), end = first + (long)count;
+  for (auto copy = first; copy != end; ++copy) {
+    if (reports) report_access(copy->to, copy->bytes, true, nullptr);
+    make_copy(*copy);
+  }
+  for (auto later = end; later != thread.pending.end(); ++later) {
+    auto overlaps = [&](const Copy& copy) {
+      return (char*)copy.to < (char*)later->to + later->bytes && (char*)later->to < (char*)copy.to + copy.bytes;
+    };
+    if (std::any_of(first, end, overlaps)) poison(later->to, later->bytes);
+  }
+  thread.pending.erase(first, end);
+  thread.made += count;
+}
+
+void make_copies(const StartedCopies& started) {
+  ThreadCopies& thread = *started.thread;
+  if (started.count > thread.made) make_first(thread, started.count - thread.made, false);
+}
+
 #define SITE __builtin_return_address(0)
 extern "C" {
 
@@ -58,41 +94,27 @@ void cuhost_copy_later(void* to, const void* from, size_t bytes, size_t zeros) {
   if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
     fault("runtime", "%s copies %zu bytes asynchronously: only 4, 8 and 16 can be", here().c_str(),
           bytes);
-  own_copies().open.push_back(begin_copy({to, from, bytes, zeros}, bytes, SITE));
+  own_copies().pending.push_back(begin_copy({to, from, bytes, zeros}, bytes, SITE));
 }
 
 void cuhost_copy_any(void* to, const void* from, size_t bytes, size_t alignment) {
-  own_copies().open.push_back(begin_copy({to, from, bytes, 0}, alignment, SITE));
+  own_copies().pending.push_back(begin_copy({to, from, bytes, 0}, alignment, SITE));
 }
 
 void cuhost_commit_copies() {
-  Copies& mine = own_copies();
-  mine.batches.push_back(std::move(mine.open));
-  mine.open.clear();
+  ThreadCopies& mine = own_copies();
+  mine.groups.push_back(mine.made + mine.pending.size());
 }
 
 void cuhost_finish_copies(size_t but_latest) {
-  std::vector<std::vector<Copy>>& batches = own_copies().batches;
-  size_t done = batches.size() > but_latest ? batches.size() - but_latest : 0;
-  for (size_t k = 0; k < done; ++k) {
-    for (const Copy& copy : batches[k]) {
-      report_access(copy.to, copy.bytes, true, nullptr);
-      make_copy(copy);
-    }
-  }
-  // What is still on its way to the same place may have arrived before.
-  auto spoil = [&](const Copy& later) {
-    for (size_t k = 0; k < done; ++k)
-      for (const Copy& copy : batches[k])
-        if ((char*)copy.to < (char*)later.to + later.bytes && (char*)later.to < (char*)copy.to + copy.bytes)
-          return poison(later.to, later.bytes);
-  };
-  if (done) {
-    for (size_t k = done; k < batches.size(); ++k)
-      for (const Copy& later : batches[k]) spoil(later);
-    for (const Copy& later : own_copies().open) spoil(later);
-  }
-  batches.erase(batches.begin(), batches.begin() + (long)done);
+  ThreadCopies& mine = own_copies();
+  size_t done = mine.groups.size() > but_latest ? mine.groups.size() - but_latest : 0;
+  if (!done) return;
+  // Those that an mbarrier shows were written, for others, before it was arrived at.
+  make_copies({&mine, std::min(mine.groups[done - 1], mine.shown)});
+  size_t count = mine.groups[done - 1] > mine.made ? (size_t)(mine.groups[done - 1] - mine.made) : 0;
+  make_first(mine, count, true);
+  mine.groups.erase(mine.groups.begin(), mine.groups.begin() + (long)done);
 }
 }
 

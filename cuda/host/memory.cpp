@@ -31,16 +31,22 @@ static Index dimensions() {
 
 static bool read_token() { return scanf("%31s", plan.token) == 1; }
 
-// rank swizzle, and of each dimension extent stride box
+// rank swizzle im2col; of each dimension extent stride; box; of each dimension of an image lower upper step
 static void read_map(TensorMap& map) {
   map = {};
   map.mark = TensorMap::known;
-  map.rank = (uint16_t)number();
-  map.swizzle = (uint16_t)number();
+  map.rank = (uint8_t)number();
+  map.swizzle = (uint8_t)number();
+  map.im2col = number() != 0;
   for (int k = 0; k < map.rank && k < most_dimensions; ++k) {
     map.extents[k] = (uint64_t)number();
     map.strides[k] = (uint64_t)number();
-    map.box[k] = (uint32_t)number();
+  }
+  for (int k = 0; k < (map.im2col ? 2 : (int)map.rank); ++k) map.box[k] = (uint16_t)number();
+  for (int k = 0; map.im2col && k < map.rank - 2; ++k) {
+    map.walks[k].lower = (int16_t)number();
+    map.walks[k].upper = (int16_t)number();
+    map.walks[k].step = (uint16_t)number();
   }
 }
 

@@ -38,14 +38,26 @@ void note(const uint64_t* at, unsigned phase, PhaseEvent event) {
   if (runs_checked()) cuhost_hooks.phase(at, phase, event);
 }
 
-// A copy that takes effect when a thread of its block waits for the phase, or for a later one.
+// Copies that take effect when a thread of their block waits for the phase, or for a later one.
+template <class T>
 struct Pending {
-  Copy copy;
+  T copies;
   unsigned phase;
 };
 
+// Of the phases before the current one, and of all if all have arrived there.
+template <class T, class Make>
+void make_pending(std::vector<Pending<T>>& pending, unsigned current, bool all_arrived, Make&& make) {
+  auto due = std::stable_partition(pending.begin(), pending.end(), [&](const Pending<T>& each) {
+    return each.phase == current && !all_arrived;
+  });
+  for (auto each = due; each != pending.end(); ++each) make(each->copies);
+  pending.erase(due, pending.end());
+}
+
 struct Transfers {
-  std::vector<Pending> copies;
+  std::vector<Pending<Copy>> copies;
+  std::vector<Pending<StartedCopies>> started;
   long long bytes = 0;  // that the running phase waits for
   int unseen = -1;      // the thread that has initialized the barrier and called no fence for copies
 };
@@ -74,13 +86,9 @@ void waited(const uint64_t* at, unsigned phase, bool all_arrived) {
   auto& transfers = own_transfers();
   auto found = transfers.find(at);
   if (found != transfers.end()) {
-    std::vector<Pending>& pending = found->second.copies;
     unsigned current = word_at(at).phase;
-    auto due = std::stable_partition(pending.begin(), pending.end(), [&](const Pending& each) {
-      return each.phase == current && !all_arrived;
-    });
-    for (auto each = due; each != pending.end(); ++each) make_copy(each->copy);
-    pending.erase(due, pending.end());
+    make_pending(found->second.copies, current, all_arrived, make_copy);
+    make_pending(found->second.started, current, all_arrived, make_copies);
   }
   note(at, phase, phase_wait);
 }
@@ -117,7 +125,7 @@ void cuhost_phase_begin(uint64_t* at, long long expected) {
     fault("runtime", "%s initializes a cuda::barrier or mbarrier for %lld arrivals: 0 to %llu are possible",
           here().c_str(), expected, (unsigned long long)limit);
   report_access(at, sizeof *at, true, __builtin_return_address(0));
-  own_transfers()[at] = {{}, 0, (int)(thread_stamp & 1023)};
+  own_transfers()[at] = {{}, {}, 0, (int)(thread_stamp & 1023)};
   Word word{(uint64_t)expected, (uint64_t)expected, 0, mark};
   *(Word*)at = word;
 }
@@ -139,6 +147,13 @@ cuhost_Arrival cuhost_phase_arrive(uint64_t* at, long long count, bool drop) {
   cuhost_turns = 0;
   if (drop) word.expected -= 1;
   return {phase, !word.pending && !missing_bytes(at)};
+}
+
+void cuhost_phase_arrive_with_copies(uint64_t* at, bool counted) {
+  // An arrival that the phase did not expect is expected and made at once.
+  cuhost_Arrival arrival = cuhost_phase_arrive(at, counted, false);
+  own_transfers()[at].started.push_back({started_copies(), arrival.phase});
+  if (arrival.last) cuhost_phase_end(at);
 }
 
 void cuhost_completion_begins(uint64_t* at) {

@@ -14,6 +14,9 @@ struct cuhost_Arrival {
   bool last;  // cuhost_phase_end must be called
 };
 cuhost_Arrival cuhost_phase_arrive(uint64_t* word, long long count, bool drop);
+// Once all copies of the thread that began with cp.async have taken effect; unless `counted`, the phase
+// expects one arrival more.
+void cuhost_phase_arrive_with_copies(uint64_t* word, bool counted);
 // Around what is called when all have arrived: it sees what they did, and those that wait see it.
 void cuhost_completion_begins(uint64_t* word);
 void cuhost_completion_ends(const uint64_t* word);

@@ -15,6 +15,14 @@ from .field import (
     select_model as select_model,
     single_model as single_model,
 )
+from .mode_costs import (
+    Acceptance as Acceptance,
+    ModeCost as ModeCost,
+    ModeCosts as ModeCosts,
+    ModeKey as ModeKey,
+    compare_modes as compare_modes,
+    has_modes as has_modes,
+)
 from .plans import (
     ChosenPlan as ChosenPlan,
     Moments as Moments,

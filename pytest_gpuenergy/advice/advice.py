@@ -145,7 +145,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
     label = field.baseline(asked_baseline)
     if label is None:
         return None
-    base = _setting(field, label, goal, goal.at_baseline(_costs(field.layers(label))))
+    base = setting_at(field, label, goal)
     settings: list[Setting] = []
     too_slow: list[str] = []
     for name in field.complete:
@@ -174,6 +174,11 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
         tuple(too_slow),
         edges,
     )
+
+
+def setting_at(field: Field, setpoint: str, goal: Goal) -> Setting:
+    """Return the best plan at a complete setpoint, as a baseline has it."""
+    return _setting(field, setpoint, goal, goal.at_baseline(_costs(field.layers(setpoint))))
 
 
 def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, PlanChange] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_gpuenergy.advice.advice import Advice, Outcome, PlanChange, Setting
 from pytest_gpuenergy.advice.field import listed
+from pytest_gpuenergy.advice.mode_costs import ModeCost, ModeCosts
 from pytest_gpuenergy.advice.plans import PlanOption, plan_sum
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
 from pytest_gpuenergy.report import (
@@ -26,13 +28,27 @@ _KERNELS = ("workload", "times", "kernel", "time", "energy")
 _EACH = ("workload", "setpoint", "kernel", "EDP", "energy", "time", "baseline")
 
 
-def terminal(outcome: Outcome, width: int | None = None) -> Iterator[str]:
+def terminal(
+    outcome: Outcome, width: int | None = None, modes: ModeCosts | None = None
+) -> Iterator[str]:
     """Yield the setpoint for all workloads, its kernels, and the setpoint of each by itself.
+
+    With ``modes``, what all workloads cost in each mode comes first.
 
     Lines have at most ``width`` characters; None: any number.
     """
     whole = outcome.whole
-    lines = [heading(outcome), *outcome.sentences]
+    lines = [heading(outcome)]
+    if modes is not None:
+        yield from wrapped(heading(outcome), width)
+        for line in _mode_sentences(modes):
+            yield from wrapped(line, width)
+        yield from _indented([mode_columns(modes), *_mode_rows(modes)], width)
+        if modes.best is None:
+            yield from wrapped(_NO_MODE, width)
+            return
+        lines = [_ADVISED_MODE.format(modes.best.key.title)]
+    lines += outcome.sentences
     if whole is None:
         lines.append(_NO_WHOLE)
     else:
@@ -52,9 +68,16 @@ def _indented(table: Sequence[Sequence[str]], width: int | None) -> Iterator[str
     yield from (f"  {line}" for line in fitted(table, None if width is None else width - 2))
 
 
-def markdown(outcome: Outcome) -> str:
+def markdown(outcome: Outcome, modes: ModeCosts | None = None) -> str:
     """Return the same as a Markdown document."""
     lines = [f"# {markdown_text(heading(outcome))}"]
+    if modes is not None:
+        sentences = map(_sentence, _mode_sentences(modes))
+        lines += ["", *(f"{markdown_text(line)}  " for line in sentences), ""]
+        lines += [*markdown_lines(mode_columns(modes), _mode_rows(modes)), ""]
+        if modes.best is None:
+            return "\n".join([*lines, markdown_text(_sentence(_NO_MODE)), ""])
+        lines += [f"**{markdown_text(_ADVISED_MODE.format(modes.best.key.title))}**"]
     if outcome.sentences:
         lines += ["", *(f"{markdown_text(_sentence(line))}  " for line in outcome.sentences)]
     whole = outcome.whole
@@ -71,9 +94,11 @@ def markdown(outcome: Outcome) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def json_document(outcome: Outcome) -> str:
+def json_document(outcome: Outcome, modes: ModeCosts | None = None) -> str:
     """Return the same as JSON, ``schema_version`` 1; changes are fractions (-0.1: 10 % less)."""
     goal = outcome.goal
+    if modes is not None and modes.best is None:
+        outcome = dataclasses.replace(outcome, whole=None, apart=None, each=())
     document: dict[str, Any] = {
         "schema_version": 1,
         "run_id": outcome.run.run_id,
@@ -83,6 +108,7 @@ def json_document(outcome: Outcome) -> str:
         "objective": goal.metric,
         "slower_by": goal.slower_by,
         "weights": dict(outcome.weights),
+        "modes": None if modes is None else _modes(modes),
         "sentences": list(outcome.sentences),
         "whole": None if outcome.whole is None else _advice(outcome.whole),
         "apart": None if outcome.apart is None else _changes(outcome.apart),
@@ -96,6 +122,10 @@ _NO_WHOLE = (
 )
 
 
+_ADVISED_MODE = "best accepted mode: {}"
+_NO_MODE = "no accepted mode has a clean measurement of every workload, so there is none to advise"
+
+
 def heading(outcome: Outcome) -> str:
     """``NVIDIA H200 (emulated), run ...: least energy at most 5 % slower``."""
     goal = outcome.goal
@@ -104,6 +134,80 @@ def heading(outcome: Outcome) -> str:
         words += f" at most {_percent(goal.slower_by)} slower than the baseline"
     emulated = emulated_mark(outcome.emulated)
     return f"{outcome.gpu_name}{emulated}, run {outcome.run.run_id}: {words}"
+
+
+def mode_columns(modes: ModeCosts) -> tuple[str, ...]:
+    """Return the headings of the table of modes."""
+    per_image = " per image" if modes.images is not None else ""
+    against = "" if modes.reference is None else f" against {modes.reference.key.title}"
+    changes = (f"{name}{against}" for name in ("energy", "time"))
+    return ("mode", "error bound", f"energy{per_image}", f"time{per_image}", *changes)
+
+
+def _mode_sentences(modes: ModeCosts) -> Iterator[str]:
+    yield from modes.sentences
+    if modes.saving is not None:
+        assert modes.exact is not None
+        assert modes.rival is not None
+        words = (f"{m.label} {_change_words(modes.saving[m])}" for m in METRICS)
+        yield (
+            f"{modes.exact.key.title}, with the error bound of float32, against "
+            f"{modes.rival.key.title}: {', '.join(words)}"
+        )
+    if modes.setpoint:
+        yield f"all workloads in each mode, at {modes.setpoint}"
+
+
+def _mode_rows(modes: ModeCosts) -> Iterator[tuple[str, ...]]:
+    for row in modes.rows:
+        bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
+        if row.setting is None:
+            yield (row.key.title, bound, *["-"] * 4)
+            continue
+        images = modes.images or 1
+        candidate, cost = row.setting.candidate, row.setting.cost
+        changes = modes.changes[row.key]
+        title = row.key.title
+        if row.borrowed:
+            title += f" ({len(row.borrowed)} of {len(row.setting.plan)} in float32)"
+        yield (
+            title,
+            bound,
+            f"{energy(cost.energy / images)}{spread(plan_sum(candidate, Metric.ENERGY))}",
+            f"{time(cost.time / images)}{spread(plan_sum(candidate, Metric.TIME))}",
+            *(_change_words(changes[metric]) for metric in (Metric.ENERGY, Metric.TIME)),
+        )
+
+
+def _modes(modes: ModeCosts) -> dict[str, Any]:
+    def title(row: ModeCost | None) -> str | None:
+        return None if row is None else row.key.title
+
+    return {
+        "setpoint": modes.setpoint or None,
+        "images": modes.images,
+        "best": title(modes.best),
+        "reference": title(modes.reference),
+        "exact": title(modes.exact),
+        "rival": title(modes.rival),
+        "saving": None if modes.saving is None else _changes(modes.saving),
+        "refused": dict(modes.refused),
+        "rows": [
+            {
+                "title": row.key.title,
+                "mode": row.key.mode,
+                "layout": row.key.layout or "nchw",
+                "library": row.key.library or None,
+                "error_bound": row.bound,
+                "missing": list(row.missing),
+                "borrowed": list(row.borrowed),
+                "cost": None if row.setting is None else _setting(row.setting),
+                "kernels": [] if row.setting is None else _kernels(row.setting),
+                "changes": _changes(modes.changes[row.key]) if row.key in modes.changes else None,
+            }
+            for row in modes.rows
+        ],
+    }
 
 
 def _for_all(outcome: Outcome, whole: Advice) -> str:

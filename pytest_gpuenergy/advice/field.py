@@ -51,7 +51,7 @@ class Field:
             replace(m, workload=replace(m.workload, name=subjects.name(m)))
             for m in report.measurements
         ]
-        usable = [m for m in rows if not _why_not(m)]
+        usable = [m for m in rows if is_usable(m)]
         left_out = Counter(why for m in rows if (why := _why_not(m)))
         if not usable:
             why = ", ".join(f"{count} {words}" for words, count in left_out.items())
@@ -196,6 +196,11 @@ def listed(names: Sequence[str]) -> str:
     if len(names) <= _NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+
+
+def is_usable(m: Measurement) -> bool:
+    """Return whether a measurement has clean figures."""
+    return not _why_not(m)
 
 
 def _why_not(m: Measurement) -> str:

@@ -19,7 +19,7 @@ from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import InputError, ReportInputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.advice import Goal
+    from pytest_gpuenergy.advice import Acceptance, Goal
     from pytest_gpuenergy.report import Report
 
 _MAX_TIMES = 1e9
@@ -35,11 +35,14 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Advise which power limit, clock and kernels are best for measured workloads",
         description="The workloads that are chosen, by default all of the report, run one after "
         "another at one setpoint: the EDP that is least is that of their sums. Each is advised by "
-        "itself too. Flagged and failed measurements are left out.",
+        "itself too. Flagged and failed measurements are left out. Of workloads that were measured "
+        "in several modes, the modes are compared, and the best of those that you accept is "
+        "advised.",
         example="""
 gpuenergy advise
 gpuenergy advise sweep.json --network resnet --weights resnet03=3,resnet06=4
 gpuenergy advise .gpuenergy/runs/* --case case5 --slower-by 5%
+gpuenergy advise modes.json --network resnet --weights resnet50 --modes float32,3xtf32,tf32
 gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
 """,
     )
@@ -63,12 +66,23 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
         "the baseline, such as 5%%",
     )
     parser.add_argument(
+        "--modes",
+        metavar="LIST",
+        help="Modes that you accept: float32, 3xtf32, tf32, float16, bfloat16 (default: float32 "
+        "and 3xtf32, whose error bounds are the same)",
+    )
+    parser.add_argument(
+        "--accept-error",
+        metavar="BOUND",
+        help="Accept modes whose bound of relative errors is at most this, such as 1e-3",
+    )
+    parser.add_argument(
         "--weights",
         metavar="NAME=TIMES[,...]",
         action="append",
         default=[],
-        help="How often a workload runs, such as a layer in a network; may be repeated (default: "
-        "each once)",
+        help="How often a workload runs, such as a layer in a network, or resnet50 for those of "
+        "the network resnet in ResNet-50; may be repeated (default: each once)",
     )
     parser.add_argument(
         "--baseline",
@@ -83,13 +97,22 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
 
 
 def run(arguments: Namespace) -> int:
-    """Choose, then write or print the advice; 1 if no setpoint has all workloads."""
-    from pytest_gpuenergy.advice import advise_on, json_document, markdown, terminal
+    """Choose, then write or print the advice; 1 if no setpoint, or mode, has all workloads."""
+    from functools import partial
+
+    from pytest_gpuenergy.advice import (
+        advise_on,
+        compare_modes,
+        has_modes,
+        json_document,
+        markdown,
+        terminal,
+    )
     from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.workloads import network, split_words
 
     goal = _goal(arguments)
-    weights = _weights(arguments.weights)
+    weights, accepted = _weights(arguments.weights), _accepted(arguments)
     check_outputs({"json": arguments.json, "md": arguments.md}, arguments.runs)
     report = _chosen(arguments)
     expected = [
@@ -97,11 +120,25 @@ def run(arguments: Namespace) -> int:
         for word in split_words(arguments.network)
         for workload in network(word, Path.cwd())
     ]
+    modes = None
+    if _names_modes(arguments) or has_modes(report.measurements):
+        modes = compare_modes(report, accepted, goal, weights=weights, baseline=arguments.baseline)
+        chosen = modes.best or next(row for row in modes.rows if not row.key.library)
+        report = chosen.report
+        names = {m.workload.name for m in report.measurements}
+        weights = {name: times for name, times in weights.items() if name in names}
     outcome = advise_on(
         report, goal, weights=weights, baseline=arguments.baseline, expected=expected
     )
-    write_outcome(arguments, outcome, terminal, json_document, markdown)
-    return 0 if outcome.whole is not None else 1
+    write_outcome(
+        arguments,
+        outcome,
+        partial(terminal, modes=modes),
+        partial(json_document, modes=modes),
+        partial(markdown, modes=modes),
+    )
+    is_complete = outcome.whole is not None and (modes is None or modes.best is not None)
+    return 0 if is_complete else 1
 
 
 def _chosen(arguments: Namespace) -> Report:
@@ -120,8 +157,40 @@ def _chosen(arguments: Namespace) -> Report:
     except ReportInputError:
         single_model(*reports)  # its error says what to do
         raise
-    chosen = select(report.measurements, arguments.case, arguments.network, Path.cwd())
+    chosen = select(
+        report.measurements,
+        arguments.case,
+        arguments.network,
+        Path.cwd(),
+        in_all_modes=_names_modes(arguments),
+    )
     return replace(report, measurements=chosen)
+
+
+def _names_modes(arguments: Namespace) -> bool:
+    return arguments.modes is not None or arguments.accept_error is not None
+
+
+def _accepted(arguments: Namespace) -> Acceptance:
+    from pytest_gpuenergy.advice import Acceptance
+    from pytest_gpuenergy.workloads import parse_variants
+
+    modes = None
+    if arguments.modes is not None:
+        modes = tuple(map(str, parse_variants(arguments.modes, option="modes")["mode"]))
+    error = arguments.accept_error
+    if error is None:
+        return Acceptance(modes)
+    try:
+        value = float(error)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise InputError(
+            f"--accept-error {error[:40]!r} is not understood: give the largest relative error, "
+            "such as 1e-3."
+        )
+    return Acceptance(modes, value)
 
 
 def _goal(arguments: Namespace) -> Goal:
@@ -139,12 +208,18 @@ def _goal(arguments: Namespace) -> Goal:
 
 
 def _weights(texts: Sequence[str]) -> dict[str, float]:
-    from pytest_gpuenergy.workloads import split_words
+    from pytest_gpuenergy.workloads import OCCURRENCES, split_words
 
     counts: dict[str, float] = {}
     if texts and not split_words(texts):
         raise InputError("--weights is empty: give names with numbers, or leave it out.")
-    for word in split_words(texts):
+    words = [
+        f"{name}={times}"
+        for word in split_words(texts)
+        if word in OCCURRENCES
+        for name, times in OCCURRENCES[word].items()
+    ]
+    for word in [*words, *(word for word in split_words(texts) if word not in OCCURRENCES)]:
         name, _, times = word.rpartition("=")
         try:
             value = float(times)

@@ -172,22 +172,24 @@ def _perf(arguments: Namespace) -> int:
     from pytest_gpuenergy.control import CURRENT_CLOCKS
     from pytest_gpuenergy.report import latest_run, write_best_perf
     from pytest_gpuenergy.support import interrupt_once, run_child
-    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER, check_cutlass
+    from pytest_gpuenergy.tuners import (
+        CONTENDERS_IN,
+        CUTLASS_PROFILER,
+        check_contenders,
+        check_cutlass,
+    )
     from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.workloads import measured_products
+    from pytest_gpuenergy.workloads import Gemm, measured_products
 
     sizes = " ".join(arguments.sizes)
     measured_products(sizes)
     if arguments.records is not None:
         given_folder(arguments.records)
     check_cutlass(arguments.cutlass, arguments.cutlass_profiler)
-    contenders = [*CONTENDERS]
+    contenders = [*CONTENDERS_IN[Gemm.kind]]
     if arguments.contender is not None:
         contenders = [word.strip() for word in arguments.contender.split(",")]
-        if unknown := [word for word in contenders if word not in CONTENDERS]:
-            raise InputError(
-                f"There is no contender {unknown[0]!r:.40}: choose from {', '.join(CONTENDERS)}."
-            )
+        check_contenders(contenders, Gemm.kind)
         if CUTLASS_PROFILER in contenders and arguments.cutlass_profiler is None:
             raise InputError(f"The contender {CUTLASS_PROFILER} needs --cutlass-profiler PATH.")
     out, here = arguments.out, Path.cwd()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.tuning import Record, RecordFile
+    from pytest_gpuenergy.workloads import Variants
 
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
@@ -40,6 +41,36 @@ def add_choice(parser: ArgumentParser, what: str) -> None:
         action="append",
         default=[],
         help="Those of cases, resnet, yolo, gemm, or project for your own; may be repeated",
+    )
+
+
+def add_variant_options(group: ArgumentParser | _ArgumentGroup) -> None:
+    """Add ``--mode``, ``--layout``, ``--bias`` and ``--relu``, which `chosen_variants` reads."""
+    group.add_argument(
+        "--mode",
+        metavar="LIST",
+        help="Modes of matrix products and convolutions: float32, 3xtf32 (as exact, on tensor "
+        "cores), tf32, float16, bfloat16 (default: float32, unless the workload names another)",
+    )
+    group.add_argument(
+        "--layout",
+        metavar="LIST",
+        help="Layouts of convolutions: nchw, nhwc (default: nchw, unless the workload names nhwc)",
+    )
+    group.add_argument("--bias", action="store_true", help="Convolutions that add a bias")
+    group.add_argument("--relu", action="store_true", help="Convolutions that end with a ReLU")
+
+
+def chosen_variants(arguments: Namespace) -> Variants:
+    """Return the modes and layouts that the options name.
+
+    Raises:
+        InputError: one is unknown.
+    """
+    from pytest_gpuenergy.workloads import parse_variants
+
+    return parse_variants(
+        arguments.mode, arguments.layout, bias=arguments.bias, relu=arguments.relu
     )
 
 
@@ -82,13 +113,18 @@ def chosen_files(arguments: Namespace) -> list[RecordFile]:
     files = [load_records(path) for path in paths]
     if arguments.tuner is not None:
         files = [file for file in files if file.tuner == FORMS[arguments.tuner].tuner]
-    return choose_cases(files, arguments.case, arguments.network)
+    return choose_cases(files, arguments.case, arguments.network, chosen_variants(arguments))
 
 
 def choose_cases(
-    files: Sequence[RecordFile], cases: Sequence[str], networks: Sequence[str] = ()
+    files: Sequence[RecordFile],
+    cases: Sequence[str],
+    networks: Sequence[str] = (),
+    variants: Variants | None = None,
 ) -> list[RecordFile]:
     """Return the files of the workloads that ``--case`` and ``--network`` name, or all files.
+
+    With ``variants``, these are the workloads in those modes and layouts.
 
     A workload without records of its own gets those of its shape, under its name. Of workloads that
     are named together, by a network or ``all``, some may have no records. The id of a kernel
@@ -97,21 +133,32 @@ def choose_cases(
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads import ALL, check_named, network, split_words
+    from pytest_gpuenergy.workloads import (
+        ALL,
+        check_named,
+        in_variants,
+        is_in_variants,
+        network,
+        split_words,
+    )
 
     if not cases and not networks:
-        return list(files)
+        found = [f for f in files if is_in_variants(f.workload.parameters, variants or {})]
+        if files and not found:
+            raise InputError("There are no records of these modes and layouts: tune some first.")
+        return found
     check_named(cases, networks)
     chosen: dict[RecordFile, set[Record]] = {}
     for option, words in (("case", split_words(cases)), ("network", split_words(networks))):
         for word in dict.fromkeys(words):
             if option == "case" and word != ALL:
-                named = _of_word(files, word)
+                named = _of_word(files, word, variants or {})
             else:
                 group = network("cases" if option == "case" else word, Path.cwd())
+                group = in_variants(group, variants or {})
                 named = [file for one in group for file in _of_workload(files, one.name)]
             if not named:
-                raise _none(files, word)
+                raise _none(files, word, variants or {})
             for file in named:
                 chosen.setdefault(replace(file, records=()), set()).update(file.records)
     return [
@@ -120,10 +167,15 @@ def choose_cases(
     ]
 
 
-def _of_word(files: Sequence[RecordFile], word: str) -> list[RecordFile]:
+def _of_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list[RecordFile]:
     """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
-    from pytest_gpuenergy.workloads import numbered_case
+    from pytest_gpuenergy.workloads import in_variants, known_workload, numbered_case
 
+    if variants:
+        by_name = {file.workload.name: file.workload for file in files}
+        known = known_workload(word, Path.cwd()) or by_name.get(word)
+        group = in_variants([known], variants) if known is not None else ()
+        return [file for one in group for file in _of_workload(files, one.name)]
     if matches := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
         return matches
     name, rank = parse_kernel_id(word, {file.workload.name for file in files})
@@ -134,12 +186,11 @@ def _of_word(files: Sequence[RecordFile], word: str) -> list[RecordFile]:
 
 def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     """Return the files of a workload, otherwise one of its shape for each GPU and tuner."""
-    from pytest_gpuenergy.workloads import all_networks
+    from pytest_gpuenergy.workloads import known_workload
 
     if own := [file for file in files if file.workload.name == name]:
         return own
-    known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
-    workload = known.get(name)
+    workload = known_workload(name, Path.cwd())
     by_gpu: dict[tuple[str, str], RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
@@ -147,12 +198,16 @@ def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     return list(by_gpu.values())
 
 
-def _none(files: Sequence[RecordFile], word: str) -> InputError:
+def _none(files: Sequence[RecordFile], word: str, variants: Variants) -> InputError:
     names = [*dict.fromkeys(file.workload.name for file in files)]
     if len(names) > _MAX_NAMES:
         names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
     only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
-    return InputError(f"There are no records for {word[:80]!r}, only for {only}.{hint}")
+    words = [
+        one if isinstance(one, str) else name for name, values in variants.items() for one in values
+    ]
+    asked = f" as {', '.join(words)}" if words else ""
+    return InputError(f"There are no records for {word[:80]!r}{asked}, only for {only}.{hint}")
 
 
 def parse_kernel_id(text: str, known: Iterable[str]) -> tuple[str, int | None]:

@@ -18,6 +18,7 @@ from pytest_gpuenergy.commands.kernel_records import (
     add_choice,
     add_product_options,
     add_records,
+    add_variant_options,
     chosen_files,
     only_set,
     parse_rank,
@@ -41,6 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "those that --records names. Showing and exporting kernels of TVM needs TVM.",
         example="""
 gpuenergy kernels list --case case1
+gpuenergy kernels list --network resnet --mode 3xtf32
 gpuenergy kernels show case1 1
 gpuenergy kernels export --case case1,case5 --kernels top1 --out exported
 gpuenergy kernels export --gemm "MNK=1024 mode=3xtf32" --out exported
@@ -48,6 +50,7 @@ gpuenergy kernels export --gemm "MNK=1024 mode=3xtf32" --out exported
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     for action in (_add_list(actions), _add_show(actions), _add_export(actions)):
+        add_variant_options(action)
         add_records(action)
         action.add_argument("--json", action="store_true", help="Print JSON")
     _add_sample(actions)
@@ -155,7 +158,7 @@ def _show(arguments: Namespace) -> int:
     return 0
 
 
-_ONLY_RECORDS = ("case", "network", "kernels", "tuner")
+_ONLY_RECORDS = ("case", "network", "mode", "layout", "bias", "relu", "kernels", "tuner")
 _OUT = Path("exported")
 _ONLY_PRODUCTS = ("contender", "gpu_device")
 

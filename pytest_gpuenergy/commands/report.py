@@ -106,7 +106,8 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         "--best-perf",
         metavar="DIR",
         type=Path,
-        help="Write a line for each contender in matrix products, into a folder for each size",
+        help="Write a line for each contender in matrix products and convolutions, into a folder "
+        "for each size",
     )
     outputs.add_argument(
         "--parquet", metavar="PATH", type=Path, help="Write the table of --tidy as Parquet"

@@ -123,6 +123,8 @@ def select(
     cases: Sequence[str],
     networks: Sequence[str],
     root: Path,
+    *,
+    in_all_modes: bool = False,
 ) -> tuple[Measurement, ...]:
     """Return the measurements that ``--case`` and ``--network`` name; all if neither is given.
 
@@ -131,10 +133,12 @@ def select(
         cases: ids, names of workloads, ``5`` for ``case5``, or ``all`` for the seven cases.
         networks: names of networks, see `workloads.network`.
         root: the project's folder.
+        in_all_modes: whether a name also stands for that workload in other modes and layouts.
 
     Raises:
         InputError: a word names none of them.
     """
+    from pytest_gpuenergy.record import split_mode
     from pytest_gpuenergy.report import is_named
     from pytest_gpuenergy.workloads import (
         ALL,
@@ -148,6 +152,12 @@ def select(
     if not cases and not networks:
         return tuple(measurements)
     check_named(cases, networks)
+
+    def is_called(m: Measurement, names: set[str]) -> bool:
+        own = m.workload.name
+        plain = split_mode(own, m.workload.parameters)[0] if in_all_modes else own
+        return own in names or plain in names
+
     chosen: set[int] = set()
     whole = [text for text in cases if any(is_named(m, text.strip()) for m in measurements)]
     for word in [*whole, *split_words([text for text in cases if text not in whole])]:
@@ -156,11 +166,11 @@ def select(
         chosen |= _indices(
             word,
             measurements,
-            (m.workload.name in names or (name != ALL and is_named(m, name)) for m in measurements),
+            (is_called(m, names) or (name != ALL and is_named(m, name)) for m in measurements),
         )
     for word in split_words(networks):
         names = {workload.name for workload in network(word, root)}
-        chosen |= _indices(word, measurements, (m.workload.name in names for m in measurements))
+        chosen |= _indices(word, measurements, (is_called(m, names) for m in measurements))
     return tuple(m for i, m in enumerate(measurements) if i in chosen)
 
 

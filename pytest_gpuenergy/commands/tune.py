@@ -44,6 +44,8 @@ gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-dev
 gpuenergy tune --network resnet --objective edp --powercap 3 --out tuned
 gpuenergy tune --network cases --fleet ssh:node1,node2 --out tuned
 gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
+gpuenergy tune --case case2 --mode 3xtf32 --objective edp --out tuned
+gpuenergy tune --network resnet --mode tf32,float16 --layout nhwc --out tuned
 gpuenergy tune --shape "gemm:MNK=1024 layout=nt" --tuner template --out tuned
 """,
     )

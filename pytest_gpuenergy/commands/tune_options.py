@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import add_clock_options, number, tell
+from pytest_gpuenergy.commands.kernel_records import add_variant_options, chosen_variants
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.tuners import SPACES, STRATEGIES, SearchSettings
 from pytest_gpuenergy.tuning import TUNER_NAMES, TunerName
@@ -54,8 +55,10 @@ def add_workload_options(parser: ArgumentParser) -> None:
         default=[],
         metavar="[NAME=][KIND:]SIZES",
         help="A workload by its sizes; without KIND a convolution, "
-        "N,H,W,CO,CI,KH,KW,STRIDE,PADDING[,DILATION[,GROUPS]]; may be repeated",
+        "N,H,W,CO,CI,KH,KW,STRIDE,PADDING[,DILATION[,GROUPS]] [mode=...] [layout=nhwc] [bias=1] "
+        "[relu=1]; may be repeated",
     )
+    add_variant_options(group)
     group.add_argument(
         "--quick",
         action="store_true",
@@ -84,8 +87,8 @@ def add_search_options(parser: ArgumentParser) -> None:
         "--tuner",
         choices=TUNER_NAMES,
         help="template searches the parameters of our templates for matrix products and "
-        "convolutions, tvm the schedules of MetaSchedule (default: template for matrix products "
-        "and convolutions in groups, otherwise tvm)",
+        "convolutions, tvm the schedules of MetaSchedule (default: tvm for convolutions in "
+        "float32 and NCHW without groups, bias or ReLU, otherwise template)",
     )
     group.add_argument(
         "--space",
@@ -188,7 +191,11 @@ def chosen_workloads(arguments: Namespace) -> list[Wanted]:
     chosen = distinct(
         Wanted(workload)
         for workload in choose_workloads(
-            arguments.case if named else ["all"], arguments.network, arguments.shape, Path.cwd()
+            arguments.case if named else ["all"],
+            arguments.network,
+            arguments.shape,
+            Path.cwd(),
+            chosen_variants(arguments),
         )
     )
     return list(dict.fromkeys((chosen[0], chosen[-1]))) if arguments.quick else chosen

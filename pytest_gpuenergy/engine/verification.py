@@ -33,10 +33,12 @@ from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import (
     FormError,
+    InputError,
     KernelFault,
     cache_dir,
     decode,
     encode,
+    is_there,
     keep_for_later,
     watched,
 )
@@ -50,7 +52,7 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
-_FORMAT = 9
+_FORMAT = 10
 """The version of cached results, to be increased when verification changes."""
 
 _CASES_AT_ONCE = 3
@@ -100,7 +102,6 @@ def verify_on_device(
         KernelFault: the kernel is wrong or fails. The message says how and where.
         InputError: the reference is not finite.
     """
-    check_precision(device, kernel, workload)
     is_cached = measured and device.emulated and workload.digest is not None
     # A random seed is left out of the key, or no earlier success would ever be found.
     key_seeds = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
@@ -108,6 +109,7 @@ def verify_on_device(
     if path is not None:
         with contextlib.suppress(OSError, FormError):
             return decode(path.read_bytes(), Correctness)
+    check_precision(device, kernel, workload)
     is_drawn_here = seeds is None and drawn is None
     all_seeds = [*key_seeds, drawn_seed(workload)] if is_drawn_here else key_seeds
     errors = []
@@ -127,6 +129,24 @@ def verify_on_device(
     if path is not None:
         keep_for_later(path, encode(result))
     return result
+
+
+def shared_drawings(
+    device: Device, kernel: AnyKernel, workload: Workload, drawn: int | None = None
+) -> list[Drawing]:
+    """Return the drawings of a verification whose cases are kept for other kernels.
+
+    There are none if the cache has the result of `verify_on_device`.
+    """
+    if workload.digest is None:
+        return []
+    seeds = [*SEEDS, *([] if drawn is None else [drawn])]
+    with contextlib.suppress(InputError):  # a cache that cannot be read
+        if is_there(_cache_path(device, kernel, workload, seeds)):
+            return []
+    if drawn is None:
+        seeds.append(drawn_seed(workload))
+    return [each for each in drawings_of(seeds, workload, kernel) if each.is_shared]
 
 
 def _errors(

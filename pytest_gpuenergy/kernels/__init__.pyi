@@ -45,4 +45,4 @@ from .kernel_kinds import (
     TritonKernel as TritonKernel,
 )
 from .needed_source import HOST_HEADER as HOST_HEADER, reachable as reachable
-from .tensor_map import MapType as MapType, TensorMap as TensorMap
+from .tensor_map import Im2col as Im2col, MapType as MapType, TensorMap as TensorMap

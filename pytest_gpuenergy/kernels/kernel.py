@@ -261,7 +261,7 @@ class Kernel(AnyKernel):
     @property
     def content(self) -> Mapping[str, object]:
         launches = [asdict(launch) for launch in self.launches]
-        maps = [asdict(one) for one in self.tensor_maps]
+        maps = [one.content for one in self.tensor_maps]
         return {
             "source": self.source,
             "language": self.kind,

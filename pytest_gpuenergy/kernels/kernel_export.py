@@ -233,12 +233,14 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
                 f"{name} has a tensor map of {one.tensor!r}, which is not a tensor of "
                 f"{item.workload.name}: it has {', '.join(pointers)}."
             )
-        sizes = ", ".join(
-            f"{{{', '.join(map(str, some))}}}" for some in (one.dims, one.strides_bytes, one.box)
-        )
+        lists = [one.dims, one.strides_bytes, one.box]
+        if one.im2col is not None:
+            lists += [one.im2col.lower, one.im2col.upper, (1, *one.im2col.strides, 1)]
+        sizes = ", ".join(f"{{{', '.join(map(str, some))}}}" for some in lists)
+        function = "tensor_map" if one.im2col is None else "im2col_map"
         swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
         statements.append(
-            f"  const CUtensorMap {one.name} = tensor_map({pointers[one.tensor]}, "
+            f"  const CUtensorMap {one.name} = {function}({pointers[one.tensor]}, "
             f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()},\n"
             f"      {sizes}, CU_TENSOR_MAP_SWIZZLE_{swizzle});"
         )

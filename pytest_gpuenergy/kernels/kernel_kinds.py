@@ -101,11 +101,13 @@ class LibraryEntry:
         parameters: names of its tensor parameters.
         options: default values of its options, which also give their types.
         modules: Python modules that the function needs.
+        optional: names of tensor parameters that may be left out.
     """
 
     parameters: tuple[str, ...]
     options: Mapping[str, KernelConstant]
     modules: tuple[str, ...]
+    optional: tuple[str, ...] = ()
 
 
 LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
@@ -117,6 +119,26 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
         ("a", "b", "c", "workspace"),
         {"compute": "32F", "a_transposed": False, "algorithm": "", "version": 0},
         ("nvmath",),
+    ),
+    # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
+    # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its
+    # knobs; without one, the first that its heuristics offer is taken. What is `fused` is part of
+    # that engine's work; otherwise PyTorch adds the bias and replaces negative results by zero.
+    "cudnn.convolution": LibraryEntry(
+        ("data", "weight", "output", "workspace"),
+        {
+            "layout": "nchw",
+            "stride": 1,
+            "padding": 0,
+            "dilation": 1,
+            "relu": False,
+            "tf32": False,
+            "fused": False,
+            "algorithm": "",
+            "version": 0,
+        },
+        ("torch",),
+        optional=("bias",),
     ),
 }
 """The library functions that a `LibraryCall` can name."""
@@ -147,7 +169,7 @@ class LibraryCall(AnyKernel):
                 f"There is no library entry {self.entry!r}: give one of "
                 f"{', '.join(LIBRARY_ENTRIES)}."
             )
-        if set(self.tensors) != set(known.parameters):
+        if {*self.tensors} - {*known.optional} != {*known.parameters}:
             raise InputError(
                 f"{self.entry} takes the tensors {', '.join(known.parameters)}, not "
                 f"{', '.join(self.tensors) or 'none'}."

@@ -1,11 +1,15 @@
 from ._compat import keep_rootdir as keep_rootdir, options_of_group as options_of_group
 from .benches.bench_items import (
+    test_conv2d_contenders as test_conv2d_contenders,
     test_gemm as test_gemm,
     test_replay as test_replay,
     test_search as test_search,
 )
 from .benches.products import (
+    CONVOLUTIONS as CONVOLUTIONS,
     NETWORK as NETWORK,
+    chosen_contenders as chosen_contenders,
+    compares_convolutions as compares_convolutions,
     left_out_lines as left_out_lines,
     records_folder as records_folder,
     source_lines as source_lines,

@@ -1,3 +1,9 @@
+from .arithmetic_modes import (
+    AS_EXACT as AS_EXACT,
+    MODES as MODES,
+    Mode as Mode,
+    split_mode as split_mode,
+)
 from .board_checks import (
     BOARD_KERNEL_SD as BOARD_KERNEL_SD,
     DRIFT as DRIFT,

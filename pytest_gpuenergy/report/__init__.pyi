@@ -81,7 +81,6 @@ from .views.figures import (
 )
 from .views.markdown_report import markdown as markdown
 from .views.other_formats import (
-    AS_EXACT as AS_EXACT,
     bencher_json as bencher_json,
     github_action_json as github_action_json,
     write_best_perf as write_best_perf,
@@ -94,6 +93,7 @@ from .views.report_document import (
     schema_document as schema_document,
     write_json as write_json,
 )
+from .views.side_by_side import side_by_side as side_by_side
 from .views.terminal_summary import (
     anchor_lines as anchor_lines,
     best_lines as best_lines,

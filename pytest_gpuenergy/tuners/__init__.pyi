@@ -1,17 +1,21 @@
 from .contenders import (
     CONTENDERS as CONTENDERS,
+    CONTENDERS_IN as CONTENDERS_IN,
     CUTLASS_PROFILER as CUTLASS_PROFILER,
     TUNED_BY as TUNED_BY,
     ContenderSetup as ContenderSetup,
     best_record as best_record,
+    check_contenders as check_contenders,
     check_cutlass as check_cutlass,
     check_text_contender as check_text_contender,
     contender_kernels as contender_kernels,
+    cudnn_call as cudnn_call,
 )
 from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
 )
+from .gemm.costs import Costs as Costs, Estimate as Estimate, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
     Cutlass3 as Cutlass3,
@@ -29,13 +33,14 @@ from .gemm.cutlass_profiler import (
     profiled_kernel as profiled_kernel,
     profiler_options as profiler_options,
 )
+from .gemm.estimate import estimated_cycles as estimated_cycles
 from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
     cublas_call as cublas_call,
     triton_candidates as triton_candidates,
 )
 from .gemm.mma import MmaParameters as MmaParameters
-from .gemm.simt import SimtParameters as SimtParameters
+from .gemm.simt import TRAITS as TRAITS, SimtParameters as SimtParameters
 from .gemm.wgmma import WgmmaParameters as WgmmaParameters
 from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters
 from .registry import (

@@ -1,4 +1,4 @@
-"""The contenders in matrix products: where each gets its kernel from."""
+"""The contenders in products and convolutions: where each gets its kernel from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.engine import best_of
-from pytest_gpuenergy.kernels import Kernel, RankedKernel
+from pytest_gpuenergy.kernels import Kernel, LibraryCall, Origin, RankedKernel
 from pytest_gpuenergy.support import FormError, InputError, KernelFault, UnavailableError, is_file
 from pytest_gpuenergy.tuners.gemm.cutlass_configurations import configuration_named
 from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
@@ -24,18 +24,29 @@ from pytest_gpuenergy.tuners.registry import records_of
 from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, able_templates, rank_kernels
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
-from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, recorded_kernel
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    TVM,
+    CardResources,
+    TunerName,
+    card_resources,
+    recorded_kernel,
+)
+from pytest_gpuenergy.workloads import Conv2d, Gemm, Tensor
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.tuning import RecordFile, TemplateParameters
-    from pytest_gpuenergy.workloads import Gemm, Mode
+    from pytest_gpuenergy.workloads import Mode
 
 
 CUTLASS_PROFILER = "cutlass_profiler"
+_CUDNN_WORKSPACE_BYTES = 1 << 30
+"""The largest workspace that an algorithm of cuDNN may have; those for the bundled networks take up
+to 186 MiB on an H100 (cuDNN 9.19). PyTorch sets no limit."""
 _TILES_TRIED = 8
-"""The number of tiles that are tried of a template without records."""
+"""The number of tiles that are tried of a template for convolutions without records."""
 _ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
@@ -81,89 +92,104 @@ def check_cutlass(headers: Path | None, profiler: Path | None) -> None:
         )
 
 
-def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> RecordFile:
-    """Return the records that a contender has for a product.
+def contender_records(
+    folder: Path, workload: Gemm | Conv2d, gpu: str, tuner: TunerName
+) -> RecordFile:
+    """Return the records that a contender has for a workload.
 
     Records of a template also serve the mode that computes alike, if that has none.
 
     Args:
         folder: see `records_of`, also for the exceptions.
-        gemm: the product.
+        workload: the product or convolution.
         gpu: the model of the GPU that will compute it.
         tuner: the tuner that wrote the records.
     """
     try:
-        return records_of(folder, gemm, gpu, tuner)
+        return records_of(folder, workload, gpu, tuner)
     except UnavailableError:
-        alike = _ALIKE.get(gemm.mode) if tuner == TEMPLATE else None
+        alike = _ALIKE.get(workload.mode) if tuner == TEMPLATE else None
         if alike is not None:
             with suppress(UnavailableError):
-                file = records_of(folder, replace(gemm, mode=alike), gpu, tuner)
-                return replace(file, workload=gemm)
+                file = records_of(folder, replace(workload, mode=alike), gpu, tuner)
+                return replace(file, workload=workload)
         raise
 
 
 def best_record(
-    folder: Path, gemm: Gemm, gpu: Device, tuner: TunerName
+    folder: Path, workload: Gemm | Conv2d, gpu: Device, tuner: TunerName
 ) -> tuple[RecordFile, int | None]:
-    """Return a contender's records for a product, and the best rank that the GPU can run.
+    """Return a contender's records for a workload, and the best rank that the GPU can run.
 
     The rank is None if the GPU lacks the resources for all of them, for example if the kernels were
     tuned on another model.
 
     Args:
         folder: see `contender_records`.
-        gemm: the product.
+        workload: the product or convolution.
         gpu: the GPU that will compute it.
         tuner: the tuner that wrote the records.
 
     Raises:
-        UnavailableError: there are no records, or the templates do not run on the GPU at all.
+        UnavailableError: there are no records, or the templates do not compute the workload or do
+            not run on the GPU at all.
         InputError: the file cannot be used or is for another shape.
     """
     if tuner != TEMPLATE:
-        file = contender_records(folder, gemm, gpu.name, tuner)
+        file = contender_records(folder, workload, gpu.name, tuner)
         return file, file.ranks[0]
     card = card_resources(gpu)
-    able_templates(gemm, card)
-    file = contender_records(folder, gemm, gpu.name, tuner)
+    _check_able(workload, card)
+    file = contender_records(folder, workload, gpu.name, tuner)
     for rank in file.ranks:
         try:
             parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
         except FormError as error:
             raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
-        if parameters.runs_on(card) and parameters.resident(gemm, card) > 0:
+        if parameters.runs_on(card) and parameters.resident(workload, card) > 0:
             return file, rank
     return file, None
 
 
-def template_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
-    """Return our templates' kernel: the best record, or else the best of the most promising tiles.
+def _check_able(workload: Gemm | Conv2d, card: CardResources) -> None:
+    try:
+        able_templates(workload, card)
+    except InputError as error:  # no template computes it, such as a mode of convolutions
+        raise UnavailableError(str(error)) from None
 
-    Without records, an emulated GPU takes the most promising parameters, because its times are
-    estimates too. So does a GPU that is not claimed.
+
+def template_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
+    """Return our templates' kernel: the best record, or else the most promising parameters.
+
+    The estimate for products was fitted to many trials (``docs/notes/choosing.md``), so that one
+    kernel is compiled. Of convolutions, a few tiles are timed if the GPU is claimed and real.
     """
     card = card_resources(bench.gpu)
+    _check_able(workload, card)
     with suppress(UnavailableError):
-        file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
+        file, rank = best_record(bench.records, workload, bench.gpu, TEMPLATE)
         if rank is not None:
             return recorded_kernel(TEMPLATE_FORM, file, rank)
-    offered = rank_kernels(gemm, card)
-    if bench.gpu.emulated or not bench.claimed:
-        return offered[0].kernel(gemm)
+    try:
+        offered = rank_kernels(workload, card)
+    except InputError as error:  # none fits
+        raise UnavailableError(str(error)) from None
+    if isinstance(workload, Gemm) or bench.gpu.emulated or not bench.claimed:
+        return offered[0].kernel(workload)
     best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
     for parameters in offered:
-        tile = (parameters.template, parameters.choices(gemm)["tile"])
+        tile = (parameters.template, parameters.choices(workload)["tile"])
         best.setdefault(tile, parameters)
         if len(best) == _TILES_TRIED:
             break
-    return best_of([parameters.kernel(gemm) for parameters in best.values()], gemm, bench.gpu)
+    kernels = [parameters.kernel(workload) for parameters in best.values()]
+    return best_of(kernels, workload, bench.gpu)
 
 
-def tvm_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
+def tvm_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
     """Return the best kernel of a search with TVM."""
-    require_space(gemm, "all", bench.gpu.architecture)
-    file = records_of(bench.records, gemm, bench.gpu.name, TVM)
+    require_space(workload, "all", bench.gpu.architecture)
+    file = records_of(bench.records, workload, bench.gpu.name, TVM)
     return bench.store.kernel(file, file.ranks[0])
 
 
@@ -174,16 +200,53 @@ def triton_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
 
 def cublas_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of all algorithms that cuBLASLt's heuristics offer."""
-    call = cublas_call(gemm)
+    return _best_offered(cublas_call(gemm), gemm, bench)
+
+
+def cudnn_call(conv: Conv2d) -> LibraryCall:
+    """Return the call of cuDNN for a convolution, with any algorithm and workspace up to 1 GiB.
+
+    Raises:
+        UnavailableError: cuDNN does not have the convolution's mode.
+    """
+    if conv.mode == "3xtf32":
+        raise UnavailableError(
+            f"cuDNN does not compute {conv.name} in mode 3xtf32, since its convolutions on tensor "
+            "cores round float32 numbers to TF32: its rival, which is as exact, is cuDNN in mode "
+            f"float32 ({conv.varied(mode='float32').name})."
+        )
+    tensors = {tensor.name: tensor.name for tensor in conv.tensors} | {"workspace": "workspace"}
+    return LibraryCall(
+        "cudnn.convolution",
+        tensors,
+        {
+            "layout": conv.layout,
+            "stride": conv.shape.strides,
+            "padding": conv.shape.padding,
+            "dilation": conv.shape.dilation,
+            "relu": conv.relu,
+            "tf32": conv.mode == "tf32",
+        },
+        workspaces=(Tensor("workspace", (_CUDNN_WORKSPACE_BYTES,), "uint8", "workspace"),),
+        origin=Origin("cudnn"),
+    )
+
+
+def cudnn_kernel(conv: Conv2d, bench: ContenderSetup) -> AnyKernel:
+    """Return the best of all algorithms that cuDNN's heuristics offer."""
+    return _best_offered(cudnn_call(conv), conv, bench)
+
+
+def _best_offered(call: LibraryCall, workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
     if reason := bench.gpu.refusal(call):
         raise UnavailableError(reason)
     try:
-        candidates = bench.gpu.offered(call, gemm.io)
+        candidates = bench.gpu.offered(call, workload.io)
     except KernelFault as fault:
         if fault.outcome != "constraints":
             raise
         raise UnavailableError(str(fault)) from None
-    return best_of(candidates, gemm, bench.gpu)
+    return best_of(candidates, workload, bench.gpu)
 
 
 def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
@@ -205,18 +268,40 @@ def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     return kernel
 
 
-CONTENDERS: Mapping[str, Callable[[Gemm, ContenderSetup], AnyKernel]] = {
+CONTENDERS: Mapping[str, Callable[[Any, ContenderSetup], AnyKernel]] = {
     "template": template_kernel,
     "tvm": tvm_kernel,
     "triton": triton_kernel,
     "cublas": cublas_kernel,
     "cutlass": cutlass_kernel,
     CUTLASS_PROFILER: profiled_cutlass_kernel,
+    "cudnn": cudnn_kernel,
 }
 """The contenders by their names in items. The profiler's takes part only if its program is given.
 
-They raise `UnavailableError` if they have no kernel here; any other error is a failure.
+They take a workload of a kind that `CONTENDERS_IN` has them for. They raise `UnavailableError` if
+they have no kernel here; any other error is a failure.
 """
+
+CONTENDERS_IN: Mapping[str, tuple[str, ...]] = {
+    Gemm.kind: ("template", "tvm", "triton", "cublas", "cutlass", CUTLASS_PROFILER),
+    Conv2d.kind: ("template", "tvm", "cudnn"),
+}
+"""The names of the contenders in each kind of workload."""
+
+
+def check_contenders(names: Sequence[str], kind: str) -> None:
+    """Check that all names are of contenders in a kind of workload.
+
+    Raises:
+        InputError: one is not.
+    """
+    known = CONTENDERS_IN[kind]
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(
+            f"There is no contender {unknown[0]!r:.40}: choose from {', '.join(known)}."
+        )
+
 
 _TEXT_CONTENDERS = ("template", "tvm")
 """The contenders whose kernels are CUDA text, which a program without this package can contain."""
@@ -234,7 +319,7 @@ def check_text_contender(name: str) -> None:
     if name in _TEXT_CONTENDERS:
         return
     choices = f"choose from {', '.join(_TEXT_CONTENDERS)}."
-    if name in CONTENDERS:
+    if name in CONTENDERS_IN[Gemm.kind]:
         raise InputError(
             f"The kernels of the contender {name} are no CUDA text that a program could contain: "
             f"{choices}"

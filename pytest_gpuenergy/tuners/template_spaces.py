@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
+from pytest_gpuenergy.tuners.gemm.costs import Estimate, fitted
+from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
 from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
 from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
@@ -21,13 +24,13 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     card_resources,
 )
-from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
+from pytest_gpuenergy.workloads import Conv2d, Gemm, SumsOfProducts, Workload
 
 TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters),
     )
 }
 """The templates by name."""
@@ -47,6 +50,11 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
         UnavailableError: there are some, but none for the card.
     """
     kinds = [kind for kind in TEMPLATES.values() if kind.computes(workload)]
+    if not kinds and isinstance(workload, Conv2d):
+        options = " ".join(f"{name}={value}" for name, value in workload.options.items())
+        raise InputError(
+            f"{workload.name} is a convolution with {options}, which no template computes."
+        )
     if not kinds:
         raise InputError(
             f"{workload.name} is of the kind {workload.kind}: the templates compute matrix "
@@ -55,7 +63,7 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
     able = [kind for kind in kinds if kind.suits(card)]
     if not able:
         least = min(kind.min_capability for kind in kinds)
-        mode = f" in mode {workload.mode}" if isinstance(workload, Gemm) else ""
+        mode = f" in mode {workload.mode}" if isinstance(workload, SumsOfProducts) else ""
         raise UnavailableError(
             f"{workload.name}{mode} takes a GPU of sm_{least} or later, and this one is of "
             f"sm_{card.capability}."
@@ -63,13 +71,27 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
     return able
 
 
-def rank_kernels(workload: Workload, card: CardResources) -> list[TemplateParameters[Any]]:
+def rank_kernels(
+    workload: Workload, card: CardResources, estimate: Estimate | None = None
+) -> list[TemplateParameters[Any]]:
     """Return the parameters of templates that fit the card, the most promising first.
+
+    Args:
+        workload: what they compute.
+        card: the resources of the card.
+        estimate: what is known of products; None stands for what was fitted to stored trials.
 
     Raises:
         InputError: there are no templates for the workload, or no parameters fit.
         UnavailableError: no template for the workload suits the card.
     """
+    return [parameters for parameters, _ in _estimated(workload, card, estimate)]
+
+
+def _estimated(
+    workload: Workload, card: CardResources, estimate: Estimate | None
+) -> list[tuple[TemplateParameters[Any], float]]:
+    """Return the parameters as of `rank_kernels`, with their expected clock cycles."""
     kinds = able_templates(workload, card)
     ranked = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
     if not ranked and isinstance(workload, Conv2d):
@@ -83,8 +105,13 @@ def rank_kernels(workload: Workload, card: CardResources) -> list[TemplateParame
         )
     if not ranked:
         raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")
-    ranked.sort(key=lambda parameters: parameters.cycles(workload, card))
-    return ranked[:_MAX_CONVOLUTION_KERNELS] if isinstance(workload, Conv2d) else ranked
+    if isinstance(workload, Gemm):
+        tilings = cast("list[Tiling]", ranked)
+        expected = estimated_cycles(workload, card, tilings, estimate or fitted())
+    else:
+        expected = [parameters.cycles(workload, card) for parameters in ranked]
+    order = sorted(zip(ranked, expected, strict=True), key=lambda pair: pair[1])
+    return order[:_MAX_CONVOLUTION_KERNELS] if isinstance(workload, Conv2d) else order
 
 
 _CONVOLUTIONS_AT_ONCE = 16
@@ -99,22 +126,31 @@ _MAX_ADVISED = 4
 """The number of trials that the heuristics may choose: a quarter of 16."""
 
 
-def template_space(workload: Workload, device: Device) -> ParameterSpace[Any]:
+def template_space(
+    workload: Workload, device: Device, estimate: Estimate | None = None
+) -> ParameterSpace[Any]:
     """Return the search space of our templates for a workload on a device.
+
+    Args:
+        workload: what the kernels compute.
+        device: the device.
+        estimate: see `rank_kernels`.
 
     Raises:
         InputError: as of `rank_kernels`.
         UnavailableError: as of `rank_kernels`, or the device is not known.
     """
     card = card_resources(device)
-    offered = rank_kernels(workload, card)
+    estimated = _estimated(workload, card, estimate)
+    offered = [parameters for parameters, _ in estimated]
+    expected = [cycles for _, cycles in estimated]
     if not isinstance(workload, Gemm):
         return ParameterSpace(
             workload,
             device,
-            card,
             TEMPLATE_FORM,
             offered,
+            expected,
             at_once=_CONVOLUTIONS_AT_ONCE,
             effect_sd=_EFFECT_SD_OF_CONVOLUTION,
         )
@@ -128,9 +164,9 @@ def template_space(workload: Workload, device: Device) -> ParameterSpace[Any]:
     return ParameterSpace(
         workload,
         device,
-        card,
         TEMPLATE_FORM,
         offered,
+        expected,
         first=first,
         remarks=[*remarks, *([problem] if problem else [])],
         effect_sd=_EFFECT_SD_OF_PRODUCT,

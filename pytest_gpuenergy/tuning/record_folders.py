@@ -16,7 +16,7 @@ from pytest_gpuenergy.tuning.records import (
     file_name,
 )
 from pytest_gpuenergy.tuning.search_space import TVM, usual_tuner
-from pytest_gpuenergy.workloads import KINDS, Workload
+from pytest_gpuenergy.workloads import KINDS, Workload, known_workload
 
 _MAX_RANKS_CHARACTERS = 4000
 """The longest value of ``--kernels``, in characters; Python refuses to convert longer numbers."""
@@ -99,7 +99,7 @@ def _options_of(workload: Workload, variant: str) -> str:
     several = variant or usual_tuner(workload) != TVM
     tuner = f" --tuner {variant or TVM}" if several else ""
     kind = KINDS.get(workload.kind)
-    if kind is None or any(workload in group for group in kind.networks.values()):
+    if kind is None or known_workload(workload.name) == workload:
         return f"--case {workload.name}{tuner}"
     text = kind.format_sizes(workload)
     made = kind.parse(text)

@@ -27,12 +27,14 @@ TVM: TunerName = "tvm"
 def usual_tuner(workload: Workload) -> TunerName:
     """Return the tuner that is used for a workload unless another is asked for.
 
-    Matrix products and convolutions in groups have templates; TVM tunes all others.
+    Matrix products have templates, and so do convolutions in groups, in other modes and layouts or
+    with a bias or ReLU; TVM tunes all others.
     """
     from pytest_gpuenergy.workloads import Conv2d, Gemm
 
-    grouped = isinstance(workload, Conv2d) and workload.shape.groups > 1
-    return TEMPLATE if grouped or isinstance(workload, Gemm) else TVM
+    if isinstance(workload, Conv2d):
+        return TVM if workload.is_plain and workload.shape.groups == 1 else TEMPLATE
+    return TEMPLATE if isinstance(workload, Gemm) else TVM
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import FormError, InputError, KernelFault
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tuning.search_space import Candidate, Feedback
-from pytest_gpuenergy.tuning.template import CardResources, TemplateParameters, W
+from pytest_gpuenergy.tuning.template import TemplateParameters, W
 from pytest_gpuenergy.tuning.template_form import TemplateForm, recipe_of, untimed
 from pytest_gpuenergy.workloads import Workload
 
@@ -35,9 +35,9 @@ class ParameterSpace(Generic[W]):
     Attributes:
         workload: the workload that they compute.
         device: compiles and runs the kernels.
-        card: the resources of the device.
         form: the form of the recipes.
         parameters: the parameters of all kernels, the most promising first.
+        expected: the expected cost of each of them, such as its clock cycles.
         first: the parameters to try before all others.
         remarks: phrases about these, for the user.
         at_once: see `TemplateProposer`.
@@ -46,9 +46,9 @@ class ParameterSpace(Generic[W]):
 
     workload: W
     device: Device
-    card: CardResources
     form: TemplateForm[Any]
     parameters: Sequence[TemplateParameters[W]]
+    expected: Sequence[float]
     first: Sequence[TemplateParameters[W]] = ()
     remarks: Sequence[str] = ()
     at_once: int = 4
@@ -64,8 +64,8 @@ class ParameterSpace(Generic[W]):
         del folder  # a proposer has no files
         proposer = TemplateProposer(
             self.workload,
-            self.card,
             self.parameters,
+            self.expected,
             lambda kernel: self.device.prepare([kernel]),
             self.first,
             self.at_once,
@@ -132,8 +132,8 @@ class TemplateProposer(Generic[W]):
 
     Args:
         workload: the workload that they compute.
-        card: the resources of the card.
         space: all parameters.
+        expected: the expected cost of each of them; its unit has no effect.
         prepare: starts to compile a kernel.
         first: the parameters in ``space`` to try before all others.
         at_once: the number of candidates in a batch while little is known.
@@ -146,8 +146,8 @@ class TemplateProposer(Generic[W]):
     def __init__(
         self,
         workload: W,
-        card: CardResources,
         space: Sequence[TemplateParameters[W]],
+        expected: Sequence[float],
         prepare: Callable[[Kernel], object],
         first: Sequence[TemplateParameters[W]] = (),
         at_once: int = 4,
@@ -162,7 +162,7 @@ class TemplateProposer(Generic[W]):
         self._first = [self._place[recipe_of(parameters)] for parameters in first]
         self._model = _Effects(
             [parameters.choices(workload) for parameters in space],
-            [parameters.cycles(workload, card) for parameters in space],
+            expected,
             effect_sd,
         )
 
@@ -205,12 +205,12 @@ class _Effects:
 
     Args:
         choices: the choices of each kernel, by name; each pair of name and value has an effect.
-        cycles: the estimated cycles of each kernel.
+        expected: the expected cost of each kernel.
         effect_sd: see `TemplateProposer`.
     """
 
     def __init__(
-        self, choices: Sequence[dict[str, Any]], cycles: Sequence[float], effect_sd: float
+        self, choices: Sequence[dict[str, Any]], expected: Sequence[float], effect_sd: float
     ) -> None:
         import numpy as np
 
@@ -220,7 +220,7 @@ class _Effects:
         self._rows[:, 0] = 1
         for place, parameters in enumerate(choices):
             self._rows[place, [column[pair] for pair in parameters.items()]] = 1
-        self._expected = np.log(cycles)
+        self._expected = np.log(expected)
         prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(pairs)])
         self._covariance = np.diag(prior_sd**2)
         self._mean = np.zeros(len(pairs) + 1)

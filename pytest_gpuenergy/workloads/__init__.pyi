@@ -4,7 +4,13 @@ from .contract import (
     check_tensor as check_tensor,
     reference_values as reference_values,
 )
-from .convolutions import Conv2d as Conv2d, Conv2dShape as Conv2dShape
+from .convolutions import (
+    CONV_LAYOUTS as CONV_LAYOUTS,
+    OCCURRENCES as OCCURRENCES,
+    Conv2d as Conv2d,
+    Conv2dShape as Conv2dShape,
+    ConvLayout as ConvLayout,
+)
 from .edges import (
     REACHES as REACHES,
     UNIFORM as UNIFORM,
@@ -20,16 +26,19 @@ from .inputs import (
 )
 from .matrix_products import (
     LAYOUTS as LAYOUTS,
-    MODES as MODES,
     Gemm as Gemm,
     GemmRequest as GemmRequest,
     Layout as Layout,
-    Mode as Mode,
     measured_products as measured_products,
     parse_requests as parse_requests,
     product_name as product_name,
     products_in as products_in,
     search_options_notice as search_options_notice,
+)
+from .modes import (
+    MODES as MODES,
+    Mode as Mode,
+    SumsOfProducts as SumsOfProducts,
 )
 from .number_types import (
     BFLOAT16 as BFLOAT16,
@@ -57,6 +66,13 @@ from .sensitivity import (
     estimate_terms as estimate_terms,
     likely_conditions as likely_conditions,
 )
+from .variants import (
+    Variants as Variants,
+    in_variants as in_variants,
+    is_in_variants as is_in_variants,
+    parse_variants as parse_variants,
+    variants_named as variants_named,
+)
 from .workload import (
     IoContract as IoContract,
     Role as Role,
@@ -76,6 +92,7 @@ from .workload_registry import (
     distinct_shapes as distinct_shapes,
     find_workload as find_workload,
     from_parameters as from_parameters,
+    known_workload as known_workload,
     network as network,
     networks_named as networks_named,
     numbered_case as numbered_case,

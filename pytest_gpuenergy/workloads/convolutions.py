@@ -1,18 +1,28 @@
-"""Two-dimensional convolutions in NCHW float32: shapes, the reference, bundled networks, text."""
+"""Two-dimensional convolutions: shapes, modes, layouts, the reference, bundled networks, text.
+
+The grammar of sizes is ``1,56,56,64,64,3,3,1,1``, after which other modes and layouts are named:
+``1,56,56,64,64,3,3,1,1 mode=3xtf32 layout=nhwc bias=1 relu=1``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.support import InputError, shown
+from pytest_gpuenergy.workloads.modes import (
+    MODES,
+    ExactTwin,
+    Mode,
+    SumsOfProducts,
+    check_choice,
+)
 from pytest_gpuenergy.workloads.number_types import Array, whole
 from pytest_gpuenergy.workloads.workload import (
     Tensor,
@@ -20,6 +30,9 @@ from pytest_gpuenergy.workloads.workload import (
     WorkloadKind,
     check_parameter_names,
 )
+
+ConvLayout = Literal["nchw", "nhwc"]
+CONV_LAYOUTS: tuple[ConvLayout, ...] = get_args(ConvLayout)
 
 _SCRATCH_BYTES = 1 << 26
 _MAX_ELEMENTS = (1 << 31) - 1
@@ -130,75 +143,178 @@ class Conv2dShape:
 
 
 @dataclass(frozen=True)
-class Conv2d(Workload):
-    """Cross-correlation of ``data`` (N,CI,H,W) with ``weight`` (CO,CI/groups,KH,KW), zero padded.
+class Conv2d(SumsOfProducts):
+    """Cross-correlation of ``data`` with ``weight``, zero padded, with optional bias and ReLU.
 
-    The output ``output`` is (N,CO,OH,OW) with
-    OH = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, and likewise for OW.
+    In layout ``nchw``, ``data`` is (N,CI,H,W), ``weight`` (CO,CI/groups,KH,KW) and ``output``
+    (N,CO,OH,OW) with OH = (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, and likewise for
+    OW. In layout ``nhwc`` channels come last: (N,H,W,CI), (CO,KH,KW,CI/groups) and (N,OH,OW,CO),
+    which is how PyTorch stores all three in the memory format ``channels_last``.
+
+    Attributes:
+        shape: the sizes.
+        mode: see `SumsOfProducts`.
+        layout: where the channels are.
+        bias: whether an input ``bias`` (CO,) is added.
+        relu: whether negative results become 0, after the bias has been added.
+
+    Raises:
+        InputError: the mode or layout is unknown, or ``bias`` or ``relu`` is not a boolean.
     """
 
     kind: ClassVar[str] = "conv2d"
 
     name: str
     shape: Conv2dShape
+    mode: Mode = "float32"
+    layout: ConvLayout = "nchw"
+    bias: bool = False
+    relu: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.kind, "mode", self.mode, MODES)
+        check_choice(self.kind, "layout", self.layout, CONV_LAYOUTS)
+        for option in _FUSED:
+            value = whole(getattr(self, option))
+            if isinstance(value, bool | np.bool_) or (type(value) is int and value in (0, 1)):
+                object.__setattr__(self, option, bool(value))
+            else:
+                raise InputError(f"conv2d needs {option} to be 0 or 1, not {shown(value)}.")
 
     @classmethod
-    def of(cls, name: str, *sizes: int) -> Conv2d:
+    def of(cls, name: str, *sizes: int, **options: Any) -> Conv2d:
         """From N, H, W, CO, CI, KH, KW, stride, padding and, optionally, dilation and groups.
 
+        Args:
+            name: the name.
+            sizes: the numbers.
+            options: ``mode``, ``layout``, ``bias`` and ``relu``.
+
         Raises:
-            InputError: a number is missing or out of range.
+            InputError: a number is missing or out of range, or an option has no such value.
         """
         if not 9 <= len(sizes) <= 11:
             raise InputError(
                 "conv2d takes the nine numbers N,H,W,CO,CI,KH,KW,stride,padding, then dilation "
                 f"and groups if they are not 1, not {len(sizes)} numbers."
             )
-        return cls(name, Conv2dShape(*sizes))
+        return cls(name, Conv2dShape(*sizes), **options)
+
+    def varied(self, **options: Any) -> Conv2d:
+        """As of `SumsOfProducts`; the options are ``mode``, ``layout``, ``bias`` and ``relu``."""
+        other = replace(self, **options)
+        return other.called(self.name.removesuffix(self.suffix) + other.suffix)
+
+    @property
+    def options(self) -> dict[str, str | int]:
+        """The options that are not as usual, in order: ``mode``, ``layout``, ``bias``, ``relu``."""
+        return {
+            field.name: int(value) if field.name in _FUSED else value
+            for field in fields(Conv2d)[2:]
+            if (value := getattr(self, field.name)) != field.default
+        }
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all options are as usual: in float32 and NCHW, with neither bias nor ReLU."""
+        return not self.options
+
+    @property
+    def suffix(self) -> str:
+        """How its name ends: empty for the usual options, otherwise such as ``_3xtf32_nhwc``."""
+        options = self.options
+        return "".join(f"_{name if name in _FUSED else options[name]}" for name in options)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
+        bias = (Tensor("bias", (self.shape.CO,), self.dtype, "input"),) if self.bias else ()
         return (
-            Tensor("data", self.shape.data, "float32", "input"),
-            Tensor("weight", self.shape.weight, "float32", "input"),
-            Tensor("output", self.shape.output, "float32", "output"),
+            Tensor("data", self._stored(self.shape.data), self.dtype, "input"),
+            Tensor("weight", self._stored(self.shape.weight), self.dtype, "input"),
+            *bias,
+            Tensor("output", self._stored(self.shape.output), self.dtype, "output"),
         )
+
+    def _stored(self, sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        outer, channels, height, width = sizes
+        return sizes if self.layout == "nchw" else (outer, height, width, channels)
 
     @property
     def parameters(self) -> Mapping[str, int | str]:
-        return {"kind": self.kind, **self.shape.sizes, "layout": "NCHW", "dtype": "float32"}
+        """Sizes, layout and dtype; mode, bias and ReLU unless as usual."""
+        rest = {name: value for name, value in self.options.items() if name != "layout"}
+        told = {"layout": self.layout.upper(), "dtype": self.dtype, **rest}
+        return {"kind": self.kind, **self.shape.sizes, **told}
 
     @property
     def signature(self) -> str:
-        """``conv2d_N_1_H_272_..._strides_1_padding_1``; layout and dtype are always the same."""
-        return f"{self.kind}_{self.shape.label}"
+        """``conv2d_N_1_H_272_..._strides_1_padding_1``, with the options that are not as usual."""
+        told = (f"{name}_{value}" for name, value in self.options.items())
+        return "_".join([self.kind, self.shape.label, *told])
 
     @property
     def flops(self) -> int:
-        """2 N CO OH OW CI/groups KH KW: one multiplication and one addition per tap."""
+        """2 N CO OH OW CI/groups KH KW: one multiplication and one addition per tap.
+
+        Bias and ReLU do not count.
+        """
         return 2 * prod(self.shape.output) * self.shape.reduction_length
 
     @property
-    def error_bound(self) -> ErrorBound:
-        return ErrorBound.for_reduction(self.shape.reduction_length)
+    def reduction_length(self) -> int:
+        """Taps of one output, and its bias."""
+        return self.shape.reduction_length + self.bias
+
+    @property
+    def twins(self) -> tuple[Workload, ...]:
+        """The same convolution of small integers, unless all options are as usual.
+
+        It has none then, because a kernel on CUDA cores has no narrower type to lose digits in.
+        """
+        if self.is_plain:
+            return ()
+        return (ExactConv2d(**{one.name: getattr(self, one.name) for one in fields(self)}),)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         """By im2col and a matrix product, a block of output rows at a time to bound the memory."""
         s = self.shape
+        # Where the axes N, C, H, W are stored, and where N, H, W, C are found among those.
+        last = self.layout == "nhwc"
+        axes, stored = ((0, 3, 1, 2), (0, 2, 3, 1)) if last else ((0, 1, 2, 3),) * 2
         margin = (s.padding, s.padding)
-        data = np.pad(inputs["data"].astype(np.float64), ((0, 0), (0, 0), margin, margin))
-        weight = inputs["weight"].astype(np.float64).reshape(s.groups, s.CO // s.groups, -1)
+        data = inputs["data"].astype(np.float64).transpose(axes)
+        data = np.pad(data, ((0, 0), (0, 0), margin, margin))
+        weight = inputs["weight"].astype(np.float64).transpose(axes)
+        weight = weight.reshape(s.groups, s.CO // s.groups, -1)
         # Every tap of every output, (N, CI, OH, OW, KH, KW), as a view.
         taps = np.lib.stride_tricks.sliding_window_view(data, s.window, axis=(2, 3))
         taps = taps[:, :, :: s.strides, :: s.strides, :: s.dilation, :: s.dilation]
-        output = np.empty_like(data, shape=s.output)
+        result = np.empty_like(data, shape=[s.output[axis] for axis in stored], order="C")
+        output = result.transpose(axes)
         rows = max(1, _SCRATCH_BYTES // (8 * s.CI * s.KH * s.KW * s.OW))
         for n in range(s.N):
             for top in range(0, s.OH, rows):
                 block = taps[n, :, top : top + rows].transpose(0, 3, 4, 1, 2)
                 columns = block.reshape(s.groups, weight.shape[2], -1)
                 output[n, :, top : top + rows] = (weight @ columns).reshape(s.CO, -1, s.OW)
-        return {"output": output}
+        if self.bias:
+            output += inputs["bias"].astype(np.float64)[:, None, None]
+        if self.relu:
+            np.maximum(result, 0.0, out=result)
+        return {"output": result}
+
+
+_FUSED = ("bias", "relu")
+"""The options that are either on or off."""
+
+
+@dataclass(frozen=True)
+class ExactConv2d(ExactTwin, Conv2d):
+    """A convolution of small integers."""
+
+    @property
+    def distribution(self) -> str:
+        return "integers"
 
 
 NETWORKS: dict[str, tuple[Conv2d, ...]] = {
@@ -243,9 +359,42 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
 """Convolutions of ResNet at 224x224 and YOLO at 544x544, and the seven cases taken from both."""
 
 
+OCCURRENCES: Mapping[str, Mapping[str, int]] = {
+    "resnet50": dict(
+        zip(
+            (layer.name for layer in NETWORKS["resnet"]),
+            (1, 1, 3, 4, 1, 4, 4, 1, 6, 6, 1, 3, 3),
+            strict=True,
+        )
+    )
+}
+"""How often layers occur in a network.
+
+These are 38 of the 53 convolutions of ResNet-50 with strides in the first convolution of a block
+(K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1). The others have
+shapes that are not bundled.
+"""
+
 _MIN_NUMBERS = 9  # dilation and groups may be left out
-_SIZES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){8,10}", re.ASCII)
-_FIXED = {"layout": "NCHW", "dtype": "float32"}
+_SIZES = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
+_OPTIONS = tuple(field.name for field in fields(Conv2d)[2:])
+"""``mode``, ``layout``, ``bias`` and ``relu``."""
+_SUFFIX = re.compile(
+    rf"(?:_(?P<mode>{'|'.join(MODES[1:])}))?(?:_(?P<layout>{'|'.join(CONV_LAYOUTS[1:])}))?"
+    r"(?P<bias>_bias)?(?P<relu>_relu)?",
+    re.ASCII,
+)
+
+
+def split_suffix(name: str) -> tuple[str, dict[str, Any]]:
+    """Return a name without the suffix of `Conv2d.suffix`, and the options that this stands for."""
+    for match in re.finditer("_", name):
+        if found := _SUFFIX.fullmatch(name, match.start()):
+            told = {option: value for option, value in found.groupdict().items() if value}
+            return name[: match.start()], {
+                option: option in _FUSED or value for option, value in told.items()
+            }
+    return name, {}
 
 
 class Conv2dKind(WorkloadKind):
@@ -257,16 +406,30 @@ class Conv2dKind(WorkloadKind):
     networks = NETWORKS
 
     def parse(self, text: str) -> Conv2d | None:
-        if _SIZES.fullmatch(text) is None:
+        match = _SIZES.fullmatch(text)
+        if match is None:
             return None
-        return self.from_sizes("", [int(number) for number in text.split(",")])
+        options: dict[str, Any] = {}
+        for word in match[2].split():
+            name, value = word.split("=", 1)
+            if name not in _OPTIONS:
+                raise InputError(
+                    f"{text!r} has {shown(name)}, which is not understood: after the sizes there "
+                    f"may be {', '.join(_OPTIONS)}."
+                )
+            if name in options:
+                raise InputError(f"{text!r} gives {name} twice: leave one out.")
+            options[name] = int(value) if name in _FUSED and value in ("0", "1") else value.lower()
+        workload = self.from_sizes("", [int(number) for number in match[1].split(",")])
+        return workload.varied(**options)
 
     def format_sizes(self, workload: Workload) -> str:
         assert isinstance(workload, Conv2d)
         numbers = [getattr(workload.shape, field.name) for field in fields(Conv2dShape)]
         while numbers[_MIN_NUMBERS:] and numbers[-1] == 1:
             numbers.pop()
-        return ",".join(map(str, numbers))
+        words = (f"{name}={value}" for name, value in workload.options.items())
+        return " ".join([",".join(map(str, numbers)), *words])
 
     def from_sizes(self, name: str, sizes: Sequence[int]) -> Conv2d:
         workload = Conv2d.of(name, *sizes)
@@ -279,9 +442,18 @@ class Conv2dKind(WorkloadKind):
         return workload.called(name)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
-        sizes = dict(parameters)
-        for key, only in _FIXED.items():
-            if (value := sizes.pop(key, only)) != only:
-                raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
-        check_parameter_names(self.name, fields(Conv2dShape), sizes)
-        return Conv2d(name, Conv2dShape(**sizes))  # type: ignore[arg-type]  # it checks them all
+        given = dict(parameters)
+        dtype = given.pop("dtype", None)
+        known = fields(Conv2dShape)
+        check_parameter_names(self.name, (*known, *fields(Conv2d)[2:]), given)
+        sizes = {field.name: given.pop(field.name) for field in known if field.name in given}
+        if isinstance(layout := given.get("layout"), str):
+            given["layout"] = layout.lower()
+        # Both check the types of all their arguments.
+        workload = Conv2d(name, Conv2dShape(**sizes), **given)  # type: ignore[arg-type]
+        if dtype not in (None, workload.dtype):
+            raise InputError(
+                f"conv2d in mode {workload.mode} has the dtype {workload.dtype}, not "
+                f"{shown(dtype)}: choose one of the modes {', '.join(MODES)}."
+            )
+        return workload

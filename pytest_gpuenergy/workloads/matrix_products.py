@@ -9,20 +9,22 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support import InputError, shown
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.inputs import (
-    LARGEST_INTEGER,
-    NORMAL,
-    check_distribution,
+from pytest_gpuenergy.workloads.inputs import NORMAL, check_distribution
+from pytest_gpuenergy.workloads.modes import (
+    MODES,
+    ExactTwin,
+    Mode,
+    SumsOfProducts,
+    check_choice,
 )
-from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff, whole
+from pytest_gpuenergy.workloads.number_types import Array, whole
 from pytest_gpuenergy.workloads.workload import (
     Tensor,
     Workload,
@@ -31,23 +33,14 @@ from pytest_gpuenergy.workloads.workload import (
 )
 
 Layout = Literal["nn", "nt"]
-Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
-ElementType = Literal["float32", "float16", "bfloat16"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-MODES: tuple[Mode, ...] = get_args(Mode)
 
-_TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
-"""The element type in modes that name one; it is float32 in all others."""
 _MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one matrix, because kernels use 32-bit indices."""
-_LARGEST_EXACT = 1 << 24
-_TF32_TRUNCATION = 2.0**-10
-"""Largest relative change of a float32 number whose lower 13 bits are ignored (PTX ISA, ``mma``:
-operands of type ``.tf32``)."""
 
 
 @dataclass(frozen=True)
-class Gemm(Workload):
+class Gemm(SumsOfProducts):
     """C = A B with A of M x K, B of K x N and C of M x N elements, all row-major.
 
     Attributes:
@@ -55,9 +48,7 @@ class Gemm(Workload):
         N: columns of B and C.
         K: columns of A and rows of B.
         layout: ``nn``: A is stored as M rows of ``lda`` elements; ``nt``: transposed, as K rows.
-        mode: ``float32``; ``3xtf32``: as exact, but each element may be split into two TF32
-            numbers, for tensor cores; ``tf32``: elements may be rounded to TF32 on the way into the
-            product; ``float16`` and ``bfloat16`` matrices, added in float32.
+        mode: see `SumsOfProducts`.
         lda: the distance in elements from the beginning of a stored row of A to that of the next; 0
             stands for the length of a row. No product reads what lies between two rows.
         ldb: the same distance for B.
@@ -88,11 +79,8 @@ class Gemm(Workload):
                 raise InputError(
                     f"gemm needs {size} to be an integer of at least 1, not {shown(value)}."
                 )
-        for what, chosen, known in (("layout", self.layout, LAYOUTS), ("mode", self.mode, MODES)):
-            if chosen not in known:
-                raise InputError(
-                    f"gemm has no {what} {shown(chosen)}: choose one of {', '.join(known)}."
-                )
+        check_choice(self.kind, "layout", self.layout, LAYOUTS)
+        check_choice(self.kind, "mode", self.mode, MODES)
         rows = {"lda": self.row_of_a, "ldb": self.N}
         for size, least in rows.items():
             value = getattr(self, size)
@@ -118,15 +106,14 @@ class Gemm(Workload):
         """Elements in a stored row of A."""
         return self.K if self.layout == "nn" else self.M
 
-    @property
-    def dtype(self) -> ElementType:
-        """Type of the matrices' elements."""
-        return _TYPES.get(self.mode, "float32")
+    def varied(self, **options: Any) -> Gemm:
+        other = replace(self, **options)
+        return other.called(product_name(other))
 
     @property
-    def element_bytes(self) -> int:
-        """Bytes of a matrix's element."""
-        return 4 if self.dtype == "float32" else 2
+    def reduction_length(self) -> int:
+        """K."""
+        return self.K
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -163,24 +150,6 @@ class Gemm(Workload):
         return 2 * self.M * self.N * self.K
 
     @property
-    def error_bound(self) -> ErrorBound:
-        """That of a sum of K products, accumulated in float32.
-
-        In mode ``tf32`` each operand may also lose its lower bits, which changes a product by twice
-        as much as an operand.
-        """
-        bound = ErrorBound.for_reduction(self.K, self.dtype, "float32")
-        if self.mode != "tf32":
-            return bound
-        lost = 2 * _TF32_TRUNCATION
-        return ErrorBound(bound.max_relative + lost, bound.normwise + lost)
-
-    @property
-    def allows_tensor_cores(self) -> bool:
-        """In all modes but float32, which is for CUDA cores."""
-        return self.mode != "float32"
-
-    @property
     def twins(self) -> tuple[Workload, ...]:
         """The same product of small integers, which is exact."""
         return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
@@ -192,31 +161,12 @@ class Gemm(Workload):
 
 
 @dataclass(frozen=True)
-class ExactGemm(Gemm):
-    """A product of small integers, which every right kernel computes exactly.
-
-    An element of C is at most 16 K, and float32 represents integers up to 2^24. Half precision
-    rounds the result.
-    """
+class ExactGemm(ExactTwin, Gemm):
+    """A product of small integers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", "integers")
         super().__post_init__()
-
-    @property
-    def error_bound(self) -> ErrorBound:
-        if LARGEST_INTEGER**2 * self.K > _LARGEST_EXACT:
-            return super().error_bound
-        unit = 0.0 if self.dtype == "float32" else unit_roundoff(self.dtype)
-        return ErrorBound(unit, unit, unit)
-
-    @property
-    def twins(self) -> tuple[Workload, ...]:
-        return ()
-
-    def is_judged_by_element(self, _tensor: Tensor) -> bool:
-        """No: it would only widen the bound."""
-        return False
 
 
 GRAMMAR = "M=1024 N=2048 K=3072"

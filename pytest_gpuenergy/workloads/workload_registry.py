@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support import InputError, project_table
-from pytest_gpuenergy.workloads.convolutions import Conv2dKind
+from pytest_gpuenergy.workloads.convolutions import Conv2d, Conv2dKind, split_suffix
 from pytest_gpuenergy.workloads.matrix_products import GemmKind
+from pytest_gpuenergy.workloads.variants import Variants, in_variants
 from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, is_plain_name
 
 CONV2D: WorkloadKind = Conv2dKind()
@@ -79,7 +80,11 @@ CASES: dict[str, Workload] = {workload.name: workload for workload in NETWORKS["
 PROJECT = "project"
 """The network of a project's own workloads."""
 
-_SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
+_SHAPE = re.compile(
+    # What is a list of numbers before a blank is no name: options follow, as in "1,56 mode=tf32".
+    r"(?:(?![0-9]+(?:,[0-9]+)+\s)([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)",
+    re.ASCII | re.DOTALL,
+)
 _MAX_NAMES = 7
 _TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
@@ -91,15 +96,15 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
     """Return the workload called ``name``.
 
     Args:
-        name: the name of a bundled workload, or of one of the project's own.
+        name: the name of a bundled workload, or of one of the project's own. That of a convolution
+            may end with other options, such as ``_3xtf32_nhwc``, see `Conv2d.suffix`.
         root: the project's folder, or one inside it; None: no project's own workloads.
 
     Raises:
         InputError: there is no such workload, or the project's own are malformed.
     """
     known = all_networks(root)
-    by_name = _by_name(known)
-    found = by_name.get(name) or by_name.get(numbered_case(name))
+    found = _named(name, _by_name(known))
     if found is None:
         choices = []
         for group in filter(None, known.values()):
@@ -108,6 +113,25 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
             choices.append(f"{names[0]} ... {names[-1]}" if several else ", ".join(names))
         raise InputError(f"There is no workload {name!r}: choose one of {', '.join(choices)}.")
     return found
+
+
+def known_workload(name: str, root: Path | None = None) -> Workload | None:
+    """Return the workload that `find_workload` finds; None if there is none.
+
+    Raises:
+        InputError: the project's own workloads are malformed.
+    """
+    return _named(name, _by_name(all_networks(root)))
+
+
+def _named(name: str, by_name: Mapping[str, Workload]) -> Workload | None:
+    if found := by_name.get(name) or by_name.get(numbered_case(name)):
+        return found
+    base, options = split_suffix(name)
+    plain = by_name.get(base) or by_name.get(numbered_case(base))
+    if options and isinstance(plain, Conv2d) and plain.is_plain:
+        return plain.varied(**options)
+    return None
 
 
 def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
@@ -158,6 +182,7 @@ def choose_workloads(
     networks: Sequence[str] = (),
     shapes: Sequence[str] = (),
     root: Path | None = None,
+    variants: Variants | None = None,
 ) -> tuple[Workload, ...]:
     """Return the workloads that a command line names, each once, in the order of the arguments.
 
@@ -167,10 +192,11 @@ def choose_workloads(
         networks: names of networks, or comma-separated lists of them.
         shapes: texts that `parse_shape` understands.
         root: the project's folder, see `find_workload`.
+        variants: the modes and layouts in which they are wanted.
 
     Raises:
         InputError: there is no such workload or network, a shape is not understood or has the name
-            of another workload, or nothing is named.
+            of another workload, nothing is named, or a workload has no such variants.
     """
     by_name = _by_name(all_networks(root))
     chosen: dict[str, Workload] = {}
@@ -181,7 +207,7 @@ def choose_workloads(
         chosen.update((workload.name, workload) for workload in network(word, root))
     for text in shapes:
         workload = parse_shape(text)
-        other = {**by_name, **chosen}.get(workload.name, workload)
+        other = chosen.get(workload.name) or _named(workload.name, by_name) or workload
         if other != workload:
             raise InputError(
                 f"--shape {text!r} has the name of another workload, {other.name}, but other "
@@ -193,7 +219,7 @@ def choose_workloads(
             "No workload is named: give names such as case1, a network "
             f"({', '.join(NETWORKS)}), or a shape ({CONV2D.grammar})."
         )
-    return tuple(chosen.values())
+    return in_variants(chosen.values(), variants or {})
 
 
 def parse_shape(text: str) -> Workload:

@@ -40,6 +40,8 @@ def test_cudnn(
     torch: Any,
     energy_benchmark: EnergyBenchmark,
 ) -> None:
+    if not bench_workload.is_plain:
+        pytest.skip("this study measures convolutions in float32 and NCHW, without bias and ReLU")
     with cudnn_settings(torch, precision):
         measurement = energy_benchmark(
             convolution(torch, bench_workload, getattr(torch, FORMATS[memory_format])),

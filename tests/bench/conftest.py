@@ -42,6 +42,10 @@ class Bench:
             file = replace(listed_only(workload, count), gpu=gpu)
             dump_records(file, (folder or self.records) / file_name(workload))
 
+    def give_record(self, workload: Conv2d) -> None:
+        """One record of a workload."""
+        dump_records(listed_only(workload, 1), self.records / file_name(workload))
+
     def give_case7(self, folder: str, *, good: int, bad: int = 0) -> None:
         """Records of a real search of case7, with invented times, then some without a schedule."""
         file = case7(good, bad)

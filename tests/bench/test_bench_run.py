@@ -80,3 +80,24 @@ def test_a_record_that_is_a_program_is_refused_and_never_run(bench, monkeypatch)
         [r"The record file .* in records\[0\] instruction \d+ of the trace \(Bind\) has the .*"]
     )
     assert "well-kept" not in result.stdout.str() + result.stderr.str()
+
+
+@pytest.mark.slow
+def test_a_baseline_in_other_modes_is_compared_where_these_are_named(bench):
+    bench.give_case7("mine", good=1)
+    arguments = ["--records", "mine", "--powercap", "1"]
+    bench.run(*arguments, "--gpuenergy-json", "r.json").assert_outcomes(passed=1)
+    text = (bench.path / "r.json").read_text()
+    report = json.loads(text)
+    (plain,) = report["measurements"]
+    other = json.loads(json.dumps(plain).replace("[case7-", "[case7_3xtf32-"))
+    other["workload"]["name"] = "case7_3xtf32"
+    other["workload"]["parameters"]["mode"] = "3xtf32"
+    report["measurements"].append(other)
+    (bench.path / "both.json").write_text(json.dumps(report))
+    gone = "*1 of 2 missing*"
+    result = bench.run(*arguments, "--gpuenergy-compare", "both.json")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line(gone)
+    result = bench.run(*arguments, "--gpuenergy-compare", "both.json", "-k", "case7 or 3xtf32")
+    result.stdout.fnmatch_lines([gone])

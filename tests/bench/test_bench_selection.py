@@ -97,6 +97,71 @@ def test_layers_of_a_network_run_with_the_records_of_their_shape(bench, argument
     assert ids == [f"{layer}-k01-200W" for layer in layers]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        ([], list(CASES)),
+        (["-k", "case2"], ["case2"]),
+        (["-k", "case2 and 3xtf32"], ["case2_3xtf32"]),
+        (["-k", "case2_3xtf32 or case7"], ["case2_3xtf32", "case7"]),
+        (["-k", "case2 and TF32 or case3"], ["case3"]),
+        (["-k", "case2 and tf32 and nhwc"], ["case2_tf32_nhwc"]),
+        (["-k", "case2 and not 3xtf32"], ["case2"]),
+        (["-k", "case2 and not (3xtf32 or nhwc)"], ["case2"]),
+        (["--mode", "3xtf32"], ["case2_3xtf32"]),
+        (["--mode", "float32,3xtf32", "-k", "case2"], ["case2", "case2_3xtf32"]),
+        (["--mode", "tf32", "--layout", "nhwc"], ["case2_tf32_nhwc"]),
+        (["--case", "2", "--mode", "3xtf32"], ["case2_3xtf32"]),
+        (["--case", "case2_tf32_nhwc,case3"], ["case2_tf32_nhwc", "case3"]),
+        (["--network", "yolo", "--mode", "3xtf32"], ["yolo08_3xtf32"]),
+    ],
+)
+def test_other_modes_are_collected_where_they_are_named(bench, arguments, layers):
+    bench.give_records(1)
+    for options in ({"mode": "3xtf32"}, {"mode": "tf32", "layout": "nhwc"}):
+        bench.give_record(CASES["case2"].varied(**options))
+    assert bench.ids("--powercap", "1", *arguments) == [f"{layer}-k01-200W" for layer in layers]
+
+
+def test_an_item_in_another_mode_runs_by_its_id(bench):
+    bench.give_record(CASES["case2"].varied(mode="3xtf32"))
+    bench.give_records(1)
+    item = "bench/test_conv2d.py::test_conv2d[case2_3xtf32-k01-200W]"
+    result = bench.pytester.runpytest_inprocess("--collect-only", "-q", item)
+    assert [line for line in result.stdout.lines if "::" in line] == [item]
+
+
+def test_modes_without_records_are_told(bench):
+    bench.give_records(1)
+    sentence = "There are no records for case1_tf32 in * 'gpuenergy tune --case case1_tf32 *"
+    bench.refuses("--mode", "tf32", said=sentence)
+    bench.give_record(CASES["case2"].varied(mode="3xtf32"))
+    result = bench.run("--collect-only", "--network", "yolo", "--mode", "3xtf32")
+    result.stdout.fnmatch_lines(["bench: left out, without records: yolo00_3xtf32, yolo02_3x*"])
+    result = bench.run("--collect-only", "-k", "case2 and 3xtf32")
+    assert "left out" not in result.stdout.str()
+    result = bench.run("--collect-only", "-k", "case2 and bfloat16")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["bench: left out, without records: case1_bfloat16, case2_bf*"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--mode", "fp8"], "--mode 'fp8' is not known: choose from float32, 3xtf32, *"),
+        (["--mode", ""], "--mode '' is not known: *"),
+        (["--layout", "nchw,nt"], "--layout 'nt' is not known: choose from nchw, nhwc."),
+        (
+            ["--case", "case2_tf32", "--mode", "3xtf32"],
+            "case2_tf32 has the mode tf32, and --mode *",
+        ),
+    ],
+)
+def test_a_mode_or_layout_that_cannot_be_is_refused(bench, words, sentence):
+    bench.give_records(1)
+    bench.refuses(*words, said=sentence)
+
+
 def test_an_item_of_a_network_runs_by_its_id(bench):
     bench.give_records(1)
     item = "bench/test_conv2d.py::test_conv2d[resnet03-k01-200W]"

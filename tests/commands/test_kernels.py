@@ -309,3 +309,57 @@ def test_kernels_of_one_tuner_are_chosen(project):
     for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):
         assert {entry["workload"] for entry in listed("--tuner", tuner)} == known
     assert "gemm<<<" in printed("show", "product", "1")
+
+
+@pytest.fixture
+def modes(project: Path) -> Path:
+    """Records of workloads in several modes and layouts."""
+    folder = project / "bench" / "records" / "nvidia-h200"
+    yolo08 = find_workload("yolo08_tf32")
+    assert isinstance(yolo08, Conv2d)
+    for workload in (TINY.varied(mode="3xtf32"), TINY.varied(mode="tf32", layout="nhwc"), yolo08):
+        write_records(folder, workload)
+    return project
+
+
+@pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--mode", "3xtf32"], {"tiny_3xtf32"}),
+        (["--layout", "nhwc"], {"tiny_tf32_nhwc"}),
+        (["--mode", "float32,3xtf32"], {"tiny", "other", "tiny_3xtf32"}),
+        (["--case", "tiny"], {"tiny"}),
+        (["--case", "tiny_3xtf32"], {"tiny_3xtf32"}),
+        (["--case", "tiny", "--mode", "3xtf32"], {"tiny_3xtf32"}),
+        (["--case", "tiny", "--mode", "tf32", "--layout", "nhwc"], {"tiny_tf32_nhwc"}),
+        (["--case", "2", "--mode", "tf32"], {"case2_tf32"}),
+        (["--network", "yolo", "--mode", "tf32"], {"yolo08_tf32"}),
+    ],
+)
+def test_kernels_are_chosen_by_mode_and_layout(words, names):
+    assert {entry["workload"] for entry in listed(*words)} == names
+
+
+@pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--mode", "float16"], "no records of these modes and layouts"),
+        (["--case", "tiny", "--mode", "float16"], "no records for 'tiny' as float16, only for"),
+        (["--case", "tiny", "--relu"], "no records for 'tiny' as relu, only for"),
+        (["--network", "cases", "--mode", "int8"], "--mode 'int8' is not known: choose from"),
+    ],
+)
+def test_modes_without_kernels_are_refused(words, said):
+    assert said in refused("list", *words)
+
+
+@pytest.mark.usefixtures("modes")
+def test_a_kernel_in_another_mode_is_shown_and_exported(tmp_path):
+    assert printed("show", "tiny_3xtf32", 2) == printed("show", "tiny", "2", "--mode", "3xtf32")
+    out = tmp_path / "out"
+    printed("export", "--case", "tiny", "--mode", "tf32", "--layout", "nhwc", "--out", out)
+    plan = json.loads((out / "kernels" / "tiny_tf32_nhwc" / "kernel01.json").read_text())
+    assert plan["workload"]["parameters"]["layout"] == "NHWC"
+    assert plan["workload"]["tensors"][0]["shape"] == [1, 6, 6, 3]

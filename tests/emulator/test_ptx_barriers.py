@@ -119,6 +119,93 @@ def test_misuse_of_an_mbarrier_is_a_fault_with_its_reason(run_orders, body, bodi
         run_orders(BEGIN + body, before=MBARRIER, among=among)
 
 
+COPIES = (
+    MBARRIER
+    + """
+__device__ __forceinline__ void copy(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void arrive_expected(uint64_t* b) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(at(b)) : "memory");
+}
+__device__ __forceinline__ void arrive_more(uint64_t* b) {
+  asm volatile("cp.async.mbarrier.arrive.shared.b64 [%0];" :: "r"(at(b)) : "memory");
+}
+"""
+)
+RIGHT_COPIES = {
+    "expected": "copy(s + t, x + t); arrive_expected(&bar); wait(&bar, 0); y[t] = s[63 - t];",
+    "more": "copy(s + t, x + t); arrive_more(&bar); arrive(&bar); wait(&bar, 0); y[t] = s[63 - t];",
+    "generic address": "copy(s + t, x + t); asm volatile("
+    '"cp.async.mbarrier.arrive.noinc.b64 [%0];" :: "l"(&bar) : "memory");'
+    " wait(&bar, 0); y[t] = s[63 - t];",
+    "of two groups": "__shared__ float u[64]; copy(s + t, x + t); commit(); copy(u + t, x + t);"
+    " arrive_expected(&bar); wait(&bar, 0); y[t] = s[63 - t] + u[63 - t] - 1;",
+    "waited for also as a group": "copy(s + t, x + t); commit(); arrive_expected(&bar);"
+    ' asm volatile("cp.async.wait_group 0;" ::: "memory"); float mine = s[t];'
+    " wait(&bar, 0); y[t] = s[63 - t] + mine - 1;",
+    "not copied again": "copy(s + t, x + t); commit(); arrive_expected(&bar); wait(&bar, 0);"
+    " float sum = s[63 - t]; __syncthreads(); s[t] = 2;"
+    ' asm volatile("cp.async.wait_group 0;" ::: "memory"); __syncthreads();'
+    " y[t] = sum + s[63 - t] - 2;",
+    "phases": "float sum = 0; for (int k = 0; k < 4; ++k) { copy(s + t, x + t);"
+    " arrive_expected(&bar); wait(&bar, k & 1); sum += s[63 - t]; __syncthreads(); }"
+    " y[t] = sum - 3;",
+    "no copies": "s[t] = 1; arrive_expected(&bar); wait(&bar, 0); y[t] = s[63 - t];",
+    "zeros": 'asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"'
+    ' :: "r"(at(s + t)), "l"(x + t), "r"(t % 2 * 4) : "memory");'
+    " arrive_expected(&bar); wait(&bar, 0); y[t] = s[63 - t] + t % 2;",
+}  # fmt: skip
+
+
+def test_an_mbarrier_waits_for_the_copies_of_threads(right, small_kernel):
+    body = one_after_another(BEGIN + one for one in RIGHT_COPIES.values())
+    right(*small_kernel(body, before=COPIES), "y", each_of(np.ones(64), len(RIGHT_COPIES)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "copy(s + t, x + t); arrive(&bar); wait(&bar, 0); y[t] = s[63 - t];",
+        "arrive_expected(&bar); copy(s + t, x + t); wait(&bar, 0); y[t] = s[t];",
+        "copy(s + t, x + t); arrive_expected(&bar); y[t] = s[t];",
+    ],
+    ids=["without their arrival", "begun after it", "not waited for"],
+)
+def test_copies_that_an_mbarrier_does_not_wait_for_are_not_there(run_orders, body, bodies):
+    among = [BEGIN + one for one in bodies]
+    for result in run_orders(BEGIN + body, before=COPIES, among=among):
+        assert not (result["y"][:64] == 1).any()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "copy(s + t, x + t); arrive_expected(&bar); y[t] = s[63 - t]; wait(&bar, 0);",
+        "arrive_expected(&bar); copy(s + t, x + t); wait(&bar, 0); y[t] = s[63 - t];",
+        "copy(s + t, x + t); arrive_expected(&bar); wait(&bar, 0); y[t] = s[63 - t];"
+        " copy(s + t, x + t);",
+    ],
+)
+def test_copies_beside_their_arrival_at_an_mbarrier_race(wrong, body, bodies):
+    among = [BEGIN + one for one in bodies]
+    wrong("race on shared memory", BEGIN + body, before=COPIES, among=among)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("copy(s + t, x + t); arrive_more(&bar); wait(&bar, 0);", "deadlock: .* 64 more arrivals"),
+        ("__shared__ uint64_t none; none = 0; arrive_more(&none);", "nothing has initialized"),
+    ],
+)
+def test_misuse_of_an_arrival_of_copies_is_a_fault(run_orders, body, reason, bodies):
+    among = [BEGIN + one for one in bodies]
+    with raises("runtime", reason):
+        run_orders(BEGIN + body, before=COPIES, among=among)
+
+
 NAMED_BARRIER = """
 #define SYNC(number, threads) \\
   asm volatile("bar.sync %0, %1;" :: "r"(number), "n"(threads) : "memory")

@@ -35,6 +35,8 @@ WORKLOADS = (
     contract("summed", "bfloat16", "bfloat16"),
     contract("doubled", "float64", "float64"),
     Conv2d.of("conv", 2, 57, 55, 32, 24, 3, 3, 2, 1, 1, 2),
+    Conv2d.of("conv", 2, 57, 55, 32, 24, 3, 3, 2, 1, mode="tf32", layout="nhwc", bias=1, relu=1),
+    Conv2d.of("conv", 2, 57, 55, 32, 24, 3, 3, 2, 1, mode="bfloat16", bias=True),
 )
 
 

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.kernels import (
+    Im2col,
     Kernel,
     Launch,
     RankedKernel,
     RecordedFigures,
+    TensorMap,
     export_kernels,
     load_kernel,
 )
@@ -266,6 +268,20 @@ def test_a_kernel_with_tensor_maps_is_built_for_hopper_with_their_header(tmp_pat
         "const CUtensorMap a_map = tensor_map(static_cast<nv_bfloat16*>(tensors[0]), "
         "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,\n"
         "      {64, 256}, {128}, {64, 64}, CU_TENSOR_MAP_SWIZZLE_128B);"
+    ) in exported(item, tmp_path, "launch.cu")
+
+
+def test_an_im2col_map_is_made_with_its_corners_and_strides(tmp_path):
+    images = TensorMap(
+        *("a_map", "data", "bfloat16", (8, 9, 4, 2), (16, 144, 576), (8, 24), 0),
+        Im2col((-1, -2), (-3, 1), (2, 3)),
+    )
+    item = replace(ITEM, kernel=replace(ITEM.kernel, tensor_maps=(images,)))
+    export_kernels([item], tmp_path)
+    assert (
+        "const CUtensorMap a_map = im2col_map(static_cast<float*>(tensors[0]), "
+        "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,\n      {8, 9, 4, 2}, {16, 144, 576}, {8, 24}, "
+        "{-1, -2}, {-3, 1}, {1, 2, 3, 1}, CU_TENSOR_MAP_SWIZZLE_NONE);"
     ) in exported(item, tmp_path, "launch.cu")
 
 

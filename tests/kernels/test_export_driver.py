@@ -81,6 +81,75 @@ def test_a_wrong_kernel_exits_with_1_and_has_no_time(convolution, fault):
     assert "time" not in done.stdout
 
 
+# The same convolution with the loops over rows and columns swapped, for other options.
+GATHER_OF = """
+  #include <cuda_fp16.h>
+  inline void launch(TYPE* data, TYPE* weight, BIAS TYPE* output) {
+    for (int i = 0; i < 2 * 6 * 4 * 6; ++i) {
+      const int co = OUTPUT, y = ROW, x = COLUMN, n = i / 144;
+      double sum = START;
+      for (int kw = 0; kw < 2; ++kw) {
+        for (int kh = 0; kh < 3; ++kh) {
+          for (int c = 0; c < 2; ++c) {
+            const int row = 2 * y + kh * 2 - 2, column = 2 * x + kw * 2 - 2;
+            if (row < 0 || row > 6 || column < 0 || column > 8) continue;
+            const int ci = c + (co < 3 ? 0 : 2);
+            sum += double(float(data[DATA])) * double(float(weight[WEIGHT]));
+          }
+        }
+      }
+      output[i] = TYPE(float(END));
+    }
+  }
+"""
+LAYOUTS = {
+    "nchw": {
+        "OUTPUT": "i / 24 % 6",
+        "ROW": "i / 6 % 4",
+        "COLUMN": "i % 6",
+        "DATA": "((n * 4 + ci) * 7 + row) * 9 + column",
+        "WEIGHT": "((co * 2 + c) * 3 + kh) * 2 + kw",
+    },
+    "nhwc": {
+        "OUTPUT": "i % 6",
+        "ROW": "i / 36 % 4",
+        "COLUMN": "i / 6 % 6",
+        "DATA": "((n * 7 + row) * 9 + column) * 4 + ci",
+        "WEIGHT": "((co * 3 + kh) * 2 + kw) * 2 + c",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode", "bias", "relu"),
+    [
+        ("nhwc", "float16", True, True),
+        ("nhwc", "3xtf32", False, False),
+        ("nchw", "tf32", True, True),
+    ],
+)
+def test_convolutions_in_other_modes_and_layouts_are_computed(tmp_path, layout, mode, bias, relu):
+    c_type = "half" if mode == "float16" else "float"
+    words = {
+        **LAYOUTS[layout],
+        "TYPE": c_type,
+        "BIAS": f"{c_type}* bias," if bias else "",
+        "START": "double(float(bias[co]))" if bias else "0",
+        "END": "sum < 0 ? 0 : sum" if relu else "sum",
+    }
+    source = re.sub(
+        "|".join(sorted(words, key=len, reverse=True)), lambda m: words[m[0]], GATHER_OF
+    )
+    source = re.sub("TYPE", c_type, source)
+    workload = CONVOLUTION.varied(mode=mode, layout=layout, bias=bias, relu=relu).called("tiny")
+    arguments = tuple(tensor.name for tensor in workload.tensors)
+    kernel = Kernel(source, (Launch("launch", (1, 1, 1), (1, 1, 1), arguments),))
+    program = build_exported(tmp_path, workload, kernel)
+    done = run_program(program, "7", libraries=tmp_path / "none")
+    assert done.returncode == 0, done.stdout
+    assert ": correct" in done.stdout
+
+
 # Element by element, with K in descending order: another order than the driver's own reference.
 PRODUCT = """
   for (int i = 0; i < 3; ++i) {

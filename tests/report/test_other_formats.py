@@ -29,6 +29,7 @@ from pytest_gpuenergy.report import (
     write_best_perf,
     write_json,
 )
+from pytest_gpuenergy.workloads import CASES, Conv2d
 
 Measured = Callable[..., Measurement]
 Make = Callable[..., Report]
@@ -101,6 +102,30 @@ def test_modes_are_ranked_apart_unless_they_are_as_exact(report, contender):
     )
     (text,) = best_perf(found).values()
     assert ranks(text) == [("1", "a", "3xtf32"), ("2", "a", "float32"), ("1", "a", "tf32")]
+
+
+def test_convolutions_are_ranked_alike(report, measured):
+    def layer(mode: str, layout: str, time_ms: float) -> Measurement:
+        workload = CASES["case2"]
+        assert isinstance(workload, Conv2d)
+        varied = workload.varied(mode=mode, layout=layout)
+        one = measured(None, 3, time_ms=time_ms, workload=varied.name)
+        info = WorkloadInfo(varied.name, dict(varied.parameters), 1, 1)
+        return replace(one, workload=info, kernel=KernelInfo("k01", "0" * 64, "template"))
+
+    rows = [
+        *(layer("float32", "nchw", 0.5), layer("3xtf32", "nchw", 0.4)),
+        *(layer("tf32", "nchw", 0.2), layer("3xtf32", "nhwc", 0.3)),
+    ]
+    ((size, text),) = best_perf(report(*rows)).items()
+    assert size == "N=1_H=68_W=68_CO=256_CI=128_KH=3_KW=3_strides=1_padding=1"
+    found = [tuple(line.split()[place] for place in (0, 2, 4)) for line in text.splitlines()[2:]]
+    assert found == [
+        ("case2", "1", "3xtf32"),
+        ("case2", "2", "float32"),
+        ("case2", "1", "tf32"),
+        ("case2_nhwc", "1", "3xtf32"),
+    ]
 
 
 def test_leading_dimensions_keep_no_mode_apart_that_is_as_exact(report, contender):

@@ -20,6 +20,7 @@ from pytest_gpuenergy.record import (
     peaks_of,
 )
 from pytest_gpuenergy.report import Roofline, arithmetic, roofline, summary, tidy_csv
+from pytest_gpuenergy.workloads import Conv2d
 
 H200 = "NVIDIA H200"
 CONV = {"kind": "conv2d", "dtype": "float32"}
@@ -67,8 +68,10 @@ def test_where_only_bytes_are_known_the_memory_is_the_roof():
     ],
 )
 def test_the_roof_is_that_of_the_declared_mode(mode, tflops):
-    item = product(10**10, 10, parameters={"kind": "gemm", "mode": mode})
-    assert roofline(item, H200).percent_of_peak == pytest.approx(1e3 / tflops)
+    layer = Conv2d.of("layer", 1, 8, 8, 4, 4, 3, 3, 1, 1, mode=mode)
+    for parameters in ({"kind": "gemm", "mode": mode}, dict(layer.parameters)):
+        item = product(10**10, 10, parameters=parameters)
+        assert roofline(item, H200).percent_of_peak == pytest.approx(1e3 / tflops)
 
 
 @pytest.mark.parametrize(

@@ -5,30 +5,41 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from strict_arrays import StrictArrays
 
-from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.engine import compare
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import (
     CASES,
+    CONV_LAYOUTS,
+    MODES,
     Conv2d,
-    Conv2dShape,
     ErrorBound,
+    Gemm,
     all_networks,
     distinct_shapes,
+    numbers,
+    rounded_to,
 )
 
 SIZES = (1, 8, 8, 4, 3, 3, 3, 1, 1)
 NAMES = ("N", "H", "W", "CO", "CI", "KH", "KW", "strides", "padding", "dilation", "groups")
 
 
-def direct(
-    data: npt.NDArray[np.float64], weight: npt.NDArray[np.float64], s: Conv2dShape
-) -> npt.NDArray[np.float64]:
+def direct(workload: Conv2d, inputs: dict[str, Any]) -> npt.NDArray[np.float64]:
     """The definition, tap by tap."""
+    if workload.layout == "nhwc":
+        first = {
+            name: np.moveaxis(one, 3, 1) if one.ndim == 4 else one for name, one in inputs.items()
+        }
+        return np.moveaxis(direct(workload.varied(layout="nchw"), first), 1, 3)
+    data, weight, s = inputs["data"], inputs["weight"], workload.shape
     oh = (s.H + 2 * s.padding - s.dilation * (s.KH - 1) - 1) // s.strides + 1
     ow = (s.W + 2 * s.padding - s.dilation * (s.KW - 1) - 1) // s.strides + 1
     ins, outs = s.CI // s.groups, s.CO // s.groups
@@ -39,7 +50,9 @@ def direct(
             column = x * s.strides + dx * s.dilation - s.padding
             if 0 <= row < s.H and 0 <= column < s.W:
                 out[b, o, y, x] += data[b, o // outs * ins + c, row, column] * weight[o, c, dy, dx]
-    return out
+    if workload.bias:
+        out += inputs["bias"].reshape(1, -1, 1, 1)
+    return np.maximum(out, 0) if workload.relu else out
 
 
 @st.composite
@@ -50,24 +63,27 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
     assume(h + 2 * padding > dilation * (kh - 1) and w + 2 * padding > dilation * (kw - 1))
     n, groups, outs, ins = (draw(st.integers(1, 3)) for _ in range(4))
     sizes = (n, h, w, groups * outs, groups * ins, kh, kw, strides, padding, dilation, groups)
-    return Conv2d.of("any", *sizes)
+    options = {"mode": st.sampled_from(MODES), "layout": st.sampled_from(CONV_LAYOUTS)}
+    options |= {"bias": st.booleans(), "relu": st.booleans()}
+    return Conv2d.of("any", *sizes, **draw(st.fixed_dictionaries(options)))
 
 
 @settings(deadline=None, max_examples=60)
 @given(convolutions(), st.integers(0, 2**32))
 def test_reference_is_the_definition(workload, seed):
-    inputs = workload.make_inputs(seed)
-    data, weight = (inputs[name].astype(np.float64) for name in ("data", "weight"))
-    wanted = direct(data, weight, workload.shape)
+    inputs = workload.widened(workload.make_inputs(seed))
+    wanted = direct(workload, inputs)
     got = workload.reference(inputs)["output"]
     assert got.dtype == np.float64
+    assert got.flags.c_contiguous
+    assert got.shape == workload.outputs[0].shape
     np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
 
 
 @settings(deadline=None, max_examples=30)
 @given(convolutions(), st.integers(1, 4096))
 def test_blocks_of_rows_do_not_change_the_reference(workload, scratch_bytes):
-    inputs = workload.make_inputs(0)
+    inputs = workload.widened(workload.make_inputs(0))
     whole = workload.reference(inputs)["output"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pytest_gpuenergy.workloads.convolutions._SCRATCH_BYTES", scratch_bytes)
@@ -80,7 +96,9 @@ def test_output_shape_holds_every_placement_of_the_window(workload):
     s = workload.shape
     placements = range(0, s.H + 2 * s.padding - s.dilation * (s.KH - 1), s.strides)
     assert len(placements) == s.OH
-    assert workload.outputs[0].shape == (s.N, s.CO, s.OH, s.OW)
+    channels_first, channels_last = (s.N, s.CO, s.OH, s.OW), (s.N, s.OH, s.OW, s.CO)
+    expected = channels_first if workload.layout == "nchw" else channels_last
+    assert workload.outputs[0].shape == expected
 
 
 def test_a_group_sees_its_own_channels_only():
@@ -224,3 +242,89 @@ def test_references_of_a_network_take_seconds(name):
         # Sums of CI KH KW products of standard normal values.
         assert 0.8 < output.std() / np.sqrt(workload.shape.reduction_length) < 1.1
     assert time.process_time() - begin_s < 10
+
+
+OPTIONS = [{"mode": mode} for mode in MODES[1:]] + [
+    {"layout": "nhwc"},
+    {"bias": True},
+    {"mode": "float16", "layout": "nhwc", "bias": True, "relu": True},
+]
+
+
+def sums(workload: Conv2d, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The output as float32 accumulators give it, rounded once."""
+    single = {name: value.astype(np.float32) for name, value in inputs.items()}
+    wide = direct(workload, single).astype(np.float32).astype(np.float64)
+    return {"output": numbers(rounded_to(wide, workload.dtype), workload.dtype)}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_right_convolution_is_within_its_bound_and_its_twin_exact(options):
+    workload = Conv2d.of("x", *SIZES, **options)
+    (twin,) = workload.twins
+    assert isinstance(twin, Conv2d)
+    assert twin.digest != workload.digest
+    assert twin.twins == ()
+    for one in (workload, twin):
+        inputs = one.widened(one.make_inputs(0))
+        compare(sums(one, inputs), one.reference(inputs), one.io.bounds, 0)
+    assert {abs(number) for number in inputs["data"].flat} == {0, 1, 2, 3, 4}
+
+
+def test_an_error_below_the_bound_is_found_by_the_twin():
+    workload = Conv2d.of("x", *SIZES, mode="tf32", bias=True)
+    (twin,) = workload.twins
+    for one, is_found in ((workload, False), (twin, True)):
+        assert isinstance(one, Conv2d)
+        inputs = one.widened(one.make_inputs(0))
+        right = one.reference(inputs)
+        outputs = {"output": right["output"] * (1 + 1e-4)}
+        if is_found:
+            with pytest.raises(KernelFault, match="wrong"):
+                compare(outputs, right, one.io.bounds, 0)
+        else:
+            compare(outputs, right, one.io.bounds, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_means_what_it_means_for_products(mode):
+    workload = Conv2d.of("x", *SIZES, mode=mode)
+    gemm = Gemm("g", 4, 64, 27, mode=mode)
+    assert workload.error_bound == gemm.error_bound
+    assert {tensor.dtype for tensor in workload.tensors} == {gemm.dtype}
+    assert workload.allows_tensor_cores == gemm.allows_tensor_cores
+    wider = workload.varied(bias=True, relu=True).error_bound
+    assert wider == Gemm("g", 4, 64, 28, mode=mode).error_bound
+
+
+def test_a_plain_convolution_has_no_twins():
+    # Verification of the seven cases would take longer.
+    assert CASES["case1"].is_plain
+    assert CASES["case1"].twins == ()
+
+
+@given(convolutions(), convolutions())
+def test_a_name_ends_with_the_options_that_are_not_as_usual(workload, other):
+    named = workload.called("layer" + workload.suffix)
+    varied = named.varied(
+        **{name: getattr(other, name) for name in ("mode", "layout", "bias", "relu")}
+    )
+    assert varied.name == "layer" + other.suffix
+    assert varied.shape == workload.shape
+    assert (
+        varied.varied(
+            mode=workload.mode, layout=workload.layout, bias=workload.bias, relu=workload.relu
+        )
+        == named
+    )
+
+
+@settings(max_examples=20)
+@given(convolutions())
+def test_a_device_computes_the_same_reference(workload):
+    inputs = workload.widened(workload.make_inputs(0))
+    arrays = StrictArrays()
+    with arrays.used():
+        there = workload.reference({name: arrays.put(one) for name, one in inputs.items()})
+        found = arrays.get(there["output"])
+    np.testing.assert_array_equal(found, workload.reference(inputs)["output"])

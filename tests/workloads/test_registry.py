@@ -102,8 +102,14 @@ def test_a_shape_of_an_unknown_kind_is_told():
         ({"H": True}, "H to be an integer"),
         ({"H": -1}, "H to be an integer of at least 1"),
         ({"depth": 8}, "does not take 'depth'"),
-        ({"layout": "NHWC"}, "only supports layout NCHW, not 'NHWC'"),
-        ({"dtype": "float16"}, "only supports dtype float32"),
+        ({"layout": "CHWN"}, "conv2d has no layout 'chwn': choose one of nchw, nhwc"),
+        ({"layout": 4}, "conv2d has no layout 4: choose one of nchw, nhwc"),
+        ({"mode": "fp8"}, "conv2d has no mode 'fp8': choose one of float32, 3xtf32, tf32"),
+        ({"mode": ["tf32"]}, "conv2d has no mode"),
+        ({"dtype": "float16"}, "mode float32 has the dtype float32, not 'float16'"),
+        ({"dtype": "float32", "mode": "bfloat16"}, "mode bfloat16 has the dtype bfloat16, not"),
+        ({"bias": 2}, "conv2d needs bias to be 0 or 1, not 2"),
+        ({"relu": "yes"}, "conv2d needs relu to be 0 or 1, not 'yes'"),
     ],
 )
 def test_parameters_that_cannot_be_are_told(change, message):

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan, offered_algorithms
+from pytest_gpuenergy.devices.cuda.cudnn import convolution_plan, offered_convolutions
 from pytest_gpuenergy.kernels import (
     CudaProgram,
     Job,
@@ -180,8 +182,6 @@ def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
 
 
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
-    from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan
-
     addresses = {
         parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
     }
@@ -189,11 +189,49 @@ def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
     return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
 
 
+def _cudnn_convolution(
+    cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
+) -> Launcher:
+    addresses = {
+        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
+    }
+    plan = convolution_plan(call, job.io)
+    launch = plan.bound(addresses)
+
+    def convolve() -> None:
+        launch(cupy.cuda.get_current_stream().ptr)
+
+    adds = "bias" in call.tensors and "bias" not in plan.parameters
+    clips = bool(call.all_options["relu"]) and not plan.clips
+    if not adds and not clips:
+        return convolve
+    results = _torch_tensors(job, payloads)
+    output = results[call.tensors["output"]]
+    shape = (-1, 1, 1) if call.all_options["layout"] == "nchw" else (-1,)
+    bias = results[call.tensors["bias"]].view(shape) if adds else None
+
+    def convolve_and_finish() -> None:
+        convolve()
+        if adds:
+            output.add_(bias)
+        if clips:
+            output.relu_()
+
+    return convolve_and_finish
+
+
 LIBRARY: Mapping[str, Callable[[Any, Job, LibraryCall, Mapping[str, Any]], Launcher]] = {
     "torch.matmul": _torch_matmul,
     "cublasLt.matmul": _cublas_matmul,
+    "cudnn.convolution": _cudnn_convolution,
 }
 """For each name of `LIBRARY_ENTRIES`, the function that binds the library call to its buffers."""
+
+_OFFERS: Mapping[str, Callable[[LibraryCall, IoContract], tuple[LibraryCall, ...]]] = {
+    "cublasLt.matmul": offered_algorithms,
+    "cudnn.convolution": offered_convolutions,
+}
+"""The functions that list the algorithms of the libraries that have several."""
 
 
 def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
@@ -202,12 +240,10 @@ def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     Raises:
         KernelFault: the library cannot make the call here, or offers no choice.
     """
-    if call.entry != "cublasLt.matmul":
+    if (offers := _OFFERS.get(call.entry)) is None:
         raise KernelFault("constraints", f"{call.label} has no choices.")
-    from pytest_gpuenergy.devices.cuda.cublaslt import offered_algorithms
-
     cupy.cuda.Device().use()  # creates the context through which the library queries the GPU
-    return _explained(lambda: offered_algorithms(call, io))
+    return _explained(lambda: offers(call, io))
 
 
 _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], Launcher]] = {
@@ -359,23 +395,30 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
     Args:
         tensor_map: the tensor map.
         address: the address of its tensor in the GPU's memory.
-        encode: the driver's function ``cuTensorMapEncodeTiled``.
+        encode: the driver's function, ``cuTensorMapEncodeTiled`` or ``cuTensorMapEncodeIm2col``.
 
     Raises:
         KernelFault: the driver refuses the tensor map, or is too old.
     """
     room = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
     at = -room.ctypes.data % _ALIGNMENT
-    dimensions = len(tensor_map.dims)
-    status = (encode or _driver_function())(
+    dimensions, walk = len(tensor_map.dims), tensor_map.im2col
+    if walk is None:
+        name, strides = "cuTensorMapEncodeTiled", (1,) * dimensions
+        box: tuple[Any, ...] = ((ctypes.c_uint32 * dimensions)(*tensor_map.box),)
+    else:
+        name, strides = "cuTensorMapEncodeIm2col", (1, *walk.strides, 1)
+        corners = [(ctypes.c_int * len(each))(*each) for each in (walk.lower, walk.upper)]
+        box = (*corners, *map(ctypes.c_uint32, tensor_map.box))
+    status = (encode or _driver_function(name))(
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
         (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
-        (ctypes.c_uint32 * dimensions)(*tensor_map.box),
-        (ctypes.c_uint32 * dimensions)(*[1] * dimensions),
+        *box,
+        (ctypes.c_uint32 * dimensions)(*strides),
         ctypes.c_int(_NO_INTERLEAVE),
         ctypes.c_int(_SWIZZLES[tensor_map.swizzle_bytes]),
         ctypes.c_int(_L2_PROMOTION_256_BYTES),
@@ -390,9 +433,10 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
 
 
 @functools.cache
-def _driver_function() -> Encode:
+def _driver_function(name: str) -> Encode:
     try:
-        return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+        function: Encode = getattr(ctypes.CDLL("libcuda.so.1"), name)
+        return function
     except (OSError, AttributeError):
         raise KernelFault(
             "constraints", "Tensor maps need a driver of CUDA 12 or later: update it."

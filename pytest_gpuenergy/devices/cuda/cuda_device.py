@@ -34,8 +34,8 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.workloads import IoContract
 
-_OFFER_TIMEOUT_S = 60.0
-"""The time limit for a library to offer algorithms."""
+_OFFER_TIMEOUT_S = 180.0
+"""The time limit for a library to offer algorithms, and for PyTorch to be imported before."""
 
 _IMPORTS_S = 120.0
 """The time limit for imports: PyTorch's gigabytes of libraries may be on a slow disk."""

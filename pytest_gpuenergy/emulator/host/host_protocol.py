@@ -152,8 +152,9 @@ def _word(name: str) -> str:
 def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
     """Return a map as the plan has it.
 
-    That is the tensor's number, rank and swizzle, and then extent, stride in bytes and box edge of
-    each dimension; it is empty if no launch takes the tensor.
+    That is the tensor's number, rank, swizzle and whether it is of im2col; extent and stride in
+    bytes of each dimension; the box; and for im2col the lower and upper corner and stride of each
+    dimension of an image. It is empty if no launch takes the tensor.
     """
     number = numbers.get(given.tensor)
     if number is None:
@@ -164,12 +165,15 @@ def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> 
             f"The tensor map {given.name!r} covers {given.nbytes} bytes, and {given.tensor!r} has "
             f"{sizes[number]}.",
         )
-    strides = (given.itemsize, *given.strides_bytes)
-    dimensions = [
-        f"{dim} {stride} {edge}"
-        for dim, stride, edge in zip(given.dims, strides, given.box, strict=True)
-    ]
-    return " ".join([f"m{number} {len(given.dims)} {given.swizzle_bytes}", *dimensions])
+    walk = given.im2col
+    words: list[int] = [len(given.dims), given.swizzle_bytes, int(walk is not None)]
+    for dimension in zip(given.dims, (given.itemsize, *given.strides_bytes), strict=True):
+        words += dimension
+    words += given.box
+    if walk is not None:
+        for each in zip(walk.lower, walk.upper, walk.strides, strict=True):
+            words += each
+    return f"m{number} {' '.join(map(str, words))}"
 
 
 class ProcessAnswers:

@@ -1,8 +1,9 @@
-"""The items of this repository's benches: matrix products, replays of models, improved kernels.
+"""The items of this repository's benches: contenders, replays of models, improved kernels.
 
-The modules ``bench/test_gemm.py``, ``bench/test_replay.py`` and ``bench/test_search.py`` collect
-these tests, and ``gpuenergy gemm perf`` runs the first one, also where there is no copy of the
-benches. Their options and fixtures are in `products`, `replays` and `searches`.
+The modules ``bench/test_gemm.py``, ``bench/test_conv2d.py``, ``bench/test_replay.py`` and
+``bench/test_search.py`` collect these tests, and ``gpuenergy gemm perf`` runs the first one, also
+where there is no copy of the benches. Their options and fixtures are in `products`, `replays` and
+`searches`.
 """
 
 from __future__ import annotations
@@ -21,35 +22,51 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.pytest_plugin.benches.searches import ReadyVariant
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.tuners import ContenderSetup
-    from pytest_gpuenergy.workloads import Gemm
+    from pytest_gpuenergy.workloads import Conv2d, Gemm
 
 
 @pytest.mark.usefixtures("powercap")
 def test_gemm(
     gemm_workload: Gemm,
     contender: str,
-    gemm_bench: ContenderSetup,
+    contender_setup: ContenderSetup,
     made_kernels: MadeKernels,
     energy_benchmark: EnergyBenchmark,
 ) -> None:
     """Verify and measure one contender's kernel for one product under one power cap."""
-    kernel = _make_kernel(contender, gemm_workload, gemm_bench, made_kernels)
+    kernel = _make_kernel(contender, gemm_workload, contender_setup, made_kernels)
     measurement = energy_benchmark(kernel, workload=gemm_workload, label=contender)
     assert measurement.outcome == "correct"
 
 
-def _make_kernel(contender: str, gemm: Gemm, bench: ContenderSetup, made: MadeKernels) -> AnyKernel:
+@pytest.mark.usefixtures("powercap")
+def test_conv2d_contenders(
+    bench_workload: Conv2d,
+    contender: str,
+    contender_setup: ContenderSetup,
+    made_kernels: MadeKernels,
+    energy_benchmark: EnergyBenchmark,
+) -> None:
+    """Verify and measure one contender's kernel for one convolution under one power cap."""
+    kernel = _make_kernel(contender, bench_workload, contender_setup, made_kernels)
+    measurement = energy_benchmark(kernel, workload=bench_workload, label=contender)
+    assert measurement.outcome == "correct"
+
+
+def _make_kernel(
+    contender: str, workload: Gemm | Conv2d, setup: ContenderSetup, made: MadeKernels
+) -> AnyKernel:
     """Return the contender's kernel; skip the item if it has none here, fail it on errors.
 
     The kernel is made once for all power caps, unless candidates have failed under one of them.
     """
     from pytest_gpuenergy.tuners import CONTENDERS
 
-    key = (contender, gemm, bench.gpu.uuid)
+    key = (contender, workload, setup.gpu.uuid)
     found = made.get(key)
     if found is None:
         try:
-            found = made[key] = CONTENDERS[contender](gemm, bench)
+            found = made[key] = CONTENDERS[contender](workload, setup)
         except InputError as error:
             found = made[key] = error
         except GpuEnergyError as error:

@@ -1,4 +1,7 @@
-"""The options and fixtures of the bench of matrix products, `bench_items.test_gemm`."""
+"""The options and fixtures of the benches that compare contenders.
+
+These are `bench_items.test_gemm`, of matrix products, and `bench_items.test_conv2d_contenders`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.declared_options import RUN
-from pytest_gpuenergy.support import GpuEnergyError, nearest
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    nearest,
+    show_section,
+    terminal_width,
+)
 from pytest_gpuenergy.tuning import given_folder
 from pytest_gpuenergy.workloads import (
+    Conv2d,
     Gemm,
     measured_products,
     network,
     products_in,
     search_options_notice,
+    split_words,
 )
 
 if TYPE_CHECKING:
@@ -27,9 +38,14 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.pytest_plugin.run_plugin import RunPlugin
     from pytest_gpuenergy.tuners import ContenderSetup, KernelStore
 
-_ITEM = re.compile(r"\[(gemm_[^-\]]+)-(\w+)-")
-_NAMES_PRODUCT = re.compile(r"[0-9_=]")
-"""Matches words that differ from one product to another."""
+CONVOLUTIONS = "test_conv2d_contenders"
+"""The name of the test of convolutions."""
+_ITEM = re.compile(rf"::(test_gemm|{CONVOLUTIONS})\[(.+?)-(\w+)-(?:current|[0-9])")
+"""Finds the test, the workload and the contender in an item's id."""
+_PLURALS = {"test_gemm": "products", CONVOLUTIONS: "convolutions"}
+_NAMES_WORKLOAD = re.compile(r"[0-9_=]")
+"""Matches words that differ from one workload to another."""
+ALL_CONTENDERS = "all"
 NETWORK = "gemm"
 RECORDS = Path("bench", "records")
 
@@ -43,36 +59,44 @@ def left_out_lines(outcomes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
         outcomes: reports of items by outcome, in the form of a terminal reporter's ``stats``.
     """
     everything = [call for reports in outcomes.values() for call in _calls(reports)]
-    products: dict[str, set[str]] = {}
-    for _, product, contender in everything:
-        products.setdefault(contender, set()).add(product)
-    kinds: dict[tuple[str, str], tuple[str, set[str]]] = {}
-    for report, product, contender in _calls(outcomes.get("skipped", ())):
+    workloads: dict[tuple[str, str], set[str]] = {}
+    for _, test, workload, contender in everything:
+        workloads.setdefault((test, contender), set()).add(workload)
+    kinds: dict[tuple[str, str, str], tuple[str, set[str]]] = {}
+    for report, test, workload, contender in _calls(outcomes.get("skipped", ())):
         reason = str(report.longrepr[2]).removeprefix("Skipped: ")
-        alike = " ".join(word for word in reason.split() if not _NAMES_PRODUCT.search(word))
-        kinds.setdefault((contender, alike), (reason, set()))[1].add(product)
-    for contender, every in products.items():
-        for (name, _), (reason, without) in kinds.items():
-            if name == contender:
+        alike = " ".join(word for word in reason.split() if not _NAMES_WORKLOAD.search(word))
+        kinds.setdefault((test, contender, alike), (reason, set()))[1].add(workload)
+    for (test, contender), every in workloads.items():
+        for (where, name, _), (reason, without) in kinds.items():
+            if (where, name) == (test, contender):
                 share = "all" if len(without) == len(every) else f"{len(without)} of"
-                where = f" in {share} {len(every)} products" if len(every) > 1 else ""
-                yield f"{contender}{where}: {reason}"
+                told = f" in {share} {len(every)} {_PLURALS[test]}" if len(every) > 1 else ""
+                yield f"{contender}{told}: {reason}"
 
 
-def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
-    """Return the reports of items that ran, each with its product and contender."""
+def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str, str]]:
+    """Return the reports of items that ran, each with its test, workload and contender."""
     for report in reports:
         if getattr(report, "when", None) == "call" and (found := _ITEM.search(report.nodeid)):
-            yield report, found[1], found[2]
+            yield report, found[1], found[2], found[3]
 
 
-MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
-"""Kernels, or why there is none, by contender, product and UUID of the GPU."""
+MadeKernels: TypeAlias = "dict[tuple[str, Gemm | Conv2d, str], AnyKernel | GpuEnergyError]"
+"""Kernels, or why there is none, by contender, workload and UUID of the GPU."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the bench."""
+    """Add the options of the benches."""
     group = parser.getgroup("bench", "this repository's benches")
+    group.addoption(
+        "--contenders",
+        metavar="LIST",
+        nargs="?",
+        const=ALL_CONTENDERS,
+        help="Compare contenders in convolutions, as products always do: all, which is also meant "
+        "by the option alone, or such as template,cudnn, in products too",
+    )
     group.addoption(
         "--gemm",
         metavar="SIZES",
@@ -102,19 +126,52 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER, check_cutlass
+    from pytest_gpuenergy.tuners import check_cutlass
 
     config = metafunc.config
     try:
         chosen = products(config)
         records_folder(config)  # it must be one
         check_cutlass(_path(config, "--cutlass"), _path(config, "--cutlass-profiler"))
+        contenders = chosen_contenders(config, Gemm.kind)
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[product.name for product in chosen])
     if "contender" in metafunc.fixturenames:
-        left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
-        metafunc.parametrize("contender", [name for name in CONTENDERS if name not in left_out])
+        metafunc.parametrize("contender", contenders)
+
+
+def chosen_contenders(config: pytest.Config, kind: str) -> list[str]:
+    """Return the contenders of ``--contenders`` in a kind of workload, by default all.
+
+    That of CUTLASS's profiler takes part only if ``--cutlass-profiler`` is given.
+
+    Raises:
+        InputError: a name is of no contender in any kind, or none is of one in this kind.
+    """
+    from pytest_gpuenergy.tuners import CONTENDERS, CONTENDERS_IN, CUTLASS_PROFILER
+
+    known = CONTENDERS_IN[kind]
+    left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
+    given = config.getoption("--contenders")
+    words = split_words([given or ALL_CONTENDERS])
+    names = [*known] if words == [ALL_CONTENDERS] else words
+    unknown = [name for name in names if name not in CONTENDERS]
+    found = [name for name in dict.fromkeys(names) if name in known and name not in left_out]
+    if unknown or not found:
+        wrong = unknown[0] if unknown else given
+        choices = ", ".join(name for name in known if name not in left_out)
+        raise InputError(
+            f"--contenders {wrong!r:.60} names no contender: choose from {choices}, or write "
+            f"--contenders={ALL_CONTENDERS}, also in front of a path."
+        )
+    return found
+
+
+def compares_convolutions(config: pytest.Config) -> bool:
+    """Return whether contenders in convolutions are asked for: by option, id or ``-k``."""
+    named = " ".join([*config.args, config.getoption("keyword") or ""])
+    return config.getoption("--contenders") is not None or CONVOLUTIONS in named
 
 
 def pytest_report_collectionfinish(
@@ -125,14 +182,15 @@ def pytest_report_collectionfinish(
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     gemm = [params for params in chosen if "gemm_workload" in params]
+    compared = gemm + [params for params in chosen if {"bench_workload", "contender"} <= {*params}]
     sizes = config.getoption("--gemm")
     if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
     ignored = search_options_notice(sizes) if gemm and sizes else None
     lines = [f"bench: {ignored}"] if ignored else []
     tuned = dict.fromkeys(
-        (params["gemm_workload"], TUNED_BY[params["contender"]])
-        for params in gemm
+        (params.get("gemm_workload") or params["bench_workload"], TUNED_BY[params["contender"]])
+        for params in compared
         if params.get("contender") in TUNED_BY
     )
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
@@ -141,12 +199,12 @@ def pytest_report_collectionfinish(
     folder, gpu = records_folder(config), run.session.card.device
     sources: dict[Path, str] = {}
     unfit: list[str] = []
-    for product, tuner in tuned:
+    for workload, tuner in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            found, rank = best_record(folder, product, gpu, tuner)
+            found, rank = best_record(folder, workload, gpu, tuner)
             assert found.folder is not None  # it was read
             if rank is None:
-                unfit.append(product.name)
+                unfit.append(workload.name)
             else:
                 sources[found.folder] = found.gpu
     lines += source_lines(sources, gpu.name)
@@ -160,13 +218,23 @@ def pytest_report_collectionfinish(
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show which contenders have no figures and why, below the tables of the others."""
-    lines = [*left_out_lines(terminalreporter.stats)]
-    if lines:
-        terminalreporter.section("contenders left out")
-    for line in lines:
-        terminalreporter.line(line)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show contenders side by side, and which have no figures and why, below the other tables."""
+    run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
+    if run is not None and config.get_verbosity() >= 0:
+        lines = _compared_lines(run, terminal_width(is_terminal=terminalreporter.isatty))
+        show_section(terminalreporter, "contenders side by side", lines)
+    lines = left_out_lines(terminalreporter.stats)
+    show_section(terminalreporter, "contenders left out", lines)
+
+
+def _compared_lines(run: RunPlugin, width: int | None) -> Iterator[str]:
+    from pytest_gpuenergy.report import side_by_side
+
+    with contextlib.suppress(GpuEnergyError, OSError):  # told where outputs are written
+        if report := run.session.outcome:
+            rows = [m for m in report.measurements if _ITEM.search(m.node_id)]
+            yield from side_by_side(rows, emulated=report.run.emulated, width=width)
 
 
 @pytest.fixture(scope="session")
@@ -180,12 +248,12 @@ def kernel_store() -> Iterator[KernelStore]:
 
 @pytest.fixture(scope="session")
 def made_kernels() -> MadeKernels:
-    """The kernel of each contender for each product on each GPU, or why there is none."""
+    """The kernel of each contender for each workload on each GPU, or why there is none."""
     return {}
 
 
 @pytest.fixture
-def gemm_bench(
+def contender_setup(
     request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore
 ) -> ContenderSetup:
     """The GPU, records and programs with which contenders make their kernels."""

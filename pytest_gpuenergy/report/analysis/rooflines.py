@@ -72,14 +72,14 @@ def per_time(rate: float | None, m: Measurement) -> Interval | None:
 def arithmetic(m: Measurement) -> str | None:
     """Return the data type or mode in which a workload may be computed; None if it does not say.
 
-    That of matrix products is their mode, that of convolutions their type, that of other tensors
-    the floating-point type with the highest peak. Instead of float32 it is TF32 where the error
-    bound allows its rounding.
+    That of matrix products and convolutions is their mode, which is their type if none is given,
+    that of other tensors the floating-point type with the highest peak. Instead of float32 it is
+    TF32 where the error bound allows its rounding.
     """
     parameters = m.workload.parameters
     kind = parameters.get("kind")
-    if kind == "gemm":
-        return _text(parameters.get("mode"))
+    if kind in ("gemm", "conv2d") and (mode := _text(parameters.get("mode"))) is not None:
+        return mode
     found = _text(parameters.get("dtype"))
     if kind == "contract":
         types = {str(one).partition("[")[0] for one in parameters.values()}

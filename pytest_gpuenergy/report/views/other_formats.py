@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_gpuenergy.record import Measurement, Metric, setpoint_folder, setpoint_order
+from pytest_gpuenergy.record import (
+    AS_EXACT,
+    Measurement,
+    Metric,
+    setpoint_folder,
+    setpoint_order,
+)
 from pytest_gpuenergy.report.analysis.best_kernels import tie
 from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
 from pytest_gpuenergy.report.analysis.subjects import ordered
@@ -149,19 +155,24 @@ def _safe(name: str) -> str:
 
 
 FILE = "best_perf.txt"
-_KIND, _SIZES = "gemm", ("M", "N", "K")
-AS_EXACT = {"3xtf32": "float32"}
-"""Modes that are ranked with another one, which is as exact."""
+_SIZES = {
+    "gemm": ("M", "N", "K"),
+    "conv2d": ("N", "H", "W", "CO", "CI", "KH", "KW", "strides", "padding"),
+}
+"""The sizes in the names of folders, by kind of workload."""
+_MORE_SIZES = {"dilation", "groups"}
+"""Sizes that are only there if they are not 1."""
+_USUAL_MODE = "float32"
 _HEADER = (
-    *("# product", "cap", "rank", "contender", "mode"),
+    *("# workload", "cap", "rank", "contender", "mode"),
     *("TFLOP/s", "ms", "mJ", "mJ*ms", "TFLOP/s/W", "flags", "configuration"),
 )
 
 
 def write_best_perf(report: Report, folder: Path) -> list[Path]:
-    """Write ``M=1024_N=2048_K=3072/best_perf.txt`` for each size of matrix products.
+    """Write ``M=1024_N=2048_K=3072/best_perf.txt`` for each size of products and convolutions.
 
-    Contenders are ranked by time among those of the same product, precision and power cap; ``1=``
+    Contenders are ranked by time among those of the same workload, precision and power cap; ``1=``
     are all that may be the fastest, within noise. Those that failed follow without a rank. Caps are
     in their order, from the lowest. Of a run on several GPU models, each has a title and a table of
     its own.
@@ -178,9 +189,11 @@ def write_best_perf(report: Report, folder: Path) -> list[Path]:
         run, by_size = part.run, dict[str, list[Measurement]]()
         for m in part.measurements:
             parameters = m.workload.parameters
-            sizes = [parameters.get(name) for name in _SIZES]
-            if parameters.get("kind") == _KIND and all(type(size) is int for size in sizes):
-                size = "_".join(f"{name}={size}" for name, size in zip(_SIZES, sizes, strict=True))
+            names = _SIZES.get(str(parameters.get("kind")), ())
+            names = (*names, *sorted(_MORE_SIZES & parameters.keys())) if names else ()
+            sizes = {name: parameters.get(name) for name in names}
+            if sizes and all(type(size) is int for size in sizes.values()):
+                size = "_".join(f"{name}={size}" for name, size in sizes.items())
                 by_size.setdefault(size, []).append(m)
         emulated = " (emulated: recorded or modelled figures)" if run.emulated else ""
         title = printable(f"# {run.gpu_name}{emulated}, run {run.run_id}, {run.started}")
@@ -195,7 +208,7 @@ def write_best_perf(report: Report, folder: Path) -> list[Path]:
 def _rows(products: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for m in ordered(products):
-        mode = str(m.workload.parameters.get("mode", ""))
+        mode = str(m.workload.parameters.get("mode", _USUAL_MODE))
         product = m.workload.name.replace(f"_{mode}", "", 1)
         groups.setdefault((product, AS_EXACT.get(mode, mode), m.cap, m.cache), []).append(m)
     for (product, *_), contenders in groups.items():
@@ -209,7 +222,7 @@ def _rows(products: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:
 
 def _row(product: str, rank: str, m: Measurement) -> tuple[str, ...]:
     cap = m.cap if m.cache == "hot" else f"{m.cap}/{m.cache}"
-    mode = str(m.workload.parameters.get("mode", ""))
+    mode = str(m.workload.parameters.get("mode", _USUAL_MODE))
     flags = ",".join([*m.validity, *(["held-back-by-the-cap"] if m.cap_binding else [])]) or "-"
     if m.gflops is None or m.gflops_per_w is None:
         nothing = ["-"] * 5

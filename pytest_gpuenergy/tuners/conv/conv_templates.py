@@ -44,8 +44,10 @@ class DepthwiseParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a convolution with one input channel in each group."""
-        return isinstance(workload, Conv2d) and workload.shape.groups == workload.shape.CI
+        """Return whether it is a plain convolution with one input channel in each group."""
+        if not isinstance(workload, Conv2d) or not workload.is_plain:
+            return False
+        return workload.shape.groups == workload.shape.CI
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[DepthwiseParameters]:
@@ -134,8 +136,8 @@ class GroupedParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a convolution."""
-        return isinstance(workload, Conv2d)
+        """Return whether it is a plain convolution."""
+        return isinstance(workload, Conv2d) and workload.is_plain
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:

@@ -14,7 +14,9 @@ from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, product_cycles, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, product_cycles
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -46,7 +48,7 @@ WARPGROUP = 128
 """The threads of a warpgroup."""
 WARPGROUP_ROWS = 64
 """The rows that a warpgroup computes in one instruction."""
-_ENOUGH_WARPS = 12
+_ENOUGH_WARPS = 16
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
@@ -85,6 +87,7 @@ class HopperTiling(Tiling):
     """
 
     modes: ClassVar[tuple[Mode, ...]]
+    family: ClassVar[str] = "hopper"
     element_bytes: ClassVar[int]
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
@@ -144,8 +147,12 @@ class HopperTiling(Tiling):
         """Return the dynamic shared memory of a block: its stages, and room to align them."""
 
     @abstractmethod
-    def busy_cycles(self, gemm: Gemm) -> float:
+    def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait."""
+
+    @abstractmethod
+    def peak_cycles(self, gemm: Gemm) -> float:
+        """Return the clock cycles of a step's multiplications at the peak rate."""
 
     @abstractmethod
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
@@ -240,15 +247,25 @@ class HopperTiling(Tiling):
         """Return the shared memory of a block with its barriers, which the kernel declares."""
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
-    def cycles(self, gemm: Gemm, card: CardResources) -> float:
-        # The rows of A and the columns of B whose elements a block copies for its tile.
-        copied_lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+    def loaded_bytes(self, gemm: Gemm) -> int:
+        """Return the bytes that a block copies for a step; the others of its cluster copy more."""
+        lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+        return gemm.element_bytes * self.tile_k * lines
+
+    def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
+        costs = costs or costs_of(self.family)
+        storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        loaded = self.loaded_bytes(gemm)
+        energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
-            busy_cycles=self.busy_cycles(gemm),
+            busy_cycles=self.busy_cycles(gemm, costs),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=gemm.element_bytes * self.tile_k * copied_lines,
+            loaded_bytes=loaded,
+            last_cycles=storing,
+            next_cycles=storing,
+            energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
-        return product_cycles(gemm, self, card, step)
+        return product_cycles(gemm, self, card, step, costs)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)

@@ -9,7 +9,9 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, product_cycles
+from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -23,6 +25,10 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
+_SPLITTING: Mapping[Mode, float] = {"3xtf32": 1.0, "tf32": 0.25}
+"""The instructions by which each warp makes TF32 numbers of its elements, relative to splitting."""
+_COPY_INSTRUCTIONS = 3
+"""The approximate instructions of a copy to shared memory."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
 """The time of a product, as a multiple of one of 16-bit elements."""
 
@@ -37,6 +43,7 @@ class MmaParameters(Tiling):
     """
 
     template: ClassVar[str] = "mma"
+    family: ClassVar[str] = "mma"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32", "float16", "bfloat16")
     min_capability: ClassVar[int] = 80
 
@@ -98,21 +105,33 @@ class MmaParameters(Tiling):
         of_b = self.tile_k * (self.tile_n + 8)
         return gemm.element_bytes * self.stages * (of_a + of_b)
 
-    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+    def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         """Return the clock cycles that the product is expected to take.
 
         A warp that computes w_m x w_n elements loads w_m + w_n from shared memory for each column
-        of A and row of B.
+        of A and row of B. In the modes of TF32, it splits or rounds them first.
         """
+        costs = costs or costs_of(self.family)
         products = self.tile_m * self.tile_n * self.tile_k
         rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
+        multiplying = costs.product_share * products * _COST[gemm.mode] / rate
+        pieces = self.tile_m / copy_width(gemm, gemm.lda) + self.tile_n / copy_width(gemm, gemm.ldb)
+        split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * self.threads / WARP_LANES
+        splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
+        copying = self.tile_k * pieces * _COPY_INSTRUCTIONS / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
+        storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
         step = BlockStep(
-            busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / SHARED_BYTES_PER_CYCLE),
+            busy_cycles=max(
+                multiplying + splitting + copying,
+                costs.served_share * loaded / SHARED_BYTES_PER_CYCLE,
+            ),
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+            last_cycles=storing,
+            next_cycles=storing,
         )
-        return product_cycles(gemm, self, card, step)
+        return product_cycles(gemm, self, card, step, costs)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)

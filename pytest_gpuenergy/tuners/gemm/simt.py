@@ -11,13 +11,9 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners.gemm.tiling import (
-    SCHEDULERS,
-    BlockStep,
-    Tiling,
-    copied_kernel,
-    product_cycles,
-)
+from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -80,6 +76,13 @@ _PJ_PER_CYCLE = 1940.0
 are treated alike."""
 _ALONE = 1.1
 """The approximate cycles per instruction of a warp that has a scheduler to itself."""
+TRAITS = (
+    *("resident", "waves", "last", "together", "warps", "warps_together", "stages"),
+    *("steps", "tiles_of_block", "parts_of_cycles", "copied_of_product", "products", "registers"),
+    *("tile_m", "tile_n", "tile_k", "thread_m", "thread_n", "slices", "sums_of_thread", "depth"),
+    *("slices_sums_of_cycles", "stored_transposed", "transposes", "transpose_a"),
+)
+"""The names of `SimtParameters.traits`, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,7 @@ class SimtParameters(Tiling):
     """
 
     template: ClassVar[str] = "simt"
+    family: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     min_capability: ClassVar[int] = 70
     added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0}
@@ -216,7 +220,7 @@ class SimtParameters(Tiling):
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
         return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
 
-    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+    def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         """Return the clock cycles that the product is expected to take.
 
         A warp issues its multiplications, its loads of four elements from shared memory, and the
@@ -229,7 +233,46 @@ class SimtParameters(Tiling):
         along = self.transpose_a if self.transposes(gemm) else 0
         tile = (self.tile_m, self.tile_n, self.tile_k)
         step = _step(tile, (self.thread_m, self.thread_n), self.slices, along, card.cores)
-        return product_cycles(gemm, self, card, step)
+        more = self._narrow_pieces(gemm) / self.threads * _COPY_INSTRUCTIONS
+        if more:
+            per_scheduler = self.threads / WARP_LANES / SCHEDULERS
+            step = replace(
+                step,
+                busy_cycles=step.busy_cycles + more * per_scheduler,
+                alone_cycles=step.alone_cycles + more * max(math.ceil(per_scheduler), _ALONE),
+            )
+        return product_cycles(gemm, self, card, step, costs or costs_of(self.family))
+
+    def _narrow_pieces(self, gemm: Gemm) -> float:
+        """Return how many more pieces a step copies than if all were of four elements.
+
+        Rows that are not a multiple of 16 bytes apart are copied in smaller pieces.
+        """
+        of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width(gemm, gemm.lda)
+        of_b = self.tile_n / copy_width(gemm, gemm.ldb)
+        usual = (self.tile_m * (not self.transposes(gemm)) + self.tile_n) / _WIDEST
+        return self.tile_k * (of_a + of_b - usual)
+
+    def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
+        """Return what may explain how far the estimate of `cycles` is off, by `TRAITS`."""
+        resident, blocks = self.resident(gemm, card), self.block_count(gemm)
+        waves, rest = divmod(blocks, resident * card.multiprocessors)
+        last = -(-rest // card.multiprocessors)
+        together = resident if waves else last
+        copied = self.tile_k * (self.tile_m + self.tile_n)
+        warps = self.threads // WARP_LANES
+        products = self.tile_m * self.tile_n * self.tile_k
+        sums = self.tile_m * self.tile_n
+        parts = blocks * sums / card.multiprocessors if self.shares_tiles(gemm) else 0.0
+        return (
+            *(resident, waves, last, together, warps, warps * together, self.stages),
+            *(self.max_steps(gemm), self.tiles(gemm) / blocks, parts / cycles),
+            *(copied / products, self.products, self.registers(gemm)),
+            *(self.tile_m, self.tile_n, self.tile_k, self.thread_m, self.thread_n, self.slices),
+            *(self.thread_m * self.thread_n, self.tile_k // self.slices),
+            *((self.slices - 1) * sums / cycles, gemm.layout == "nt", self.transposes(gemm)),
+            self.transpose_a if self.transposes(gemm) else 0,
+        )
 
     def _copies_whole(self, along: int) -> bool:
         """Return whether four rows or more are copied at once, and slices have whole copies."""

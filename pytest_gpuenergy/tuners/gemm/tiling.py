@@ -1,18 +1,19 @@
-"""Tilings of a product: tiles, steps and blocks, the estimated time, and the kernel.
+"""Tilings of a product: tiles, steps and blocks, and the kernel.
 
-This is what all templates for matrix products share. The estimate is a roofline with waves of
-blocks. It chooses where a search begins; nothing that is reported depends on it.
+This is what all templates for matrix products share.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.costs import Costs
 from pytest_gpuenergy.tuning import (
     MAX_PARAMETER,
     TEMPLATE,
@@ -46,6 +47,8 @@ class Tiling(TemplateParameters[Gemm]):
     """
 
     modes: ClassVar[tuple[Mode, ...]]
+    family: ClassVar[str]
+    """The name of the template's costs in ``estimate.json``."""
     least: ClassVar[Mapping[str, int]] = {
         "tile_m": 1,
         "tile_n": 1,
@@ -143,6 +146,16 @@ class Tiling(TemplateParameters[Gemm]):
         tile = (self.tile_m, self.tile_n)
         return {**self.numbers, "blocks": self.blocks and shared, "tile": tile}
 
+    @abstractmethod
+    def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
+        """Return the clock cycles that the product is expected to take.
+
+        Args:
+            gemm: the product.
+            card: the resources of the card.
+            costs: what the work costs; None stands for what was fitted to stored trials.
+        """
+
     def constants(self, gemm: Gemm) -> dict[str, int | bool]:
         """Return the constants of `cuda/gemm/tiles.cu`; booleans are for the preprocessor."""
         return {
@@ -161,95 +174,6 @@ class Tiling(TemplateParameters[Gemm]):
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
         }
-
-
-_BUSY_WARPS = 12
-"""The warps of a multiprocessor that hide the latency of multiplications and shared memory."""
-_STEP_CYCLES = 40
-"""The cycles of the barrier and the addresses of a step."""
-_LOADED_BYTES_PER_CYCLE = 48
-"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
-_LATENCY_CYCLES = 700
-"""The approximate cycles from a load until its data are in shared memory."""
-_FIRST_CYCLES = 1000
-"""The cycles until the first step of a tile is in shared memory."""
-_LAUNCH_CYCLES = 10_000
-"""The cycles of the second launch, which adds the parts of shared tiles. With it, the estimates of
-3668 kernels on an H100 are as good for shared tiles as for others (``gemm-first-trials.tar.gz`` in
-``bench/results/nvidia-h100-2026-11-26``)."""
-SCHEDULERS = 4
-"""The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
-_PARTS_BYTES_PER_CYCLE = 16
-"""The approximate rate at which a multiprocessor writes and reads parts."""
-_LOADING_SHARE = 0.1
-"""The share of the loading cycles that lengthens a step although multiplications hide them."""
-_SHARPNESS = 8
-"""The sharpness of the corner where the power limit begins to hold a product back."""
-
-
-@dataclass(frozen=True)
-class BlockStep:
-    """The work of one block in one step.
-
-    Attributes:
-        busy_cycles: the cycles that the multiprocessor's units need if nothing waits.
-        warps: the warps of the block.
-        loaded_bytes: the bytes that are loaded from global memory.
-        alone_cycles: the cycles that a block takes with the multiprocessor to itself, if known.
-        last_cycles: the cycles of a tile besides its steps and what they wait for.
-        energy_cycles: the cycles for which the step's energy lasts at the power limit, if known.
-        issuing_warps: the warps of the block if the schedulers are the busy units; a
-            multiprocessor's warps are assigned to its schedulers in turn.
-    """
-
-    busy_cycles: float
-    warps: int
-    loaded_bytes: int
-    alone_cycles: float = 0.0
-    last_cycles: float = 0.0
-    energy_cycles: float = 0.0
-    issuing_warps: int = 0
-
-    def cycles(self, count: int, stages: int) -> float:
-        """Return the cycles of `count` blocks together, each with `stages` stages."""
-        idle = max(1.0, _BUSY_WARPS / max(1, count * self.warps))
-        loading = count * self.loaded_bytes / _LOADED_BYTES_PER_CYCLE
-        waiting = _LATENCY_CYCLES / (stages - 1)
-        each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
-        uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
-        busy = count * self.busy_cycles * idle * uneven + _STEP_CYCLES
-        return max(busy, self.alone_cycles, loading, waiting) + _LOADING_SHARE * loading
-
-
-def product_cycles(gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockStep) -> float:
-    """Return the clock cycles that a product is expected to take.
-
-    Blocks come in waves of as many as the multiprocessors hold. The blocks of a multiprocessor
-    share its units; the last wave may have fewer of them. All of them share the power.
-
-    Args:
-        gemm: the product.
-        tiling: how the product is divided.
-        card: the resources of the card.
-        step: the work of a block in one step.
-    """
-    resident = tiling.resident(gemm, card)
-    blocks = tiling.block_count(gemm) * tiling.cluster_blocks
-    steps = tiling.max_steps(gemm)
-    waves, rest = divmod(blocks, resident * card.multiprocessors)
-    beside = _FIRST_CYCLES + step.last_cycles
-    total = 0.0
-    if waves:
-        total = waves * (steps * step.cycles(resident, tiling.stages) + beside)
-    if rest:
-        count = -(-rest // card.multiprocessors)
-        total += steps * step.cycles(count, tiling.stages) + beside
-    if tiling.shares_tiles(gemm):
-        parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
-        total += _LAUNCH_CYCLES + parts / _PARTS_BYTES_PER_CYCLE
-    every = tiling.tiles(gemm) * tiling.steps(gemm)
-    limited = step.energy_cycles * every / card.multiprocessors
-    return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))
 
 
 _SUM_THREADS = 256
@@ -272,8 +196,8 @@ def copied_kernel(
     rows = {
         "LDA": gemm.lda,
         "LDB": gemm.ldb,
-        "A_WIDTH": _width(gemm, gemm.lda),
-        "B_WIDTH": _width(gemm, gemm.ldb),
+        "A_WIDTH": copy_width(gemm, gemm.lda),
+        "B_WIDTH": copy_width(gemm, gemm.ldb),
     }
     texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
@@ -330,7 +254,7 @@ def tiled_kernel(
     )
 
 
-def _width(gemm: Gemm, distance: int) -> int:
+def copy_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)

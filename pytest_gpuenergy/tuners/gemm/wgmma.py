@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.costs import Costs
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
@@ -90,15 +91,19 @@ class WgmmaParameters(HopperTiling):
         boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if _boxed(gemm) else 0
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
-    def busy_cycles(self, gemm: Gemm) -> float:
+    def peak_cycles(self, gemm: Gemm) -> float:
+        del gemm  # the same for all
+        return self.tile_m * self.tile_n * self.tile_k / _PRODUCTS_PER_CYCLE
+
+    def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each instruction reads 64 rows of A and all columns of B from shared memory.
         """
-        products = self.tile_m * self.tile_n * self.tile_k
         rows = self.tile_m // WARPGROUP_ROWS
         loaded = gemm.element_bytes * self.tile_k * (self.tile_m + rows * self.tile_n)
-        return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
+        served = costs.served_share * loaded / SHARED_BYTES_PER_CYCLE
+        return max(costs.product_share * self.peak_cycles(gemm), served)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.costs import Costs
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
+    WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
     places_after,
@@ -105,17 +107,24 @@ class WgmmaTf32Parameters(HopperTiling):
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
 
-    def busy_cycles(self, gemm: Gemm) -> float:
+    def peak_cycles(self, gemm: Gemm) -> float:
+        products = _times(gemm) * self.tile_m * self.tile_n * self.tile_k
+        return products / _PRODUCTS_PER_CYCLE
+
+    def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each consumer reads the rows of A from shared memory once for each of its products, and its
-        columns of B.
+        columns of B. Besides, sums are added to totals, elements split, and A transposed.
         """
-        times = 3 if gemm.mode == "3xtf32" else 1
-        products = times * self.tile_m * self.tile_n * self.tile_k
-        loaded = gemm.element_bytes * self.tile_k * (times * self.consumers * self.tile_m)
-        loaded += gemm.element_bytes * self.tile_k * self.tile_n
-        return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
+        times, m, n, k = _times(gemm), self.tile_m, self.tile_n, self.tile_k
+        loaded = gemm.element_bytes * k * (times * self.consumers * m + n)
+        beside = costs.sums_share * m * n
+        beside += costs.split_share * k * (m + n) if times > 1 else 0.0
+        beside += costs.transposed_share * k * m if gemm.layout == "nt" else 0.0
+        beside *= costs.turns_share if self.in_turn else 1.0
+        multiplying = costs.product_share * self.peak_cycles(gemm) + beside / WARPGROUP
+        return max(multiplying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
@@ -128,3 +137,8 @@ class WgmmaTf32Parameters(HopperTiling):
             "SECOND_PLACE": second,
             "ADD_PLACE": add,
         }
+
+
+def _times(gemm: Gemm) -> int:
+    """Return the number of products of TF32 numbers for each product of elements."""
+    return 3 if gemm.mode == "3xtf32" else 1

@@ -24,7 +24,7 @@ from pytest_gpuenergy.tuners.tvm.product_forms import (
     useful_forms,
 )
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
-from pytest_gpuenergy.workloads import LAYOUTS, MODES, Conv2d, Gemm, Workload
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, LAYOUTS, MODES, Conv2d, Gemm, Workload
 
 Rewrite = Callable[[Any], None]
 """Rewrites a schedule of the computation into one of its forms, in place."""
@@ -77,7 +77,10 @@ _STRIDE = rf"({_CONV2D_SIZE}|\({_CONV2D_SIZE}, ?{_CONV2D_SIZE}\))"
 _CONV2D_LABEL = re.compile(
     "_".join(f"{name}_({_CONV2D_SIZE})" for name in ("N", "H", "W", "CO", "CI", "KH", "KW"))
     + f"_strides_{_STRIDE}_padding_{_STRIDE}"
-    + f"(?:_dilation_({_CONV2D_SIZE}))?(?:_groups_({_CONV2D_SIZE}))?(?![0-9])"
+    + f"(?:_dilation_({_CONV2D_SIZE}))?(?:_groups_({_CONV2D_SIZE}))?"
+    # Other options as in `Conv2d.signature`.
+    + rf"(?:_mode_({'|'.join(MODES[1:])}))?(?:_layout_({'|'.join(CONV_LAYOUTS[1:])}))?"
+    + "(?:_bias_(1))?(?:_relu_(1))?(?![0-9])"
 )
 # Functions whose nine arguments are in the order of Conv2d's sizes.
 _CONV2D_FUNCTIONS = ("conv2d", "conv2d_layer")
@@ -90,10 +93,9 @@ class Conv2dOperator(TvmOperator):
 
     def module(self, workload: Workload) -> Any:
         """Return TOPI's ``main(data, weight, output)``, to which records of others apply too."""
-        assert isinstance(workload, Conv2d)
+        shape = _plain(workload).shape
         tvm = import_tvm()
         te, topi = tvm.te, tvm.topi
-        shape = workload.shape
         data, weight = (te.placeholder(t.shape, t.dtype, t.name) for t in workload.inputs)
         # With one group this equals `topi.nn.conv2d_nchw`, including the name of its block.
         output = topi.nn.group_conv2d_nchw(
@@ -103,18 +105,21 @@ class Conv2dOperator(TvmOperator):
 
     def forms(self, workload: Workload) -> Sequence[Callable[[Any], None]]:
         """Return the forms of the convolution as a matrix product; see `product_forms`."""
-        assert isinstance(workload, Conv2d)
-        shape = workload.shape
+        shape = _plain(workload).shape
         return [partial(as_gemm, shape=shape, form=form) for form in gemm_forms(shape)]
 
     def from_log_name(self, name: str) -> Conv2d | None:
         match = _CONV2D_LABEL.search(name)
         if match is None:
             return None
-        *sizes, dilation, groups = match.groups()
+        *sizes, dilation, groups, mode, layout, bias, relu = match.groups()
         if dilation or groups:  # written only if they are not 1
             sizes += [dilation or "1", groups or "1"]
-        return _conv2d([[int(n) for n in size.strip("()").split(",")] for size in sizes])
+        found = _conv2d([[int(n) for n in size.strip("()").split(",")] for size in sizes])
+        if found is None:
+            return None
+        options = {"mode": mode, "layout": layout, "bias": bias and True, "relu": relu and True}
+        return found.varied(**{name: value for name, value in options.items() if value})
 
     def from_log_key(self, key: Sequence[Any]) -> Conv2d | None:
         function, *arguments = key
@@ -130,6 +135,17 @@ class Conv2dOperator(TvmOperator):
         if min(sizes) < 1 or (n, co) != (out_n, out_co) or ci % group_ci:
             return None
         return 2 * math.prod(sizes)
+
+
+def _plain(workload: Workload) -> Conv2d:
+    assert isinstance(workload, Conv2d)
+    if not workload.is_plain:
+        raise UnavailableError(
+            f"{workload.name} cannot be tuned with TVM, which has schedules of convolutions in "
+            "mode float32 and layout nchw alone, without bias or ReLU: search the templates with "
+            "--tuner template."
+        )
+    return workload
 
 
 def _conv2d(arguments: Sequence[Sequence[object]]) -> Conv2d | None:

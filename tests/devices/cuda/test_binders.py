@@ -21,6 +21,7 @@ from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import (
     LIBRARY_ENTRIES,
+    Im2col,
     Job,
     Kernel,
     Launch,
@@ -247,7 +248,14 @@ def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for():
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
 
 
-def test_every_argument_of_the_driver_function_is_given():
+IMAGES = TensorMap(
+    *("i_map", "A", "bfloat16", (64, 9, 14, 2), (128, 1152, 16128), (64, 1000), 128),
+    Im2col((-1, -2), (-3, 4), (2, 3)),
+)
+
+
+def given_to_driver(tensor_map: TensorMap) -> list[Any]:
+    """Return what the driver's function is given after the place of the map, as numbers."""
     given: list[Any] = []
 
     def encode(to: ctypes.c_void_p, *rest: Any) -> int:
@@ -257,14 +265,34 @@ def test_every_argument_of_the_driver_function_is_given():
         given.extend(one.value if hasattr(one, "value") else list(one) for one in rest)
         return 0
 
-    argument = encoded_map(MAP, 0x7F0000010000, encode)
+    argument = encoded_map(tensor_map, 0x7F0000010000, encode)
     assert argument.tobytes() == b"\xa5" * 128
     assert isinstance(argument, np.generic)  # which CuPy passes by value
+    return given
+
+
+def test_every_argument_of_the_driver_function_is_given():
     bfloat16, zeros, swizzle_128, promoted_to_256 = 9, 0, 3, 3
-    assert given == [
+    assert given_to_driver(MAP) == [
         *(bfloat16, 2, 0x7F0000010000, [640, 512], [1280], [64, 128], [1, 1]),
         *(0, swizzle_128, promoted_to_256, zeros),
     ]
+    assert given_to_driver(IMAGES) == [
+        *(bfloat16, 4, 0x7F0000010000, [64, 9, 14, 2], [128, 1152, 16128]),
+        *([-1, -2], [-3, 4], 64, 1000, [1, 2, 3, 1]),
+        *(0, swizzle_128, promoted_to_256, zeros),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensor_map", "name"),
+    [(MAP, "cuTensorMapEncodeTiled"), (IMAGES, "cuTensorMapEncodeIm2col")],
+)
+def test_each_kind_of_map_has_its_function_in_the_driver(monkeypatch, tensor_map, name):
+    binders._driver_function.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(**{name: lambda *_: 0}))
+    assert encoded_map(tensor_map, 0) is not None
+    binders._driver_function.cache_clear()
 
 
 def test_a_map_that_the_driver_refuses_is_a_fault():

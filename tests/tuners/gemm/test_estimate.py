@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import SimtParameters, rank_kernels
+from pytest_gpuenergy.tuners import SimtParameters, estimated_cycles, fitted, rank_kernels
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -38,7 +38,7 @@ def test_all_offered_parameters_fit(sizes, card):
 
 
 def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
-    cycles = [one.cycles(LARGE, H200) for one in offered]
+    cycles = estimated_cycles(LARGE, H200, offered, fitted())
     assert cycles == sorted(cycles)
     assert len(cycles) > 1000
     assert cycles[0] >= LARGE.flops / 2 / (H200.multiprocessors * H200.cores)

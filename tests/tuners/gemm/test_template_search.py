@@ -29,7 +29,11 @@ def space() -> Space:
 
 
 def proposer(space: Space) -> TemplateProposer:
-    return TemplateProposer(GEMM, H200, space, lambda _: None)
+    return TemplateProposer(GEMM, space, cycles(space), lambda _: None)
+
+
+def cycles(space: Space) -> list[float]:
+    return [one.cycles(GEMM, H200) for one in space]
 
 
 def card_of_seed(seed: int) -> Cost:
@@ -95,7 +99,7 @@ def test_choices_that_fail_are_left(space):
 def test_a_kernel_that_cannot_be_made_is_a_failed_candidate():
     huge = Gemm("h", 1 << 15, 1 << 15, 1 << 15)
     tiny = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4)
-    made = TemplateProposer(huge, H200, [tiny], lambda _: None)
+    made = TemplateProposer(huge, [tiny], [1.0], lambda _: None)
     (candidate,) = made.take(1, Event())
     assert isinstance(candidate.kernel, KernelFault)
     assert "h has too many tiles of 16 x 32: choose larger tiles" in str(candidate.kernel)
@@ -103,6 +107,6 @@ def test_a_kernel_that_cannot_be_made_is_a_failed_candidate():
 
 def test_kernels_are_compiled_while_others_are_made(space):
     begun: list[Kernel] = []
-    made = TemplateProposer(GEMM, H200, space[:3], begun.append)
+    made = TemplateProposer(GEMM, space[:3], [1.0, 1.0, 1.0], begun.append)
     kernels = [candidate.kernel for candidate in made.take(3, Event())]
     assert begun == kernels

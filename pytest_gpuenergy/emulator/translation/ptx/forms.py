@@ -73,6 +73,10 @@ elect.sync  ttv
     { const unsigned cuhost_d = @elect($2); $0 = cuhost_d; $1 = cuhost_d == @laneid(); }
 activemask.b32  t  $0 = @active_lanes(__LINE__);
 
+cp.async.mbarrier.arrive[(shared=.shared[::cta])].b64  m
+    @phase_arrive_with_copies(@word($0), false);
+cp.async.mbarrier.arrive.noinc[(shared=.shared[::cta])].b64  m
+    @phase_arrive_with_copies(@word($0), true);
 cp.async.commit_group  -  @commit_copies();
 cp.async.wait_all  -  @commit_copies(); @finish_copies(0);
 cp.async.wait_group  c  @finish_copies((size_t)$0);
@@ -84,7 +88,7 @@ cp.async.bulk.wait_group[.read]  c  @bulk_wait($0);
 createpolicy.(fractional|range|cvt)\S*b64  t*  $0 = 0;
 prefetch(u|[.(global|local)]).(L1|L2)[::evict_\w+]  *  (void)0;
 prefetch[.(param|const)].tensormap  *  (void)0;
-cp.async.bulk.prefetch[.tensor.\dd].L2.global[.tile]  *  (void)0;
+cp.async.bulk.prefetch[.tensor.\dd].L2.global[.(tile|im2col)]  *  (void)0;
 discard.global.L2  *  (void)0;
 applypriority.global.L2::evict_normal  *  (void)0;
 

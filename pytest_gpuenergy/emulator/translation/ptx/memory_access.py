@@ -33,8 +33,8 @@ _OPERATIONS = {
     **dict.fromkeys(("inc", "dec"), "u"),
 }
 _TILE_LOAD = re.compile(
-    r"cp\.async\.bulk\.tensor\.(?P<rank>[1-5])d\.shared::(?:cluster|cta)\.global(?:\.tile)?"
-    r"\.mbarrier::complete_tx::bytes(?P<multicast>\.multicast::cluster)?"
+    r"cp\.async\.bulk\.tensor\.(?P<rank>[1-5])d\.shared::(?:cluster|cta)\.global"
+    r"(?:\.tile|(?P<im2col>\.im2col))?\.mbarrier::complete_tx::bytes(?P<multicast>\.multicast::cluster)?"
 )
 _TILE_STORE = re.compile(
     r"cp\.async\.bulk\.tensor\.(?P<rank>[1-5])d\.global\.shared::cta(?:\.tile)?\.bulk_group"
@@ -125,27 +125,35 @@ def _atomic(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
 
 
 def _tile(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """Translate a bulk copy of a tile of a tensor.
+    """Translate a bulk copy of a tile of a tensor, or of pixels by im2col.
 
-    The operands of a load are to, tile, barrier, and possibly a mask of blocks of the cluster to
-    which it goes; those of a store are tile and from.
+    The operands of a load are to, tile, barrier, the offsets of im2col, and possibly a mask of
+    blocks of the cluster to which it goes; those of a store are tile and from.
     """
-    groups = found.groupdict()
+    groups, rank = found.groupdict(), int(found["rank"])
     loads, multicast = "multicast" in groups, bool(groups.get("multicast"))
-    if len(operands) != 2 + loads + multicast:
+    im2col = bool(groups.get("im2col"))
+    if len(operands) != 2 + loads + im2col + multicast:
         return ""
     tile = _TILE.fullmatch(operands[loads])
     corner = elements(tile["corner"]) if tile else []
-    if tile is None or len(corner) != int(found["rank"]):
+    offsets = elements(operands[3]) if im2col else []
+    if tile is None or len(corner) != rank or len(offsets) != (rank - 2 if im2col else 0):
+        return ""
+    if any(not names.constant(text) and names.register(text)[1] != 16 for text in offsets):
         return ""
     shared = names.address(operands[not loads], shared=True)
     arguments = [names.address(f"[{tile['map']}]", shared=False), found["rank"], "cuhost_d"]
+    if im2col:
+        arguments.append(f"cuhost_d + {rank}")
     if loads:
         barrier = f"{HOST}word({names.address(operands[2], shared=True)})"
-        blocks = f"(unsigned){names.value(operands[3])}" if multicast else "0"
+        blocks = f"(unsigned){names.value(operands[-1])}" if multicast else "0"
         arguments = [shared, *arguments, barrier, blocks]
     else:
         arguments.append(shared)
-    places = ", ".join(f"(int){names.value(text)}" for text in corner)
-    call = f"{HOST}tile_{'load' if loads else 'store'}({', '.join(arguments)});"
-    return f"{{ const int cuhost_d[] = {{{places}}}; {call} }}"
+    places = [f"(int){names.value(text)}" for text in corner]
+    places += [f"(int){names.value(text)}" for text in offsets]
+    name = "im2col_load" if im2col else f"tile_{'load' if loads else 'store'}"
+    call = f"{HOST}{name}({', '.join(arguments)});"
+    return f"{{ const int cuhost_d[] = {{{', '.join(places)}}}; {call} }}"

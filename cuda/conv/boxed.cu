@@ -1,0 +1,77 @@
+// Copies of lines by the tensor memory accelerator, from inputs in NHWC whose channels fill pieces of 16
+// bytes. It finds the windows of pixels itself (im2col); what is outside the input becomes 0.
+//
+// A box has a line of channels of one tap. One thread starts all copies. Others write the smaller parts of
+// split weights.
+
+#include <cuda.h>
+
+constexpr int CHANNEL_BOXES = (GROUP_IN + LINE - 1) / LINE;
+constexpr int STEPS = (TAPS * CHANNEL_BOXES + BOXES - 1) / BOXES;
+constexpr int FULL_ARRIVALS = 1;
+constexpr int PREPARERS = 32 * WARPS - 32;
+
+// Copy lines of TILE_P pixels, of which the first one's window begins at `at`: of its tap at (x, y).
+__device__ __forceinline__ void copy_windows(Element* to, const CUtensorMap& map, int channel,
+                                             const Origin& at, int x, int y, Barrier& full) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};"
+      :: "r"(shared_address(to)), "l"(&map), "r"(channel), "r"(at.x), "r"(at.y), "r"(at.image),
+         "r"(shared_address(&full)), "h"(static_cast<short>(x)), "h"(static_cast<short>(y))
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_weights(Element* to, const CUtensorMap& map, int channel,
+                                             int tap, int row, Barrier& full) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];"
+      :: "r"(shared_address(to)), "l"(&map), "r"(channel), "r"(tap), "r"(row),
+         "r"(shared_address(&full))
+      : "memory");
+}
+
+// Copy the steps of all tiles of a block, in the warps that copy.
+__device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorMap& weight,
+                                        Element* stages, Barrier* full, Barrier* ready,
+                                        Barrier* empty, int begin, int end) {
+  int thread = threadIdx.x % 128;
+  Ring ring;
+  if (thread == 0) {
+    for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
+      Tile tile = tile_at(number);
+      Origin at = origin_of(tile.pixel);
+      for (int step = begin; step < end; ++step) {
+        wait(empty[ring.stage], ring.parity ^ 1);
+        Stage stage = stage_at(stages, ring.stage);
+        arrive_expecting(full[ring.stage], (P_STAGE + C_STAGE) * static_cast<int>(sizeof(Element)));
+#pragma unroll
+        for (int i = 0; i < BOXES; ++i) {
+          int box = step * BOXES + i, tap = box / CHANNEL_BOXES, first = box % CHANNEL_BOXES * LINE;
+          bool any = (TAPS * CHANNEL_BOXES) % BOXES == 0 || tap < TAPS;
+          copy_windows(stage.pixels + i * TILE_P * LINE, data,
+                       any ? tile.group * GROUP_IN + first : CI, at, tap % KW * DILATION,
+                       any ? tap / KW * DILATION : 0, full[ring.stage]);
+          copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : GROUP_IN, tap,
+                       tile.group * GROUP_OUT + tile.channel, full[ring.stage]);
+        }
+        ring.advance();
+      }
+    }
+  } else if (SPLIT && thread >= 32) {
+#if SPLIT
+    for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
+      for (int step = begin; step < end; ++step) {
+        wait(full[ring.stage], ring.parity);
+        Stage stage = stage_at(stages, ring.stage);
+        write_rest<1, C_STAGE, C_STAGE, PREPARERS>(stage.rest_of_weights, stage.weights,
+                                                   thread - 32);
+        written_for_async();
+        arrive_as_warp(ready[ring.stage]);
+        ring.advance();
+      }
+    }
+#endif
+  }
+}

@@ -1,0 +1,106 @@
+// Copies of lines by threads, from any input: consecutive products are wherever the window has them.
+//
+// The constants of this text are:
+//   WIDTH, WEIGHT_WIDTH   elements that are copied at once from the input (NHWC) and from the weights
+//
+// In NHWC, a line has elements of one pixel. In NCHW, which only halves are copied from, it has the same
+// element of the windows of 64 pixels.
+
+constexpr int STEPS = (K + LINE - 1) / LINE;
+constexpr bool ALL_K = K % LINE == 0;
+constexpr int FULL_ARRIVALS = WARPS;
+static_assert(LINE_BYTES == 128 && BOXES == 1, "a step has one line of each pixel");
+
+// Where the window of a pixel begins: as an element of the input, and its row and column there.
+struct alignas(16) Corner {
+  int element, y, x, unused;
+};
+
+constexpr bool CORNERS = true;
+
+__device__ __forceinline__ Corner corner_of(const Tile& tile, int i) {
+  constexpr int FAR = -(1 << 30);  // no window is there
+  int pixel = tile.pixel + i, group = tile.group;
+  if (!ALL_P && pixel >= tile.end) return {0, FAR, FAR, 0};
+  Origin at = origin_of(pixel);
+#if NHWC
+  return {((at.image * H + at.y) * W + at.x) * CI + group * GROUP_IN, at.y, at.x, 0};
+#else
+  return {((at.image * CI + group * GROUP_IN) * H + at.y) * W + at.x, at.y, at.x, 0};
+#endif
+}
+
+// The place of an element of a window, from its corner on.
+struct Tap {
+  int element, y, x;
+};
+
+__device__ __forceinline__ Tap tap_at(int k) {
+  int channel = NHWC ? k % GROUP_IN : k / TAPS, place = NHWC ? k / GROUP_IN : k % TAPS;
+  int y = place / KW * DILATION, x = place % KW * DILATION;
+  return {NHWC ? (y * W + x) * CI + channel : (channel * H + y) * W + x, y, x};
+}
+
+__device__ __forceinline__ bool is_inside(const Corner& corner, const Tap& tap) {
+  if (PADDING == 0) return ALL_P || corner.y >= 0;
+  return static_cast<unsigned>(corner.y + tap.y) < H && static_cast<unsigned>(corner.x + tap.x) < W;
+}
+
+// Copy lines: elements `first` and the following ones of windows.
+__device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
+                                            const Corner* corners, int first, int thread) {
+#if NHWC
+  constexpr int ALONG = LINE / WIDTH, DOWN = 32 * WARPS / ALONG;
+  int column = thread % ALONG * WIDTH, line = thread / ALONG;
+  Tap tap = tap_at(first + column);
+  bool any = ALL_K || first + column < K;
+#pragma unroll
+  for (int down = 0; down < TILE_P; down += DOWN) {
+    if (TILE_P % DOWN != 0 && line + down >= TILE_P) continue;
+    Corner corner = corners[line + down];
+    bool exists = any && is_inside(corner, tap);
+    copy_piece<WIDTH>(stage + place_in(line + down, column),
+                      exists ? data + corner.element + tap.element : data, exists);
+  }
+#else
+  // The lanes of a warp have neighbouring pixels.
+  constexpr int UNITS = TILE_P / 32 * LINE;
+#pragma unroll 8
+  for (int unit = thread / 32; unit < UNITS; unit += WARPS) {
+    int pixel = unit / LINE * 32 + thread % 32, k = unit % LINE;
+    Corner corner = corners[pixel];
+    Tap tap = tap_at(first + k);
+    bool exists = (ALL_K || first + k < K) && is_inside(corner, tap);
+    copy_piece<1>(stage + pixel / LINE * LINE * LINE + place_in(k, pixel % LINE),
+                  exists ? data + corner.element + tap.element : data, exists);
+  }
+#endif
+}
+
+__device__ __forceinline__ void copy_weights(Element* stage, const Element* weight,
+                                             const Tile& tile, int first, int thread) {
+  constexpr int ALONG = LINE / WEIGHT_WIDTH, DOWN = 32 * WARPS / ALONG;
+  int column = thread % ALONG * WEIGHT_WIDTH, line = thread / ALONG;
+  bool any = ALL_K || first + column < K;
+  const Element* from = weight + (tile.group * GROUP_OUT + tile.channel + line) * K + first + column;
+#pragma unroll
+  for (int down = 0; down < TILE_C; down += DOWN) {
+    if (TILE_C % DOWN != 0 && line + down >= TILE_C) continue;
+    bool exists = any && (ALL_C || tile.channel + line + down < GROUP_OUT);
+    copy_piece<WEIGHT_WIDTH>(stage + place_in(line + down, column),
+                             exists ? from + down * K : weight, exists);
+  }
+}
+
+__device__ __forceinline__ void copy_step(const Stage& stage, const Element* data,
+                                          const Element* weight, const Corner* corners,
+                                          const Tile& tile, int step, int thread) {
+  copy_pixels(stage.pixels, data, corners, step * LINE, thread);
+  copy_weights(stage.weights, weight, tile, step * LINE, thread);
+}
+
+__device__ __forceinline__ void write_rest_of_weights(const Stage& stage, int thread) {
+#if SPLIT
+  write_rest<1, C_STAGE, C_STAGE, 32 * WARPS>(stage.rest_of_weights, stage.weights, thread);
+#endif
+}

@@ -1,0 +1,245 @@
+// A convolution as a product: pixels of the output by channels of the output, the sum over a window.
+//
+// Each element of the output is a sum of K products, as long as a row of the weights as they are stored.
+// No matrix of windows is made: what a step of such a product needs is copied to shared memory from
+// wherever it is in the input. What lies in the padding becomes 0.
+//
+// A kernel consists of its constants, barriers.cu, this text, one of the texts that copy (boxed.cu,
+// lined.cu or blocked.cu, with lines.cu before the first two), and implicit.cu. Constants of this text are:
+//   Element            type of the tensors' elements; HALVES: whether they have 16 bits
+//   NHWC               whether channels are the inner dimension of tensors, instead of columns
+//   IMAGES, H, W, CI, CO, KH, KW, STRIDE, PADDING, DILATION, OH, OW   sizes of the convolution
+//   GROUPS, GROUP_IN, GROUP_OUT   groups, and the channels of the input and of the output in each
+//   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
+//   TILE_P, TILE_C     pixels and channels of the output that a block computes at a time
+//   BY_IMAGE           whether a tile has pixels of one image only
+//   SPLIT              whether elements are split (3xtf32), as in gemm/mma.cu
+
+constexpr int WARPS = 4;  // that copy
+constexpr int TAPS = KH * KW, K = GROUP_IN * TAPS;
+constexpr int PLANE = OH * OW, PIXELS = IMAGES * PLANE;
+constexpr int DIVIDED = BY_IMAGE ? PLANE : PIXELS;  // pixels that are divided into tiles
+constexpr int TILES_P = (DIVIDED + TILE_P - 1) / TILE_P, TILES_C = (GROUP_OUT + TILE_C - 1) / TILE_C;
+constexpr int TILES = PIXELS / DIVIDED * TILES_P * TILES_C * GROUPS;
+constexpr bool ALL_P = DIVIDED % TILE_P == 0, ALL_C = GROUP_OUT % TILE_C == 0;
+
+// The first pixel of a tile and the one where pixels end, its group, and its first channel. Tiles of the
+// same pixels follow one another.
+struct Tile {
+  int pixel, end, group, channel;
+};
+
+__device__ __forceinline__ Tile tile_at(int number) {
+  int within = number % (TILES_C * GROUPS), across = number / (TILES_C * GROUPS);
+  int begin = BY_IMAGE ? across / TILES_P * DIVIDED : 0;
+  return {begin + across % TILES_P * TILE_P, begin + DIVIDED, within / TILES_C,
+          within % TILES_C * TILE_C};
+}
+
+// Where the window of a pixel begins, which may be in the padding.
+struct Origin {
+  int image, y, x;
+};
+
+__device__ __forceinline__ Origin origin_of(int pixel) {
+  return {pixel / PLANE, pixel % PLANE / OW * STRIDE - PADDING, pixel % OW * STRIDE - PADDING};
+}
+
+// Elements of 64 pixels for one instruction, as it takes them from the registers of a thread.
+struct Rows {
+  unsigned of[4];
+};
+
+// What is in shared memory for one step; the smaller parts of weights only if they are split.
+struct Stage {
+  Element *pixels, *weights, *rest_of_weights;
+};
+
+__device__ Stage stage_at(Element* stages, int number);  // see implicit.cu
+
+// ---- Split elements
+
+// What is lost when the bits are ignored that TF32 does not have.
+__device__ __forceinline__ float rest_of(float x) {
+  return x - __uint_as_float(__float_as_uint(x) & 0xFFFFE000);
+}
+
+// Write the smaller parts of RUNS runs of elements, of which LENGTH follow each other, by
+// THREADS_OF_ALL threads.
+template <int RUNS, int LENGTH, int DISTANCE, int THREADS_OF_ALL>
+__device__ __forceinline__ void write_rest(float* rest, const float* elements, int thread) {
+  constexpr int PIECES = LENGTH / 4;
+#pragma unroll 4
+  for (int i = thread; i < RUNS * PIECES; i += THREADS_OF_ALL) {
+    int place = i / PIECES * DISTANCE + i % PIECES * 4;
+    float4 four = *reinterpret_cast<const float4*>(elements + place);
+    *reinterpret_cast<float4*>(rest + place) = {rest_of(four.x), rest_of(four.y), rest_of(four.z),
+                                                rest_of(four.w)};
+  }
+}
+
+// ---- Copies
+
+// Copy so many elements past the registers, or set them to 0.
+template <int COUNT>
+__device__ __forceinline__ void copy_piece(Element* to, const Element* from, bool exists) {
+  constexpr int BYTES = COUNT * sizeof(Element);
+  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(address), "l"(from), "r"(exists ? 16 : 0) : "memory");
+  } else if constexpr (BYTES >= 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(address), "l"(from), "n"(BYTES), "r"(exists ? BYTES : 0) : "memory");
+  } else {
+    // Loads that nothing before them can change may be moved in front of stores, so that several are under way.
+    unsigned short bits = exists ? __ldg(reinterpret_cast<const unsigned short*>(from)) : 0;
+    *reinterpret_cast<unsigned short*>(to) = bits;
+  }
+}
+
+__device__ __forceinline__ void commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Wait until all copies of this thread have ended but those of the latest `OTHERS` groups.
+template <int OTHERS>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(OTHERS) : "memory");
+}
+
+__device__ __forceinline__ void meet_copying() {
+  asm volatile("bar.sync 1, %0;" :: "n"(32 * WARPS) : "memory");
+}
+
+__device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
+
+// ---- The output
+
+// Where two pixels are in the output, in the first channel of a tile, and whether they exist.
+struct Outputs {
+  Element* of[2];
+  bool exist[2];
+};
+
+__device__ __forceinline__ Outputs outputs_at(Element* output, const Tile& tile, int first,
+                                              int second) {
+  Outputs outputs;
+  int channel = tile.group * GROUP_OUT + tile.channel, pixels[2] = {first, second};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    int pixel = tile.pixel + pixels[i];
+    outputs.exist[i] = ALL_P || pixel < tile.end;
+    outputs.of[i] = NHWC ? output + pixel * CO + channel
+                         : output + (pixel / PLANE * CO + channel) * PLANE + pixel % PLANE;
+  }
+  return outputs;
+}
+
+template <int BYTES>
+struct Both;
+template <>
+struct Both<4> {
+  using Type = unsigned;
+};
+template <>
+struct Both<8> {
+  using Type = uint2;
+};
+
+// Store neighbours, which begin at a multiple of two elements.
+__device__ __forceinline__ void store_both(Element* to, float first, float second) {
+  using Type = typename Both<2 * sizeof(Element)>::Type;
+  alignas(sizeof(Type)) Element both[2] = {Element(first), Element(second)};
+  *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(both);
+}
+
+__device__ __forceinline__ float finished(float sum, float bias) {
+  float result = sum + bias;
+  return WITH_RELU && result < 0.0f ? 0.0f : result;
+}
+
+// Store the sums of two channels, from `channel` of the tile on, of each of two pixels. If the pixels are
+// NEIGHBOURS, the first one has an even number.
+template <bool NEIGHBOURS>
+__device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, int channel,
+                                      const Element* bias, const float (&sums)[2][2]) {
+  int left = GROUP_OUT - tile.channel - channel;  // channels that exist
+  bool has[2] = {ALL_C || left > 0, ALL_C || left > 1};
+  float biases[2] = {};
+#if WITH_BIAS
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    int at = tile.group * GROUP_OUT + tile.channel + channel + j;
+    if (has[j]) biases[j] = static_cast<float>(bias[at]);
+  }
+#endif
+  if (NHWC && CO % 2 == 0 && GROUP_OUT % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (outputs.exist[i] && has[0]) {
+        store_both(outputs.of[i] + channel, finished(sums[i][0], biases[0]),
+                   finished(sums[i][1], biases[1]));
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    int at = (channel + j) * (NHWC ? 1 : PLANE);
+    if (!has[j]) continue;
+    float first = finished(sums[0][j], biases[j]), second = finished(sums[1][j], biases[j]);
+    if (NEIGHBOURS && !NHWC && PLANE % 2 == 0) {
+      if (outputs.exist[0]) store_both(outputs.of[0] + at, first, second);
+      continue;
+    }
+    if (outputs.exist[0]) outputs.of[0][at] = Element(first);
+    if (outputs.exist[1]) outputs.of[1][at] = Element(second);
+  }
+}
+
+#if NHWC && HALVES
+// Whether 32 channels of a tile are stored at once, in pieces of 16 bytes.
+constexpr bool IN_PIECES = CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
+
+// Exchange a pair with another lane of each four: the first of both, or the second.
+__device__ __forceinline__ void exchange(unsigned& first, unsigned& second, int other) {
+  bool upper = threadIdx.x & other;
+  unsigned got = __shfl_xor_sync(~0u, upper ? first : second, other);
+  (upper ? first : second) = got;
+}
+
+// Store the sums of 32 channels, from `channel` of the tile on: of each eight channels, four lanes have two each.
+// They exchange them, so that each has all of eight.
+__device__ __forceinline__ void store_pieces(const Outputs& outputs, const Tile& tile, int channel,
+                                             const Element* bias, const float* sums) {
+  int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    unsigned pieces[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int own = channel + 8 * j + 2 * lane, at = tile.group * GROUP_OUT + tile.channel + own;
+      float biases[2] = {};
+#if WITH_BIAS
+      if (ALL_C || tile.channel + own < GROUP_OUT) {
+        biases[0] = static_cast<float>(bias[at]);
+        biases[1] = static_cast<float>(bias[at + 1]);
+      }
+#endif
+      alignas(4) Element both[2] = {Element(finished(sums[4 * j + 2 * i], biases[0])),
+                                    Element(finished(sums[4 * j + 2 * i + 1], biases[1]))};
+      pieces[j] = *reinterpret_cast<const unsigned*>(both);
+    }
+    exchange(pieces[0], pieces[1], 1);
+    exchange(pieces[2], pieces[3], 1);
+    exchange(pieces[0], pieces[2], 2);
+    exchange(pieces[1], pieces[3], 2);
+    int own = channel + 8 * lane;
+    if (outputs.exist[i] && (ALL_C || tile.channel + own < GROUP_OUT)) {
+      *reinterpret_cast<uint4*>(outputs.of[i] + own) =
+          make_uint4(pieces[0], pieces[1], pieces[2], pieces[3]);
+    }
+  }
+}
+#endif

@@ -1,0 +1,557 @@
+"""The template for convolutions on Hopper's tensor cores, see cuda/conv/implicit.cu."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    CardResources,
+    Constant,
+    TemplateParameters,
+    template_text,
+)
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Workload
+
+_WARPGROUP, _WARP = 128, 32
+"""The threads of a warpgroup and of a warp."""
+_PIXELS = 64
+"""The pixels that a warpgroup computes in one instruction."""
+_LINE_BYTES = 128
+_PIECE_BYTES = 16
+_ALIGNMENT_BYTES = 1024
+"""The alignment of stages in shared memory."""
+_STATIC_BYTES_OF_PIXEL = 16
+_STATIC_BYTES_OF_STAGE = 24
+_SHORTEST_LINE_BYTES = 32
+_FARTHEST_OFFSET, _FARTHEST_CORNER = 255, 127
+_LARGEST_TRAVERSAL_STRIDE = 8
+_WIDEST_WINDOW = 32
+"""The most rows and columns of a window of which bits tell what is in the padding."""
+_MOST_TAPS = 9
+"""The most taps of which a step has eight channels: more would take too much shared memory."""
+_MOST_CHANNELS = 256
+_MOST_SPLITS = 8
+"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
+_REGISTERS: Mapping[tuple[int, int], tuple[int, int, int]] = {
+    (1, 1): (255, 255, 255),
+    (1, 2): (128, 96, 160),
+    (2, 1): (168, 88, 208),
+    (2, 2): (80, 64, 88),
+    (3, 1): (128, 80, 144),
+}
+"""Registers of a thread by the number of consumers and of blocks of a multiprocessor: at launch, of
+a copying thread, of a consumer.
+
+The threads of these blocks have no more than the 64 Ki registers of a multiprocessor.
+"""
+_OTHER_REGISTERS = 28
+"""The registers of a consumer's thread besides its sums and operands."""
+_TILES_C = (16, 32, 64, 96, 128, 192, 256)
+_STAGES = (8, 6, 4, 3)
+_SPLITS = (1, 2, 3, 4, 6, 8)
+_PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
+    "3xtf32": 1024 / 3,
+    "tf32": 1024,
+    "float16": 2048,
+    "bfloat16": 2048,
+}
+"""The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
+# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100; see
+# studies/convolution_estimate.py.
+_EFFICIENCY = 1 / 1.4
+"""The part of that rate that kernels reach."""
+_STEP_CYCLES, _CHUNK_CYCLES = 55, 414
+"""The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
+a step whose operands are read to registers."""
+_LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
+"""The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
+_COPY_CYCLES, _REST_CYCLES = 51, 135
+"""The cycles in which a thread copies a piece, and writes the smaller parts of four elements."""
+_LATENCY_CYCLES = 980
+"""The cycles from a copy's beginning until consumers know of its end."""
+_FIRST_CYCLES = 4250
+"""The cycles until a block has its first step, with the launch."""
+_CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
+"""The cycles in which a cluster begins together and adds its sums, and more for each block."""
+_CLUSTER_MULTIPROCESSORS = 16
+"""The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplicitParameters(TemplateParameters[Conv2d]):
+    """The parameters of a kernel of the template.
+
+    Attributes:
+        tile_c: the channels of the output that a block computes at a time.
+        consumers: the warpgroups that multiply, each for 64 pixels; one more copies.
+        stages: the steps that are in shared memory, or on the way there.
+        splits: the blocks of a cluster, which share the steps of a tile.
+        per_multiprocessor: the blocks of a multiprocessor for which registers are left.
+        blocks: the number of blocks, which compute tiles in turn; 0 stands for one per tile.
+        boxed: whether the tensor memory accelerator copies, where it can, instead of threads.
+        deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
+    """
+
+    template: ClassVar[str] = "implicit"
+    modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
+    min_capability: ClassVar[int] = 90
+    max_capability: ClassVar[int] = 90
+    least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
+
+    tile_c: int = 64
+    consumers: int = 2
+    stages: int = 4
+    splits: int = 1
+    per_multiprocessor: int = 1
+    blocks: int = 0
+    boxed: bool = False
+    deep: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.consumers, self.per_multiprocessor) not in _REGISTERS:
+            raise InputError(
+                f"The template {self.template} cannot have {self.per_multiprocessor} blocks of "
+                f"{self.consumers} consumers on a multiprocessor: their threads would have too few "
+                "registers."
+            )
+        if self.tile_c % 8 or self.tile_c > _MOST_CHANNELS:
+            raise InputError(
+                f"The template {self.template} computes a multiple of 8 channels at a time, up to "
+                f"{_MOST_CHANNELS}, not {self.tile_c}."
+            )
+        if self.splits > _MOST_SPLITS or (self.splits > 1 and self.blocks):
+            raise InputError(
+                f"The template {self.template} shares a tile among up to {_MOST_SPLITS} blocks, "
+                f"which compute no other one, not {self.splits} with blocks={self.blocks}."
+            )
+
+        if self.deep > 1 and not self.boxed:
+            raise InputError(
+                f"The template {self.template} has steps of one line where threads copy, not of "
+                f"{self.deep}."
+            )
+
+    @classmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Return whether the workload is a convolution in one of the template's modes."""
+        return isinstance(workload, Conv2d) and workload.mode in cls.modes
+
+    @classmethod
+    def refusal(cls, conv: Conv2d) -> str | None:
+        """Return what the template needs that a convolution lacks; None if it can compute it."""
+        if conv.layout == "nchw" and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
+            return (
+                f"needs windows of up to {_WIDEST_WINDOW} x {_WIDEST_WINDOW} in layout nchw, and "
+                f"{conv.name} has {conv.shape.KH} x {conv.shape.KW}"
+            )
+        return None
+
+    @classmethod
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
+        if cls.refusal(conv):
+            return
+        channels = conv.shape.CO // conv.shape.groups
+        useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
+        tried = set()
+        boxed = _box_bytes(conv) > 0
+        for tile_c, (consumers, resident), deep, stages, splits in itertools.product(
+            _TILES_C, _REGISTERS, (1, 2) if boxed else (1,), _STAGES, _SPLITS
+        ):
+            if tile_c > useful:
+                continue
+            one = cls(
+                tile_c=tile_c,
+                consumers=consumers,
+                stages=stages,
+                splits=splits,
+                per_multiprocessor=resident,
+                boxed=boxed,
+                deep=deep,
+            )
+            # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
+            key = (tile_c, consumers, resident, splits, deep)
+            if key in tried or splits > one.steps(conv) or one.resident(conv, card) == 0:
+                continue
+            tried.add(key)
+            at_once = resident * card.multiprocessors
+            if splits == 1 and one.tiles(conv) > at_once:
+                yield replace(one, blocks=at_once)
+            elif splits == 1 or one.tiles(conv) * splits <= 2 * at_once:
+                yield one
+
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        """Return `per_multiprocessor`, or 0 if the card does not hold so many blocks."""
+        held = super().resident(conv, card)
+        return self.per_multiprocessor if held >= self.per_multiprocessor else 0
+
+    def tiles(self, conv: Conv2d) -> int:
+        """Return the number of tiles."""
+        s = conv.shape
+        plane = s.OH * s.OW
+        if self._blocks(conv) is None:
+            along_p = math.ceil(s.N * plane / self.tile_p)
+        else:
+            along_p = s.N * math.ceil(plane / self.tile_p)
+        return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
+
+    def steps(self, conv: Conv2d) -> int:
+        """Return the steps of a tile."""
+        s = conv.shape
+        if self.boxed:
+            boxes = math.ceil(s.CI // s.groups * conv.element_bytes / _box_bytes(conv))
+            return math.ceil(s.KH * s.KW * boxes / self._boxes(conv))
+        if (blocks := self._blocks(conv)) is None:
+            return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
+        return math.ceil(s.CI // s.groups / blocks.channels) * (s.KH // blocks.rows)
+
+    def _stage(self, conv: Conv2d) -> tuple[int, int]:
+        """Return the bytes of a stage for pixels, and those for weights."""
+        if (blocks := self._blocks(conv)) is None:
+            return (
+                self.deep * _LINE_BYTES * self.tile_p,
+                self.deep * _LINE_BYTES * self.tile_c,
+            )
+        deep = blocks.channels * blocks.rows * conv.shape.KW
+        return 4 * blocks.channels * blocks.pitch, deep * (4 * self.tile_c + 4)
+
+    def _blocks(self, conv: Conv2d) -> Blocks | None:
+        """Return what threads copy of float32 in NCHW; None where they copy lines."""
+        if conv.layout == "nhwc" or conv.element_bytes == 2:
+            return None
+        return _blocks_of(conv.shape, self.tile_p)
+
+    @property
+    def tile_p(self) -> int:
+        """The pixels that a block computes at a time."""
+        return _PIXELS * self.consumers
+
+    @property
+    def threads(self) -> int:
+        return _WARPGROUP * (self.consumers + 1)
+
+    def consumer_registers(self, conv: Conv2d) -> int:
+        """Return about how many registers a consumer's thread needs.
+
+        It keeps its sums, and operands that the instruction does not take from shared memory; in
+        3xtf32 also their smaller parts, and the sums of a few products.
+        """
+        split = conv.mode == "3xtf32"
+        direct = conv.mode != "3xtf32" and self._blocks(conv) is None
+        operands = 0 if direct else 16 * (1 + split)
+        return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
+
+    def registers(self, conv: Conv2d) -> int:
+        """Return the registers of a thread at launch; too many if consumers need more."""
+        at_launch, _, of_consumer = _REGISTERS[self.consumers, self.per_multiprocessor]
+        return at_launch if self.consumer_registers(conv) <= of_consumer else 1 << 10
+
+    def dynamic_bytes(self, conv: Conv2d) -> int:
+        """Return the dynamic shared memory of a block: its stages, and room to align them."""
+        pixels, weights = self._stage(conv)
+        stages = self.stages * (pixels + weights * (2 if conv.mode == "3xtf32" else 1))
+        shared_sums = 4 * self.tile_p * self.tile_c if self.splits > 1 else 0
+        return max(stages, shared_sums) + _ALIGNMENT_BYTES
+
+    def shared_bytes(self, conv: Conv2d) -> int:
+        static = _STATIC_BYTES_OF_PIXEL * self.tile_p + _STATIC_BYTES_OF_STAGE * self.stages
+        return self.dynamic_bytes(conv) + static
+
+    def choices(self, conv: Conv2d) -> dict[str, object]:
+        del conv  # the same for all
+        return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
+
+    def _widths(self, conv: Conv2d) -> tuple[int, int]:
+        """Return how many elements are copied at once from the input, and from the weights."""
+        widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
+        of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
+        return of_input, math.gcd(widest, s.reduction_length)
+
+    def _boxes(self, conv: Conv2d) -> int:
+        """Return the boxes of a step in which the tensor memory accelerator copies lines."""
+        return self.deep * _LINE_BYTES // _box_bytes(conv)
+
+    def _copying(self, conv: Conv2d) -> dict[str, Constant]:
+        """Return the constants of the texts that copy."""
+        if self.boxed:
+            return {"LINE_BYTES": _box_bytes(conv), "BOXES": self._boxes(conv)}
+        if (blocks := self._blocks(conv)) is not None:
+            return {
+                "CHANNELS": blocks.channels,
+                "STEP_ROWS": blocks.rows,
+                "RUNS": blocks.runs,
+                "BEFORE": blocks.before,
+                "RUN": blocks.run,
+                "PITCH": blocks.pitch,
+                "WIDTH": blocks.width,
+            }
+        width, weight_width = self._widths(conv)
+        return {
+            "WIDTH": width,
+            "WEIGHT_WIDTH": weight_width,
+            "LINE_BYTES": _LINE_BYTES,
+            "BOXES": 1,
+        }
+
+    def _at_once(self, card: CardResources) -> int:
+        """Return how many blocks, or clusters of them, a card holds at once."""
+        groups, rest = divmod(card.multiprocessors, _CLUSTER_MULTIPROCESSORS)
+        each = groups * (_CLUSTER_MULTIPROCESSORS // self.splits) + rest // self.splits
+        return max(1, each * self.per_multiprocessor)
+
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return the clock cycles that the convolution is expected to take.
+
+        The estimate is a roofline of a step, with waves of blocks: tensor cores, what a consumer
+        does in turn, bytes from the L2, and instructions of the threads that copy.
+        """
+        blocks, (pixels, weights) = self._blocks(conv), self._stage(conv)
+        split = conv.mode == "3xtf32"
+        if blocks is not None:
+            deep = blocks.channels * blocks.rows * conv.shape.KW
+            pieces = blocks.channels * blocks.runs * blocks.run / blocks.width + deep * self.tile_c
+        else:
+            deep = self.deep * _LINE_BYTES // conv.element_bytes
+            width, weight_width = self._widths(conv)
+            each = self.tile_p / width + self.tile_c / weight_width
+            pieces = 0.0 if self.boxed else deep * each
+        products = self.tile_p * self.tile_c * deep / _PRODUCTS_PER_CYCLE[conv.mode]
+        alone = products / self.consumers
+        if split or blocks is not None:
+            alone += _CHUNK_CYCLES * max(1, round(deep * conv.element_bytes / _LINE_BYTES))
+        else:
+            alone += _STEP_CYCLES
+        rest = weights / _PIECE_BYTES if split else 0.0
+        copiers = _WARPGROUP - (_WARP if self.boxed else 0)
+        copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
+        loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
+        stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
+        steps = math.ceil(self.steps(conv) / self.splits)
+
+        def wave(count: float) -> float:
+            """Return the cycles of tiles of which a multiprocessor has `count` at once."""
+            step = max(
+                count * products / _EFFICIENCY,
+                alone,
+                count * loading,
+                count * copying,
+                _LATENCY_CYCLES / (self.stages - 1),
+            )
+            return steps * step + count * stored
+
+        waves, left = divmod(self.tiles(conv), self._at_once(card))
+        total = _FIRST_CYCLES + waves * wave(self.per_multiprocessor)
+        total += 0 if self.blocks else waves * _FIRST_CYCLES
+        if left:
+            total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
+        if self.splits > 1:
+            total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
+        return float(total)
+
+    def kernel(self, conv: Conv2d) -> Kernel:
+        if conv.mode not in self.modes:
+            raise InputError(
+                f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
+                f"{conv.mode}."
+            )
+        if reason := self.refusal(conv):
+            raise InputError(f"The template {self.template} {reason}.")
+        if self.splits > self.steps(conv):
+            raise InputError(
+                f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
+                "cannot share: choose fewer splits."
+            )
+        if self.boxed and not _box_bytes(conv):
+            raise InputError(
+                f"The tensor memory accelerator cannot find the windows of {conv.name}, whose "
+                "channels do not fill pieces of 16 bytes, or whose padding or window is too wide."
+            )
+        maps = self._tensor_maps(conv) if self.boxed else ()
+        named = {tensor_map.tensor: tensor_map.name for tensor_map in maps}
+        tiles = self.tiles(conv)
+        blocks = min(self.blocks, tiles) or tiles
+        launch = Launch(
+            self.template,
+            (blocks * self.splits, 1, 1),
+            (self.threads, 1, 1),
+            (
+                *(named.get(name, name) for name in ("data", "weight")),
+                *(["bias"] if conv.bias else []),
+                "output",
+            ),
+            self.dynamic_bytes(conv),
+        )
+        if self.boxed:
+            how: tuple[str, ...] = ("lines", "boxed")
+        else:
+            how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
+        copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
+        constants, head = self._constants(conv, blocks), [_ELEMENTS[conv.dtype]]
+        return Kernel(
+            template_text(constants, ["hopper/barriers", *copies], head),
+            (launch,),
+            tensor_maps=maps,
+            origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
+        )
+
+    def _tensor_maps(self, conv: Conv2d) -> tuple[TensorMap, ...]:
+        """Return the maps of the input's windows, and of the weights."""
+        s, size = conv.shape, conv.element_bytes
+        line, channels = _box_bytes(conv) // size, s.CI // s.groups
+        height, width = (s.padding - reach + 1 for reach in s.window)
+        of_data = TensorMap(
+            "data_map",
+            "data",
+            conv.dtype,
+            (s.CI, s.W, s.H, s.N),
+            (size * s.CI, size * s.CI * s.W, size * s.CI * s.W * s.H),
+            (line, self.tile_p),
+            _box_bytes(conv),
+            Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides)),
+        )
+        of_weight = TensorMap(
+            "weight_map",
+            "weight",
+            conv.dtype,
+            (channels, s.KH * s.KW, s.CO),
+            (size * channels, size * s.reduction_length),
+            (line, 1, self.tile_c),
+            _box_bytes(conv),
+        )
+        return of_data, of_weight
+
+    def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
+        s = conv.shape
+        at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
+        sums = self.tile_c // 2
+        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
+        depth = 32 // conv.element_bytes
+        halves = conv.element_bytes == 2
+        direct = conv.mode != "3xtf32" and (halves or conv.layout == "nhwc")
+        after = sums + (1 if direct else 4)
+        first = ", ".join(f"%{place}" for place in range(sums, after))
+        return {
+            "HALVES": halves,
+            "SPLIT": conv.mode == "3xtf32",
+            "NHWC": conv.layout == "nhwc",
+            "IMAGES": s.N,
+            **{name: getattr(s, name) for name in ("H", "W", "CI", "CO", "KH", "KW", "OH", "OW")},
+            "STRIDE": s.strides,
+            "PADDING": s.padding,
+            "DILATION": s.dilation,
+            "GROUPS": s.groups,
+            "GROUP_IN": s.CI // s.groups,
+            "GROUP_OUT": s.CO // s.groups,
+            "WITH_BIAS": conv.bias,
+            "WITH_RELU": conv.relu,
+            "TILE_P": self.tile_p,
+            "TILE_C": self.tile_c,
+            "BY_IMAGE": self._blocks(conv) is not None,
+            **self._copying(conv),
+            "BOXED": self.boxed,
+            "CONSUMERS": self.consumers,
+            "THREADS": self.threads,
+            "RESIDENT": self.per_multiprocessor,
+            "REASSIGNED": others != at_launch,
+            "OTHER_REGISTERS": f"{others}",
+            "CONSUMER_REGISTERS": f"{consumers}",
+            "STAGES": self.stages,
+            "BLOCKS": blocks,
+            "SPLITS": f"{self.splits}",
+            "CLUSTERED": self.splits > 1,
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
+            f'.f32.{kind}.{kind}"',
+            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
+            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
+            "DIRECT": direct,
+            "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
+            "SECOND_PLACE": f'"%{after}"',
+            "ADD_PLACE": f'"%{after + 1}"',
+            "LAST_OPERANDS": f'", {int(conv.layout == "nchw")}, 0"' if halves else '""',
+        }
+
+
+def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
+    """Return the longest line of boxes of channels; 0 if there can be none.
+
+    The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
+    ``cuTensorMapEncodeIm2col``, and PTX ISA, "im2col mode").
+    """
+    s = conv.shape
+    row = s.CI // s.groups * conv.element_bytes
+    farthest = max(s.window) - 1
+    if (
+        conv.layout != "nhwc"
+        or row % _PIECE_BYTES
+        or farthest > _FARTHEST_OFFSET
+        or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
+        or s.strides > _LARGEST_TRAVERSAL_STRIDE
+        or (s.groups > 1 and row % _SHORTEST_LINE_BYTES)
+    ):
+        return 0
+    for line in (128, 64):
+        if row % line == 0:
+            return line
+    return 32
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What threads copy of an input in NCHW: runs of elements in each of a few channels.
+
+    Attributes:
+        channels: the channels in a step.
+        rows: the rows of the window in a step: all, or one.
+        runs: the runs of a channel in a step.
+        before: the elements of a run before the corner of the first pixel's window.
+        run: the elements of a run.
+        pitch: the distance of channels in shared memory, in elements.
+        width: the elements that are copied at once.
+    """
+
+    channels: int
+    rows: int
+    runs: int
+    before: int
+    run: int
+    pitch: int
+    width: int
+
+
+@functools.cache
+def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
+    """Return what threads copy of an input in NCHW for tiles of so many pixels."""
+    rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
+    channels = 8 * max(1, 4 // (rows * s.KW))
+    # A tile begins in any column. The corners of its windows are so far from the first one's.
+    columns = np.arange(s.OW)[:, None] + np.arange(tile_p)
+    places = (columns // s.OW * s.W + columns % s.OW) * s.strides
+    apart = places - places[:, :1]
+    before, after = -int(apart.min()), int(apart.max())
+    along = before + after + (s.KW - 1) * s.dilation + 1
+    whole = along + (rows - 1) * s.W * s.dilation
+    runs = 1 if whole <= rows * along else rows
+    aligned = s.H * s.W % 4 == 0 and (max(runs, s.KH // rows) == 1 or s.W * s.dilation % 4 == 0)
+    width = 4 if aligned else 1
+    run = -(-((whole if runs == 1 else along) + width - 1) // 4) * 4
+    pitch = runs * run
+    # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
+    return Blocks(channels, rows, runs, before, run, pitch + (8 - pitch) % 32, width)
+
+
+_ELEMENTS = {
+    "float32": "using Element = float;",
+    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
+    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
+}

@@ -1,0 +1,133 @@
+"""The estimated time of a product, by which kernels are ranked before any is compiled.
+
+The estimate is a roofline with waves of blocks; what it takes for granted of a card are `Costs`.
+Regression trees correct what the estimate of CUDA cores still gets wrong. The estimate chooses
+kernels; no figure that is reported depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from pytest_gpuenergy.tuners.gemm.costs import Costs, Estimate
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import Gemm
+
+SCHEDULERS = 4
+"""The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
+_SHARPNESS = 8
+"""The sharpness of the corner where the power limit begins to hold a product back."""
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """The work of one block in one step.
+
+    Attributes:
+        busy_cycles: the cycles that the multiprocessor's units need if nothing waits.
+        warps: the warps of the block.
+        loaded_bytes: the bytes that are loaded from global memory.
+        alone_cycles: the cycles that a block takes with the multiprocessor to itself, if known.
+        last_cycles: the cycles of a tile besides its steps and what they wait for.
+        next_cycles: the cycles of each further tile of the block besides its steps.
+        energy_cycles: the cycles for which the step's energy lasts at the power limit, if known.
+        issuing_warps: the warps of the block if the schedulers are the busy units; a
+            multiprocessor's warps are assigned to its schedulers in turn.
+    """
+
+    busy_cycles: float
+    warps: int
+    loaded_bytes: int
+    alone_cycles: float = 0.0
+    last_cycles: float = 0.0
+    next_cycles: float = 0.0
+    energy_cycles: float = 0.0
+    issuing_warps: int = 0
+
+    def cycles(self, count: int, stages: int, costs: Costs) -> float:
+        """Return the cycles of `count` blocks together, each with `stages` stages."""
+        idle = max(1.0, costs.busy_warps / max(1, count * self.warps))
+        loading = count * self.loaded_bytes / costs.loaded_bytes_per_cycle
+        waiting = costs.latency_cycles / (stages - 1)
+        each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
+        uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
+        busy = count * self.busy_cycles * idle * uneven + costs.step_cycles
+        return max(busy, self.alone_cycles, loading, waiting) + costs.loading_share * loading
+
+
+def product_cycles(
+    gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockStep, costs: Costs
+) -> float:
+    """Return the clock cycles that a product is expected to take.
+
+    Blocks come in waves of as many as the multiprocessors hold. The blocks of a multiprocessor
+    share its units; the last wave may have fewer of them. All of them share the power.
+
+    Args:
+        gemm: the product.
+        tiling: how the product is divided.
+        card: the resources of the card.
+        step: the work of a block in one step.
+        costs: what the work costs.
+    """
+    resident = tiling.resident(gemm, card)
+    blocks = tiling.block_count(gemm) * tiling.cluster_blocks
+    steps = tiling.max_steps(gemm)
+    waves, rest = divmod(blocks, resident * card.multiprocessors)
+    along_m, along_n = tiling.cluster
+    shared = tiling.shares_tiles(gemm)
+    share = costs.sharing_share if shared else 1.0
+    beside = costs.first_cycles + step.last_cycles
+    if along_m * along_n > 1:
+        share *= costs.cluster_m_share if along_m > 1 else costs.cluster_n_share
+        beside += costs.cluster_cycles
+    further = -(-tiling.tiles(gemm) // tiling.block_count(gemm)) - 1
+    beside += further * step.next_cycles
+    total = costs.start_cycles
+    if waves:
+        total += waves * (share * steps * step.cycles(resident, tiling.stages, costs) + beside)
+    if rest:
+        count = -(-rest // card.multiprocessors)
+        total += share * steps * step.cycles(count, tiling.stages, costs) + beside
+    if shared:
+        parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
+        total += costs.launch_cycles + parts / costs.parts_bytes_per_cycle
+    every = tiling.tiles(gemm) * tiling.steps(gemm) * tiling.cluster_blocks
+    limited = step.energy_cycles * every / card.multiprocessors
+    return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+class _Corrected(Protocol):
+    """Parameters whose estimate can be corrected."""
+
+    def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
+        """Return what may explain how far the estimate is off."""
+
+
+def estimated_cycles(
+    gemm: Gemm, card: CardResources, tilings: Sequence[Tiling], estimate: Estimate
+) -> list[float]:
+    """Return the clock cycles that kernels are expected to take, with the estimate's corrections.
+
+    Args:
+        gemm: the product.
+        card: the resources of the card.
+        tilings: the parameters of the kernels.
+        estimate: what was fitted to stored trials.
+    """
+    import numpy as np
+
+    cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
+    for template, trees in estimate.corrections.items():
+        places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
+        traits = [
+            cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place]) for place in places
+        ]
+        if places:
+            sums = trees.sums(np.array(traits, dtype=float))
+            for place, factor in zip(places, np.exp(sums).tolist(), strict=True):
+                cycles[place] *= factor
+    return cycles

@@ -1,0 +1,744 @@
+"""How good is the first choice of the estimate, and what do stored trials teach it?
+
+    python studies/fit_estimate.py [TRIALS.jsonl[.gz] ...] [--json regret.json]
+    python studies/fit_estimate.py [TRIALS.jsonl[.gz] ...] --replay 16
+    python studies/fit_estimate.py [TRIALS.jsonl[.gz] ...] --write
+
+The estimate (pytest_gpuenergy/tuners/gemm/estimate.py) ranks the kernels of a product before any is
+compiled. This fits its costs and its correcting trees to stored trials: the long searches and the
+experiment with transposed A in bench/results, all records in bench/records, and all
+`gemm-trials*.jsonl.gz` in bench/results. Each line of those, and of files that are named, is a
+trial: `{"gpu", "workload", "template", "parameters", "time_ms", "energy_mj"}`; the last may be
+missing.
+
+Without --write, each size is left out in turn, with all its modes and layouts, and the estimate
+that was fitted to the others chooses among its measured kernels. Regret is the time, energy or EDP
+of the choice relative to the least, less 1. The time is that of a trial, before the power limit
+takes effect, or that under steady load, of kernels whose energy was measured, also in the reports
+of products in bench/results. It can only be judged among measured kernels, and those
+were chosen by a search that trusted an earlier estimate: they are better than random ones, and a
+kernel that nobody measured may be better still. A single trial lasts 30 ms; where a product has
+hundreds, the least time is partly luck.
+
+With --replay, the long searches are made once more, see first_trials.py; each begins with the
+estimate that was fitted to other sizes.
+
+With --write, all trials are fitted and pytest_gpuenergy/tuners/gemm/estimate.json is written.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sys
+import tarfile
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from first_trials import searches, table as first_trials_table, times_again_ms
+from msgspec import structs
+from study_command import in_one_sentence, study_parser
+
+from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import FormError, InputError
+from pytest_gpuenergy.tuners import (
+    TEMPLATE_FORM,
+    TRAITS,
+    Costs,
+    Estimate,
+    SimtParameters,
+    Trees,
+    WgmmaParameters,
+    WgmmaTf32Parameters,
+    estimated_cycles,
+    fitted,
+)
+from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, CardResources
+from pytest_gpuenergy.workloads import MODES, Gemm, from_parameters
+
+ROOT = Path(__file__).resolve().parent.parent
+HOPPER = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+"""The resources of the cards that made the trials, H100 SXM and H200."""
+CLOCK_GHZ = 1.755
+"""A clock that turns times into cycles; which one has no effect on a ranking."""
+WRITTEN = ROOT / "pytest_gpuenergy" / "tuners" / "gemm" / "estimate.json"
+SEARCHES = ROOT / "bench" / "results" / "nvidia-h100-2026-11-26" / "gemm-first-trials.tar.gz"
+TILES = 8
+"""The tiles that products without records tried before the estimate was fitted."""
+
+HOPPER_KINDS = (WgmmaParameters, WgmmaTf32Parameters)
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured kernel.
+
+    Attributes:
+        source: where it was stored; kernels are only compared within one source.
+        gpu: the model of the GPU.
+        gemm: the product.
+        tiling: the parameters.
+        time_ms: the time in a search, before the power limit takes effect.
+        energy_mj: the energy of a launch under steady load, if it was measured.
+        sustained_ms: the time under steady load, if it was measured.
+    """
+
+    source: str
+    gpu: str
+    gemm: Gemm
+    tiling: Any
+    time_ms: float
+    energy_mj: float | None = None
+    sustained_ms: float | None = None
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The size of the product."""
+        return self.gemm.M, self.gemm.N, self.gemm.K
+
+    @property
+    def family(self) -> str:
+        """The templates that share the same costs."""
+        name = str(self.tiling.template)
+        return "hopper" if name.startswith("wgmma") else name
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What the trials have in common that may be compared."""
+        kind = "records" if self.source == "records" else self.source
+        return kind, self.gpu, self.size, self.gemm.layout, self.gemm.mode
+
+    @cached_property
+    def cycles(self) -> float:
+        """The measured time in clock cycles."""
+        return self.time_ms * 1e6 * CLOCK_GHZ
+
+
+@dataclass(frozen=True)
+class Steady:
+    """One kernel under steady load, when the power limit may hold it back.
+
+    Attributes:
+        gpu: the model of the GPU.
+        gemm: the product.
+        tiling: the parameters.
+        time_ms: the time of a launch.
+        energy_mj: its energy.
+    """
+
+    gpu: str
+    gemm: Gemm
+    tiling: Any
+    time_ms: float
+    energy_mj: float
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The size of the product."""
+        return self.gemm.M, self.gemm.N, self.gemm.K
+
+    @property
+    def power_w(self) -> float:
+        """The mean power."""
+        return self.energy_mj / self.time_ms
+
+
+def parameters_of(template: str, numbers: Mapping[str, int]) -> Any:
+    """Return the parameters, or None if no kernel of today has them."""
+    recipe = {"template": template, "parameters": dict(numbers), "time_ms": None}
+    try:
+        return TEMPLATE_FORM.parameters(json.dumps(recipe))
+    except FormError:
+        return None
+
+
+def first_trials(path: Path) -> Iterator[Trial]:
+    """The trials of the long searches."""
+    with tarfile.open(path) as archive:
+        texts = {
+            member.name: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive
+            if member.isfile()
+        }
+    for name, text in texts.items():
+        if not name.endswith("search.json"):
+            continue
+        search = json.loads(text)
+        gemm = cast("Gemm", from_parameters(search["workload"]))
+        recipes = texts[name.replace("search.json", "parameters.jsonl")].splitlines()
+        trials = texts[name.replace("search.json", "trials.jsonl")].splitlines()
+        for recipe, trial in zip(recipes, map(json.loads, trials), strict=True):
+            if trial["outcome"] == "timed":
+                tiling = TEMPLATE_FORM.parameters(recipe)
+                yield Trial("searches", search["gpu"], gemm, tiling, trial["time_ms"])
+
+
+def transposed(path: Path) -> Iterator[Trial]:
+    """The trials of the experiment with transposed A that today's text would make."""
+    stored = json.loads(path.read_text())
+    for one in stored["results"]:
+        if one["kernel"] != "template" or one["order"] != "repo" or not one["ok"]:
+            continue
+        gemm = Gemm("g", one["M"], one["N"], one["K"], one["layout"])
+        numbers = dict(one["parameters"])
+        if numbers["transpose_a"]:
+            numbers["transpose_a"] = one["along"]
+        if (tiling := parameters_of("simt", numbers)) is not None:
+            time_ms = gemm.flops / one["tflops"] / 1e9
+            yield Trial(
+                *("transposed", stored["device"], gemm, tiling, time_ms, one.get("mj"), time_ms)
+            )
+
+
+def records(path: Path) -> Iterator[Trial]:
+    """The trials of a record file of our templates."""
+    stored = json.loads(path.read_text())
+    gemm = cast("Gemm", from_parameters(stored["workload"]))
+    for one in stored["records"]:
+        recipe, measured = one["record"], one["measured"] or {}
+        tiling = parameters_of(recipe["template"], recipe["parameters"])
+        yield Trial(
+            *("records", stored["gpu"], gemm, tiling, recipe["time_ms"]),
+            *(measured.get("energy_mj"), measured.get("time_ms")),
+        )
+
+
+def listed(path: Path) -> Iterator[Trial]:
+    """The trials of a file with one per line."""
+    content = path.read_bytes()
+    try:
+        lines = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    except (OSError, EOFError, ValueError):
+        raise InputError(f"{path} is no text with a trial on each line: see --help.") from None
+    for number, line in enumerate(lines.splitlines(), start=1):
+        try:
+            one = json.loads(line)
+            gemm = cast("Gemm", from_parameters(one["workload"]))
+            tiling = parameters_of(one["template"], one["parameters"])
+            trial = Trial(
+                *(one.get("source", path.name), one["gpu"], gemm, tiling, float(one["time_ms"])),
+                *(one.get("energy_mj"), one.get("sustained_ms")),
+            )
+        except (InputError, ValueError, KeyError, TypeError):
+            raise InputError(f"Line {number} of {path} is no trial: see --help.") from None
+        if not 0 < trial.time_ms < math.inf:
+            raise InputError(f"Line {number} of {path} has the time {trial.time_ms} ms.")
+        if tiling is not None:
+            yield trial
+
+
+def reported(path: Path) -> Iterator[Steady]:
+    """The kernels of our templates in a report of products, with ordinary inputs and no cap."""
+    report = json.loads(path.read_text())
+    for one in report.get("measurements", ()):
+        details = one["kernel"]["details"]
+        if one["outcome"] != "correct" or "template" not in details:
+            continue
+        gemm = cast("Gemm", from_parameters({**one["workload"]["parameters"], "name": "g"}))
+        names = {field for field in details if isinstance(details[field], int)}
+        numbers = {name: details[name] for name in names - {"trials", "candidates"}}
+        tiling = parameters_of(details["template"], numbers)
+        if tiling is not None and gemm.distribution == "normal":
+            gpu = report["run"]["gpu_name"]
+            yield Steady(gpu, gemm, tiling, one["time_ms"], one["energy_mj"])
+
+
+def steady_kernels(trials: Iterable[Trial]) -> list[Steady]:
+    """All kernels whose energy was measured, in trials and in reports."""
+    found = [
+        Steady(trial.gpu, trial.gemm, trial.tiling, trial.sustained_ms, trial.energy_mj)
+        for trial in trials
+        if trial.energy_mj and trial.sustained_ms
+    ]
+    for path in sorted((ROOT / "bench" / "results").glob("*/gemm*.json")):
+        found += reported(path)
+    return [one for one in found if _alike(one) and one.tiling.resident(one.gemm, HOPPER)]
+
+
+def stored_trials(more: Sequence[Path]) -> list[Trial]:
+    """All trials whose kernels an H100 can run and the search space of today contains."""
+    results = ROOT / "bench" / "results"
+    found = [*first_trials(SEARCHES)]
+    found += transposed(SEARCHES.with_name("gemm-transposed.json"))
+    for path in sorted((ROOT / "bench" / "records").glob("*/gemm_*.template.json")):
+        found += records(path)
+    for path in [*sorted(results.glob("*/gemm-trials*.jsonl.gz")), *more]:
+        found += listed(path)
+    unique: dict[tuple[object, ...], Trial] = {}
+    for one in found:
+        if one.tiling is not None and one.tiling.resident(one.gemm, HOPPER) and _offered(one):
+            key = (*one.group, one.tiling, one.time_ms)
+            if one.energy_mj is not None or key not in unique:
+                unique[key] = one
+    return list(unique.values())
+
+
+def _offered(trial: Trial) -> bool:
+    """Whether a search of today could try the kernel, and its text is still alike.
+
+    Some experiments went beyond the search.
+    """
+    tiling = trial.tiling
+    if not _alike(trial):
+        return False
+    if not isinstance(tiling, SimtParameters):
+        return True
+    rows = trial.gemm.layout == "nn" and not tiling.transpose_a
+    return 256 <= tiling.products <= 2048 and not (rows and tiling.thread_m > 8)
+
+
+def _alike(one: Trial | Steady) -> bool:
+    """Whether the text of the kernel is still alike.
+
+    Kernels of an H200 in ``nt`` in the modes of TF32 transposed A with three times as many
+    instructions.
+    """
+    old = one.gpu == "NVIDIA H200" and one.gemm.layout == "nt"
+    return not (old and isinstance(one.tiling, WgmmaTf32Parameters))
+
+
+NEAR = 0.12
+"""A kernel that is so much slower than the best, as a logarithm, counts half: only the best ones
+matter for a choice."""
+NOISE_SD, COMMON_SD, OUTLIER = 0.05, 0.1, 0.1
+"""The standard deviations of the logarithms of a time and of what a product's times have in common,
+and the deviation from which one counts less (Huber)."""
+
+
+class Groups:
+    """Trials by what may be compared, and how much each counts."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        places = {
+            group: place for place, group in enumerate(dict.fromkeys(t.group for t in trials))
+        }
+        self.of = np.array([places[trial.group] for trial in trials])
+        self.log_cycles = np.log([trial.cycles for trial in trials])
+        best = np.full(len(places), np.inf)
+        np.minimum.at(best, self.of, self.log_cycles)
+        weights = 1 / (1 + ((self.log_cycles - best[self.of]) / NEAR) ** 2)
+        self.weights = weights / np.sqrt(np.bincount(self.of, weights))[self.of]
+
+    def centred(self, values: Numbers, weights: Numbers) -> Numbers:
+        """Values less what all have in common, and less what each product's have."""
+        values = values - weights @ values / weights.sum()
+        sums = np.bincount(self.of, weights * values)
+        return (
+            values - (sums / (np.bincount(self.of, weights) + (NOISE_SD / COMMON_SD) ** 2))[self.of]
+        )
+
+
+_ALL: dict[str, tuple[float, float]] = {
+    "product_share": (1.1, 0.3),
+    "served_share": (1.0, 0.3),
+    "step_cycles": (40, 0.7),
+    "loaded_bytes_per_cycle": (48, 0.5),
+    "loading_share": (0.1, 0.7),
+    "latency_cycles": (700, 0.5),
+    "first_cycles": (1000, 0.5),
+    "stored_bytes_per_cycle": (8, 0.7),
+    "launch_cycles": (10_000, 0.15),
+    "parts_bytes_per_cycle": (16, 0.5),
+    "sharing_share": (1.05, 0.05),
+    "start_cycles": (1500, 0.5),
+}
+EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
+    "mma": {**_ALL, "busy_warps": (12, 0.3), "split_share": (4.0, 0.5)},
+    "hopper": {
+        **_ALL,
+        "cluster_cycles": (500, 1.0),
+        "cluster_m_share": (1.03, 0.05),
+        "cluster_n_share": (1.05, 0.05),
+        "sums_share": (0.5, 1.0),
+        "split_share": (1.0, 1.0),
+        "transposed_share": (1.0, 1.0),
+        "turns_share": (1.0, 0.1),
+    },
+}
+"""What is expected of the costs before a trial is seen, and the standard deviations of their
+logarithms: the constants with which earlier versions estimated, and rough physics."""
+
+
+def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
+    """Fit the costs to times by Levenberg's and Marquardt's method, in logarithms.
+
+    All families are fitted at once, since a product's choice is among all of them. Energies are
+    left out: trials are over before the power limit takes effect.
+    """
+    names = [(family, name) for family, known in EXPECTED.items() for name in known]
+    expected = np.log([EXPECTED[family][name][0] for family, name in names])
+    sds = np.array([EXPECTED[family][name][1] for family, name in names])
+
+    def of_families(values: Numbers) -> dict[str, Costs]:
+        found: dict[str, dict[str, float]] = {family: {} for family in EXPECTED}
+        for (family, name), value in zip(names, np.exp(values).tolist(), strict=True):
+            found[family][name] = float(f"{value:.6g}")
+        return {family: Costs(**named) for family, named in found.items()}
+
+    groups = Groups(trials)
+    kept = groups.weights > 0.02 * groups.weights.max()
+    trials = [trial for trial, keep in zip(trials, kept, strict=True) if keep]
+    groups = Groups(trials)
+
+    def misses(values: Numbers) -> Numbers:
+        costs = of_families(values)
+        cycles = [t.tiling.cycles(t.gemm, HOPPER, costs[t.family]) for t in trials]
+        return cast("Numbers", groups.log_cycles - np.log(cycles))
+
+    def loss(values: Numbers, missed: Numbers) -> float:
+        size = np.abs(groups.centred(missed, groups.weights))
+        each = np.where(size < OUTLIER, size**2, 2 * OUTLIER * size - OUTLIER**2)
+        prior = (((values - expected) / sds) ** 2).sum()
+        return float((groups.weights * each).sum() / NOISE_SD**2 + prior)
+
+    values, damping = expected.copy(), 1.0
+    missed = misses(values)
+    least = loss(values, missed)
+    for _ in range(rounds):
+        size = np.abs(groups.centred(missed, groups.weights))
+        weights = groups.weights * np.minimum(1, OUTLIER / np.maximum(size, 1e-9))
+        residual = groups.centred(missed, weights)
+        slopes = np.empty((len(trials), len(names)))
+        for place in range(len(names)):
+            step = np.zeros(len(names))
+            step[place] = 1e-3
+            slopes[:, place] = groups.centred((misses(values + step) - missed) / 1e-3, weights)
+        weighted = slopes * (weights / NOISE_SD**2)[:, None]
+        curvature = weighted.T @ slopes + np.diag(sds**-2.0)
+        gradient = weighted.T @ residual + (values - expected) / sds**2
+        before = least
+        while damping < 1e6:
+            move = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+            there = values - np.clip(move, -0.5, 0.5)
+            missed_there = misses(there)
+            if (loss_there := loss(there, missed_there)) < least:
+                values, missed, least, damping = there, missed_there, loss_there, damping / 4
+                break
+            damping *= 4
+        if before - least < 1e-4 * before:
+            break
+    return of_families(values)
+
+
+AT_THE_LIMIT = 0.96
+"""The share of the power limit from which on it counts as holding a kernel back."""
+LIMIT_W = 700.0
+"""The power limit of all cards here."""
+_ENERGIES = {"bfloat16": 0.9, "float16": 0.9, "tf32": 1.4, "3xtf32": 1.2}
+_LOADED = 0.01
+
+
+def fit_energies(steady: Sequence[Steady], costs: Costs) -> Costs:
+    """Fit how long the energy of multiplications and loads lasts, to kernels at the power limit.
+
+    Such a kernel takes as long as its energy lasts. Relative deviations are least squares, with a
+    weak prior for what few kernels show.
+    """
+    modes = list(_ENERGIES)
+    rows, weak = [], 0.3
+    for one in steady:
+        if one.power_w < AT_THE_LIMIT * LIMIT_W or not isinstance(one.tiling, HOPPER_KINDS):
+            continue
+        blocks = one.tiling.tiles(one.gemm) * one.tiling.cluster_blocks
+        every = blocks * one.tiling.steps(one.gemm) / HOPPER.multiprocessors
+        row = [0.0] * (len(modes) + 1)
+        row[modes.index(one.gemm.mode)] = one.tiling.peak_cycles(one.gemm) * every
+        row[-1] = one.tiling.loaded_bytes(one.gemm) * every
+        rows.append(np.array(row) / (one.time_ms * 1e6 * CLOCK_GHZ))
+    expected = np.array([*_ENERGIES.values(), _LOADED])
+    scale = np.diag(weak / expected)
+    matrix = np.vstack([*rows, scale])
+    found = np.linalg.lstsq(matrix, np.r_[np.ones(len(rows)), scale @ expected], rcond=None)[0]
+    *shares, loaded = [float(f"{max(0.0, value):.4g}") for value in found]
+    shares_by_mode = dict(zip(modes, shares, strict=True))
+    return structs.replace(costs, energy_shares=shares_by_mode, loaded_energy_cycles=loaded)
+
+
+DEPTH, COUNT, RATE, SHRINKAGE = 3, 100, 0.1, 5.0
+"""The depth and number of the trees, the share of each that is added, and the weight of a leaf's
+value 0."""
+LARGEST = 0.3
+"""A larger deviation from the estimate is learned as this."""
+
+
+def fit_trees(trials: Sequence[Trial]) -> Trees:
+    """Fit trees to what the estimate misses, each to what those before it leave."""
+    groups = Groups(trials)
+    estimated = [trial.tiling.cycles(trial.gemm, HOPPER) for trial in trials]
+    rows = [
+        trial.tiling.traits(trial.gemm, HOPPER, cycles)
+        for trial, cycles in zip(trials, estimated, strict=True)
+    ]
+    traits = np.array(rows, dtype=float)
+    left = groups.centred(groups.log_cycles - np.log(estimated), groups.weights)
+    left = np.clip(left, -LARGEST, LARGEST)
+    limits = [_limits(column) for column in traits.T]
+    bins = np.stack(
+        [np.searchsorted(limit, column) for limit, column in zip(limits, traits.T, strict=True)]
+    )
+    nodes, thresholds, values = [], [], []
+    for _ in range(COUNT):
+        places = np.zeros(len(trials), dtype=int)
+        tree, cuts = [], []
+        for node in range(2**DEPTH - 1):
+            here = np.flatnonzero(places == node)
+            trait, cut = _best_cut(bins[:, here], limits, left[here], groups.weights[here])
+            tree.append(trait)
+            cuts.append(cut)
+            places[here] = 2 * node + 1 + (traits[here, trait] > cut)
+        leaves = places - len(tree)
+        weights = np.bincount(leaves, groups.weights, 2**DEPTH)
+        sums = np.bincount(leaves, groups.weights * left, 2**DEPTH)
+        added = RATE * sums / (weights + SHRINKAGE)
+        left = left - added[leaves]
+        nodes.append(tree)
+        thresholds.append([float(cut) for cut in cuts])
+        values.append([round(float(value), 6) for value in added])
+    return Trees(TRAITS, nodes, thresholds, values)
+
+
+def _limits(column: Numbers) -> Numbers:
+    """The thresholds to try: between values, of which there may be many."""
+    distinct = np.unique(column)
+    if len(distinct) > 48:
+        distinct = np.unique(np.quantile(column, np.linspace(0, 1, 48)))
+    middles = (distinct[1:] + distinct[:-1]) / 2
+    return np.unique(np.array([float(f"{middle:.6g}") for middle in middles]))
+
+
+def _best_cut(
+    bins: npt.NDArray[np.intp], limits: Sequence[Numbers], left: Numbers, weights: Numbers
+) -> tuple[int, float]:
+    """The trait and threshold that explain most; where none does, all go to one side."""
+    best, trait, cut = 1e-9, 0, 1e30
+    total, weight = float(weights @ left), float(weights.sum())
+    whole = total**2 / (weight + SHRINKAGE)
+    for place, limit in enumerate(limits):
+        if not len(limit) or not len(left):
+            continue
+        sums = np.cumsum(np.bincount(bins[place], weights * left, len(limit) + 1))[:-1]
+        below = np.cumsum(np.bincount(bins[place], weights, len(limit) + 1))[:-1]
+        gains = sums**2 / (below + SHRINKAGE) - whole
+        gains += (total - sums) ** 2 / (weight - below + SHRINKAGE)
+        gains[(below < 0.3) | (weight - below < 0.3)] = 0
+        if gains[at := int(np.argmax(gains))] > best:
+            best, trait, cut = float(gains[at]), place, float(limit[at])
+    return trait, cut
+
+
+def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> Estimate:
+    """Fit everything."""
+    of = defaultdict(list)
+    for trial in trials:
+        of[trial.family].append(trial)
+    tensor = [trial for family in EXPECTED for trial in of[family]]
+    costs = fit_costs(tensor) if tensor else {f: Costs(**_priors(f)) for f in EXPECTED}
+    costs["hopper"] = fit_energies(steady, costs["hopper"])
+    costs["simt"] = Costs()
+    return Estimate(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
+
+
+def _priors(family: str) -> dict[str, float]:
+    return {name: float(value) for name, (value, _) in EXPECTED[family].items()}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an estimate chooses among the measured kernels of a product.
+
+    Attributes:
+        group: the product and where its trials are from; the mode is the last part.
+        kernels: the number of measured kernels.
+        regrets: the regret of the first choice by what was measured. Of trials these are the time,
+            and the time of the better of the first two and of the best of eight tiles.
+    """
+
+    group: tuple[object, ...]
+    kernels: int
+    regrets: Mapping[str, float]
+
+
+def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
+    """Let an estimate choose for each product of which two kernels or more were timed."""
+    by_group: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        by_group[trial.group].append(trial)
+    found = []
+    for group, members in by_group.items():
+        if len({trial.tiling for trial in members}) < 2:
+            continue
+        ranked = _ranked(members, estimate)
+        first: dict[tuple[object, ...], Trial] = {}
+        for trial in ranked:
+            first.setdefault((trial.family, trial.tiling.tile_m, trial.tiling.tile_n), trial)
+        times = [trial.time_ms for trial in ranked]
+        tiles = [trial.time_ms for trial in first.values()][:TILES]
+        regrets = {
+            "time": times[0] / min(times) - 1,
+            "better of two": min(times[:2]) / min(times) - 1,
+            "best of 8 tiles": min(tiles) / min(times) - 1,
+        }
+        found.append(Choice(group, len(members), regrets))
+    return found
+
+
+def steady_choices(kernels: Iterable[Steady], estimate: Estimate) -> list[Choice]:
+    """Let an estimate choose for each product of which two kernels or more ran under steady load.
+
+    A kernel that was measured several times counts with its medians.
+    """
+    by_group: dict[tuple[object, ...], dict[Any, list[Steady]]] = defaultdict(dict)
+    for one in kernels:
+        group = (one.gpu, one.size, one.gemm.layout, one.gemm.mode)
+        by_group[group].setdefault(one.tiling, []).append(one)
+    found = []
+    for group, members in by_group.items():
+        if len(members) < 2:
+            continue
+        medians = [
+            replace(
+                runs[0],
+                time_ms=median(one.time_ms for one in runs),
+                energy_mj=median(one.energy_mj for one in runs),
+            )
+            for runs in members.values()
+        ]
+        ranked = _ranked(medians, estimate)
+        values = {
+            "steady time": [one.time_ms for one in ranked],
+            "energy": [one.energy_mj for one in ranked],
+            "EDP": [one.energy_mj * one.time_ms for one in ranked],
+        }
+        regrets = {name: every[0] / min(every) - 1 for name, every in values.items()}
+        found.append(Choice(group, len(medians), regrets))
+    return found
+
+
+_Measured = TypeVar("_Measured", Trial, Steady)
+
+
+def _ranked(members: Sequence[_Measured], estimate: Estimate) -> list[_Measured]:
+    """Kernels of one product, the most promising first."""
+    tilings = [one.tiling for one in members]
+    cycles = estimated_cycles(members[0].gemm, HOPPER, tilings, estimate)
+    return [members[place] for place in np.argsort(cycles, kind="stable").tolist()]
+
+
+def held_out(trials: Sequence[Trial], steady: Sequence[Steady]) -> list[Choice]:
+    """Leave each size out in turn and let the estimate of the others choose for it."""
+    found = []
+    for size in sorted({trial.size for trial in trials}):
+        estimate = fit(
+            [trial for trial in trials if trial.size != size],
+            [one for one in steady if one.size != size],
+        )
+        found += choices([trial for trial in trials if trial.size == size], estimate)
+        found += steady_choices([one for one in steady if one.size == size], estimate)
+    return found
+
+
+KINDS: Mapping[str, Callable[[Choice], bool]] = {
+    "trials, 10 kernels or more": lambda one: "time" in one.regrets and one.kernels >= 10,
+    "trials, 2 to 9 kernels": lambda one: "time" in one.regrets and one.kernels < 10,
+    "steady load, 2 kernels or more": lambda one: "energy" in one.regrets,
+}
+"""The products that have a table of their own."""
+
+
+def tables(named: Mapping[str, Sequence[Choice]]) -> str:
+    """Median and worst decile of the regrets in %, by mode, for each estimate."""
+    found = []
+    for kind, belongs in KINDS.items():
+        rows, header = [], ["mode", "products", "estimate"]
+        for mode in (*MODES, "all"):
+            for name, every in named.items():
+                chosen = [one for one in every if belongs(one) and mode in ("all", one.group[-1])]
+                if not chosen:
+                    continue
+                cells = []
+                for metric in chosen[0].regrets:
+                    values = [100 * one.regrets[metric] for one in chosen]
+                    cells.append(f"{np.median(values):.1f}, {np.quantile(values, 0.9):.1f}")
+                rows.append([mode, str(len(chosen)), name, *cells])
+                header = [*header[:3], *chosen[0].regrets]
+        found.append(f"{kind}:\n\n{markdown_table(header, rows)}")
+    return "\n\n".join(found)
+
+
+def replayed(trials: Sequence[Trial], steady: Sequence[Steady], first: int) -> str:
+    """What the first trials find of searches that begin with an estimate of other sizes."""
+    found = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(SEARCHES) as archive,
+        open_device("emulated:h100") as device,
+    ):
+        archive.extractall(folder, filter="data")
+        stored = [path.parent for path in sorted(Path(folder).rglob(TRIALS_FILE))]
+        for one, raw in zip(searches(Path(folder)), stored, strict=True):
+            named = json.loads((raw / IDENTITY_FILE).read_bytes())["workload"]
+            size = (named["M"], named["N"], named["K"])
+            estimate = fit(
+                [trial for trial in trials if trial.size != size],
+                [kernel for kernel in steady if kernel.size != size],
+            )
+            found.append(replace(one, again_ms=times_again_ms(raw, device, first, estimate)))
+    return first_trials_table(found, first)
+
+
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command; exit code 2 if a file cannot be used."""
+    parser = study_parser(__doc__)
+    parser.add_argument("trials", type=Path, nargs="*", help="Files of more trials, see above")
+    parser.add_argument("--write", action="store_true", help="Fit all trials and write the file")
+    parser.add_argument("--replay", type=int, metavar="N", help="The first N trials of searches")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Each regret, to a file")
+    arguments = parser.parse_args(words)
+    trials = stored_trials(arguments.trials)
+    steady = steady_kernels(trials)
+    counts = defaultdict(set)
+    for trial in trials:
+        counts[trial.source, trial.gemm.mode].add((trial.size, trial.gemm.layout, trial.gpu))
+    for (source, mode), groups in sorted(counts.items()):
+        of_kind = [t for t in trials if (t.source, t.gemm.mode) == (source, mode)]
+        print(f"{source}, {mode}: {len(of_kind)} trials of {len(groups)} products")
+    for mode in MODES:
+        of_mode = [one for one in steady if one.gemm.mode == mode]
+        products = {(one.size, one.gemm.layout, one.gpu) for one in of_mode}
+        print(f"steady load, {mode}: {len(of_mode)} measurements of {len(products)} products")
+    if arguments.write:
+        estimate = msgspec.json.encode(fit(trials, steady))
+        WRITTEN.write_bytes(msgspec.json.format(estimate, indent=0) + b"\n")
+        print(f"{WRITTEN} was fitted to {len(trials)} trials.")
+        return
+    if arguments.replay:
+        print(replayed(trials, steady, arguments.replay))
+        return
+    before = Costs(stored_bytes_per_cycle=1e12)  # as earlier versions estimated
+    constants = Estimate(dict.fromkeys(("simt", *EXPECTED), before), {})
+    named = {
+        "as before": [*choices(trials, constants), *steady_choices(steady, constants)],
+        "fitted to other sizes": held_out(trials, steady),
+        "as written, to all": [*choices(trials, fitted()), *steady_choices(steady, fitted())],
+    }
+    print(f"\nMedian and worst decile of the regret in %.\n\n{tables(named)}")
+    if arguments.json:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(named), indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
