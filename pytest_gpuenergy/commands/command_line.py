@@ -15,9 +15,12 @@ from argparse import (
 )
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pytest_gpuenergy.support import aligned, printable, terminal_width
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.replay import Batching
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """The type that `argparse.ArgumentParser.add_subparsers` returns."""
@@ -176,3 +179,50 @@ def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool)
         help="clocks: lock those of a card that somebody else seems to have locked; they are "
         "unlocked afterwards",
     )
+
+
+def add_schedule_options(parser: ArgumentParser) -> None:
+    """Add ``--schedule`` and the options of how its requests are batched."""
+    parser.add_argument(
+        "--schedule",
+        metavar="FILE",
+        type=Path,
+        help="Steps of a server (CSV with step,batch,tokens,count) or requests to batch "
+        "(arrival_s,prompt_tokens,new_tokens); also as JSON lines",
+    )
+    parser.add_argument(
+        "--max-batch",
+        metavar="N",
+        type=count,
+        help="For requests: how many run at once, at most (default: 8)",
+    )
+    parser.add_argument(
+        "--bucket-tokens",
+        metavar="N",
+        type=count,
+        help="For requests: the multiple that sizes of steps are rounded to (default: 256)",
+    )
+    parser.add_argument(
+        "--step-ms",
+        metavar="MS",
+        type=number(float, 1e-3, 1e6),
+        help="For requests: the time that each step takes when it is decided who has arrived "
+        "(default: all requests wait from the beginning)",
+    )
+
+
+def batching_of(arguments: Namespace) -> Batching:
+    """Return how requests are batched by the options of `add_schedule_options`.
+
+    Raises:
+        InputError: There are such options, and no schedule.
+    """
+    from pytest_gpuenergy.replay import Batching
+    from pytest_gpuenergy.support import InputError
+
+    names = ("max_batch", "bucket_tokens", "step_ms")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if given and arguments.schedule is None:
+        option = f"--{next(iter(given)).replace('_', '-')}"
+        raise InputError(f"{option} is for the requests of --schedule FILE: give that too.")
+    return Batching(**given)

@@ -8,6 +8,8 @@ from pathlib import Path
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
+    add_schedule_options,
+    batching_of,
     count,
     print_json,
     print_lines,
@@ -36,6 +38,7 @@ gpuenergy profile bloom-560m --out bloom/
 gpuenergy profile vicuna-7b --tp 2 --out vicuna-tp2/
 gpuenergy profile bloom-560m --out bloom/ --export bloom.pt
 gpuenergy profile bloom.pt --out again/
+gpuenergy profile bloom-560m --schedule requests.csv --out sizes/
 gpuenergy profile mymodel:generate --out mine/
 gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16 --out mine/
 """,
@@ -98,12 +101,20 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         type=Path,
         help="Also write the model by torch.export, for use without its Python code",
     )
+    add_schedule_options(parser)
     parser.add_argument("--json", action="store_true", help="Print a summary as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """Profile, extract, write, and print a summary; with ``--tp``, in several processes."""
-    from pytest_gpuenergy.replay import ProfileOptions, json_document, profile_model, terminal
+    from pytest_gpuenergy.replay import (
+        ProfileOptions,
+        json_document,
+        profile_model,
+        profile_sizes,
+        read_schedule,
+        terminal,
+    )
     from pytest_gpuenergy.support import plain
 
     options = ProfileOptions(
@@ -120,6 +131,22 @@ def run(arguments: Namespace) -> int:
         batch=arguments.batch,
         export=arguments.export,
     )
+    batching = batching_of(arguments)
+    if arguments.schedule is not None:
+        schedule = read_schedule(arguments.schedule, batching)
+        documents = []
+        for size in profile_sizes(options, schedule.served, tell):
+            record = size.record
+            tell(
+                f"{record.model}, {record.batch} x {record.prompt_tokens} tokens: "
+                f"{len(size.extraction.launches)} launches"
+            )
+            documents.append({**json_document(size.extraction), "profile": plain(record)})
+        if arguments.json:
+            print_json({"sizes": documents, "folder": str(arguments.out)})
+        else:
+            print_lines([f"{len(documents)} sizes written to {arguments.out}"])
+        return 0
     code, found = profile_model(options, arguments.command_line, tell)
     if found is None:
         return code

@@ -9,6 +9,8 @@ from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
     add_command,
+    add_schedule_options,
+    batching_of,
     count,
     print_json,
     print_lines,
@@ -33,6 +35,7 @@ gpuenergy profile bloom-560m --out bloom/
 gpuenergy replay bloom/
 gpuenergy replay bloom/ --powercap 300W,500W,700W --resume
 gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
+gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
 """,
     )
     parser.add_argument(
@@ -94,6 +97,7 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         type=_seconds,
         help="Seconds over which each row of --power-log is a mean (default: the card's samples)",
     )
+    add_schedule_options(parser)
     parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
     parser.add_argument(
         "--schema", metavar="PATH", type=Path, help="Write the JSON Schema of --json; needs no run"
@@ -106,9 +110,12 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.replay import (
         ReplayOptions,
         replay_profile,
+        replay_schedule,
         report_lines,
         report_path,
         schema_document,
+        serving_lines,
+        serving_path,
     )
     from pytest_gpuenergy.report import write_view
     from pytest_gpuenergy.support import InputError, plain
@@ -123,6 +130,7 @@ def run(arguments: Namespace) -> int:
         raise InputError(
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
         )
+    batching = batching_of(arguments)
     options = ReplayOptions(
         arguments.folder,
         device=arguments.gpu_device,
@@ -139,6 +147,18 @@ def run(arguments: Namespace) -> int:
         interval_s=arguments.interval,
         html=arguments.html,
     )
+    if arguments.schedule is not None:
+        if arguments.html is not None:
+            raise InputError(
+                "--html is a page of one profile: replay the folder of a size without --schedule."
+            )
+        serving = replay_schedule(options, arguments.schedule, batching, tell)
+        if arguments.json:
+            print_json(plain(serving))
+        else:
+            path = serving_path(serving, arguments.folder)
+            print_lines([*serving_lines(serving), "", f"written to {path}"])
+        return 0
     code, report = replay_profile(options, arguments.command_line, tell)
     if report is not None and arguments.json:
         print_json(plain(report))

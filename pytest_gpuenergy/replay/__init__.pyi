@@ -13,6 +13,12 @@ from .account.replay_report import (
     report_path as report_path,
     schema_document as schema_document,
 )
+from .account.serving import (
+    ServingReport as ServingReport,
+    best_setpoints as best_setpoints,
+    serving_lines as serving_lines,
+    serving_of as serving_of,
+)
 from .extract.calls import (
     CallForm as CallForm,
     UniqueCall as UniqueCall,
@@ -64,7 +70,9 @@ from .play.replay_plan import (
 from .play.replay_run import (
     choose_planner as choose_planner,
     replay_profile as replay_profile,
+    replay_schedule as replay_schedule,
     replay_source as replay_source,
+    serving_path as serving_path,
 )
 from .power import (
     CLOCK as CLOCK,
@@ -94,6 +102,7 @@ from .profile.profiling import (
     ProfileOptions as ProfileOptions,
     ProfileRun as ProfileRun,
     profile_model as profile_model,
+    profile_sizes as profile_sizes,
 )
 from .profile.programs import (
     ExportRecord as ExportRecord,
@@ -118,4 +127,15 @@ from .ranks import (
     EXCHANGES as EXCHANGES,
     Ranks as Ranks,
     device_word as device_word,
+)
+from .schedule import (
+    BUCKET_TOKENS as BUCKET_TOKENS,
+    MAX_BATCH as MAX_BATCH,
+    Batching as Batching,
+    Request as Request,
+    Schedule as Schedule,
+    Step as Step,
+    batched as batched,
+    read_schedule as read_schedule,
+    served_steps as served_steps,
 )

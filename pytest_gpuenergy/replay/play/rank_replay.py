@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
 from pytest_gpuenergy.replay.account.account import (
     EAGER,
+    GAP,
     GAP_MS,
     GRAPH,
     LAYERS,
@@ -93,6 +94,7 @@ class ReplayOptions:
         cache: What the L2 cache holds when a call is made again.
         export: The exported file to replay from; empty for the model's own code.
         step: The decode step to replay, besides the prefill.
+        steps: The numbers of the steps to replay instead of these two; empty for these two.
         runs: The least number of launches in each measurement; 0 for as many as the precision
             takes.
         kernels: The ids of the unique calls or unique kernels to replay; empty for all.
@@ -111,6 +113,7 @@ class ReplayOptions:
     cache: Cache = "model"
     export: str = ""
     step: int = 1
+    steps: Sequence[int] = ()
     runs: int = 0
     kernels: Sequence[str] = ()
     resume: bool = False
@@ -155,7 +158,7 @@ class RankReplay:
     def run(self) -> ReplayReport:
         """Plan, measure, account for the energy, and write the report."""
         profile = read_profile(self.folder)
-        steps = profile.steps(self.options.step)
+        steps = self.options.steps or profile.steps(self.options.step)
         calls = [call for call in read_calls(self.folder) if any(map(call.steps.get, steps))]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
@@ -227,6 +230,25 @@ class RankReplay:
                 self.others.append(found)
             elif sum(trial.launches for trial in found.trials) >= runs:
                 self.measurements.setdefault(found.cap, {})[replayed_key(found)] = found
+
+    def reuse(self, earlier: Iterable[Measurement]) -> None:
+        """Take over what was measured of the same calls for another size of the same model.
+
+        Calls with the same id have the same operator, arguments and launches. Whole steps are
+        measured for each size.
+        """
+        keys = {GAP}
+        for call in read_calls(self.folder):
+            keys |= {call.id, spaced_key(call.id)}
+        for found in earlier:
+            if (key := replayed_key(found)) in keys:
+                self.measurements.setdefault(found.cap, {}).setdefault(key, found)
+
+    @property
+    def reference(self) -> Setpoint:
+        """The setpoint to compare others with: the limit as it was found, or else the highest."""
+        as_found = [setpoint for setpoint in self.setpoints if setpoint == CURRENT]
+        return (as_found or sorted(self.setpoints, key=lambda setpoint: setpoint.order))[-1]
 
     def _keep_others(self) -> None:
         """Move what was measured with another cache, limit or card to a file of its own."""
@@ -340,10 +362,8 @@ class RankReplay:
         """Yield the savings relative to the limit as it was found, or else to the highest."""
         if len(self.setpoints) < 2:
             return
-        as_found = [setpoint for setpoint in self.setpoints if setpoint == CURRENT]
-        reference = (as_found or sorted(self.setpoints, key=lambda setpoint: setpoint.order))[-1]
         for step in steps:
-            yield from savings(step, calls, self.measurements, reference.label)
+            yield from savings(step, calls, self.measurements, self.reference.label)
 
 
 def minor_calls(calls: Sequence[UniqueCall], steps: Sequence[int]) -> set[str]:

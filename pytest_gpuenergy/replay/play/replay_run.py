@@ -5,6 +5,7 @@ Where several ranks share the model, each replays its part in a process of its o
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -16,17 +17,25 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import PowerLog
 from pytest_gpuenergy.engine import Station
 from pytest_gpuenergy.opening import check_spec, open_device
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.replay.account.replay_report import (
+    RESULTS,
     ReplayReport,
     combined,
     page_values,
     write_report,
 )
+from pytest_gpuenergy.replay.account.serving import ServingReport, best_setpoints, serving_of
 from pytest_gpuenergy.replay.play.rank_replay import RankReplay, ReplayOptions
 from pytest_gpuenergy.replay.play.recorded import recorded_planner
 from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner
 from pytest_gpuenergy.replay.profile.programs import check_packages, is_export
-from pytest_gpuenergy.replay.profile_folder import ProfileRecord, rank_folders, read_profile
+from pytest_gpuenergy.replay.profile_folder import (
+    PROFILE_JSON,
+    ProfileRecord,
+    rank_folders,
+    read_profile,
+)
 from pytest_gpuenergy.replay.ranks import (
     ALONE,
     Ranks,
@@ -36,8 +45,17 @@ from pytest_gpuenergy.replay.ranks import (
     rank_of_process,
     run_ranks,
 )
+from pytest_gpuenergy.replay.schedule import Batching, Schedule, Step, read_schedule
 from pytest_gpuenergy.report import Report, check_writable, write_html
-from pytest_gpuenergy.support import InputError, UnavailableError, lock
+from pytest_gpuenergy.support import (
+    InputError,
+    UnavailableError,
+    dump,
+    is_file,
+    is_folder,
+    lock,
+    write_atomically,
+)
 
 
 def replay_profile(
@@ -94,14 +112,143 @@ def replay_profile(
     return 0, report
 
 
+def replay_schedule(
+    options: ReplayOptions, path: Path, batching: Batching, tell: Callable[[str], None]
+) -> ServingReport:
+    """Replay the steps of a schedule, each in the profile of its size, and write the report.
+
+    A call that several sizes share is measured once.
+
+    Args:
+        options: What to replay, where and how. The folder is that of a profile, or has those of
+            several sizes.
+        path: The file of the schedule.
+        batching: How to batch the requests of a trace.
+        tell: Called with a sentence for the user.
+
+    Raises:
+        GpuEnergyError: The schedule, a profile, an option or the GPU cannot be used.
+        OSError: A file cannot be written.
+    """
+    schedule = read_schedule(path, batching)
+    places = _profiles_of(options.folder, schedule, path)
+    wanted: dict[Path, list[int]] = {}
+    for folder, number in places.values():
+        wanted.setdefault(folder, []).append(number)
+    reports: dict[Path, ReplayReport] = {}
+    shared: list[Measurement] = []
+    labels: list[str] = []
+    reference = ""
+
+    def prepare(replay: RankReplay) -> None:
+        nonlocal reference
+        replay.reuse(shared)
+        labels[:] = [setpoint.label for setpoint in replay.setpoints]
+        reference = replay.reference.label
+
+    for folder, numbers in wanted.items():
+        log = options.power_log
+        if log is not None and folder != options.folder:
+            log = log.with_stem(f"{log.stem}-{folder.name}")
+        of_size = dataclasses.replace(
+            options, folder=folder, steps=tuple(sorted(numbers)), power_log=log
+        )
+        (report,) = _replay_rank(of_size, tell, folder, (options.device, 0), prepare=prepare)
+        reports[folder] = report
+        shared += report.measurements
+    accounts = {
+        step: [found for found in reports[folder].accounts if found.step == number]
+        for step, (folder, number) in places.items()
+    }
+    figures, sums = serving_of(schedule, accounts, labels)
+    first = next(iter(reports.values()))
+    found = ServingReport(
+        run=first.run,
+        model=first.profile.model,
+        schedule=str(path),
+        batching=schedule.batching,
+        prompts_rounding=schedule.rounding("prefill"),
+        contexts_rounding=schedule.rounding("decode"),
+        serving=tuple(sums),
+        best=tuple(best_setpoints(sums, reference)),
+        steps=tuple(figures),
+        missing={
+            f"{folder.name}/{key}": why
+            for folder, report in reports.items()
+            for key, why in report.missing.items()
+        },
+    )
+    write_atomically(serving_path(found, options.folder), dump(found))
+    return found
+
+
+def serving_path(report: ServingReport, folder: Path) -> Path:
+    """Return the path of ``serving_report.json`` in a folder with profiles; make its folder."""
+    results = folder / RESULTS[report.run.emulated]
+    results.mkdir(exist_ok=True)
+    return results / "serving_report.json"
+
+
+def _profiles_of(folder: Path, schedule: Schedule, path: Path) -> dict[Step, tuple[Path, int]]:
+    """Return the folder of the profile of each step of a schedule, and the step's number there."""
+    inside = sorted(inner for inner in folder.iterdir() if is_folder(inner))
+    profiles = {
+        inner: read_profile(inner) for inner in (folder, *inside) if is_file(inner / PROFILE_JSON)
+    }
+    if not profiles:
+        read_profile(folder)  # raises
+    first = next(iter(profiles.values()))
+    for inner, profile in profiles.items():
+        if profile.ranks > 1:
+            raise InputError(
+                f"{inner} is the profile of a model on {profile.ranks} GPUs, and schedules are "
+                "replayed on one: leave out --schedule, or profile on one GPU."
+            )
+        if _program(profile) != _program(first):
+            raise InputError(
+                f"{inner} is a profile of {_program(profile)}, and another in {folder} of "
+                f"{_program(first)}: move one of them away."
+            )
+    found: dict[Step, tuple[Path, int]] = {}
+    for step in sorted(schedule.served):
+        for inner, profile in profiles.items():
+            number = 0 if step.phase == "prefill" else step.tokens - profile.prompt_tokens + 1
+            is_there = (
+                profile.prompt_tokens == step.tokens and profile.new_tokens > 0
+                if step.phase == "prefill"
+                else 0 < number < profile.new_tokens
+            )
+            if is_there and profile.batch == step.batch:
+                found.setdefault(step, (inner, number))
+    if missing := [step for step in sorted(schedule.served) if step not in found]:
+        more = f" and {len(missing) - 1} other steps" if len(missing) > 1 else ""
+        raise InputError(
+            f"{folder} has no profile for {missing[0]}{more} of {path}: write them with gpuenergy "
+            f"profile {first.model} --schedule {path} --out {folder}."
+        )
+    return found
+
+
+def _program(profile: ProfileRecord) -> str:
+    """Return what the profiles of all sizes have in common, in words."""
+    return (
+        f"{profile.model} with {profile.weights} weights in {profile.dtype} and "
+        f"{profile.attention} attention on {profile.device}, PyTorch {profile.torch}"
+    )
+
+
 def _replay_rank(
     options: ReplayOptions,
     tell: Callable[[str], None],
     folder: Path,
     word: tuple[str, int],
     count: int = 1,
+    prepare: Callable[[RankReplay], None] | None = None,
 ) -> list[ReplayReport]:
-    """Replay one profile, or one rank's part of it; return the reports of all such ranks."""
+    """Replay one profile, or one rank's part of it; return the reports of all such ranks.
+
+    ``prepare`` is called with the replay before it measures.
+    """
     with ExitStack() as stack:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
@@ -132,6 +279,8 @@ def _replay_rank(
         replay = RankReplay(options, folder, station, planner, named.setpoints, announce, ranks)
         if options.resume:
             replay.resume()
+        if prepare is not None:
+            prepare(replay)
         return ranks.gathered(replay.run())
 
 

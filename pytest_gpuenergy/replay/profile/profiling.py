@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -61,6 +61,7 @@ from pytest_gpuenergy.replay.ranks import (
     rank_of_process,
     run_ranks,
 )
+from pytest_gpuenergy.replay.schedule import Step
 from pytest_gpuenergy.report import check_writable
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -197,14 +198,73 @@ def _profile_rank(
     options: ProfileOptions, tell: Callable[[str], None], stack: ExitStack
 ) -> ProfileRun:
     """Profile as this rank, and write its files; the first rank also writes those of all."""
-    device, ranks, folder, sampler = options.device, ALONE, options.folder, None
+    device, gpu, ranks = options.device, None, ALONE
     if device != HOST:
         device, gpu = claim_for_torch(device, stack, rank_of_process(options.ranks), options.ranks)
-        sampler = PowerSampler(gpu)
     if options.ranks > 1:
         ranks = stack.enter_context(joined(options.ranks, device))
-        folder = folder_of_rank(folder, ranks.rank)
-    program = load_program(
+    return _profile_on(options, _loaded(options, device, ranks), device, gpu, ranks, tell)
+
+
+def profile_sizes(
+    options: ProfileOptions, steps: Iterable[Step], tell: Callable[[str], None]
+) -> Iterator[ProfileRun]:
+    """Profile a language model, loaded once, with each size of the steps of a schedule.
+
+    A prefill of a batch of prompts also makes the cache for a decode step of this size. Both are
+    one profile, in a folder of its own such as ``b8-t1024``.
+
+    Args:
+        options: What to profile, where and how, without sizes of a prompt.
+        steps: The sizes of the steps.
+        tell: Called with a sentence for the user.
+
+    Raises:
+        GpuEnergyError: The program, an option or the GPU cannot be used.
+        OSError: A file cannot be written.
+    """
+    sized = {
+        "--prompt-tokens": options.prompt_tokens,
+        "--new-tokens": options.new_tokens,
+        "--batch": options.batch,
+        "--export": options.export,
+        "--tp": options.ranks if options.ranks > 1 else None,
+    }
+    if given := [name for name, value in sized.items() if value is not None]:
+        raise InputError(
+            f"--schedule profiles whole models on one GPU with the sizes of its steps: leave out "
+            f"{' and '.join(given)}."
+        )
+    if is_function(options.model) or is_export(options.model):
+        what = "an exported file" if is_export(options.model) else "a function"
+        raise InputError(
+            f"--schedule is for language models whose prompts may have any size, and "
+            f"{options.model} is {what}: name the model."
+        )
+    options.check()
+    new_tokens: dict[tuple[int, int], int] = {}
+    for step in steps:
+        size = step.batch, step.tokens
+        needed = 1 if step.phase == "prefill" else 2
+        new_tokens[size] = max(needed, new_tokens.get(size, 0))
+    with ExitStack() as stack:
+        device, gpu = options.device, None
+        if device != HOST:
+            device, gpu = claim_for_torch(device, stack)
+        program = _loaded(options, device, ALONE)
+        for (batch, tokens), new in sorted(new_tokens.items()):
+            sizes = dataclasses.replace(
+                options,
+                folder=options.folder / f"b{batch}-t{tokens}",
+                batch=batch,
+                prompt_tokens=tokens,
+                new_tokens=new,
+            )
+            yield _profile_on(sizes, program, device, gpu, ALONE, tell)
+
+
+def _loaded(options: ProfileOptions, device: str, ranks: Ranks) -> TorchProgram:
+    return load_program(
         options.model,
         dtype=options.dtype or "float16",
         attention=options.attention or "auto",
@@ -212,6 +272,19 @@ def _profile_rank(
         device=device,
         ranks=ranks,
     )
+
+
+def _profile_on(
+    options: ProfileOptions,
+    program: TorchProgram,
+    device: str,
+    gpu: Device | None,
+    ranks: Ranks,
+    tell: Callable[[str], None],
+) -> ProfileRun:
+    """Profile a loaded program, and write its files."""
+    folder = options.folder if ranks.count == 1 else folder_of_rank(options.folder, ranks.rank)
+    sampler = None if gpu is None else PowerSampler(gpu)
     prompt = options.prompt(program.prompt)
     with sampler or nullcontext():
         record, forms, reads = profile_program(

@@ -1,0 +1,184 @@
+"""`--schedule` of `gpuenergy profile` and `gpuenergy replay`, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_outcomes import Outcome, ended
+from recorded_profile import copy_bloom
+from torch_programs import model_folder, profile
+
+ONE = "step,batch,tokens,count\nprefill,1,1024,2\ndecode,1,1024,60\n"
+TWO = "step,batch,tokens,count\nprefill,1,1024,2\ndecode,1,1024,60\ndecode,2,1024,30\n"
+
+
+def two_sizes(folder: Path) -> Path:
+    """Profiles of two sizes. No card has measured the second: it is the first with other figures.
+
+    Its batch is said to be 2, and its whole steps to take twice the time.
+    """
+    copy_bloom(folder / "b1-t1024")
+    second = copy_bloom(folder / "b2-t1024")
+    record = json.loads((second / "profile.json").read_text())
+    (second / "profile.json").write_text(json.dumps({**record, "batch": 2}))
+    path = second / "results/measurements.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["workload"]["parameters"]["replays"].startswith("step"):
+            time_ms, energy_mj = 2 * line["time_ms"], 2 * line["time_ms"] * line["power_w"]
+            line |= {"time_ms": time_ms, "trials": [], "edp_mj_ms": time_ms * energy_mj}
+            line |= dict.fromkeys(("energy_mj", "raw_energy_mj"), energy_mj)
+            line |= dict.fromkeys(("time_ms_ci95", "energy_mj_ci95", "edp_mj_ms_ci95"))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def refused(run: Path, schedule: Path, *options: str) -> str:
+    words = (run, "--schedule", schedule, "--gpu-device", "emulated:h200", *options)
+    return ended(2, "replay", *words).err
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the replay of two sizes under two limits has printed and written."""
+
+    outcome: Outcome
+    written: str
+
+    def serving(self, cap: str, level: str) -> Any:
+        sums = self.outcome.document["serving"]
+        return next(one for one in sums if (one["cap"], one["level"]) == (cap, level))
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    folder = two_sizes(tmp_path_factory.mktemp("two") / "sizes")
+    schedule = written(folder.parent / "steps.csv", TWO)
+    words = (folder, "--schedule", schedule, "--gpu-device", "emulated:h200")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
+        outcome = ended(0, "replay", *words, "--powercap", "300W,700W", "--json")
+    path = folder / "results-emulated/serving_report.json"
+    return Replayed(outcome, path.read_text())
+
+
+@pytest.mark.slow
+class TestTwoSizes:
+    """Replayed once, on the emulated GPU."""
+
+    def test_the_report_is_printed_as_it_is_written(self, replayed):
+        assert replayed.outcome.document == json.loads(replayed.written)
+
+    def test_it_says_that_the_gpu_is_emulated(self, replayed):
+        assert replayed.outcome.document["run"]["emulated"]
+
+    @pytest.mark.parametrize("cap", ["300W", "700W"])
+    @pytest.mark.parametrize("level", ["graph", "eager"])
+    def test_the_sum_is_that_of_the_measured_steps(self, replayed, cap, level):
+        steps = [
+            one
+            for one in replayed.outcome.document["steps"]
+            if (one["cap"], one["level"]) == (cap, level)
+        ]
+        counts = {"prefill 1": 2, "decode 1": 60, "decode 2": 30}
+        energy_j = sum(
+            counts[f"{one['step']['phase']} {one['step']['batch']}"] * one["energy_mj"] / 1e3
+            for one in steps
+        )
+        total = replayed.serving(cap, level)["total"]
+        assert total["energy_j"] == pytest.approx(energy_j)
+        assert total["joules_per_token"] == pytest.approx(energy_j / (2 + 60 + 2 * 30))
+
+    def test_other_limits_are_compared_with_the_highest(self, replayed):
+        references = {one["reference"] for one in replayed.outcome.document["best"]}
+        assert references == {"700W"}
+
+    def test_a_call_of_both_sizes_is_measured_once_and_a_step_for_each(self, replayed):
+        lines = replayed.outcome.err.splitlines()
+        keys = Counter(line.partition("@")[0] for line in lines if "@300W: " in line)
+        assert {key for key, times in keys.items() if times > 1} == {
+            "step1-graph",
+            "step1-eager",
+            "step1-layers",
+        }
+
+
+def test_a_size_without_profile_is_refused_with_the_command_for_it(tmp_path):
+    schedule = written(tmp_path / "steps.csv", ONE + "decode,4,1024,9\ndecode,1,1025,9\n")
+    error = refused(copy_bloom(tmp_path / "bloom"), schedule)
+    assert "has no profile for decode 1 x 1025 and 1 other steps" in error
+    assert f"gpuenergy profile bloom-560m --schedule {schedule}" in error
+
+
+def test_profiles_of_different_programs_are_refused(tmp_path):
+    sizes = two_sizes(tmp_path / "sizes")
+    path = sizes / "b2-t1024/profile.json"
+    path.write_text(path.read_text().replace("eager", "sdpa"))
+    error = refused(sizes, written(tmp_path / "steps.csv", TWO))
+    assert "with random weights in float16 and sdpa attention" in error
+
+
+def test_the_profile_of_several_gpus_is_refused(tmp_path):
+    run = copy_bloom(tmp_path / "bloom")
+    record = json.loads((run / "profile.json").read_text())
+    (run / "profile.json").write_text(json.dumps({**record, "ranks": 2}))
+    assert "schedules are replayed on one" in refused(run, written(tmp_path / "s.csv", ONE))
+
+
+def test_a_bad_schedule_is_refused_before_a_gpu_is_claimed(tmp_path):
+    schedule = written(tmp_path / "steps.csv", ONE + "decode,none,1024,1\n")
+    words = (copy_bloom(tmp_path / "bloom"), "--schedule", schedule, "--gpu-device", "none")
+    assert "Line 4 of" in ended(2, "replay", *words).err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [(("--html", "page.html"), "--html is a page"), (("--max-batch", "0"), "--max-batch")],
+)
+def test_options_that_do_not_go_with_a_schedule_are_refused(tmp_path, options, why):
+    run, schedule = copy_bloom(tmp_path / "bloom"), written(tmp_path / "steps.csv", ONE)
+    assert why in ended(2, "replay", run, "--schedule", schedule, *options).err
+
+
+@pytest.mark.parametrize("option", ["--max-batch", "--bucket-tokens", "--step-ms"])
+@pytest.mark.parametrize("command", ["profile", "replay"])
+def test_options_of_batching_need_a_schedule(tmp_path, command, option):
+    words = ("--out", tmp_path / "out") if command == "profile" else ()
+    error = ended(2, command, tmp_path, *words, option, "4").err
+    assert f"{option} is for the requests of --schedule FILE" in error
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [
+        ("bloom-560m", ("--batch", "2", "--tp", "2"), "leave out --batch and --tp"),
+        ("some:function", (), "some:function is a function"),
+    ],
+)
+def test_what_has_no_sizes_is_not_profiled_by_a_schedule(tmp_path, model, options, why):
+    schedule = written(tmp_path / "steps.csv", ONE)
+    words = (model, "--schedule", schedule, "--out", tmp_path / "out", *options)
+    assert why in ended(2, "profile", *words).err
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("transformers")
+def test_each_size_of_a_trace_is_profiled_once(tmp_path):
+    trace = written(tmp_path / "trace.csv", "prompt_tokens,new_tokens\n5,4\n9,3\n4,6\n")
+    options = ("--max-batch", "2", "--bucket-tokens", "4", "--dtype", "float32")
+    model = model_folder(tmp_path / "model", "bloom")
+    assert profile(model, tmp_path / "out", "--schedule", str(trace), *options) == 0
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/profile.json")]
+    found = {(one["batch"], one["prompt_tokens"]): one["new_tokens"] for one in records}
+    assert found == {(1, 4): 2, (1, 8): 2, (2, 4): 2, (2, 8): 2}
