@@ -44,7 +44,9 @@ def host_stands_in(
 
     labels: list[str] = []
 
-    def measure(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+    def measure(
+        self: Harness, repeater: Any, workload: Any, subject: Any, kind: str, **_options: object
+    ) -> Any:
         with repeater():
             labels.append(str(workload.parameters["replays"]))
         after(len(labels))

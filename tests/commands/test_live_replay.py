@@ -150,10 +150,10 @@ class TestWithPyTorch:
     def test_a_call_that_fails_alone_costs_itself_only(self, run, measured, monkeypatch):
         plain = Harness.measure_callable  # that of `measured`
 
-        def failing(self: Harness, repeater: Any, workload: Any, subject: Any, kind: str) -> Any:
+        def failing(self: Harness, repeater: Any, workload: Any, *rest: Any, **options: Any) -> Any:
             if workload.parameters["replays"] == "step0-graph":
                 raise RuntimeError("operation not permitted when stream is capturing")
-            return plain(self, repeater, workload, subject, kind)
+            return plain(self, repeater, workload, *rest, **options)
 
         monkeypatch.setattr(Harness, "measure_callable", failing)
         assert replay(run) == 0
@@ -170,9 +170,9 @@ class TestWithPyTorch:
         plain, gaps = Harness.measure_callable, []
         held_back = _prefill_first(run / "operator_calls.jsonl")[0]["id"]
 
-        def measure(*args: Any) -> Any:
+        def measure(*args: Any, **options: Any) -> Any:
             before = len(gaps)
-            found = plain(*args)
+            found = plain(*args, **options)
             key = args[2].parameters["replays"]
             if key == f"{held_back}-spaced":
                 turns = args[2].parameters["turns"]

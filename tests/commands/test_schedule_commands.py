@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from command_outcomes import Outcome, ended
 from recorded_profile import copy_bloom
+from replay_on_host import host_stands_in
 from torch_programs import model_folder, profile
 
 ONE = "step,batch,tokens,count\nprefill,1,1024,2\ndecode,1,1024,60\n"
@@ -174,11 +175,37 @@ def test_what_has_no_sizes_is_not_profiled_by_a_schedule(tmp_path, model, option
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformers")
-def test_each_size_of_a_trace_is_profiled_once(tmp_path):
-    trace = written(tmp_path / "trace.csv", "prompt_tokens,new_tokens\n5,4\n9,3\n4,6\n")
-    options = ("--max-batch", "2", "--bucket-tokens", "4", "--dtype", "float32")
-    model = model_folder(tmp_path / "model", "bloom")
-    assert profile(model, tmp_path / "out", "--schedule", str(trace), *options) == 0
-    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/profile.json")]
-    found = {(one["batch"], one["prompt_tokens"]): one["new_tokens"] for one in records}
-    assert found == {(1, 4): 2, (1, 8): 2, (2, 4): 2, (2, 8): 2}
+class TestWithPyTorch:
+    """A tiny model on the host."""
+
+    OPTIONS = ("--max-batch", "2", "--bucket-tokens", "4")
+
+    @pytest.fixture
+    def trace(self, tmp_path):
+        """A trace, and the profiles of its sizes."""
+        trace = written(tmp_path / "trace.csv", "prompt_tokens,new_tokens\n5,4\n9,3\n4,6\n")
+        model = model_folder(tmp_path / "model", "bloom")
+        options = ("--schedule", str(trace), *self.OPTIONS, "--dtype", "float32")
+        assert profile(model, tmp_path / "sizes", *options) == 0
+        return trace
+
+    @pytest.mark.usefixtures("trace")
+    def test_each_size_of_a_trace_is_profiled_once(self, tmp_path):
+        paths = (tmp_path / "sizes").glob("*/profile.json")
+        records = [json.loads(path.read_text()) for path in paths]
+        found = {(one["batch"], one["prompt_tokens"]): one["new_tokens"] for one in records}
+        assert found == {(1, 4): 2, (1, 8): 2, (2, 4): 2, (2, 8): 2}
+
+    def test_only_steps_of_the_trace_are_measured_and_each_call_once(
+        self, tmp_path, trace, monkeypatch
+    ):
+        measured = host_stands_in(monkeypatch)
+        words = (tmp_path / "sizes", "--schedule", trace, *self.OPTIONS, "--json")
+        words = (*words, "--gpu-device", "emulated:h200")
+        report = ended(0, "replay", *words).document
+        sizes = {(one["step"]["phase"], one["step"]["batch"]) for one in report["steps"]}
+        assert sizes == {("prefill", 1), ("decode", 1), ("decode", 2)}
+        keys = Counter(measured)
+        assert {key for key, times in keys.items() if times > 1} <= {
+            f"step{step}-{level}" for step in (0, 1) for level in ("graph", "eager", "layers")
+        }
