@@ -271,6 +271,8 @@ def _rows(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not text in UTF-8: give CSV or JSON lines.") from None
+    if text.lstrip().startswith("["):
+        raise _refusal(path, 1, "it begins a list, where each line is an object by itself")
     if text.lstrip().startswith("{"):
         for line, content_of_line in enumerate(text.split("\n"), 1):
             if content_of_line.strip():

@@ -210,7 +210,7 @@ class TestWithPyTorch:
         model = model_folder(tmp_path / "model", "bloom")
         out = str(tmp_path / "run")
         assert (
-            "smaller --batch or --prompt-tokens"
+            "smaller batch or shorter prompts"
             in ended(1, "profile", model, *SMALL, "--gpu-device", "cpu", "--out", out).err
         )
 

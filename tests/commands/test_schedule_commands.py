@@ -121,6 +121,11 @@ def test_a_size_without_profile_is_refused_with_the_command_for_it(tmp_path):
     assert f"gpuenergy profile bloom-560m --schedule {schedule}" in error
 
 
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    error = refused(tmp_path / "nowhere", written(tmp_path / "steps.csv", ONE))
+    assert "has no profile.json" in error
+
+
 def test_profiles_of_different_programs_are_refused(tmp_path):
     sizes = two_sizes(tmp_path / "sizes")
     path = sizes / "b2-t1024/profile.json"

@@ -206,6 +206,7 @@ TRACE = "arrival_s,prompt_tokens,new_tokens\n"
         ('{"step": "decode", "batch": true, "tokens": 8}', "Line 1 .*its batch is True"),
         ('{"step": "decode", "batch": 1, "tokens": 8}\n{', "Line 2 .*not complete JSON"),
         ('{"step": ["decode"], "batch": 1, "tokens": 8}', r"Line 1 .*its step is \['decode'\]"),
+        ('[{"step": "decode", "batch": 1, "tokens": 8}]', "Line 1 .*it begins a list"),
         ('{"size": 8}', "Line 1 .*neither those of a step nor those of a request"),
         ("{}", "Line 1 .*neither those of a step nor those of a request"),
     ],

@@ -191,7 +191,8 @@ def serving_path(report: ServingReport, folder: Path) -> Path:
 
 def _profiles_of(folder: Path, schedule: Schedule, path: Path) -> dict[Step, tuple[Path, int]]:
     """Return the folder of the profile of each step of a schedule, and the step's number there."""
-    inside = sorted(inner for inner in folder.iterdir() if is_folder(inner))
+    is_there = is_folder(folder)
+    inside = sorted(inner for inner in folder.iterdir() if is_folder(inner)) if is_there else []
     profiles = {
         inner: read_profile(inner) for inner in (folder, *inside) if is_file(inner / PROFILE_JSON)
     }
@@ -213,12 +214,12 @@ def _profiles_of(folder: Path, schedule: Schedule, path: Path) -> dict[Step, tup
     for step in sorted(schedule.served):
         for inner, profile in profiles.items():
             number = 0 if step.phase == "prefill" else step.tokens - profile.prompt_tokens + 1
-            is_there = (
+            is_in_profile = (
                 profile.prompt_tokens == step.tokens and profile.new_tokens > 0
                 if step.phase == "prefill"
                 else 0 < number < profile.new_tokens
             )
-            if is_there and profile.batch == step.batch:
+            if is_in_profile and profile.batch == step.batch:
                 found.setdefault(step, (inner, number))
     if missing := [step for step in sorted(schedule.served) if step not in found]:
         more = f" and {len(missing) - 1} other steps" if len(missing) > 1 else ""

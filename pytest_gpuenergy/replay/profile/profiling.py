@@ -427,7 +427,7 @@ def _failure(program: TorchProgram, prompt: Prompt, device: str, error: Exceptio
 
     reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
     size = f"a batch of {prompt.batch} and {prompt.tokens} tokens" if prompt.new_tokens else ""
-    what, advice = (f" with {size}", "a smaller --batch or --prompt-tokens") if size else ("", "")
+    what, advice = (f" with {size}", "a smaller batch or shorter prompts") if size else ("", "")
     if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in reason:
         return (
             f"{program.name} does not fit into the memory of {device}{what}: give "
