@@ -249,11 +249,26 @@ def test_names_of_kernels_tell_of_tf32(tmp_path):
         assert one.product.mode == mode
 
 
+def test_a_profile_tells_of_tf32(tmp_path):
+    run = copy_bloom(tmp_path / "bloom")
+    calls = (run / "operator_calls.jsonl").read_text()
+    (run / "operator_calls.jsonl").write_text(calls.replace('"float16"', '"float32"'))
+    record = json.loads((run / "profile.json").read_text())
+    for allowed, mode in ((True, "tf32"), (False, "float32")):
+        (run / "profile.json").write_text(json.dumps({**record, "tf32": allowed}))
+        assert {one.product.mode for one in model_products(run).products} == {mode}
+
+
 def test_bad_sources_are_told_in_one_sentence(tmp_path):
     run = copy_bloom(tmp_path / "bloom")
     other = write(tmp_path / "other.json", [operator("aten::add", 0, 9), *launch("add", 1, 9, 1)])
     (tmp_path / "empty").mkdir()
     (tmp_path / "list.jsonl").write_text("{}\n")
+    shared = copy_bloom(tmp_path / "shared")
+    record = json.loads((shared / "profile.json").read_text())
+    (shared / "profile.json").write_text(json.dumps({**record, "ranks": 2}))
+    for rank in ("rank0", "rank1"):
+        (shared / rank).mkdir()
     for source, step, told in (
         (run, 2, "has no decode step 2: give 1 to 1"),
         (run / "trace.json.gz", 7, "has no decode step 7: give 1 to 1"),
@@ -261,6 +276,7 @@ def test_bad_sources_are_told_in_one_sentence(tmp_path):
         (tmp_path / "empty", 1, "name a folder of gpuenergy profile, or a trace"),
         (tmp_path / "list.jsonl", 1, "do not say how often each operator was called"),
         (tmp_path / "none.json", 1, "none.json"),
+        (shared, 1, "of a model on 2 GPUs: name the folder of one of them"),
     ):
         with pytest.raises(InputError) as error:
             model_products(source, step)

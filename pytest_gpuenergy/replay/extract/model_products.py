@@ -388,7 +388,7 @@ def _profiled(record: ProfileRecord, calls: Sequence[UniqueCall], step: int) -> 
                     record.step_name(number),
                     count,
                     count * call.call_us,
-                    _uses_tf32(launch.name for launch in call.launches),
+                    record.tf32 or _uses_tf32(launch.name for launch in call.launches),
                 )
 
 
