@@ -20,7 +20,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Workload
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor, Workload
 
 _WARPGROUP, _WARP = 128, 32
 """The threads of a warpgroup and of a warp."""
@@ -35,6 +35,11 @@ _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
 _FARTHEST_OFFSET, _FARTHEST_CORNER = 255, 127
 _LARGEST_TRAVERSAL_STRIDE = 8
+_PACKING_THREADS = 256
+_MOST_TURNED_TAPS = 64
+"""The most elements of a window of which pack.cu turns 64 channels at a time, instead of 32."""
+_MOST_PACKED_TAPS = 256
+"""The most of which it has room for 32 channels."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
 _MOST_TAPS = 9
@@ -84,6 +89,9 @@ _FIRST_CYCLES = 4250
 """The cycles until a block has its first step, with the launch."""
 _CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
 """The cycles in which a cluster begins together and adds its sums, and more for each block."""
+_PACKING_CYCLES, _PACKED_BYTES_PER_CYCLE = 3500, 20
+"""The approximate cycles of a launch that packs, besides those in which it reads and writes, and
+the bytes of a multiprocessor for these. They were not measured."""
 _CLUSTER_MULTIPROCESSORS = 16
 """The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
 
@@ -101,10 +109,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         blocks: the number of blocks, which compute tiles in turn; 0 stands for one per tile.
         boxed: whether the tensor memory accelerator copies, where it can, instead of threads.
         deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
+        packed: whether a launch before this one packs the input and the weights, with channels last
+            in whole pieces, so that they can be boxed.
     """
 
     template: ClassVar[str] = "implicit"
     modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
+    added: ClassVar[Mapping[str, int]] = {"packed": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -117,6 +128,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     blocks: int = 0
     boxed: bool = False
     deep: int = 1
+    packed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,6 +154,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 f"The template {self.template} has steps of one line where threads copy, not of "
                 f"{self.deep}."
             )
+        if self.packed and not self.boxed:
+            raise InputError(f"The template {self.template} packs only what is boxed.")
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
@@ -165,11 +179,16 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        boxed = _box_bytes(conv) > 0
-        for tile_c, (consumers, resident), deep, stages, splits in itertools.product(
-            _TILES_C, _REGISTERS, (1, 2) if boxed else (1,), _STAGES, _SPLITS
+        ways = [(True, False)] if _box_bytes(conv) else [(False, False)]
+        if not _box_bytes(conv) and _box_bytes(conv, packed=True):
+            ways.append((True, True))
+        for (boxed, packed), tile_c, (
+            consumers,
+            resident,
+        ), deep, stages, splits in itertools.product(
+            ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS
         ):
-            if tile_c > useful:
+            if tile_c > useful or deep > 1 + boxed:
                 continue
             one = cls(
                 tile_c=tile_c,
@@ -179,9 +198,10 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 per_multiprocessor=resident,
                 boxed=boxed,
                 deep=deep,
+                packed=packed,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
-            key = (tile_c, consumers, resident, splits, deep)
+            key = (packed, boxed, tile_c, consumers, resident, splits, deep)
             if key in tried or splits > one.steps(conv) or one.resident(conv, card) == 0:
                 continue
             tried.add(key)
@@ -210,7 +230,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         """Return the steps of a tile."""
         s = conv.shape
         if self.boxed:
-            boxes = math.ceil(s.CI // s.groups * conv.element_bytes / _box_bytes(conv))
+            row = self._channels(conv) * conv.element_bytes
+            boxes = math.ceil(row / self._box_bytes(conv))
             return math.ceil(s.KH * s.KW * boxes / self._boxes(conv))
         if (blocks := self._blocks(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
@@ -228,7 +249,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
         """Return what threads copy of float32 in NCHW; None where they copy lines."""
-        if conv.layout == "nhwc" or conv.element_bytes == 2:
+        if self.boxed or conv.layout == "nhwc" or conv.element_bytes == 2:
             return None
         return _blocks_of(conv.shape, self.tile_p)
 
@@ -278,14 +299,23 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
         return of_input, math.gcd(widest, s.reduction_length)
 
+    def _box_bytes(self, conv: Conv2d) -> Literal[0, 32, 64, 128]:
+        return _box_bytes(conv, packed=self.packed)
+
+    def _channels(self, conv: Conv2d) -> int:
+        """Return the channels of the input in a group, with those that packing adds."""
+        channels = conv.shape.CI // conv.shape.groups
+        piece = _PIECE_BYTES // conv.element_bytes
+        return -(-channels // piece) * piece if self.packed else channels
+
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
-        return self.deep * _LINE_BYTES // _box_bytes(conv)
+        return self.deep * _LINE_BYTES // self._box_bytes(conv)
 
     def _copying(self, conv: Conv2d) -> dict[str, Constant]:
         """Return the constants of the texts that copy."""
         if self.boxed:
-            return {"LINE_BYTES": _box_bytes(conv), "BOXES": self._boxes(conv)}
+            return {"LINE_BYTES": self._box_bytes(conv), "BOXES": self._boxes(conv)}
         if (blocks := self._blocks(conv)) is not None:
             return {
                 "CHANNELS": blocks.channels,
@@ -357,6 +387,11 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
+        if self.packed:
+            s = conv.shape
+            moved = 2 * conv.element_bytes * self._channels(conv)
+            moved *= s.N * s.H * s.W + s.CO * s.KH * s.KW
+            total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_BYTES_PER_CYCLE)
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -372,13 +407,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
                 "cannot share: choose fewer splits."
             )
-        if self.boxed and not _box_bytes(conv):
+        if self.boxed and not self._box_bytes(conv):
             raise InputError(
                 f"The tensor memory accelerator cannot find the windows of {conv.name}, whose "
                 "channels do not fill pieces of 16 bytes, or whose padding or window is too wide."
             )
         maps = self._tensor_maps(conv) if self.boxed else ()
-        named = {tensor_map.tensor: tensor_map.name for tensor_map in maps}
+        named = {tensor_map.name.removesuffix("_map"): tensor_map.name for tensor_map in maps}
         tiles = self.tiles(conv)
         blocks = min(self.blocks, tiles) or tiles
         launch = Launch(
@@ -398,36 +433,75 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
         constants, head = self._constants(conv, blocks), [_ELEMENTS[conv.dtype]]
+        launches = [launch]
+        workspaces: list[Tensor] = []
+        if self.packed:
+            packing, workspaces, numbers = self._packing(conv)
+            launches, copies = [packing, launch], ["conv/pack", *copies]
+            constants = {**constants, **numbers}
         return Kernel(
             template_text(constants, ["hopper/barriers", *copies], head),
-            (launch,),
+            tuple(launches),
             tensor_maps=maps,
+            workspaces=tuple(workspaces),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
+        )
+
+    def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
+        """Return the launch that packs, the workspaces that it fills, and its constants."""
+        s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
+        plane = s.H * s.W
+        if conv.layout == "nhwc":
+            blocks = [
+                -(-count * padded // _PACKING_THREADS) for count in (s.N * plane, s.CO * taps)
+            ]
+        else:
+            deep = 32 if taps > _MOST_TURNED_TAPS else 64
+            blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
+        tensors = ("data", "weight", "packed_data", "packed_weight")
+        return (
+            Launch("pack", (sum(blocks), 1, 1), (_PACKING_THREADS, 1, 1), tensors),
+            [
+                Tensor("packed_data", (s.N, s.H, s.W, padded), conv.dtype, "workspace"),
+                Tensor("packed_weight", (s.CO, s.KH, s.KW, padded), conv.dtype, "workspace"),
+            ],
+            {
+                "FROM_NHWC": conv.layout == "nhwc",
+                "PACK_IMAGES": s.N,
+                "PACK_PLANE": plane,
+                "PACK_CI": s.CI,
+                "PACK_CO": s.CO,
+                "PACK_TAPS": taps,
+                "PADDED": padded,
+                "PACK_DATA_BLOCKS": blocks[0],
+            },
         )
 
     def _tensor_maps(self, conv: Conv2d) -> tuple[TensorMap, ...]:
         """Return the maps of the input's windows, and of the weights."""
         s, size = conv.shape, conv.element_bytes
-        line, channels = _box_bytes(conv) // size, s.CI // s.groups
+        line, channels = self._box_bytes(conv) // size, self._channels(conv)
+        every = channels * s.groups
         height, width = (s.padding - reach + 1 for reach in s.window)
+        prefix = "packed_" if self.packed else ""
         of_data = TensorMap(
             "data_map",
-            "data",
+            f"{prefix}data",
             conv.dtype,
-            (s.CI, s.W, s.H, s.N),
-            (size * s.CI, size * s.CI * s.W, size * s.CI * s.W * s.H),
+            (every, s.W, s.H, s.N),
+            (size * every, size * every * s.W, size * every * s.W * s.H),
             (line, self.tile_p),
-            _box_bytes(conv),
+            self._box_bytes(conv),
             Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides)),
         )
         of_weight = TensorMap(
             "weight_map",
-            "weight",
+            f"{prefix}weight",
             conv.dtype,
             (channels, s.KH * s.KW, s.CO),
-            (size * channels, size * s.reduction_length),
+            (size * channels, size * channels * s.KH * s.KW),
             (line, 1, self.tile_c),
-            _box_bytes(conv),
+            self._box_bytes(conv),
         )
         return of_data, of_weight
 
@@ -438,20 +512,22 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
         depth = 32 // conv.element_bytes
         halves = conv.element_bytes == 2
-        direct = conv.mode != "3xtf32" and (halves or conv.layout == "nhwc")
+        direct = conv.mode != "3xtf32" and self._blocks(conv) is None
         after = sums + (1 if direct else 4)
         first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
             "HALVES": halves,
             "SPLIT": conv.mode == "3xtf32",
-            "NHWC": conv.layout == "nhwc",
+            "NHWC": conv.layout == "nhwc" or self.packed,
+            "OUT_NHWC": conv.layout == "nhwc",
             "IMAGES": s.N,
-            **{name: getattr(s, name) for name in ("H", "W", "CI", "CO", "KH", "KW", "OH", "OW")},
+            **{name: getattr(s, name) for name in ("H", "W", "CO", "KH", "KW", "OH", "OW")},
             "STRIDE": s.strides,
             "PADDING": s.padding,
             "DILATION": s.dilation,
             "GROUPS": s.groups,
-            "GROUP_IN": s.CI // s.groups,
+            "CI": self._channels(conv) * s.groups,
+            "GROUP_IN": self._channels(conv),
             "GROUP_OUT": s.CO // s.groups,
             "WITH_BIAS": conv.bias,
             "WITH_RELU": conv.relu,
@@ -478,11 +554,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
             "SECOND_PLACE": f'"%{after}"',
             "ADD_PLACE": f'"%{after + 1}"',
-            "LAST_OPERANDS": f'", {int(conv.layout == "nchw")}, 0"' if halves else '""',
+            "LAST_OPERANDS": f'", {int(conv.layout == "nchw" and not self.packed)}, 0"'
+            if halves
+            else '""',
         }
 
 
-def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
+def _box_bytes(conv: Conv2d, *, packed: bool = False) -> Literal[0, 32, 64, 128]:
     """Return the longest line of boxes of channels; 0 if there can be none.
 
     The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
@@ -490,14 +568,17 @@ def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
     """
     s = conv.shape
     row = s.CI // s.groups * conv.element_bytes
+    if packed:
+        row = -(-row // _PIECE_BYTES) * _PIECE_BYTES
     farthest = max(s.window) - 1
     if (
-        conv.layout != "nhwc"
+        (conv.layout != "nhwc" and not packed)
         or row % _PIECE_BYTES
         or farthest > _FARTHEST_OFFSET
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
-        or (s.groups > 1 and row % _SHORTEST_LINE_BYTES)
+        or (s.groups > 1 and (packed or row % _SHORTEST_LINE_BYTES))
+        or (packed and s.KH * s.KW > _MOST_PACKED_TAPS)
     ):
         return 0
     for line in (128, 64):
