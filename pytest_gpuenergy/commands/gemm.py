@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
@@ -37,7 +37,6 @@ from pytest_gpuenergy.support import (
     dump,
     is_there,
     plain,
-    printable_text,
 )
 
 if TYPE_CHECKING:
@@ -296,10 +295,8 @@ def _measure(arguments: Namespace, sizes: str) -> tuple[int, Report | None]:
     before, written, report = latest_run(here), list[Path](), None
     try:
         with interrupt_once():
-            ended = run_child([*pytest, *alone, *words, item], here, shown=not arguments.json)
-            code = ended.returncode
-            if arguments.json:
-                sys.stderr.write(printable_text(ended.stdout))
+            shown: bool | Literal["as errors"] = "as errors" if arguments.json else True
+            code = run_child([*pytest, *alone, *words, item], here, shown=shown).returncode
     finally:  # an interrupted run has results too
         run = latest_run(here)
         if run is not None and (before is None or run.path != before.path):

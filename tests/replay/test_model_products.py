@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from itertools import chain
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from profiler_traces import ADDMM, GEMM, lasting, launch, layer, operator, write
+from profiler_traces import ADDMM, GEMM, STRANGE_VALUES, lasting, launch, layer, operator, write
 from recorded_profile import BLOOM, copy_bloom
 
 from pytest_gpuenergy.replay import (
@@ -237,6 +238,18 @@ def test_a_call_that_a_dispatch_mode_makes_again_counts_once(tmp_path):
     again = [operator("aten::addmm", 0.0, 50.0, **ADDMM), *layer(5.0)[1:]]
     found = model_products(write(tmp_path / "some.json", again))
     assert counts(found) == {"gemm_8x64x32_tn_float16": {"trace": 1}}
+
+
+@given(
+    field=st.sampled_from(["Input Dims", "Input type", "Input Strides", "Concrete Inputs"]),
+    value=STRANGE_VALUES,
+)
+def test_any_values_in_a_trace_are_products_or_told(tmp_path_factory, field, value):
+    called = operator("aten::addmm", 5.0, 20.0, **{**ADDMM, field: value})
+    path = tmp_path_factory.getbasetemp() / "strange.json"
+    write(path, [called, *launch(GEMM, 10.0, 40.0, 1)])
+    with contextlib.suppress(InputError):
+        assert model_products(path).products
 
 
 def test_names_of_kernels_tell_of_tf32(tmp_path):
