@@ -161,7 +161,9 @@ gpuenergy gemm perf --model bloom/ --out results
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest (default: current)")
     add_clock_options(parser, several=True)
     parser.add_argument(
-        "--cache", choices=("hot", "cold"), default="hot", help="As for pytest (default: hot)"
+        "--cache",
+        choices=("hot", "cold"),
+        help="As for pytest (default: hot; with --model cold, as a model's weights are)",
     )
 
 
@@ -225,7 +227,8 @@ def _perf(arguments: Namespace) -> int:
     )
     from pytest_gpuenergy.report import write_view
 
-    products = model_products(arguments.model, arguments.step or 1)
+    cold = arguments.cache != "hot"
+    products = model_products(arguments.model, arguments.step or 1, cold=cold)
     asked = [
         one
         for calls in products.products
@@ -276,7 +279,7 @@ def _measure(arguments: Namespace, sizes: str) -> tuple[int, Report | None]:
         "--gpuenergy-json": out / "report.json",
         "--gpuenergy-html": out / "report.html",
         "--gpuenergy-csv": out / "csv",
-        "--gpuenergy-cache": arguments.cache,
+        "--gpuenergy-cache": arguments.cache or ("hot" if arguments.model is None else "cold"),
         "--records": arguments.records,
         "--cutlass": arguments.cutlass,
         "--cutlass-profiler": arguments.cutlass_profiler,

@@ -94,17 +94,26 @@ def small_bloom(run: Path) -> Path:
     return run
 
 
+def test_small_products_need_a_hot_cache(elsewhere, capfd):
+    run = small_bloom(elsewhere / "bloom")
+    assert main(["gemm", "perf", "--model", str(run), *EMULATED]) == 2
+    assert "too small to be kept out of the L2 cache, which takes --cache hot" in (
+        capfd.readouterr().err
+    )
+
+
 @pytest.mark.slow
 def test_the_products_of_a_model_are_measured_weighted_by_calls(elsewhere, capfd):
     run = small_bloom(elsewhere / "bloom")
-    arguments = ["--model", str(run), "--contender", "template", "--json", *EMULATED]
-    assert main(["gemm", "perf", *arguments, "--out", "out"]) == 0
+    arguments = ["--model", str(run), "--contender", "template", "--cache", "hot", "--json"]
+    assert main(["gemm", "perf", *arguments, *EMULATED, "--out", "out"]) == 0
     captured = capfd.readouterr()
     found = json.loads(captured.out)
     assert found == json.loads((elsewhere / "out" / "product_savings.json").read_text())
     assert "2 passed" in captured.err
     assert (found["model"], found["emulated"]) == ("bloom-560m", True)
     (cap,) = found["caps"]
+    assert cap["cache"] == "hot"
     products = {one["product"]: one for one in cap["products"]}
     prefill, decode = "gemm_6x12x16_tn_float16_lda24", "gemm_1x12x16_tn_float16"
     assert {name: one["calls"] for name, one in products.items()} == {

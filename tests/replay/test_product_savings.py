@@ -171,7 +171,7 @@ def test_lines_say_what_is_left_out_and_that_figures_are_emulated():
     products = products_of(calls_of(product, prefill=1), left_out=(batched,))
     report = Report(a_run(), [a_measurement(product, "template", 1.0, 100.0)])
     text = "\n".join(savings_lines(product_savings(report, products)))
-    assert "on NVIDIA H200 (emulated), at current" in text
+    assert "on NVIDIA H200 (emulated), at current, cache hot" in text
     assert "1 of 8 calls that multiply matrices are in these sums, with 25.0% of" in text
     assert "savings are unknown, because cublas has no figures" in text
     assert "left out: aten.bmm.default (7 in prefill), because it is batched" in text

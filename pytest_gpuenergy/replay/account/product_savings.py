@@ -108,11 +108,13 @@ class CapSavings(Struct, frozen=True):
 
     Attributes:
         cap: The label of the power limit.
+        cache: What the L2 cache held, ``hot`` or ``cold``.
         products: The products, the most recorded time first.
         steps: The steps, in order.
     """
 
     cap: str
+    cache: str
     products: tuple[ProductCosts, ...]
     steps: tuple[StepCosts, ...]
 
@@ -172,17 +174,18 @@ def product_savings(report: Report, products: ModelProducts) -> ProductSavings:
     Errors of different measurements are independent of each other, so those of a sum are added in
     squares; a product that is called several times has the same error in each call.
     """
-    by_cap: dict[str, dict[str, _Named]] = {}
+    by_cap: dict[tuple[str, str], dict[str, _Named]] = {}
     for m in report.measurements:
-        named = by_cap.setdefault(m.cap, {}).setdefault(m.workload.name, {})
+        named = by_cap.setdefault((m.cap, m.cache), {}).setdefault(m.workload.name, {})
         if m.measured:
             named[m.kernel.label] = m
     caps = []
-    for cap, works in by_cap.items():
+    for (cap, cache), works in by_cap.items():
         rows = [(calls, _contenders(calls.product, works)) for calls in products.products]
         caps.append(
             CapSavings(
                 cap,
+                cache,
                 tuple(_product_costs(calls, named) for calls, named in rows),
                 tuple(_step_costs(step, rows, products) for step in products.steps),
             )
@@ -311,9 +314,10 @@ def savings_lines(found: ProductSavings, width: int | None = None) -> Iterator[s
     label = " (emulated)" if found.emulated else ""
     inner = None if width is None else width - 2
     for cap in found.caps:
-        yield f"products of {found.model} on {found.gpu}{label}, at {cap.cap}"
+        where = f"at {cap.cap}, cache {cap.cache}"
+        yield f"products of {found.model} on {found.gpu}{label}, {where}"
         yield from (f"  {line}" for line in fitted([*_product_rows(cap)], inner))
-        yield f"all products of a step, weighted by calls{label}, at {cap.cap}"
+        yield f"all products of a step, weighted by calls{label}, {where}"
         yield from (f"  {line}" for line in fitted([*_step_rows(cap)], inner))
         for step in cap.steps:
             share = step.measured_us / step.recorded_us if step.recorded_us else 0.0

@@ -37,6 +37,14 @@ from pytest_gpuenergy.workloads import Gemm, Layout, Mode, product_name
 WHOLE_TRACE = "trace"
 """The name of the only step of a trace without phases."""
 
+COLD_BYTES = 32 << 10
+"""The least size of all matrices of a product that is measured with a cold L2 cache.
+
+The `MAX_SETS` copies of smaller ones would not fill the caches of today's GPUs twice.
+"""
+
+_TOO_SMALL = "its matrices are too small to be kept out of the L2 cache, which takes --cache hot"
+
 _OPERANDS: Mapping[str, tuple[str, str]] = {
     "linear": ("input", "weight"),
     "mm": ("self", "mat2"),
@@ -341,12 +349,13 @@ class _Calls:
     tf32: bool
 
 
-def model_products(source: Path, step: int = 1) -> ModelProducts:
+def model_products(source: Path, step: int = 1, *, cold: bool = False) -> ModelProducts:
     """Return the matrix products of a model.
 
     Args:
         source: The folder of ``gpuenergy profile`` on one GPU, a folder with a trace, or a trace.
         step: The number of the decode step.
+        cold: Whether to leave out products that cannot be measured with a cold L2 cache.
 
     Raises:
         InputError: The source is none of these, or is damaged; it has no such step, or no matrix
@@ -365,7 +374,7 @@ def model_products(source: Path, step: int = 1) -> ModelProducts:
     else:
         path = _trace_in(source) if is_folder(source) else source
         name, calls = source.name or str(source), _traced(path, step)
-    return _grouped(name, device, calls, source)
+    return _grouped(name, device, calls, source, COLD_BYTES if cold else 0)
 
 
 def _trace_in(folder: Path) -> Path:
@@ -464,13 +473,18 @@ def _arguments(operator: CalledOperator) -> list[Any]:
     return found
 
 
-def _grouped(name: str, device: str, calls: Sequence[_Calls], source: Path) -> ModelProducts:
+def _grouped(
+    name: str, device: str, calls: Sequence[_Calls], source: Path, least_bytes: int
+) -> ModelProducts:
     groups: dict[tuple[str, str], list[tuple[_Calls, RecordedProduct]]] = {}
     for call in calls:
         found = recorded_product(call.operator, call.arguments, "tf32" if call.tf32 else "float32")
-        if found is not None:
-            key = ("" if found.product is None else found.product.name, found.reason)
-            groups.setdefault(key, []).append((call, found))
+        if found is None:
+            continue
+        if found.product is not None and found.product.bytes_moved < least_bytes:
+            found = RecordedProduct(reason=_TOO_SMALL)
+        key = ("" if found.product is None else found.product.name, found.reason)
+        groups.setdefault(key, []).append((call, found))
     steps = tuple(dict.fromkeys(call.step for group in groups.values() for call, _ in group))
     merged = [_merged(group) for group in groups.values()]
     merged.sort(key=lambda one: -sum(one.recorded_us.values()))
