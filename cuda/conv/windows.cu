@@ -4,8 +4,9 @@
 // No matrix of windows is made: what a step of such a product needs is copied to shared memory from
 // wherever it is in the input. What lies in the padding becomes 0.
 //
-// A kernel consists of its constants, barriers.cu, this text, one of the texts that copy (boxed.cu,
-// lined.cu or blocked.cu, with lines.cu before the first two), and implicit.cu. Constants of this text are:
+// A kernel for Hopper consists of its constants, barriers.cu, this text, one of the texts that copy (boxed.cu,
+// gathered.cu or blocked.cu, with lines.cu and described.cu before the first two), and implicit.cu; one for
+// other cards of its constants, this text, lines.cu, gathered.cu, and implicit_mma.cu. Constants of this text are:
 //   Element            type of the tensors' elements; HALVES: whether they have 16 bits
 //   NHWC, OUT_NHWC     whether channels are the inner dimension of the input and the weights, instead of
 //                      columns, and of the output
@@ -15,8 +16,8 @@
 //   TILE_P, TILE_C     pixels and channels of the output that a block computes at a time
 //   BY_IMAGE           whether a tile has pixels of one image only
 //   SPLIT              whether elements are split (3xtf32), as in gemm/mma.cu
+//   WARPS              warps of a block that copy
 
-constexpr int WARPS = 4;  // that copy
 constexpr int TAPS = KH * KW, K = GROUP_IN * TAPS;
 constexpr int PLANE = OH * OW, PIXELS = IMAGES * PLANE;
 constexpr int DIVIDED = BY_IMAGE ? PLANE : PIXELS;  // pixels that are divided into tiles

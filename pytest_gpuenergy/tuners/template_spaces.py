@@ -9,6 +9,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
+from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
 from pytest_gpuenergy.tuners.gemm.costs import Estimate, fitted
 from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
@@ -30,7 +31,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters, ImplicitParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }
 """The templates by name."""
