@@ -236,7 +236,7 @@ def _perf(arguments: Namespace) -> int:
         for one in alternatives(calls.product)
     ]
     code, report = _measure(arguments, "; ".join(map(sizes_text, dict.fromkeys(asked))))
-    if report is None:
+    if report is None or not report.measurements:
         return code
     savings = product_savings(report, products)
     path = arguments.out / _SAVINGS
