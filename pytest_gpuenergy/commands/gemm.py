@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -216,7 +216,7 @@ def _perf(arguments: Namespace) -> int:
                 raise InputError(f"--{name} is for --model RUN: give that too.")
         sizes = " ".join(arguments.sizes)
         measured_products(sizes)
-        return _measure(arguments, sizes)[0]
+        return _measure(arguments, sizes)
     if arguments.sizes:
         raise InputError("SIZES and --model name different products: give one of them.")
     from pytest_gpuenergy.replay import (
@@ -235,22 +235,28 @@ def _perf(arguments: Namespace) -> int:
         if calls.product is not None
         for one in alternatives(calls.product)
     ]
-    code, report = _measure(arguments, "; ".join(map(sizes_text, dict.fromkeys(asked))))
-    if report is None or not report.measurements:
-        return code
-    savings = product_savings(report, products)
-    path = arguments.out / _SAVINGS
-    write_view(path, dump(savings))
-    if arguments.json:
-        print_json(plain(savings))
-    else:
-        print_lines(savings_lines(savings, terminal_width(is_terminal=sys.stdout.isatty())))
-        print(path)
-    return code
+
+    def show(report: Report) -> None:
+        savings = product_savings(report, products)
+        path = arguments.out / _SAVINGS
+        write_view(path, dump(savings))
+        if arguments.json:
+            print_json(plain(savings))
+        else:
+            print_lines(savings_lines(savings, terminal_width(is_terminal=sys.stdout.isatty())))
+            print(path)
+
+    return _measure(arguments, "; ".join(map(sizes_text, dict.fromkeys(asked))), show)
 
 
-def _measure(arguments: Namespace, sizes: str) -> tuple[int, Report | None]:
-    """Run the bench of these products; return its exit code, and its report if there is one."""
+def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | None = None) -> int:
+    """Run the bench of these products, write its outputs, and return the exit code.
+
+    Args:
+        arguments: the options of the command.
+        sizes: the products.
+        show: what is done with the report at the end, or after an interrupt, if it has figures.
+    """
     from pytest_gpuenergy import pytest_plugin
     from pytest_gpuenergy.control import CURRENT_CLOCKS
     from pytest_gpuenergy.report import latest_run, write_best_perf
@@ -295,7 +301,7 @@ def _measure(arguments: Namespace, sizes: str) -> tuple[int, Report | None]:
     # Use neither settings nor conftest files of the folder in which this package is installed.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
-    before, written, report = latest_run(here), list[Path](), None
+    before, written = latest_run(here), list[Path]()
     try:
         with interrupt_once():
             shown: bool | Literal["as errors"] = "as errors" if arguments.json else True
@@ -307,9 +313,11 @@ def _measure(arguments: Namespace, sizes: str) -> tuple[int, Report | None]:
             written = write_best_perf(report, out)
             for path in written:
                 print(path, file=sys.stderr if arguments.json else sys.stdout)
+            if show is not None and report.measurements:
+                show(report)
     if code == _GOOD and not written:
         raise UnavailableError("Nothing was measured, for the reasons above.")
-    return code if code in (_GOOD, _FAILED) else _USAGE, report
+    return code if code in (_GOOD, _FAILED) else _USAGE
 
 
 def _add_profile(subparsers: Subparsers) -> None:
