@@ -94,6 +94,11 @@ def _estimated(
     """Return the parameters as of `rank_kernels`, with their expected clock cycles."""
     kinds = able_templates(workload, card)
     ranked = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
+    if not ranked and isinstance(workload, Conv2d) and not workload.is_plain:
+        reason = ImplicitParameters.refusal(workload) or (
+            f"needs more shared memory for the windows of {workload.name} than this GPU has"
+        )
+        raise InputError(f"The template {ImplicitParameters.template} {reason}.")
     if not ranked and isinstance(workload, Conv2d):
         s = workload.shape
         height, width = s.window

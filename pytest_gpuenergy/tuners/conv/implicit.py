@@ -33,12 +33,14 @@ _ALIGNMENT_BYTES = 1024
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
-_FARTHEST_OFFSET, _FARTHEST_CORNER = 255, 127
+_FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
 _MOST_TAPS = 9
 """The most taps of which a step has eight channels: more would take too much shared memory."""
+_MOST_BLOCK_BYTES = 48 << 10
+"""The most bytes of a step, so that three fit in shared memory with their weights."""
 _MOST_CHANNELS = 256
 _MOST_SPLITS = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
@@ -67,8 +69,8 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
     "bfloat16": 2048,
 }
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
-# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100; see
-# studies/convolution_estimate.py.
+# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100, of which 854 are in
+# bench/results: see studies/convolution_estimate.py.
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels reach."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
@@ -151,10 +153,11 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     @classmethod
     def refusal(cls, conv: Conv2d) -> str | None:
         """Return what the template needs that a convolution lacks; None if it can compute it."""
-        if conv.layout == "nchw" and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
+        in_runs = conv.layout == "nchw" and conv.element_bytes == 4
+        if in_runs and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
             return (
-                f"needs windows of up to {_WIDEST_WINDOW} x {_WIDEST_WINDOW} in layout nchw, and "
-                f"{conv.name} has {conv.shape.KH} x {conv.shape.KW}"
+                f"needs windows of up to {_WIDEST_WINDOW} x {_WIDEST_WINDOW} in layout nchw and "
+                f"mode {conv.mode}, and {conv.name} has {conv.shape.KH} x {conv.shape.KW}"
             )
         return None
 
@@ -198,13 +201,14 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     def tiles(self, conv: Conv2d) -> int:
         """Return the number of tiles."""
-        s = conv.shape
-        plane = s.OH * s.OW
-        if self._blocks(conv) is None:
-            along_p = math.ceil(s.N * plane / self.tile_p)
-        else:
-            along_p = s.N * math.ceil(plane / self.tile_p)
+        s, divided = conv.shape, self._divided(conv)
+        along_p = s.N * s.OH * s.OW // divided * math.ceil(divided / self.tile_p)
         return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
+
+    def _divided(self, conv: Conv2d) -> int:
+        """Return how many pixels are divided into tiles, which have no others."""
+        blocks = self._blocks(conv)
+        return blocks.divided if blocks else conv.shape.N * conv.shape.OH * conv.shape.OW
 
     def steps(self, conv: Conv2d) -> int:
         """Return the steps of a tile."""
@@ -224,13 +228,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 self.deep * _LINE_BYTES * self.tile_c,
             )
         deep = blocks.channels * blocks.rows * conv.shape.KW
-        return 4 * blocks.channels * blocks.pitch, deep * (4 * self.tile_c + 4)
+        return blocks.step_bytes, deep * (4 * self.tile_c + 4)
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
         """Return what threads copy of float32 in NCHW; None where they copy lines."""
         if conv.layout == "nhwc" or conv.element_bytes == 2:
             return None
-        return _blocks_of(conv.shape, self.tile_p)
+        return input_blocks(conv.shape, self.tile_p)
 
     @property
     def tile_p(self) -> int:
@@ -367,15 +371,17 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             )
         if reason := self.refusal(conv):
             raise InputError(f"The template {self.template} {reason}.")
+        if self.boxed and not _box_bytes(conv):
+            raise InputError(
+                f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
+                "layout nhwc, channels of a group that fill pieces of 16 bytes (of 32 if there are "
+                f"several groups), strides of up to {_LARGEST_TRAVERSAL_STRIDE}, and windows that "
+                f"reach at most {_FARTHEST_CORNER} elements to each side of the image."
+            )
         if self.splits > self.steps(conv):
             raise InputError(
                 f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
                 "cannot share: choose fewer splits."
-            )
-        if self.boxed and not _box_bytes(conv):
-            raise InputError(
-                f"The tensor memory accelerator cannot find the windows of {conv.name}, whose "
-                "channels do not fill pieces of 16 bytes, or whose padding or window is too wide."
             )
         maps = self._tensor_maps(conv) if self.boxed else ()
         named = {tensor_map.tensor: tensor_map.name for tensor_map in maps}
@@ -457,7 +463,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "WITH_RELU": conv.relu,
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
-            "BY_IMAGE": self._blocks(conv) is not None,
+            "DIVIDED": self._divided(conv),
             **self._copying(conv),
             "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
@@ -494,7 +500,6 @@ def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
     if (
         conv.layout != "nhwc"
         or row % _PIECE_BYTES
-        or farthest > _FARTHEST_OFFSET
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
         or (s.groups > 1 and row % _SHORTEST_LINE_BYTES)
@@ -511,6 +516,7 @@ class Blocks:
     """What threads copy of an input in NCHW: runs of elements in each of a few channels.
 
     Attributes:
+        divided: the pixels that are divided into tiles: those of an image, or of a row.
         channels: the channels in a step.
         rows: the rows of the window in a step: all, or one.
         runs: the runs of a channel in a step.
@@ -520,6 +526,7 @@ class Blocks:
         width: the elements that are copied at once.
     """
 
+    divided: int
     channels: int
     rows: int
     runs: int
@@ -528,15 +535,36 @@ class Blocks:
     pitch: int
     width: int
 
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of a step in shared memory."""
+        return 4 * self.channels * self.pitch
+
 
 @functools.cache
-def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
-    """Return what threads copy of an input in NCHW for tiles of so many pixels."""
-    rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
+def input_blocks(s: Conv2dShape, tile_p: int) -> Blocks:
+    """Return what threads copy of an input in NCHW for tiles of so many pixels.
+
+    Tiles cross the rows of the output, and a step has all rows of the window, unless the steps
+    become too long.
+    """
+    few = s.KH * s.KW <= _MOST_TAPS
+    tried = [
+        _blocks_of(s, tile_p, rows, divided)
+        for rows in ((s.KH, 1) if few else (1,))
+        for divided in (s.OH * s.OW, s.OW)
+    ]
+    return next((one for one in tried if one.step_bytes <= _MOST_BLOCK_BYTES), tried[-1])
+
+
+def _blocks_of(s: Conv2dShape, tile_p: int, rows: int, divided: int) -> Blocks:
+    """Return what threads copy in steps of so many rows of windows."""
     channels = 8 * max(1, 4 // (rows * s.KW))
-    # A tile begins in any column. The corners of its windows are so far from the first one's.
-    columns = np.arange(s.OW)[:, None] + np.arange(tile_p)
-    places = (columns // s.OW * s.W + columns % s.OW) * s.strides
+    # A tile begins in any column. The corners of its windows are so far from the first one's. All
+    # tiles that end in the row where they begin are alike.
+    pixels = np.arange(max(0, s.OW - tile_p), s.OW)[:, None] + np.arange(tile_p)
+    pixels = np.minimum(pixels, divided - 1)
+    places = (pixels // s.OW * s.W + pixels % s.OW) * s.strides
     apart = places - places[:, :1]
     before, after = -int(apart.min()), int(apart.max())
     along = before + after + (s.KW - 1) * s.dilation + 1
@@ -547,7 +575,8 @@ def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
     run = -(-((whole if runs == 1 else along) + width - 1) // 4) * 4
     pitch = runs * run
     # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
-    return Blocks(channels, rows, runs, before, run, pitch + (8 - pitch) % 32, width)
+    pitch += (8 - pitch) % 32
+    return Blocks(divided, channels, rows, runs, before, run, pitch, width)
 
 
 _ELEMENTS = {
