@@ -6,6 +6,7 @@ a few small ones, which need nothing but the standard library and pytest.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.kernels import Kernel
     from pytest_gpuenergy.pytest_plugin import EnergyBenchmark, RunPlugin
 
+_NEW_OBJECTS = 200_000
+"""After how many new objects Python looks for garbage while it imports conftest files."""
+
 _ERRORS = "pytest_gpuenergy.support.errors"
 """The module of our errors. Until it is imported, no error can be ours."""
 
@@ -61,7 +65,14 @@ def pytest_load_initial_conftests(
 ) -> Generator[None, object, object]:
     """Prevent that the value of an option of ours decides which ini file pytest reads."""
     keep_rootdir(early_config, parser, args, WITH_VALUES, mend=True)
-    result = yield
+    thresholds = gc.get_threshold()
+    if thresholds[0]:  # importing leaves no garbage, and looking for it takes time
+        gc.set_threshold(_NEW_OBJECTS, *thresholds[1:])
+    try:
+        result = yield
+    finally:
+        if gc.get_threshold()[0] == _NEW_OBJECTS:  # no conftest.py has set another one
+            gc.set_threshold(*thresholds)
     loaded = [name for name, _ in early_config.pluginmanager.list_name_plugin()]
     if any(name.startswith(f"{__package__}.pytest_plugin.") for name in loaded):
         keep_rootdir(early_config, parser, args, options_of_group(parser, BENCH), mend=False)
@@ -103,6 +114,7 @@ def load_run(config: pytest.Config) -> RunPlugin:
                 gc.enable()
         loaded = RunPlugin(config)
         config.pluginmanager.register(loaded, RUN)
+        atexit.register(gc.freeze)  # nobody needs what looking for garbage would free then
     return loaded
 
 

@@ -39,7 +39,7 @@ from pytest_gpuenergy.support import InputError
 PEER = "cublas"
 """What the others' times are compared with."""
 _SIZES = ("M", "N", "K")
-_LEADING = ("lda", "ldb")
+_LEADING = ("lda", "ldb", "ldc")
 
 
 @dataclass(frozen=True)

@@ -9,31 +9,36 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.tuners import TEMPLATE_FORM
 from pytest_gpuenergy.tuning import Record, RecordFile, TemplateParameters
-from pytest_gpuenergy.workloads import Gemm
+from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 
 
 @st.composite
 def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
-    """Products of any sizes up to ``most``, in both layouts, with any leading dimensions."""
+    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions."""
     size, more = st.integers(1, most), st.integers(0, 9)
-    m, n, k = draw(size), draw(size), draw(size)
-    bare = Gemm("g", m, n, k, draw(st.sampled_from(["nn", "nt"])), draw(modes))
-    return Gemm("g", m, n, k, bare.layout, bare.mode, bare.row_of_a + draw(more), n + draw(more))
+    bare = _drawn(draw, size, modes)
+    return replace(
+        bare, lda=bare.lda + draw(more), ldb=bare.ldb + draw(more), ldc=bare.ldc + draw(more)
+    )
 
 
 @st.composite
 def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
     """As `products`, with rows a multiple of 16 bytes apart, as tensor maps need."""
-    size = st.integers(1, most)
-    bare = Gemm(
-        "g", draw(size), draw(size), draw(size), draw(st.sampled_from(["nn", "nt"])), draw(modes)
-    )
+    bare = _drawn(draw, st.integers(1, most), modes)
     pieces = 16 // bare.element_bytes
-    lda, ldb = (
+    lda, ldb, aligned = (
         -(-least // pieces) * pieces + pieces * draw(st.sampled_from([0, 0, 3]))
-        for least in (bare.row_of_a, bare.N)
+        for least in (bare.lda, bare.ldb, bare.ldc)
     )
-    return replace(bare, lda=lda, ldb=ldb)
+    ldc = draw(st.sampled_from([bare.N, bare.N + 1, aligned]))
+    return replace(bare, lda=lda, ldb=ldb, ldc=ldc)
+
+
+def _drawn(draw: st.DrawFn, size: st.SearchStrategy[int], modes: st.SearchStrategy[Any]) -> Gemm:
+    return Gemm(
+        "g", draw(size), draw(size), draw(size), draw(st.sampled_from(LAYOUTS)), draw(modes)
+    )
 
 
 def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:

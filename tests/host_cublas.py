@@ -35,7 +35,7 @@ ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32"
 Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
 Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
 Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK"])
-Operation = IntEnum("Operation", ["TRANSB"])
+Operation = IntEnum("Operation", ["TRANSA", "TRANSB"])
 
 
 class CublasError(Exception):
@@ -96,7 +96,9 @@ class HostCublas:
             get_matmul_algo_cap_attribute_dtype=lambda _: np.uint64,
             create=self._create,
             get_version=lambda: self.version,
-            matmul_desc_create=lambda compute, _: self._made({"compute": compute, "TRANSB": 0}),
+            matmul_desc_create=lambda compute, _: self._made(
+                {"compute": compute, "TRANSA": 0, "TRANSB": 0}
+            ),
             matmul_desc_set_attribute=self._set,
             matmul_preference_create=lambda: self._made({}),
             matmul_preference_set_attribute=self._set,
@@ -161,6 +163,7 @@ class HostCublas:
             at(workspace, np.dtype("u1"), size)[:] = 7
             one = self._numbers(first, first_layout)
             other = self._numbers(second, second_layout)
+            one = one.T if self.objects[operation]["TRANSA"] else one
             other = other.T if self.objects[operation]["TRANSB"] else other
             kind = TYPES[self.objects[c_layout][0]][0]
             self._stored(c, c_layout)[:] = rounded_to(one @ other, kind)

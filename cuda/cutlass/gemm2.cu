@@ -1,14 +1,14 @@
 // A matrix product C = A B by the kernels of CUTLASS 2.x, with row-major C. What precedes this text
-// defines Element, LayoutA, OperatorClass, ArchTag, InstructionShape, Swizzle and Operator, and the
-// sizes below.
+// defines Element, LayoutA, LayoutB, OperatorClass, ArchTag, InstructionShape, Swizzle and Operator,
+// and the sizes below.
 
 using ThreadblockShape = cutlass::gemm::GemmShape<kTileM, kTileN, kTileK>;
 using WarpShape = cutlass::gemm::GemmShape<kWarpM, kWarpN, kWarpK>;
 using Epilogue = cutlass::epilogue::thread::LinearCombination<Element, kAlignmentC, float, float>;
 using Gemm = cutlass::gemm::device::GemmUniversal<
-    Element, LayoutA, Element, cutlass::layout::RowMajor, Element, cutlass::layout::RowMajor, float,
-    OperatorClass, ArchTag, ThreadblockShape, WarpShape, InstructionShape, Epilogue, Swizzle,
-    kStages, kAlignmentA, kAlignmentB, Operator>;
+    Element, LayoutA, Element, LayoutB, Element, cutlass::layout::RowMajor, float, OperatorClass,
+    ArchTag, ThreadblockShape, WarpShape, InstructionShape, Epilogue, Swizzle, kStages, kAlignmentA,
+    kAlignmentB, Operator>;
 
 Gemm::Arguments arguments_of(Problem const& problem) {
   return {
@@ -26,8 +26,8 @@ Gemm::Arguments arguments_of(Problem const& problem) {
       0,
       problem.lda,
       problem.ldb,
-      problem.n,
-      problem.n,
+      problem.ldc,
+      problem.ldc,
   };
 }
 

@@ -1,7 +1,7 @@
 // A matrix product C = A B by the kernels of CUTLASS 3.x for sm_90, as the column-major product
 // of the transposed matrices, C' = B' A', which is how CUTLASS names and lists its kernels. What
-// precedes this text defines Element, ElementC (void unless the epilogue could read C), LayoutB
-// (that of A'), Schedule, EpilogueSchedule and Scheduler, and the sizes below.
+// precedes this text defines Element, ElementC (void unless the epilogue could read C), LayoutA and
+// LayoutB (those of B' and A'), Schedule, EpilogueSchedule and Scheduler, and the sizes below.
 
 using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
 using ClusterShape = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
@@ -11,7 +11,7 @@ using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, Column, kAlignmentC,
     Element, Column, kAlignmentC, EpilogueSchedule>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, Column, kAlignmentA, Element,
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, LayoutA, kAlignmentA, Element,
     LayoutB, kAlignmentB, float, TileShape, ClusterShape,
     cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
         sizeof(typename Epilogue::SharedStorage))>,
@@ -43,7 +43,7 @@ Gemm::Arguments arguments_of(Problem const& problem) {
   GemmKernel::StrideD stride_d{};
   set_rows_apart(stride_a, problem.ldb);
   set_rows_apart(stride_b, problem.lda);
-  set_rows_apart(stride_d, problem.n);
+  set_rows_apart(stride_d, problem.ldc);
   Gemm::Arguments arguments{
       cutlass::gemm::GemmUniversalMode::kGemm,
       {problem.n, problem.m, problem.k, 1},

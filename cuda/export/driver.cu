@@ -54,7 +54,7 @@ using Values = std::vector<std::vector<double>>;
 // Defines LABEL, FLOPS, INPUTS, SHARE_OF_ZEROS, TENSORS, WORKSPACES and WORKSPACE_BYTES, and
 // includes the reference for the workload's kind: void reference(Values&, int worker, int workers).
 // Several threads call it concurrently, and each computes its share of the outputs, which start at
-// zero.
+// zero. It sets to NaN what a kernel must not write.
 #include WORKLOAD_HEADER
 
 constexpr int COUNT = sizeof(TENSORS) / sizeof(Tensor);
@@ -131,11 +131,17 @@ static void compute_reference(Values& values) {
 static bool is_correct(const Tensor& tensor, const std::vector<unsigned char>& bytes,
                        const std::vector<double>& expected) {
   double largest = 0, worst = 0, square = 0, error_square = 0;
+  size_t overwritten = 0;
   with_type(tensor.type, [&](auto* p) {
     using T = std::remove_pointer_t<decltype(p)>;
     for (size_t i = 0; i < tensor.size; ++i) {
       T value;
       std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
+      if (std::isnan(expected[i])) {
+        const unsigned char* byte = &bytes[i * sizeof(T)];
+        overwritten += std::any_of(byte, byte + sizeof(T), [](int b) { return b != 0xFF; });
+        continue;
+      }
       const double error = std::fabs(number(value) - expected[i]);
       largest = std::max(largest, std::fabs(expected[i]));
       if (error > worst || std::isnan(error)) worst = error;  // once NaN, it stays
@@ -146,8 +152,12 @@ static bool is_correct(const Tensor& tensor, const std::vector<unsigned char>& b
   const double max_relative = worst / (largest ? largest : 1);
   const double normwise = std::sqrt(error_square / (square ? square : 1));
   // A comparison with NaN is false, so an output that was never written counts as wrong.
-  const bool good =
-      max_relative <= tensor.max_relative_bound && normwise <= tensor.normwise_bound;
+  const bool good = max_relative <= tensor.max_relative_bound &&
+                    normwise <= tensor.normwise_bound && overwritten == 0;
+  if (overwritten > 0) {
+    std::printf("%s: %zu elements are written that lie between its rows\n", tensor.name,
+                overwritten);
+  }
   std::printf("%s: max error %.2e (bound %.2e), normwise %.2e (bound %.2e): %s\n", tensor.name,
               max_relative, tensor.max_relative_bound, normwise, tensor.normwise_bound,
               good ? "correct" : "WRONG");

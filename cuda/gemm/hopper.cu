@@ -99,9 +99,16 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
                               of_rows);
   }
 #endif
+#if B_TRANSPOSED
+  for (int i = 0; i < TILE_K; i += LINE) {
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_N + m * LINE, b_map, k + i, place.column + m, full,
+                              of_columns);
+  }
+#else
   for (int i = m; i < m + B_SLICE; i += LINE) {
     copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, b_map, place.column + i, k, full, of_columns);
   }
+#endif
 }
 
 // Copy a box to `map`. It may be filled again after wait_for_boxes.

@@ -2,11 +2,12 @@
 //
 // A template defines its Sums; multiply, which adds the products of all steps; add_slices, where warps
 // share elements; and store. It also defines how A and B are kept in shared memory: whether A is by
-// columns (A_BY_COLUMNS), as it is at least where it is stored so, the distances of these columns or rows
-// of A and of rows of B (A_ROW, B_ROW), and the elements of A in a stage (A_STAGE); and how many blocks
-// the compiler is asked to leave registers for (LEAST_BLOCKS), or 0.
+// columns (A_BY_COLUMNS) and B by rows (B_BY_ROWS), as they are at least where they are stored so, and
+// the distances of these columns or rows (A_ROW, B_ROW), and the elements of A in a stage (A_STAGE); how
+// many elements of a row neighbouring threads copy where they turn an operand (TURNED_ALONG); and how many
+// blocks the compiler is asked to leave registers for (LEAST_BLOCKS), or 0.
 
-constexpr int B_STAGE = TILE_K * B_ROW;
+constexpr int B_STAGE = (B_BY_ROWS ? TILE_K : TILE_N) * B_ROW;
 
 __device__ void commit() {
 #if ASYNCHRONOUS
@@ -31,6 +32,21 @@ struct Stage {
   const Element *a, *b;
 };
 
+// Copy a step of an operand, of which the tile has SIDE rows or columns of C, and the matrix `lines` of
+// them and `depth` products from there on. It is stored ALONG_K if a row has products of the same row or
+// column of C, which is also how it is kept unless it is TURNED.
+template <bool ALONG_K, bool TURNED, int SIDE, int WIDTH, int DISTANCE, int TO_ROW, bool ALL_LINES>
+__device__ void copy_operand(Element* to, const Element* from, int lines, int depth) {
+  if constexpr (!ALONG_K) {
+    copy_rows<TILE_K, SIDE, WIDTH, DISTANCE, TO_ROW, ALL_K, ALL_LINES>(to, from, depth, lines);
+  } else if constexpr (TURNED) {
+    copy_transposed<SIDE, TILE_K, DISTANCE, TO_ROW, TURNED_ALONG, ALL_LINES, ALL_K>(to, from, lines,
+                                                                                   depth);
+  } else {
+    copy_rows<SIDE, TILE_K, WIDTH, DISTANCE, TO_ROW, ALL_LINES, ALL_K>(to, from, lines, depth);
+  }
+}
+
 // Steps of a tile on their way through the stages. While one is multiplied, the copies of the next
 // STAGES - 1 are under way.
 struct Steps {
@@ -45,7 +61,8 @@ struct Steps {
       : a_stages(reinterpret_cast<Element*>(memory)),
         b_stages(a_stages + STAGES * A_STAGE),
         a(A + (A_TRANSPOSED ? begin * TILE_K * LDA + place.row : place.row * LDA + begin * TILE_K)),
-        b(B + begin * TILE_K * LDB + place.column),
+        b(B_TRANSPOSED ? B + place.column * LDB + begin * TILE_K
+                       : B + begin * TILE_K * LDB + place.column),
         rows(M - place.row),
         columns(N - place.column),
         depth(K - begin * TILE_K),
@@ -57,22 +74,15 @@ struct Steps {
   // Begin to copy the next step, if there is one.
   __device__ void fill() {
     if (left > 0) {
-      Element* a_stage = a_stages + filled * A_STAGE;
-      if (A_TRANSPOSED) {
-        copy_rows<TILE_K, TILE_M, A_WIDTH, LDA, A_ROW, ALL_K, ALL_M>(a_stage, a, depth, rows);
-      } else if (A_BY_COLUMNS) {
-        copy_transposed<TILE_M, TILE_K, LDA, A_ROW, TURNED_ALONG, ALL_M, ALL_K>(a_stage, a, rows,
-                                                                                depth);
-      } else {
-        copy_rows<TILE_M, TILE_K, A_WIDTH, LDA, A_ROW, ALL_M, ALL_K>(a_stage, a, rows, depth);
-      }
-      copy_rows<TILE_K, TILE_N, B_WIDTH, LDB, B_ROW, ALL_K, ALL_N>(b_stages + filled * B_STAGE, b,
-                                                                   depth, columns);
+      copy_operand<!A_TRANSPOSED, A_BY_COLUMNS, TILE_M, A_WIDTH, LDA, A_ROW, ALL_M>(
+          a_stages + filled * A_STAGE, a, rows, depth);
+      copy_operand<B_TRANSPOSED, B_BY_ROWS, TILE_N, B_WIDTH, LDB, B_ROW, ALL_N>(
+          b_stages + filled * B_STAGE, b, columns, depth);
     }
     commit();
     --left;
     a += A_TRANSPOSED ? TILE_K * LDA : TILE_K;
-    b += TILE_K * LDB;
+    b += B_TRANSPOSED ? TILE_K : TILE_K * LDB;
     depth -= TILE_K;
     filled = after(filled);
   }
@@ -106,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     add_slices(sums, memory);
     bool whole = begin == 0 && end == STEPS;
     if (!SHARED_TILES || whole) {
-      store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
-                            sums);
+      store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row,
+                            N - place.column, sums);
     }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.

@@ -16,10 +16,10 @@ constexpr int PIECES_M = WARP_M / 16, PIECES_N = WARP_N / 8;
 static_assert(THREADS == 32 * WARPS_M * WARPS_N, "warps must fill the tile");
 // Eight rows of 16 bytes, or four rows of eight elements, are read at once: with this many elements
 // more, they are in different banks.
-constexpr bool A_BY_COLUMNS = A_TRANSPOSED;
-constexpr int TURNED_ALONG = 8;  // what is stored by rows stays so
+constexpr bool A_BY_COLUMNS = A_TRANSPOSED, B_BY_ROWS = !B_TRANSPOSED;
+constexpr int TURNED_ALONG = 8;  // nothing is turned
 constexpr int A_ROW = A_BY_COLUMNS ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
-constexpr int B_ROW = TILE_N + 8;
+constexpr int B_ROW = B_BY_ROWS ? TILE_N + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
 constexpr int LEAST_BLOCKS = 0;
 
@@ -83,7 +83,11 @@ __device__ void read_a(OperandA& a, const Element* stage, const Lane& lane, int 
 __device__ void read_b(OperandB& left, OperandB& right, const Element* stage, const Lane& lane,
                        int k, int piece) {
   int n = lane.n + 8 * piece;
-#if HALVES
+#if B_TRANSPOSED
+  int along = lane.number % 8 + lane.number / 16 * 8, down = lane.number / 8 % 2 * (DEPTH / 2);
+  const Element* row = stage + (n + along) * B_ROW + k + down;
+  read_matrices(left.of[0], left.of[1], right.of[0], right.of[1], row);
+#elif HALVES
   const Element* row = stage + (k + lane.number % 16) * B_ROW + n + lane.number / 16 * 8;
   read_transposed(left.of[0], left.of[1], right.of[0], right.of[1], row);
 #else

@@ -4,7 +4,8 @@
 //   THREAD_M, THREAD_N size of the part of a tile that a thread computes, multiples of 4
 //   SLICES             groups of warps that divide the columns of A and rows of B of each step
 //   TRANSPOSE_A        if A is stored by rows: 0, or it is transposed on its way to shared memory, and
-//                      neighbouring threads copy this many elements of a row
+//                      neighbouring threads copy this many elements of a row. A transposed B is always
+//                      transposed back in this way, by at least 8 elements
 //
 // What limits such a kernel beside the multiplications is shared memory: a thread reads THREAD_M +
 // THREAD_N elements for THREAD_M * THREAD_N products. They are read 16 bytes at once.
@@ -25,19 +26,19 @@ constexpr int PIECE = 4;                // elements that a thread reads at once
 constexpr int DEPTH = TILE_K / SLICES;  // columns of A and rows of B of a slice in a step
 static_assert(DEPTH % PIECE == 0, "rows of A must consist of pieces");
 constexpr bool TRANSPOSED_HERE = TRANSPOSE_A && !A_TRANSPOSED;
-constexpr bool A_BY_COLUMNS = A_TRANSPOSED || TRANSPOSE_A;
-constexpr int TURNED_ALONG = TRANSPOSED_HERE ? TRANSPOSE_A : 8;
+constexpr bool A_BY_COLUMNS = A_TRANSPOSED || TRANSPOSE_A, B_BY_ROWS = true;
+constexpr int TURNED_ALONG = TRANSPOSE_A && (TRANSPOSED_HERE || B_TRANSPOSED) ? TRANSPOSE_A : 8;
 static_assert(TURNED_ALONG <= 8 || DEPTH % TURNED_ALONG == 0, "slices must begin with whole copies");
 // Each row of A begins at another of the 32 banks of shared memory than the one before where rows are
 // kept, and so does each column that is written element by element.
 constexpr int A_ROW = TRANSPOSED_HERE ? TILE_M + PIECE
                       : A_TRANSPOSED  ? TILE_M
                                       : TILE_K + (TILE_K % 32 ? 0 : PIECE);
-constexpr int B_ROW = TILE_N;
+constexpr int B_ROW = TILE_N + (B_TRANSPOSED ? PIECE : 0);
 constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
 // The compiler does not know how few blocks shared memory has room for. Left alone, it sometimes saves
 // registers for more of them, and then has too few to choose the banks.
-constexpr int LEAST_BLOCKS = TRANSPOSED_HERE ? 1 : 0;
+constexpr int LEAST_BLOCKS = TRANSPOSED_HERE || B_TRANSPOSED ? 1 : 0;
 
 constexpr int LANES_M = 4, LANES_N = 8;  // of a warp
 static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must fill the tile");
@@ -84,7 +85,7 @@ template <class Stage>
 __device__ void read(Factors& factors, const Stage& stage, const Thread& thread, int k) {
   int of_slice = thread.slice * DEPTH + k;
   if (A_BY_COLUMNS) {
-    int exchanged = exchange<TURNED_ALONG>(k);
+    int exchanged = TRANSPOSED_HERE ? exchange<TURNED_ALONG>(k) : 0;
 #pragma unroll
     for (int i = 0; i < THREAD_M; i += PIECE) {
       float4 piece = piece_at(&stage.a[of_slice * A_ROW + thread.row(i)]);
@@ -101,7 +102,12 @@ __device__ void read(Factors& factors, const Stage& stage, const Thread& thread,
   }
 #pragma unroll
   for (int j = 0; j < THREAD_N; j += PIECE) {
-    piece_at(&factors.b[j]) = piece_at(&stage.b[of_slice * B_ROW + thread.column(j)]);
+    float4 piece = piece_at(&stage.b[of_slice * B_ROW + thread.column(j)]);
+    int exchanged = B_TRANSPOSED ? exchange<TURNED_ALONG>(k) : 0;
+    factors.b[j + (0 ^ exchanged)] = piece.x;
+    factors.b[j + (1 ^ exchanged)] = piece.y;
+    factors.b[j + (2 ^ exchanged)] = piece.z;
+    factors.b[j + (3 ^ exchanged)] = piece.w;
   }
 }
 
@@ -109,7 +115,7 @@ __device__ void read(Factors& factors, const Stage& stage, const Thread& thread,
 __device__ void add_products(Sums& sums, const Factors& factors, int k) {
   // Along the shorter side, fewer multiplications wait for a bank of registers, by the machine code. The
   // other kernels keep the order with which they were measured.
-  constexpr bool ALONG_N = THREAD_M >= THREAD_N || !TRANSPOSED_HERE;
+  constexpr bool ALONG_N = THREAD_M >= THREAD_N || !(TRANSPOSED_HERE || B_TRANSPOSED);
   constexpr int LINES = ALONG_N ? THREAD_M : THREAD_N, LENGTH = ALONG_N ? THREAD_N : THREAD_M;
 #pragma unroll
   for (int line = 0; line < LINES; ++line) {

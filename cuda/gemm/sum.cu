@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (row >= M || column >= N) continue;
     float sum = parts[part_of(first, rank, true) + i];
     for (int block = first + 1; block <= last; ++block) sum += parts[part_of(block, rank, false) + i];
-    C[row * N + column] = Element(sum);
+    C[row * LDC + column] = Element(sum);
   }
 }
 #endif

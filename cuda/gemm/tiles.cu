@@ -5,6 +5,8 @@
 //   Element            type of the matrices' elements
 //   M, N, K            sizes of the product
 //   A_TRANSPOSED       whether A is stored as K rows of M elements, rather than M rows of K
+//   B_TRANSPOSED       whether B is stored as N rows of K elements, rather than K rows of N
+//   LDC                distance in elements between the rows of C
 //   TILE_M, TILE_N     size of the part of C that a block computes at a time
 //   CLUSTER_M, CLUSTER_N   blocks of a cluster, which compute neighbouring parts at the same time; what
 //                          follows calls all their parts a tile

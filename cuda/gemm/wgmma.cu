@@ -3,7 +3,8 @@
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
-//   A_PLACE, B_PLACE, ADD_PLACE   its other operands; A_ALONG: 1 if rows of C are along lines of A
+//   A_PLACE, B_PLACE, ADD_PLACE   its other operands
+//   A_ALONG, B_ALONG   1 if rows of C are along lines of A, and its columns along lines of B
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
@@ -29,6 +30,10 @@ constexpr int __host__ __device__ place_in_a(int m, int k) {
   return A_TRANSPOSED ? m * TILE_K + k * LINE : k / LINE * LINE * TILE_M + m * LINE + k % LINE;
 }
 
+constexpr int __host__ __device__ place_in_b(int k) {
+  return B_TRANSPOSED ? k / LINE * LINE * TILE_N + k % LINE : k * LINE;
+}
+
 __device__ __forceinline__ unsigned long long described_part(const Element* start) {
   return described(start, TILE_K * 128, 1024);
 }
@@ -45,7 +50,8 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_N / 2], unsigned
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1, " A_ALONG ", 1;\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1, " A_ALONG ", " B_ALONG
+      ";\n"
       "}"
       : SUMS_OPERANDS
       : "l"(a), "l"(b), "r"(add));
@@ -59,7 +65,7 @@ __device__ __forceinline__ void multiply(Sums& sums, unsigned long long a, unsig
   for (int k = 0; k < TILE_K; k += DEPTH) {
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
-      multiply_add(sums.of[i], a + further(place_in_a(64 * i, k)), b + further(k * LINE),
+      multiply_add(sums.of[i], a + further(place_in_a(64 * i, k)), b + further(place_in_b(k)),
                    k > 0 || !first);
     }
   }
@@ -243,8 +249,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if BOXED_C
     store_in_boxes(c_map, place, m, sums, c_boxes, stored);
 #else
-    store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column, m,
-                          sums);
+    store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
+                          m, sums);
 #endif
   }
 #if BOXED_C

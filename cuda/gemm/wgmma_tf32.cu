@@ -9,7 +9,9 @@
 //
 // The instruction takes its second operand from shared memory only, with consecutive k in a line, and
 // TF32 cannot be transposed there. C^T = B^T A^T is computed: B^T comes from registers, which can be
-// read in any order, and A has its elements in the right order if it is not stored transposed.
+// read in any order, and A has its elements in the right order if it is not stored transposed. Where B is
+// stored transposed, lines have consecutive k, and ldmatrix distributes them as the instruction takes
+// them: a thread gets one of four neighbouring elements of a line.
 //
 // The last warpgroup prepares what the others multiply. One thread lets the tensor memory accelerator
 // copy boxes of A and B; three warps write what instructions cannot take as it is: the transpose of
@@ -110,8 +112,15 @@ __device__ __forceinline__ void give_turn_after(int consumer) {
 // have them in any order; in this one, reading B has no bank conflicts.
 __device__ __forceinline__ int first_column(int thread) {
   int warp = thread / 32 % 4, group = thread % 32 / 4;
+  if (B_TRANSPOSED) return warp * 16 + group * 2;
   int piece = group / 2 % 2 * 4 + group / 4 * 2 + warp % 2;
   return warp / 2 * LINE + piece * 4 + group % 2 * 2;
+}
+
+// Whether a thread has the second of these columns first. Eight lines that are read at once then begin
+// in different banks.
+__device__ __forceinline__ bool has_second_first(int thread) {
+  return B_TRANSPOSED && thread % 32 / 16;
 }
 
 // Rows of B^T, as an instruction takes them from the registers of a thread.
@@ -119,6 +128,18 @@ struct Rows {
   unsigned of[4];
 };
 
+#if B_TRANSPOSED
+__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
+  int lane = threadIdx.x % 32, reader = threadIdx.x / 32 * 32 + lane % 8 * 4;  // whose column is read
+  int column = n + first_column(reader) + (lane / 8 % 2 ^ has_second_first(reader));
+  Rows rows;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(rows.of[0]), "=r"(rows.of[1]), "=r"(rows.of[2]), "=r"(rows.of[3])
+               : "r"(shared_address(b + place_in(column, k + lane / 16 * 4)))
+               : "memory");
+  return rows;
+}
+#else
 __device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
   int column = n + first_column(threadIdx.x);
   Rows rows;
@@ -132,6 +153,7 @@ __device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
   }
   return rows;
 }
+#endif
 
 __device__ __forceinline__ Rows rest_of(const Rows& rows) {
   Rows rest;
@@ -204,12 +226,14 @@ template <bool ALL>
 __device__ __forceinline__ void store(float* to, int distance, int rows, int columns, int n,
                                       const Sums& sums) {
   int column = n + first_column(threadIdx.x);
+  bool swapped = has_second_first(threadIdx.x);
 #pragma unroll
   for (int j = 0; j < TILE_M / 4; ++j) {
     int row = j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2;
     if (!ALL && row >= rows) continue;
     const float* pair = &sums.of[j / 2 * 4 + j % 2];
-    store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[2]);
+    store_pair<ALL>(to + row * distance + column, distance, columns - column,
+                    swapped ? pair[2] : pair[0], swapped ? pair[0] : pair[2]);
   }
 }
 
@@ -229,7 +253,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, eight = i / 4 / SUM_THREADS;
   return {eight * 8 + 2 * (thread % 4) + i % 2,
-          thread / 128 * 64 + first_column(thread) + i % 4 / 2};
+          thread / 128 * 64 + first_column(thread) + (i % 4 / 2 ^ has_second_first(thread))};
 }
 #endif
 
@@ -307,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
     Place place = place_of(work.tile, rank);
-    store<ALL_M && ALL_N>(C + place.row * N + place.column, N, M - place.row, N - place.column,
+    store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
                           warpgroup * 64, sums);
   }
   if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "products.h"
+#include "elements.h"
 
 namespace cuhost {
 namespace {

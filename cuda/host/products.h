@@ -21,7 +21,5 @@ struct Sums {
 
 // products.cpp: c + a b of one instruction. `small`: operands have 8 bits.
 void add_products(const Operands& all, int rows, int depth, bool small, Sums& sums);
-// matrices.cpp: element k of words that hold elements of a kind.
-double element(const uint32_t* words, int k, cuhost_Kind kind);
 
 }  // namespace cuhost

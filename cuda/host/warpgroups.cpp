@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "copies.h"
+#include "elements.h"
 #include "products.h"
 
 namespace cuhost {

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _GRAMMAR = (
     "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
-    "layout=nn|nt, mode=float32|3xtf32|tf32|float16|bfloat16, lda=, ldb= and distribution= as "
-    "needed"
+    "layout=nn|nt|tn|tt or several of them with commas, "
+    "mode=float32|3xtf32|tf32|float16|bfloat16, lda=, ldb=, ldc= and distribution= as needed"
 )
 _RECORDS: dict[str, Any] = {
     "type": Path,
@@ -62,7 +62,7 @@ gpuenergy gemm profile "MNK=1024 layout=nn" --records tuned --out profiles
         _tune,
         summary="Search for fast or energy-efficient kernels of matrix products",
         description="The same as gpuenergy tune, of products that are named by their sizes; each "
-        "in both layouts unless layout= chooses one.",
+        "in the layouts nn and nt unless layout= chooses others.",
         example="""
 gpuenergy gemm tune "MNK=1024" --trials 64 --out tuned
 gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out tuned

@@ -190,6 +190,7 @@ class Harness:
         )
         try:
             with phases.timed("compile"):
+                self._verifier.begin(kernel, workload)
                 self._device.compile(kernel)
             with phases.timed("verify"):
                 correctness = self._verifier.verify(kernel, workload)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -129,13 +130,14 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
     if workload.digest is None or not drawing.is_shared:
         return _made(workload, drawing)[0]
     path = _path(workload, drawing)
-    if (cached := _load(path, workload, drawing)) is not None:
-        return cached
-    case, reach = _made(workload, drawing)
-    archive = io.BytesIO()
-    np.savez(archive, allow_pickle=False, **_to_archive(case.reference, reach))
-    keep_for_later(path, archive.getvalue())
-    return case
+    with _MAKING.of(path):  # threads that verify several kernels of a workload need the same case
+        if (cached := _load(path, workload, drawing)) is not None:
+            return cached
+        case, reach = _made(workload, drawing)
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **_to_archive(case.reference, reach))
+        keep_for_later(path, archive.getvalue())
+        return case
 
 
 def cached_reference(
@@ -184,6 +186,23 @@ class KeptCases:
 
 _ON_DEVICES = KeptCases(_REMEMBERED_BYTES)
 """Cases whose references are in the memory of devices, by digest, drawing and device."""
+
+
+class _Locks:
+    """Locks by path, each of which exists as long as a thread holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
+        self._lock = Lock()
+
+    def of(self, path: Path) -> Lock:
+        """Return the lock of a path."""
+        with self._lock:
+            return self._locks.setdefault(path, Lock())
+
+
+_MAKING = _Locks()
+"""Locks of the archives that are being written."""
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:

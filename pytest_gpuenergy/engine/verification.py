@@ -31,10 +31,12 @@ from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import (
     FormError,
+    InputError,
     KernelFault,
     cache_dir,
     decode,
     encode,
+    is_there,
     keep_for_later,
     watched,
 )
@@ -125,6 +127,24 @@ def verify_on_device(
     if path is not None:
         keep_for_later(path, encode(result))
     return result
+
+
+def shared_drawings(
+    device: Device, kernel: AnyKernel, workload: Workload, drawn: int | None = None
+) -> list[Drawing]:
+    """Return the drawings of a verification whose cases are kept for other kernels.
+
+    There are none if the cache has the result of `verify_on_device`.
+    """
+    if workload.digest is None:
+        return []
+    seeds = [*SEEDS, *([] if drawn is None else [drawn])]
+    with contextlib.suppress(InputError):  # a cache that cannot be read
+        if is_there(_cache_path(device, kernel, workload, seeds)):
+            return []
+    if drawn is None:
+        seeds.append(drawn_seed(workload))
+    return [each for each in drawings_of(seeds, workload, kernel) if each.is_shared]
 
 
 def _errors(

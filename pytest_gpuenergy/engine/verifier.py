@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine.verification import verify_on_device
+from pytest_gpuenergy.engine.references import case_of
+from pytest_gpuenergy.engine.verification import shared_drawings, verify_on_device
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.workloads import Workload
@@ -21,6 +22,9 @@ _MAX_AHEAD = 4
 
 _YIELDING = 5
 """What verifying ahead adds to the nice value, so that the item that runs has the processors."""
+
+_FEW_PROCESSORS = 3
+"""With so many or fewer, the first kernel is verified alone: others would only delay its result."""
 
 _Key = tuple[str, Workload]
 
@@ -57,6 +61,24 @@ class Verifier:
         self._lock = threading.Lock()
         self._begun: dict[_Key, Future[_Outcome | None] | None] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._references = ThreadPoolExecutor(1, "references")
+        self._closed = False
+        self._first_done = threading.Event()
+        if len(os.sched_getaffinity(0)) > _FEW_PROCESSORS:
+            self._first_done.set()
+
+    def begin(self, kernel: AnyKernel, workload: Workload) -> None:
+        """Begin to compute the references that `verify` will need, while a kernel is compiled.
+
+        On a real GPU nothing is done, since the GPU may have to compute them.
+        """
+        if (key := self._key(kernel, workload)) is None or workload.digest is None:
+            return
+        with self._lock:
+            if key in self._verified or key in self._begun:
+                return
+        for drawing in shared_drawings(self._device, kernel, workload, self._seed):
+            self._references.submit(case_of, workload, drawing)
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
         """Verify a kernel in the background, if that makes no difference to anything but the time.
@@ -81,12 +103,13 @@ class Verifier:
             KernelFault: the kernel is wrong or fails; it will be verified again next time.
             InputError: the reference is not finite.
         """
-        key = (kernel.digest, workload)
-        is_cached = False
-        with contextlib.suppress(TypeError):  # which a workload raises that cannot be hashed
-            hash(workload)
-            is_cached = self._device.emulated
-        if not is_cached:
+        try:
+            return self._verify(kernel, workload)
+        finally:
+            self._first_done.set()
+
+    def _verify(self, kernel: AnyKernel, workload: Workload) -> Correctness:
+        if (key := self._key(kernel, workload)) is None:
             return self._now(kernel, workload)
         if (earlier := self._verified.get(key)) is not None:
             return earlier
@@ -104,9 +127,19 @@ class Verifier:
 
     def close(self) -> None:
         """Stop verifying ahead; what has begun ends in the background. Idempotent."""
+        self._closed = True
+        self._first_done.set()
+        self._references.shutdown(wait=False, cancel_futures=True)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+
+    def _key(self, kernel: AnyKernel, workload: Workload) -> _Key | None:
+        """Return the key of a kernel that is verified only once; None for any other."""
+        with contextlib.suppress(TypeError):  # which a workload raises that cannot be hashed
+            hash(workload)
+            return (kernel.digest, workload) if self._device.emulated else None
+        return None
 
     def _now(self, kernel: AnyKernel, workload: Workload) -> Correctness:
         return verify_on_device(
@@ -118,8 +151,9 @@ class Verifier:
         if workload.digest is None:  # a user's function, which runs in the main thread only
             return
         key, future = (kernel.digest, workload), Future[_Outcome | None]()
+        self._first_done.wait()
         with self._lock:
-            if key in self._begun or (aside := self._device.aside()) is None:
+            if self._closed or key in self._begun or (aside := self._device.aside()) is None:
                 return
             self._begun[key] = future
         found = None

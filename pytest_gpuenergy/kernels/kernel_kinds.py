@@ -112,12 +112,21 @@ class LibraryEntry:
 
 LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
-    # C = A B, all stored by rows: A as M rows or transposed, B as K rows that may be longer than N
-    # elements, C densely. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
-    # cuBLASLt; without one, the first that its heuristics offer is taken.
+    # C = A B, all stored by rows, A and B perhaps transposed. The `columns` of C and the `depth` of
+    # the sums are given where rows are longer than that; 0 stands for what the shapes say.
+    # `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of cuBLASLt; without
+    # one, the first that its heuristics offer is taken.
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
-        {"compute": "32F", "a_transposed": False, "algorithm": "", "version": 0},
+        {
+            "compute": "32F",
+            "a_transposed": False,
+            "b_transposed": False,
+            "columns": 0,
+            "depth": 0,
+            "algorithm": "",
+            "version": 0,
+        },
         ("nvmath",),
     ),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`

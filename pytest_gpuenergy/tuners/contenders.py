@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.tuning import RecordFile, TemplateParameters
-    from pytest_gpuenergy.workloads import Mode
+    from pytest_gpuenergy.workloads import Layout, Mode
 
 
 CUTLASS_PROFILER = "cutlass_profiler"
@@ -50,6 +50,8 @@ _TILES_TRIED = 8
 _ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
+_OTHER_B: Mapping[Layout, Layout] = {"nn": "tn", "nt": "tt", "tn": "nn", "tt": "nt"}
+"""The layouts in which B is stored the other way."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def contender_records(
 ) -> RecordFile:
     """Return the records that a contender has for a workload.
 
-    Records of a template also serve the mode that computes alike, if that has none.
+    Records of a template also serve products that it computes alike and that have none: in the
+    other half precision, and with B stored the other way if rows follow one another.
 
     Args:
         folder: see `records_of`, also for the exceptions.
@@ -108,12 +111,20 @@ def contender_records(
     try:
         return records_of(folder, workload, gpu, tuner)
     except UnavailableError:
-        alike = _ALIKE.get(workload.mode) if tuner == TEMPLATE else None
-        if alike is not None:
+        for alike in _computed_alike(workload) if tuner == TEMPLATE else ():
             with suppress(UnavailableError):
-                file = records_of(folder, replace(workload, mode=alike), gpu, tuner)
-                return replace(file, workload=workload)
+                return replace(records_of(folder, alike, gpu, tuner), workload=workload)
         raise
+
+
+def _computed_alike(workload: Gemm | Conv2d) -> Iterator[Gemm | Conv2d]:
+    """Yield the workloads whose records also serve this one, the most similar first."""
+    modes = [workload.mode, *([_ALIKE[workload.mode]] if workload.mode in _ALIKE else [])]
+    for mode in modes[1:]:
+        yield replace(workload, mode=mode)
+    if isinstance(workload, Gemm) and {"lda", "ldb", "ldc"}.isdisjoint(workload.parameters):
+        for mode in modes:
+            yield replace(workload, mode=mode, layout=_OTHER_B[workload.layout], ldb=0)
 
 
 def best_record(

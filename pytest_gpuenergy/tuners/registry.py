@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.support import FormError, InputError, UnavailableError, shown
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, template_space
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
 from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
@@ -22,7 +21,6 @@ from pytest_gpuenergy.tuning import (
     find_records,
     read_records,
     recorded_kernel,
-    unusable,
     usual_tuner,
 )
 from pytest_gpuenergy.workloads import Workload
@@ -45,25 +43,10 @@ def load_records(path: Path) -> RecordFile:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     try:
-        file = read_records(path)
+        return read_records(path, {form.tuner: form for form in FORMS.values()})
     except InputError:
         refuse_ansor(path)  # an old log may have a name like that of a record file
         raise
-    try:
-        forms = {form.tuner: form for form in FORMS.values()}
-        if (form := forms.get(file.tuner)) is None:
-            raise FormError(f"its tuner is {shown(file.tuner)} instead of {' or '.join(forms)}")
-        toolchain = form.check_toolchain(file.toolchain)
-        records = []
-        for place, record in enumerate(file.records):
-            try:
-                recipe = form.check(json.loads(record.recipe), file.workload)
-            except FormError as error:
-                raise FormError(f"in records[{place}] {error}") from None
-            records.append(replace(record, recipe=recipe))
-    except FormError as error:
-        raise unusable(path, error) from None
-    return replace(file, toolchain=toolchain, records=tuple(records))
 
 
 def search_ms(file: RecordFile, rank: int) -> float:

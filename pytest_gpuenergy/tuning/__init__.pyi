@@ -34,7 +34,6 @@ from .records import (
     dump_records as dump_records,
     file_name as file_name,
     read_records as read_records,
-    unusable as unusable,
 )
 from .remote_device import RemoteDevice as RemoteDevice
 from .search_space import (

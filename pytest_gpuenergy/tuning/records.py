@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -27,6 +27,9 @@ from pytest_gpuenergy.support import (
     write_atomically,
 )
 from pytest_gpuenergy.workloads import Workload, from_parameters, is_plain_name, to_parameters
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.tuning.search_space import RecipeForm
 
 FORMAT = "gpuenergy-records"
 FORMAT_VERSION = 1
@@ -171,29 +174,28 @@ def ending_of(workload: Workload, variant: str = "") -> str:
     return f"_{workload.signature}{'.' if variant else ''}{variant}.json"
 
 
-def read_records(path: Path) -> RecordFile:
-    """Read a record file of any tuner, whose recipes and toolchain are not checked.
+def read_records(path: Path, forms: Mapping[str, RecipeForm] | None = None) -> RecordFile:
+    """Read a record file.
 
-    The toolchain has all members of the header that are not attributes of `RecordFile`.
+    Args:
+        path: its path.
+        forms: the form of the recipes of each tuner. With None, the tuner may be any, and neither
+            recipes nor toolchain are checked: the toolchain has all members of the header that are
+            not attributes of `RecordFile`.
 
     Raises:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     content = read_bytes(path, WHAT, _MAX_BYTES)
     try:
-        file = _record_file(decode(content, Any, "the document"))
+        file = _record_file(decode(content, Any, "the document"), forms)
     except (FormError, InputError) as error:
-        raise unusable(path, error) from None
+        reason = str(error).rstrip(".")
+        raise InputError(
+            f"The {WHAT} {path} cannot be used, because {reason[:1].lower()}{reason[1:]}: restore "
+            "the original file, or write it again with 'gpuenergy tune'."
+        ) from None
     return replace(file, folder=path.parent)
-
-
-def unusable(path: Path, error: Exception) -> InputError:
-    """Return the error for a record file that is damaged, with the reason as a clause."""
-    reason = str(error).rstrip(".")
-    return InputError(
-        f"The {WHAT} {path} cannot be used, because {reason[:1].lower()}{reason[1:]}: restore the "
-        "original file, or write it again with 'gpuenergy tune'."
-    )
 
 
 def dump_records(file: RecordFile, path: Path) -> None:
@@ -261,7 +263,7 @@ class _Document(Struct):
     tuner: str = "tvm-metaschedule"  # older files do not name their tuner
 
 
-def _record_file(value: object) -> RecordFile:
+def _record_file(value: object, forms: Mapping[str, RecipeForm] | None = None) -> RecordFile:
     header = convert(value, dict[str, Any], "the document")
     if header.get("format") != FORMAT:
         raise FormError(f"its format is {shown(header.get('format'))} instead of {FORMAT!r}")
@@ -285,23 +287,32 @@ def _record_file(value: object) -> RecordFile:
         if entry.rank != place + 1:
             raise FormError(f"records[{place}].rank is {entry.rank} instead of {place + 1}")
     own = {"format", "version", *_Document.__struct_fields__}
+    workload = from_parameters(top.workload)
+    toolchain: Mapping[str, Any] = {key: part for key, part in header.items() if key not in own}
+    form = None
+    if forms is not None:
+        if (form := forms.get(top.tuner)) is None:
+            raise FormError(f"its tuner is {shown(top.tuner)} instead of {' or '.join(forms)}")
+        toolchain = form.check_toolchain(toolchain)
+    records = []
+    for place, entry in enumerate(entries):
+        try:
+            if form is None:
+                recipe = json.dumps(entry.record, separators=(",", ":"))
+            else:
+                recipe = form.check(entry.record, workload)
+        except FormError as error:
+            raise FormError(f"in records[{place}] {error}") from None
+        records.append(Record(entry.rank, entry.band, recipe, entry.measured))
     return RecordFile(
-        workload=from_parameters(top.workload),
+        workload=workload,
         tuner=top.tuner,
         gpu=top.gpu,
         driver=top.driver,
-        toolchain={key: member for key, member in header.items() if key not in own},
+        toolchain=toolchain,
         date=top.date,
         trials_total=counts.total,
         trials_valid=counts.valid,
-        records=tuple(
-            Record(
-                entry.rank,
-                entry.band,
-                json.dumps(entry.record, separators=(",", ":")),
-                entry.measured,
-            )
-            for entry in entries
-        ),
+        records=tuple(records),
         objective=top.objective,
     )

@@ -26,6 +26,7 @@ from .inputs import (
 )
 from .matrix_products import (
     LAYOUTS as LAYOUTS,
+    USUAL_LAYOUTS as USUAL_LAYOUTS,
     Gemm as Gemm,
     GemmRequest as GemmRequest,
     Layout as Layout,

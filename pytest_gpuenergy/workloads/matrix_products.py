@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -24,7 +24,7 @@ from pytest_gpuenergy.workloads.modes import (
     SumsOfProducts,
     check_choice,
 )
-from pytest_gpuenergy.workloads.number_types import Array, whole
+from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, whole
 from pytest_gpuenergy.workloads.workload import (
     Tensor,
     Workload,
@@ -32,26 +32,35 @@ from pytest_gpuenergy.workloads.workload import (
     check_parameter_names,
 )
 
-Layout = Literal["nn", "nt"]
+Layout = Literal["nn", "nt", "tn", "tt"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+USUAL_LAYOUTS: tuple[Layout, ...] = ("nn", "nt")
+"""The layouts of products for which none is given; the bundled records are for these."""
 
+_LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one matrix, because kernels use 32-bit indices."""
 
 
 @dataclass(frozen=True)
 class Gemm(SumsOfProducts):
-    """C = A B with A of M x K, B of K x N and C of M x N elements, all row-major.
+    """C = A B with A of M x K, B of K x N and C of M x N elements; C is stored row by row.
+
+    The layout has two letters, the first for B and the second for A: ``n`` if a matrix is stored
+    row by row, ``t`` if it is stored transposed, that is, if the rows of its transpose are stored.
+    They are those of BLAS, which stores by columns, for C^T = B^T A^T. A linear layer of PyTorch,
+    whose weights are stored as N rows of K, has the layout ``tn``.
 
     Attributes:
         M: rows of A and C.
         N: columns of B and C.
         K: columns of A and rows of B.
-        layout: ``nn``: A is stored as M rows of ``lda`` elements; ``nt``: transposed, as K rows.
+        layout: how A and B are stored, see above.
         mode: see `SumsOfProducts`.
         lda: the distance in elements from the beginning of a stored row of A to that of the next; 0
             stands for the length of a row. No product reads what lies between two rows.
         ldb: the same distance for B.
+        ldc: the same distance for C. No product writes what lies between two rows.
         distribution: how the inputs of a measurement are drawn, see `draw_from`. Inputs with edges,
             on which a kernel is verified too, do not depend on it.
 
@@ -69,10 +78,11 @@ class Gemm(SumsOfProducts):
     mode: Mode = "float32"
     lda: int = 0
     ldb: int = 0
+    ldc: int = field(default=0, kw_only=True)
     distribution: str = NORMAL
 
     def __post_init__(self) -> None:
-        for size in ("M", "N", "K", "lda", "ldb"):
+        for size in ("M", "N", "K", *_LEADING):
             object.__setattr__(self, size, whole(getattr(self, size)))
         for size, value in (("M", self.M), ("N", self.N), ("K", self.K)):
             if type(value) is not int or value < 1:
@@ -81,8 +91,7 @@ class Gemm(SumsOfProducts):
                 )
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
-        rows = {"lda": self.row_of_a, "ldb": self.N}
-        for size, least in rows.items():
+        for size, least in self._rows.items():
             value = getattr(self, size)
             if type(value) is not int or (value and value < least):
                 raise InputError(
@@ -102,9 +111,29 @@ class Gemm(SumsOfProducts):
         check_distribution(self.distribution)
 
     @property
+    def a_transposed(self) -> bool:
+        """Whether A is stored as K rows of M elements, rather than M rows of K."""
+        return self.layout[1] == "t"
+
+    @property
+    def b_transposed(self) -> bool:
+        """Whether B is stored as N rows of K elements, rather than K rows of N."""
+        return self.layout[0] == "t"
+
+    @property
     def row_of_a(self) -> int:
         """Elements in a stored row of A."""
-        return self.K if self.layout == "nn" else self.M
+        return self.M if self.a_transposed else self.K
+
+    @property
+    def row_of_b(self) -> int:
+        """Elements in a stored row of B."""
+        return self.K if self.b_transposed else self.N
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The usual leading dimensions: rows follow one another."""
+        return {"lda": self.row_of_a, "ldb": self.row_of_b, "ldc": self.N}
 
     def varied(self, **options: Any) -> Gemm:
         other = replace(self, **options)
@@ -117,17 +146,18 @@ class Gemm(SumsOfProducts):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        rows = self.M if self.layout == "nn" else self.K
+        rows_of_a = self.K if self.a_transposed else self.M
+        rows_of_b = self.N if self.b_transposed else self.K
         return (
-            Tensor("A", (rows, self.lda or self.row_of_a), self.dtype, "input"),
-            Tensor("B", (self.K, self.ldb or self.N), self.dtype, "input"),
-            Tensor("C", (self.M, self.N), self.dtype, "output"),
+            Tensor("A", (rows_of_a, self.lda), self.dtype, "input"),
+            Tensor("B", (rows_of_b, self.ldb), self.dtype, "input"),
+            Tensor("C", (self.M, self.ldc), self.dtype, "output"),
         )
 
     @property
     def parameters(self) -> Mapping[str, int | str]:
         """Sizes, layout and mode; leading dimensions and distribution unless as usual."""
-        usual = {"lda": self.row_of_a, "ldb": self.N, "distribution": NORMAL}
+        usual = {**self._rows, "distribution": NORMAL}
         return {
             "kind": self.kind,
             **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
@@ -150,14 +180,25 @@ class Gemm(SumsOfProducts):
         return 2 * self.M * self.N * self.K
 
     @property
+    def bytes_moved(self) -> int:
+        """Bytes of the elements of A, B and C, without what lies between rows."""
+        elements = self.M * self.K + self.K * self.N + self.M * self.N
+        return self.element_bytes * elements
+
+    @property
     def twins(self) -> tuple[Workload, ...]:
         """The same product of small integers, which is exact."""
         return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         a = inputs["A"][:, : self.row_of_a].astype(np.float64)
-        b = inputs["B"][:, : self.N].astype(np.float64)
-        return {"C": (a if self.layout == "nn" else a.T) @ b}
+        b = inputs["B"][:, : self.row_of_b].astype(np.float64)
+        product = (a.T if self.a_transposed else a) @ (b.T if self.b_transposed else b)
+        if self.ldc == self.N:
+            return {"C": product}
+        c = np.full_like(product, UNTOUCHED, shape=(self.M, self.ldc))
+        c[:, : self.N] = product
+        return {"C": c}
 
 
 @dataclass(frozen=True)
@@ -173,10 +214,9 @@ GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SIZES, _OPTIONS = "MNK", ("t", "O")
-_LEADING = ("lda", "ldb")
 _NAMED = ("layout", "mode", "distribution")
 _NAME = re.compile(
-    r"gemm_([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_(nn|nt)((?:_[a-z0-9.]+)*)", re.ASCII
+    r"gemm_([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_([nt]{2})((?:_[a-z0-9.]+)*)", re.ASCII
 )
 _IN_BACKGROUND = 1 << 16
 _TUNERS: dict[int, Literal["template", "tvm"]] = {0: "template", 1: "tvm"}
@@ -191,7 +231,7 @@ class GemmRequest:
         trials: ``t``; None if it is not given.
         tuner: ``template`` or ``tvm``, the low bit of ``O``; None if it is not given.
         in_background: whether ``O`` asks for that, with 65536.
-        layouts: the workload in the layout that is given or, without one, in each.
+        layouts: the workload in each layout that is given or, without one, in the `USUAL_LAYOUTS`.
     """
 
     workload: Gemm
@@ -242,7 +282,7 @@ def products_in(text: str) -> list[Gemm]:
         m, n, k, layout, rest = match.groups()
         words = [f"M={m} N={n} K={k} layout={layout}"]
         for part in filter(None, (rest or "").split("_")):
-            if leading := re.fullmatch(r"(ld[ab])([0-9]+)", part):
+            if leading := re.fullmatch(r"(ld[abc])([0-9]+)", part):
                 words.append(f"{leading[1]}={leading[2]}")
             elif part in MODES:
                 words.append(f"mode={part}")
@@ -300,7 +340,9 @@ def _request(text: str) -> GemmRequest:
         )
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
-    layouts = [words["layout"]] if "layout" in words else LAYOUTS
+    layouts = words["layout"].split(",") if "layout" in words else USUAL_LAYOUTS
+    if len({*layouts}) < len(layouts):
+        raise _twice(text, "a layout")
     # Gemm checks the types of all its arguments.
     bare = [
         Gemm("", **sizes, **leading, **{**words, "layout": layout})  # type: ignore[arg-type]
@@ -349,13 +391,13 @@ class GemmKind(WorkloadKind):
     """The kind ``gemm``."""
 
     name = Gemm.kind
-    grammar = f"{GRAMMAR} [layout=nt] [mode=tf32]"
+    grammar = f"{GRAMMAR} [layout=tn] [mode=tf32]"
     example = "M=512 N=256 K=640 layout=nt"
     networks: ClassVar = {
         "gemm": tuple(
             bare.called(product_name(bare))
             for sizes in _BUNDLED_SIZES
-            for layout in LAYOUTS
+            for layout in USUAL_LAYOUTS
             for bare in [Gemm("", *sizes, layout)]
         )
     }
@@ -366,6 +408,8 @@ class GemmKind(WorkloadKind):
         request = _request(text)
         if (request.trials, request.tuner) != (None, None):
             raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
+        if "," in text:
+            raise InputError(f"{text!r} has several layouts, and a workload has one: choose one.")
         return request.workload
 
     def format_sizes(self, workload: Workload) -> str:

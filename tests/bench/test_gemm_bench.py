@@ -51,7 +51,12 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder):
 
 @pytest.mark.parametrize(
     "product",
-    ["40x24x16_nn", "40x24x16_nt_bfloat16", "8x8x8_nn_lda16_ldb16", "8x8x8_nn_tf32_sparse0.25"],
+    [
+        "40x24x16_nn",
+        "40x24x16_nt_bfloat16",
+        "8x8x8_nn_lda16_ldb16",
+        "8x8x8_tn_tf32_ldc9_sparse0.25",
+    ],
 )
 def test_an_id_in_a_report_can_be_run_without_its_sizes(folder, product):
     name = f"gemm_{product}-template-200W"
@@ -59,7 +64,7 @@ def test_an_id_in_a_report_can_be_run_without_its_sizes(folder, product):
     assert ids(folder, NAMED, "-k", name) == [name]
 
 
-@pytest.mark.parametrize("product", ["0x1x1_nn", "1x2x3_nn_lda1", "1x2x3_tn", "8x8x8_nn_nonsense"])
+@pytest.mark.parametrize("product", ["0x1x1_nn", "1x2x3_nn_lda1", "1x2x3_tx", "8x8x8_nn_nonsense"])
 def test_an_id_that_no_product_has_is_none(folder, product):
     assert ids(folder, NAMED, "-k", f"gemm_{product}-template") == []
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import wgmma_kernels as texts
 
-from pytest_gpuenergy.kernels import TensorMap
+from pytest_gpuenergy.kernels import Im2col, TensorMap
 from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
@@ -82,6 +84,19 @@ def copied(built):
 def test_blocks_load_for_one_another(right, copied):
     kernel, arenas, expected = copied()
     right(kernel, arenas, "Y", expected)
+
+
+def test_blocks_load_pixels_for_one_another(right, copied):
+    kernel, arenas, expected = copied(
+        ".2d.shared::cluster.global.tile", ".3d.shared::cluster.global.im2col"
+    )
+    source = kernel.source.replace("{%3, %4}], [%2], %5;", "{%3, %4, 0}], [%2], {0}, %5;")
+    rows = BLOCKS // 2 * STEPS
+    pixels = TensorMap(
+        *("map", "X", "float32", (COLUMNS, rows, 1), (4 * COLUMNS, 4 * COLUMNS * rows)),
+        *((COLUMNS // 2, 1), 0, Im2col((0,), (0,), (1,))),
+    )
+    right(replace(kernel, source=source, tensor_maps=(pixels,)), arenas, "Y", expected)
 
 
 @pytest.mark.parametrize(

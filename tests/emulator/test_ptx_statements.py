@@ -113,11 +113,26 @@ def test_a_statement_may_be_written_with(increments, form):
     assert increments(HELPERS, f"int r;\n{WRITTEN[form]}\ny[t] = r;")
 
 
+COMPLETES = ".mbarrier::complete_tx::bytes"
 REFUSED = [
     ("wgmma.wait_group.sync.aligned %0;", "inline PTX 'wgmma.wait_group.sync.aligned %0'"),
     ("mbarrier.arrive.noComplete.shared.b64 _, [%0], 1;", "inline PTX 'mbarrier.arrive.noCompl"),
     ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%0], 16;", "cp.reduce"),
     ("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%0}], [%0];", "tensor.2d"),
+    *(
+        (
+            f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col{COMPLETES} {operands};",
+            "im2col",
+        )
+        for rank, operands in (
+            (2, "[%0], [%0, {%0, %0}], [%0], {}"),  # no dimension of an image
+            (4, "[%0], [%0, {%0, %0, %0, %0}], [%0]"),  # no offsets
+            (4, "[%0], [%0, {%0, %0, %0, %0}], [%0], {1}"),
+            (4, "[%0], [%0, {%0, %0, %0, %0}], [%0], {%0, 1}"),  # an offset of 32 bits
+            (4, "[%0], [%0, {%0, %0, %0}], [%0], {1, 1}"),
+        )
+    ),
+    ("cp.async.mbarrier.arrive.noinc.shared::cluster.b64 [%0];", "noinc.shared::cluster"),
     (
         "{ .reg .pred p; setp.ne.b32 p, %0, 0; wgmma.mma_async.sync.aligned.m64n4k16.f32.f16.f16"
         " {%0, %0}, %0, %0, p, 1, 1, 0, 0; }",

@@ -178,6 +178,36 @@ def test_compiled_programs_are_found_again(runner):
     other.close()
 
 
+ROWS = """
+__global__ void k(unsigned* y) {
+  __shared__ __align__(16) unsigned short s[64];
+  for (int i = threadIdx.x; i < 64; i += 32) s[i] = i;
+  __syncthreads();
+  unsigned row = (unsigned)__cvta_generic_to_shared(s + 8 * (threadIdx.x & 7));
+  asm volatile("%s.sync.aligned.m8n8.x1.shared.b16 {%%0}, [%%1];"
+               : "=r"(y[threadIdx.x]) : "r"(row));
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["ldmatrix", 'ldmat" "rix'])
+def test_what_only_matrices_need_is_compiled_with_the_first_kernel_that_has_some(
+    built, tmp_path, give_toolchain, name
+):
+    give_toolchain(tmp_path)
+    for part in tmp_path.glob("host-*/matrices.o"):
+        part.unlink()
+    runner = HostRunner(tmp_path)
+    runner.compile(EMPTY)
+    assert not list(tmp_path.glob("host-*/matrices.o"))
+    kernel, arenas = built(ROWS % name, outputs={"y": (32, "uint32")}, block=32)
+    runner.run(kernel, arenas, {}, timeout_s=60.0)
+    assert list(tmp_path.glob("host-*/matrices.o"))
+    pairs = np.arange(64, dtype=np.uint32).reshape(32, 2)
+    np.testing.assert_array_equal(arenas["y"].value(), pairs[:, 0] | pairs[:, 1] << 16)
+    runner.close()
+
+
 def test_faults_of_prepared_kernels_surface_when_they_are_compiled(runner):
     good, bad = (
         Kernel(f"__global__ void k() {{ {body} }}", EMPTY.launches)

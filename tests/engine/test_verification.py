@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -560,6 +561,29 @@ def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(monkeypatch):
     for drawing in (first, second, first, third, first, second):
         assert cases.case_of(SMALL, drawing).inputs.keys() == {"data", "weight"}
     assert made == [first, second, third, second]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_of_threads_that_need_a_reference_one_computes_it(monkeypatch):
+    computing: set[int] = set()
+    compute = Conv2d.reference
+
+    def noted(workload: Conv2d, inputs: Any) -> Any:
+        computing.add(threading.get_ident())
+        return compute(workload, inputs)
+
+    monkeypatch.setattr(Conv2d, "reference", noted)
+    together = threading.Barrier(4)
+
+    def needed() -> Any:
+        together.wait(60.0)
+        return cached_reference(SMALL, 4)["output"]
+
+    with ThreadPoolExecutor(together.parties) as pool:
+        found = [each.result() for each in [pool.submit(needed) for _ in range(together.parties)]]
+    assert len(computing) == 1
+    for values in found:
+        np.testing.assert_array_equal(values, found[0])
 
 
 def test_workloads_of_the_same_sizes_share_a_reference(own_cache):

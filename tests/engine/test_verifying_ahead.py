@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -40,6 +41,17 @@ class AsideDevice(PythonDevice):
             self.ended.set()
 
 
+@pytest.fixture(autouse=True)
+def processors(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make processors(count), which lets the machine have so many; at first there are many."""
+
+    def give(count: int) -> None:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(count)))
+
+    give(8)
+    return give
+
+
 @pytest.fixture
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     """A kernel that no other test has verified: successes are kept on disk."""
@@ -74,6 +86,69 @@ def test_a_right_kernel_is_not_run_again(kernel, capsys):
     assert device.runs == runs
     assert threading.get_ident() not in device.threads
     assert capsys.readouterr().err == "printed"
+
+
+def test_with_few_processors_the_first_kernel_is_verified_alone(kernel, processors):
+    processors(2)
+    found, device = verifier(right)
+    made = threading.Event()
+
+    def make() -> tuple[Kernel, Workload]:
+        made.set()
+        return replace(kernel, source=f"{kernel.source} // another one"), PRODUCT
+
+    found.expect(make)
+    assert made.wait(TIMEOUT_S)
+    found.verify(kernel, PRODUCT)
+    assert device.ended.wait(TIMEOUT_S)
+    own = device.threads.count(threading.get_ident())
+    assert 0 < own < len(device.threads)
+    assert set(device.threads[:own]) == {threading.get_ident()}
+
+
+def test_a_kernel_that_waits_for_the_first_one_ends_with_the_run(kernel, processors):
+    processors(2)
+    found, device = verifier(right)
+    made = threading.Event()
+
+    def make() -> tuple[Kernel, Workload]:
+        made.set()
+        return kernel, PRODUCT
+
+    found.expect(make)
+    assert made.wait(TIMEOUT_S)
+    found.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("verify-ahead"):
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+    assert not device.threads
+
+
+def test_references_are_computed_ahead_unless_the_kernel_is_known_to_be_right(
+    kernel, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    known, new = Gemm("known", 3, 5, 7), Gemm("new", 3, 5, 8)
+    verifier(right)[0].verify(kernel, known)
+    shutil.rmtree(tmp_path / "references")
+    computed: list[str] = []
+    is_new = threading.Event()
+    compute = Gemm.reference
+
+    def noted(workload: Gemm, inputs: Any) -> Any:
+        computed.append(workload.name)
+        if workload == new:
+            is_new.set()
+        return compute(workload, inputs)
+
+    monkeypatch.setattr(Gemm, "reference", noted)
+    found, _ = verifier(right)
+    found.begin(kernel, known)
+    found.begin(kernel, new)
+    assert is_new.wait(TIMEOUT_S)
+    found.close()
+    assert "known" not in computed
 
 
 def test_a_wrong_kernel_fails_as_if_it_had_not_been_verified_ahead(kernel, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pytest_gpuenergy.tuners import (
     triton_candidates,
 )
 from pytest_gpuenergy.tuning import card_resources
-from pytest_gpuenergy.workloads import Gemm
+from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 
 pytestmark = pytest.mark.gpu
 
@@ -60,11 +61,12 @@ def candidates(contender: str, gemm: Gemm, gpu: Device) -> Sequence[AnyKernel]:
 
 
 def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
-    m, n, k, more = sizes
-    return Gemm("g", m, n, k, layout, mode, (m if layout == "nt" else k) + more, n + more)
+    *mnk, more = sizes
+    bare = Gemm("g", *mnk, layout, mode)
+    return replace(bare, lda=bare.lda + more, ldb=bare.ldb + more, ldc=bare.ldc + more)
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("contender", NEEDS)

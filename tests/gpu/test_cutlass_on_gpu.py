@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,8 +33,9 @@ SHARED = Gemm("shared", 512, 512, 512, "nn", "tf32")
 
 
 def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
-    m, n, k, more = sizes
-    return Gemm("g", m, n, k, layout, mode, (m if layout == "nt" else k) + more, n + more)
+    *mnk, more = sizes
+    bare = Gemm("g", *mnk, layout, mode)
+    return replace(bare, lda=bare.lda + more, ldb=bare.ldb + more, ldc=bare.ldc + more)
 
 
 def some(gemm: Gemm, card: CardResources, headers: Headers) -> Sequence[CudaProgram]:

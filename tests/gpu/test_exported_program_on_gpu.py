@@ -11,6 +11,7 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices import nvcc_target, specific_architecture
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import LaunchFigures, parse_figures
+from pytest_gpuenergy.workloads import LAYOUTS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,10 +20,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["float32", "3xtf32", "tf32", "float16", "bfloat16"])
 def test_a_product_is_right_and_its_time_and_energy_are_measured(tmp_path, layout, mode):
-    sizes = f"M=500 N=252 K=650 lda=656 ldb=256 layout={layout} mode={mode}"
+    sizes = f"M=500 N=252 K=650 lda=656 ldb=656 ldc=256 layout={layout} mode={mode}"
     assert main(["kernels", "export", "--gemm", sizes, "--out", str(tmp_path / "out")]) == 0
     (source,) = (tmp_path / "out").glob("kernels/*/kernel01.launch.cu")
     header = source.with_name("kernel01.workload.cuh").relative_to(tmp_path / "out")

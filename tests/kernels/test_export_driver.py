@@ -156,9 +156,9 @@ PRODUCT = """
     for (int j = 0; j < 70; ++j) {
       double sum = 0;
       for (int k = DEPTH - 1; k >= 0; --k) {
-        sum += double(float(a[NEXT_A])) * double(float(b[k * 72 + j]));
+        sum += double(float(a[NEXT_A])) * double(float(b[NEXT_B]));
       }
-      c[i * 70 + j] = TYPE(float(sum));
+      c[i * 73 + j] = TYPE(float(sum));
     }
   }
 """
@@ -166,25 +166,42 @@ PRODUCT = """
 
 # The first is larger than the parts in which the reference is computed.
 @pytest.mark.parametrize(
-    ("mode", "c_type", "depth", "layout", "next_a"),
+    ("mode", "c_type", "depth", "layout", "next_a", "next_b"),
     each_once(
         [("float32", "float", 600), ("float16", "half", 12), ("bfloat16", "nv_bfloat16", 12)],
-        [("nn", "i * (DEPTH + 2) + k"), ("nt", "k * 14 + i")],
+        [
+            ("nn", "i * (DEPTH + 2) + k", "k * 702 + j"),
+            ("nt", "k * 702 + i", "k * 702 + j"),
+            ("tn", "i * (DEPTH + 2) + k", "j * 702 + k"),
+            ("tt", "k * 702 + i", "j * 702 + k"),
+        ],
     ),
 )
 def test_products_in_each_layout_and_mode_are_computed(
-    tmp_path, layout, next_a, mode, c_type, depth
+    tmp_path, layout, next_a, next_b, mode, c_type, depth
 ):
-    body = PRODUCT.replace("NEXT_A", next_a).replace("DEPTH", str(depth)).replace("TYPE", c_type)
+    body = PRODUCT.replace("NEXT_A", next_a).replace("NEXT_B", next_b)
+    body = body.replace("DEPTH", str(depth)).replace("TYPE", c_type)
     include = "" if mode == "float32" else "#include <cuda_fp16.h>\n#define BFLOAT16 1\n"
     source = f"{include}inline void product({c_type}* a, {c_type}* b, {c_type}* c) {{{body}}}"
     launch = Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C"))
-    lda = depth + 2 if layout == "nn" else 14
-    gemm = Gemm("tiny", 3, 70, depth, layout, mode, lda=lda, ldb=72)
+    lda = depth + 2 if layout[1] == "n" else 702
+    gemm = Gemm("tiny", 3, 70, depth, layout, mode, lda=lda, ldb=702, ldc=73)
     program = build_exported(tmp_path, gemm, Kernel(source, (launch,)))
     done = run_program(program, "7", libraries=tmp_path / "none")
     assert done.returncode == 0, done.stdout
     assert ": correct" in done.stdout
+
+
+def test_a_kernel_that_writes_between_rows_of_c_is_wrong(tmp_path):
+    body = PRODUCT.replace("NEXT_A", "i * 4 + k").replace("NEXT_B", "k * 70 + j")
+    body = body.replace("DEPTH", "4").replace("TYPE", "float") + "c[72] = 0;"
+    source = f"inline void product(float* a, float* b, float* c) {{{body}}}"
+    kernel = Kernel(source, (Launch("product", (1, 1, 1), (1, 1, 1), ("A", "B", "C")),))
+    program = build_exported(tmp_path, Gemm("tiny", 3, 70, 4, ldc=73), kernel)
+    done = run_program(program, "7", libraries=tmp_path / "none")
+    assert done.returncode == 1
+    assert "C: 1 elements are written that lie between its rows" in done.stdout
 
 
 SHOW = """

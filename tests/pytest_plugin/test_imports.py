@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -57,6 +58,25 @@ def test_a_foreign_project_sees_no_line_of_ours(foreign, arguments):
     ours = [x for x in result.outlines if "gpuenergy" in x and not x.startswith("plugins:")]
     assert not ours
     assert not (foreign.path / ".gpuenergy").exists()
+
+
+@pytest.mark.parametrize("own", [None, 123])
+def test_garbage_is_looked_for_as_before_once_conftest_files_are_imported(pytester, own):
+    before = gc.get_threshold()
+    chosen = (own, *before[1:]) if own else before
+    pytester.makeconftest(
+        f"import gc\nwithin = gc.get_threshold()\ngc.set_threshold(*{chosen})\n"
+        if own
+        else "import gc\nwithin = gc.get_threshold()\n"
+    )
+    pytester.makepyfile(
+        "import conftest, gc\ndef test_thresholds():\n"
+        f"    assert conftest.within[0] > {before[0]}\n    assert gc.get_threshold() == {chosen}\n"
+    )
+    try:
+        pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.slow

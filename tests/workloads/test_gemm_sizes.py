@@ -69,9 +69,14 @@ def test_letters_may_share_a_number_with_trials_and_tuner(text, size, trials, tu
 
 @pytest.mark.parametrize(
     ("text", "layouts"),
-    [("MNK=8", ["nn", "nt"]), ("MNK=8 layout=nn", ["nn"]), ("MNK=8 layout=nt", ["nt"])],
+    [
+        ("MNK=8", ["nn", "nt"]),
+        ("MNK=8 layout=nn", ["nn"]),
+        ("MNK=8 layout=tn", ["tn"]),
+        ("MNK=8 layout=tt,nt", ["tt", "nt"]),
+    ],
 )
-def test_without_a_layout_both_are_meant(text, layouts):
+def test_products_have_the_layouts_that_are_named_or_both_usual_ones(text, layouts):
     (request,) = parse_requests(text)
     assert [one.layout for one in request.layouts] == layouts
     assert request.workload == request.layouts[0]
@@ -155,7 +160,7 @@ def test_a_list_of_sizes_has_three(sizes):
 
 @pytest.mark.parametrize(
     ("parameters", "told"),
-    [({"M": 1, "N": 2}, "K is missing"), ({"M": 1, "N": 2, "K": 3, "ldc": 4}, "take 'ldc'")],
+    [({"M": 1, "N": 2}, "K is missing"), ({"M": 1, "N": 2, "K": 3, "ldd": 4}, "take 'ldd'")],
 )
 def test_parameters_must_be_known(parameters, told):
     with pytest.raises(InputError, match=told):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from pytest_gpuenergy.workloads import (
     Gemm,
     choose_workloads,
     from_parameters,
+    is_untouched,
     network,
     numbers,
     parse_shape,
@@ -34,9 +36,9 @@ def products(draw: st.DrawFn) -> Gemm:
     m, n, k = draw(SMALL), draw(SMALL), draw(SMALL)
     layout, mode = draw(st.sampled_from(LAYOUTS)), draw(st.sampled_from(MODES))
     bare = Gemm("any", m, n, k, layout, mode)
-    lda, ldb = bare.row_of_a + draw(st.integers(0, 3)), n + draw(st.integers(0, 3))
+    lda, ldb, ldc = (least + draw(st.integers(0, 3)) for least in (bare.lda, bare.ldb, bare.ldc))
     kinds = ["normal", "uniform", "integers", "ones", "zeros", "sorted", "sparse:0.5"]
-    return Gemm("any", m, n, k, layout, mode, lda, ldb, draw(st.sampled_from(kinds)))
+    return Gemm("any", m, n, k, layout, mode, lda, ldb, draw(st.sampled_from(kinds)), ldc=ldc)
 
 
 def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
@@ -44,7 +46,8 @@ def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
     a, b = (numbers(inputs[name], gemm.dtype).astype(np.float64) for name in "AB")
     out = np.zeros((gemm.M, gemm.N))
     for i, j, k in itertools.product(range(gemm.M), range(gemm.N), range(gemm.K)):
-        out[i, j] += (a[i, k] if gemm.layout == "nn" else a[k, i]) * b[k, j]
+        left = a[i, k] if gemm.layout in ("nn", "tn") else a[k, i]
+        out[i, j] += left * (b[k, j] if gemm.layout in ("nn", "nt") else b[j, k])
     return out
 
 
@@ -53,6 +56,8 @@ def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
 def test_reference_is_the_definition(gemm, seed):
     inputs = gemm.make_inputs(seed)
     found = gemm.reference(gemm.widened(inputs))["C"]
+    assert is_untouched(found).nonzero()[1].tolist() == [*range(gemm.N, gemm.ldc)] * gemm.M
+    found = found[:, : gemm.N]
     np.testing.assert_allclose(found, direct(gemm, inputs), rtol=1e-12, atol=1e-12)
 
 
@@ -62,7 +67,7 @@ def test_a_product_is_known_by_its_parameters(gemm):
     assert gemm.called(product_name(gemm)).io.name == product_name(gemm)
     assert gemm.flops == 2 * gemm.M * gemm.N * gemm.K
     assert all(twin.digest != gemm.digest for twin in gemm.twins)
-    usual = Gemm("other", gemm.M, gemm.N, gemm.K, gemm.layout, gemm.mode, gemm.lda, gemm.ldb)
+    usual = replace(gemm, name="other", distribution="normal")
     assert gemm.signature == usual.signature  # however its inputs are drawn
 
 
@@ -73,10 +78,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         for value in (0, -1, 1.5, True, "8", None)
     ),
     *(
-        (given, r"gemm needs ld[ab] to be at least 8, the length")
-        for given in ({"lda": 4}, {"ldb": 7}, {"lda": -8}, {"ldb": 8.5})
+        (given, r"gemm needs ld[abc] to be at least 8, the length")
+        for given in ({"lda": 4}, {"ldb": 7}, {"ldc": 7}, {"lda": -8}, {"ldb": 8.5})
     ),
-    ({"layout": "tt"}, "no layout 'tt': choose one of nn, nt"),
+    ({"layout": "tx"}, "no layout 'tx': choose one of nn, nt, tn, tt"),
     ({"mode": "int8"}, "no mode 'int8': choose one of float32, 3xtf32, tf32, float16"),
     ({"distribution": "even"}, "cannot be drawn as 'even': choose one of normal, uniform"),
     *(
@@ -98,12 +103,31 @@ def test_names_differ_where_the_products_do(one, other):
     assert (product_name(one) == product_name(other)) == (one == other)
 
 
+SHAPES: dict[Any, Any] = {
+    "nn": ((3, 5), (5, 4)),
+    "nt": ((5, 3), (5, 4)),
+    "tn": ((3, 5), (4, 5)),
+    "tt": ((5, 3), (4, 5)),
+}
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_leading_dimension_may_be_longer_than_a_row(layout):
-    row = 5 if layout == "nn" else 3
-    shapes = {one.name: one.shape for one in Gemm("g", 3, 4, 5, layout, lda=9, ldb=7).tensors}
-    assert shapes == {"A": (3 if layout == "nn" else 5, 9), "B": (5, 7), "C": (3, 4)}
-    assert Gemm("g", 3, 4, 5, layout).lda == row
+def test_the_layout_says_how_a_and_b_are_stored(layout):
+    gemm = Gemm("g", 3, 4, 5, layout)
+    assert tuple(one.shape for one in gemm.tensors) == (*SHAPES[layout], (3, 4))
+    longer = Gemm("g", 3, 4, 5, layout, lda=9, ldb=7, ldc=6)
+    rows = [shape[0] for shape in SHAPES[layout]]
+    assert [one.shape for one in longer.tensors] == [(rows[0], 9), (rows[1], 7), (3, 6)]
+    assert longer.bytes_moved == gemm.bytes_moved == 4 * (3 * 5 + 5 * 4 + 3 * 4)
+
+
+def test_tn_is_a_linear_layer():
+    x, weights = (
+        np.arange(6.0).reshape(2, 3),
+        np.arange(12.0).reshape(4, 3),
+    )  # [batch, in], [out, in]
+    found = Gemm("linear", 2, 4, 3, "tn").reference({"A": x, "B": weights})["C"]
+    np.testing.assert_array_equal(found, x @ weights.T)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -28,9 +28,9 @@ def products(draw: st.DrawFn) -> Gemm:
     sizes = draw(size), draw(size), draw(size)
     layout, mode = draw(st.sampled_from(LAYOUTS)), draw(st.sampled_from(MODES))
     bare, more = Gemm("g", *sizes, layout, mode), st.integers(0, 9)
-    lda, ldb = bare.row_of_a + draw(more), bare.N + draw(more)
+    lda, ldb, ldc = (least + draw(more) for least in (bare.lda, bare.ldb, bare.ldc))
     distribution = draw(st.sampled_from(["normal", "zeros", "sparse:0.5"]))
-    return Gemm("g", *sizes, layout, mode, lda, ldb, distribution)
+    return Gemm("g", *sizes, layout, mode, lda, ldb, distribution, ldc=ldc)
 
 
 @st.composite

@@ -1,36 +1,49 @@
-// The reference for driver.cu of C (M,N) = A B with A (M,K), which in the layout nt is stored as
-// (K,M), and B (K,N): each thread computes its share of the rows, in double precision.
+// The reference for driver.cu of C (M,N) = A B with A (M,K) and B (K,N): each thread computes its share
+// of the rows, in double precision. In the layouts nt and tt, A is stored as (K,M), in tn and tt B as
+// (N,K). What lies between rows of C is NaN: the kernel must not write there.
 #pragma once
 
-#ifndef PARAMETER_lda  // launch headers omit it if rows follow one another
-#ifdef PARAMETER_layout_nt
-#define PARAMETER_lda PARAMETER_M
+#if defined PARAMETER_layout_nt || defined PARAMETER_layout_tt
+static constexpr bool a_transposed = true;
 #else
-#define PARAMETER_lda PARAMETER_K
+static constexpr bool a_transposed = false;
 #endif
+#if defined PARAMETER_layout_tn || defined PARAMETER_layout_tt
+static constexpr bool b_transposed = true;
+#else
+static constexpr bool b_transposed = false;
+#endif
+#ifndef PARAMETER_lda  // launch headers omit it if rows follow one another
+#define PARAMETER_lda (a_transposed ? PARAMETER_M : PARAMETER_K)
 #endif
 #ifndef PARAMETER_ldb
-#define PARAMETER_ldb PARAMETER_N
+#define PARAMETER_ldb (b_transposed ? PARAMETER_K : PARAMETER_N)
+#endif
+#ifndef PARAMETER_ldc
+#define PARAMETER_ldc PARAMETER_N
 #endif
 
 static void reference(Values& values, int worker, int workers) {
   constexpr size_t rows = PARAMETER_M, columns = PARAMETER_N, depth = PARAMETER_K;
-  constexpr size_t lda = PARAMETER_lda, ldb = PARAMETER_ldb;
-#ifdef PARAMETER_layout_nt
-  constexpr size_t next_row = 1, next_product = lda;
-#else
-  constexpr size_t next_row = lda, next_product = 1;
-#endif
+  constexpr size_t lda = PARAMETER_lda, ldb = PARAMETER_ldb, ldc = PARAMETER_ldc;
+  constexpr size_t next_row = a_transposed ? 1 : lda, next_product = a_transposed ? lda : 1;
+  constexpr size_t down = b_transposed ? 1 : ldb, along = b_transposed ? ldb : 1;
   // A part of B that stays in the cache while all rows use it.
   constexpr size_t HEIGHT = 256, WIDTH = 32;
   std::vector<double> part(HEIGHT * WIDTH);
   const double *a = values[0].data(), *b = values[1].data();
+  for (size_t row = worker; row < rows; row += workers) {
+    double* c = values[2].data() + row * ldc;
+    std::fill(c + columns, c + ldc, std::nan(""));
+  }
   for (size_t first = 0; first < depth; first += HEIGHT) {
     const size_t height = std::min(HEIGHT, depth - first);
     for (size_t column = 0; column < columns; column += WIDTH) {
       const size_t width = std::min(WIDTH, columns - column);
       for (size_t k = 0; k < height; ++k) {
-        std::copy_n(b + (first + k) * ldb + column, width, &part[k * WIDTH]);
+        for (size_t j = 0; j < width; ++j) {
+          part[k * WIDTH + j] = b[(first + k) * down + (column + j) * along];
+        }
       }
       for (size_t row = worker; row < rows; row += workers) {
         double sums[WIDTH] = {};
@@ -38,7 +51,7 @@ static void reference(Values& values, int worker, int workers) {
           const double factor = a[row * next_row + (first + k) * next_product];
           for (size_t j = 0; j < WIDTH; ++j) sums[j] += factor * part[k * WIDTH + j];
         }
-        double* c = values[2].data() + row * columns + column;
+        double* c = values[2].data() + row * ldc + column;
         for (size_t j = 0; j < width; ++j) c[j] += sums[j];
       }
     }

@@ -206,22 +206,27 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
             "constraints",
             f"{call.label} does not multiply {a.dtype} by {b.dtype} in {compute}.",
         )
-    (rows, columns), depth = c.shape, b.shape[0]
+    options, rows = call.all_options, c.shape[0]
+    columns = int(options["columns"]) or c.shape[1]
+    depth = int(options["depth"]) or b.shape[1 if options["b_transposed"] else 0]
     operation = library.matmul_desc_create(ComputeType[compute], _FLOAT32)
-    stored_a = (depth, rows)
-    if call.all_options["a_transposed"]:
-        stored_a = (rows, depth)
-        transposed = np.array([_TRANSPOSED], np.int32)
+    stored_a, stored_b = (depth, rows), (columns, depth)
+    attributes = library.MatmulDescAttribute
+    transposed = np.array([_TRANSPOSED], np.int32)
+    if options["a_transposed"]:  # A is the second operand
+        stored_a = stored_a[::-1]
         library.matmul_desc_set_attribute(
-            operation,
-            library.MatmulDescAttribute.TRANSB,  # for A, which is the second operand
-            transposed.ctypes.data,
-            transposed.nbytes,
+            operation, attributes.TRANSB, transposed.ctypes.data, transposed.nbytes
+        )
+    if options["b_transposed"]:
+        stored_b = stored_b[::-1]
+        library.matmul_desc_set_attribute(
+            operation, attributes.TRANSA, transposed.ctypes.data, transposed.nbytes
         )
     return _Problem(
         operation,
         library.matrix_layout_create(_CUDA_TYPES[a.dtype], *stored_a, a.shape[1]),
-        library.matrix_layout_create(_CUDA_TYPES[b.dtype], columns, depth, b.shape[1]),
+        library.matrix_layout_create(_CUDA_TYPES[b.dtype], *stored_b, b.shape[1]),
         library.matrix_layout_create(_CUDA_TYPES[c.dtype], columns, rows, c.shape[1]),
     )
 

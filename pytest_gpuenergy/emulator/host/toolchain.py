@@ -48,7 +48,7 @@ from pytest_gpuenergy.support import (
 )
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "15"  # the version of the layout of the prepared folder
+_LAYOUT = "16"  # the version of the layout of the prepared folder
 _SANDBOX = "sandbox"
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
@@ -70,14 +70,17 @@ _RUNTIME_GROUPS = {
     "scheduling": (
         *("bulk_copies", "copies", "named_barriers", "phases", "resident", "scheduler", "teams"),
     ),
-    "matrices": ("matrices", "products", "warpgroups"),
 }
 # Those that only checked builds need.
 _CHECKED_GROUPS = {
     "accesses": ("accesses", "races", "shadow", "tentative", "views", "visibility"),
     "orders": ("interruptions", "order", "warps"),
 }
-_VECTORIZED = "matrices"  # the group that is compiled with `MATRIX_FLAGS`
+# What only kernels with matrices need; it is compiled with the first of them. If a text needs it
+# without one of these words, its first link fails, and it is linked again.
+_MATRICES = "matrices"
+_MATRIX_UNITS = ("matrices", "products", "warpgroups")
+_WITH_MATRICES = re.compile(r"\b(?:w?g?mma|nvcuda)|(?:ld|st|mov)matrix")
 _TRACED = "runtime"  # the runtime alone, as a program whose loader can list its libraries
 
 _RunCompiler = Callable[..., subprocess.CompletedProcess[str]]
@@ -162,8 +165,13 @@ class Toolchain:
                 objects = [self._with_heap(folder, path) for path in objects]
             linked = folder / "program"
             run = functools.partial(run_compiler, self.compiler, scratch=folder)
-            checked = "checked" in variants
-            self._checked_output(_link(run, self.folder, objects, linked, checked=checked), folder)
+            link = functools.partial(_link, run, self.folder, checked="checked" in variants)
+            if _WITH_MATRICES.search(text.source):
+                objects.append(self._matrices())
+            done = link(objects, linked)
+            if done.returncode and "cuhost_" in done.stderr:
+                done = link([*objects, self._matrices()], linked)
+            self._checked_output(done, folder)
             linked.replace(program)
 
     def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
@@ -184,6 +192,17 @@ class Toolchain:
                         self._precompile_headers(["zeroed"])
                 objects.append(self._compiled(folder, "zeroed", text)[0])
         return objects
+
+    def _matrices(self) -> str:
+        """Return the object of the runtime that multiplies matrices; the first call compiles it."""
+        made = self.folder / f"{_MATRICES}.o"
+        if not is_file(made):
+            with _locked(self.folder.parent), build_folder(self.folder.parent) as scratch:
+                if not is_file(made):
+                    command = self._group_command(scratch, _MATRICES, _MATRIX_UNITS, MATRIX_FLAGS)
+                    self._run_all(scratch, [command], 1)
+                    (scratch / made.name).replace(made)
+        return str(made)
 
     @property
     def sandbox(self) -> Path:
@@ -271,15 +290,10 @@ class Toolchain:
                     (folder / variant).mkdir(parents=True)
                     for path in (cuda_dir() / "host").glob("*.h"):
                         shutil.copyfile(path, folder / variant / path.name)
-            commands = []
             groups = {**_RUNTIME_GROUPS, **_CHECKED_GROUPS, _SANDBOX: (_SANDBOX,)}
-            for group, units in groups.items():
-                source = folder / f"group-{group}.cpp"
-                with written_to_cache(cache):
-                    source.write_text("".join(f'#include "{unit}.cpp"\n' for unit in units))
-                flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if group == _VECTORIZED else ())]
-                headers = f"-I{cuda_dir() / 'host'}"
-                commands.append([*flags, headers, "-c", str(source), "-o", f"{folder / group}.o"])
+            commands = [
+                self._group_command(folder, group, units) for group, units in groups.items()
+            ]
             self._run_all(scratch, commands, jobs)
             run = functools.partial(run_compiler, self.compiler, scratch=scratch)
             self._raise_if_failed(_build_runtime(run, folder))
@@ -290,6 +304,17 @@ class Toolchain:
             except OSError:
                 if not is_folder(self.folder):  # another process was faster
                     raise
+
+    def _group_command(
+        self, folder: Path, group: str, units: Sequence[str], flags: Sequence[str] = ()
+    ) -> list[str]:
+        """Write the text of a group of units; return the command that compiles it in ``folder``."""
+        source = folder / f"group-{group}.cpp"
+        with written_to_cache(self.folder.parent):
+            source.write_text("".join(f'#include "{unit}.cpp"\n' for unit in units))
+        headers = f"-I{cuda_dir() / 'host'}"
+        output = f"{folder / group}.o"
+        return [*RUNTIME_FLAGS, *flags, headers, "-c", str(source), "-o", output]
 
     def _precompile_headers(self, variants: Sequence[str]) -> None:
         """Precompile in place, because clang's results hold the path of the header."""

@@ -100,8 +100,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gemm",
         metavar="SIZES",
-        help="Matrix products, such as 'MNK=4096; M=512 N=256 K=640'; in both layouts unless "
-        "layout= chooses one (default: the network gemm)",
+        help="Matrix products, such as 'MNK=4096; M=512 N=256 K=640'; in the layouts nn and nt "
+        "unless layout= chooses others (default: the network gemm)",
     )
     group.addoption(
         "--records",

@@ -29,7 +29,7 @@ _TYPES: Mapping[str, str] = {
 }
 SHORT_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """The types in the names of kernels."""
-_LAYOUTS = {"nn": "cutlass::layout::RowMajor", "nt": "cutlass::layout::ColumnMajor"}
+_BY_ROWS, _BY_COLUMNS = "cutlass::layout::RowMajor", "cutlass::layout::ColumnMajor"
 CORES: Mapping[Mode, str] = {
     "float32": "simt_sgemm",
     "3xtf32": "tensorop_s1688gemm",
@@ -84,8 +84,8 @@ class Alignments:
         vector = _VECTOR_BYTES // gemm.element_bytes
         return cls(
             math.gcd(gemm.row_of_a, gemm.lda, vector),
-            math.gcd(gemm.N, gemm.ldb, vector),
-            math.gcd(gemm.N, vector),
+            math.gcd(gemm.row_of_b, gemm.ldb, vector),
+            math.gcd(gemm.N, gemm.ldc, vector),
         )
 
 
@@ -125,7 +125,8 @@ class Cutlass2:
         )
         types = {
             "Element": _TYPES[gemm.dtype],
-            "LayoutA": _LAYOUTS[gemm.layout],
+            "LayoutA": _BY_COLUMNS if gemm.a_transposed else _BY_ROWS,
+            "LayoutB": _BY_COLUMNS if gemm.b_transposed else _BY_ROWS,
             "OperatorClass": f"cutlass::arch::OpClass{'Simt' if simt else 'TensorOp'}",
             "ArchTag": f"cutlass::arch::Sm{80 if capability >= FIRST_ASYNCHRONOUS else 50}",
             "InstructionShape": f"cutlass::gemm::GemmShape<{instruction}>",
@@ -196,8 +197,9 @@ class Cutlass3:
             epilogue = f"TmaWarpSpecialized{shared}"
         types = {
             "Element": _TYPES[gemm.dtype],
-            # The layout of A', the transposed A.
-            "LayoutB": _LAYOUTS["nt" if gemm.layout == "nn" else "nn"],
+            # The layouts of B' and A', the transposes of B and A.
+            "LayoutA": _BY_ROWS if gemm.b_transposed else _BY_COLUMNS,
+            "LayoutB": _BY_ROWS if gemm.a_transposed else _BY_COLUMNS,
             "Schedule": f"cutlass::gemm::KernelTmaWarpSpecialized{word}",
             "ElementC": _TYPES[gemm.dtype] if self.could_add else "void",
             "EpilogueSchedule": f"cutlass::epilogue::{epilogue}",

@@ -219,7 +219,7 @@ def cutlass_program(
         configuration.source(gemm, capability),
         name if split == 1 else f"{name}_split{split}",
         ("A", "B", "C"),
-        (gemm.M, gemm.N, gemm.K, gemm.lda, gemm.ldb, split),
+        (gemm.M, gemm.N, gemm.K, gemm.lda, gemm.ldb, gemm.ldc, split),
         headers,
         origin=Origin(
             "cutlass",

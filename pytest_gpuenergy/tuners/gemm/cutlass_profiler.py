@@ -71,14 +71,14 @@ def profiler_options(gemm: Gemm) -> list[str]:
 
     Rows of a matrix are columns of its transpose, so B comes first and has N rows.
     """
-    second = "column" if gemm.layout == "nn" else "row"
+    first, second = ("row" if letter == "t" else "column" for letter in gemm.layout)
     types = _TYPES[gemm.mode]
     return [
         "--operation=Gemm",
         f"--m={gemm.N}",
         f"--n={gemm.M}",
         f"--k={gemm.K}",
-        f"--A={types.format('column')}:column",
+        f"--A={types.format(first)}:{first}",
         f"--B={types.format(second)}:{second}",
         f"--D={_TYPES[gemm.dtype]}:column",
         f"--op_class={'simt' if gemm.mode == 'float32' else 'tensorop'}",

@@ -36,6 +36,8 @@ class BlockStep:
         energy_cycles: the cycles for which the step's energy lasts at the power limit, if known.
         issuing_warps: the warps of the block if the schedulers are the busy units; a
             multiprocessor's warps are assigned to its schedulers in turn.
+        waits_for_copies: whether warps copy through registers, so that a step begins only when what
+            it copies has arrived.
     """
 
     busy_cycles: float
@@ -46,12 +48,15 @@ class BlockStep:
     next_cycles: float = 0.0
     energy_cycles: float = 0.0
     issuing_warps: int = 0
+    waits_for_copies: bool = False
 
     def cycles(self, count: int, stages: int, costs: Costs) -> float:
         """Return the cycles of `count` blocks together, each with `stages` stages."""
         idle = max(1.0, costs.busy_warps / max(1, count * self.warps))
         loading = count * self.loaded_bytes / costs.loaded_bytes_per_cycle
         waiting = costs.latency_cycles / (stages - 1)
+        if self.waits_for_copies:
+            waiting = costs.latency_cycles + self.busy_cycles
         each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
         uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
         busy = count * self.busy_cycles * idle * uneven + costs.step_cycles
@@ -98,6 +103,11 @@ def product_cycles(
     every = tiling.tiles(gemm) * tiling.steps(gemm) * tiling.cluster_blocks
     limited = step.energy_cycles * every / card.multiprocessors
     return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def copying_cycles(nbytes: int, card: CardResources, costs: Costs) -> float:
+    """Return the clock cycles that a launch is expected to take which copies so many bytes."""
+    return costs.launch_cycles + 2 * nbytes / (card.multiprocessors * costs.parts_bytes_per_cycle)
 
 
 class _Corrected(Protocol):

@@ -80,7 +80,7 @@ def advise_tiles(gemm: Gemm, gpu_name: str, capability: int) -> tuple[tuple[Tile
         gpu,
         "CUTLASS3" if wgmma else "CUTLASS",
         _PRECISIONS[gemm.mode],
-        "NN_ROW_MAJOR" if gemm.layout == "nn" else "TN_ROW_MAJOR",
+        f"{gemm.layout[::-1].upper()}_ROW_MAJOR",  # its first letter is for A
         (gemm.M, gemm.N, gemm.K),
     )
     worker = Worker(f"{__name__}:MatmulHeuristics", environment=WITHOUT_GPU)

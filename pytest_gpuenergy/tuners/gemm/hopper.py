@@ -5,6 +5,7 @@ The tensor memory accelerator copies matrices in boxes of swizzled lines.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from abc import abstractmethod
@@ -12,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pytest_gpuenergy.kernels import Kernel, TensorMap
+from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
-from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, product_cycles
+from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
@@ -31,11 +32,33 @@ def can_be_mapped(gemm: Gemm, row: int) -> bool:
     return row * gemm.element_bytes % ROW_BYTES == 0
 
 
+@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
+def padded_copies(gemm: Gemm) -> Mapping[str, Tensor]:
+    """Return the copies of A and B, by their names, that need longer rows to be mapped."""
+    pieces = ROW_BYTES // gemm.element_bytes
+    lengths = {"A": gemm.row_of_a, "B": gemm.row_of_b}
+    return {
+        tensor.name: Tensor(
+            f"{tensor.name.lower()}_rows",
+            (tensor.shape[0], math.ceil(lengths[tensor.name] / pieces) * pieces),
+            tensor.dtype,
+            "workspace",
+        )
+        for tensor in gemm.inputs
+        if not can_be_mapped(gemm, tensor.shape[1])
+    }
+
+
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
-    """Return the map of a matrix with rows ``row`` elements apart, in boxes of ``height`` lines."""
+    """Return the map of a matrix with rows ``row`` elements apart, in boxes of ``height`` lines.
+
+    It is that of the padded copy, if there is one.
+    """
+    if (copy := padded_copies(gemm).get(tensor)) is not None:
+        row = copy.shape[1]
     return TensorMap(
         f"{tensor.lower()}_map",
-        tensor,
+        tensor if copy is None else copy.name,
         gemm.dtype,
         dims,
         (gemm.element_bytes * row,),
@@ -52,6 +75,8 @@ _ENOUGH_WARPS = 16
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
+_PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
+"""The threads of a block that copies rows, and the pieces that each of them copies."""
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
@@ -166,12 +191,8 @@ class HopperTiling(Tiling):
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what the template needs that a product lacks; None if it can compute it."""
-        if can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb):
-            return None
-        return (
-            f"needs rows of A and B that are a multiple of {ROW_BYTES} bytes apart, which those of "
-            f"{gemm.name} are not"
-        )
+        del gemm
+        return None
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[Self]:
@@ -265,7 +286,9 @@ class HopperTiling(Tiling):
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
-        return product_cycles(gemm, self, card, step, costs)
+        copied = sum(copy.nbytes for copy in padded_copies(gemm).values())
+        padding = copying_cycles(copied, card, costs) if copied else 0.0
+        return product_cycles(gemm, self, card, step, costs) + padding
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
@@ -282,17 +305,43 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
             **self.instruction_constants(gemm),
         }
-        texts = ("hopper/barriers", "gemm/hopper", f"gemm/{self.template}")
+        texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.template}"]
+        copies = padded_copies(gemm)
+        if copies:
+            texts.append("gemm/pad")
+            constants |= {"LDA": f"{gemm.lda}", "LDB": f"{gemm.ldb}"}
+            constants["PIECES_OF_THREAD"] = f"{_PIECES_OF_THREAD}"
+            pitches = {name: copies[name].shape[1] if name in copies else 0 for name in "AB"}
+            constants |= {f"{name}_PADDED": f"{pitch}" for name, pitch in pitches.items()}
         size = self.dynamic_bytes(gemm)
-        return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
+        kernel = tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
+        if not copies:
+            return kernel
+        return replace(
+            kernel,
+            launches=(_padding_launch(copies), *kernel.launches),
+            workspaces=(*copies.values(), *kernel.workspaces),
+        )
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
-        if gemm.layout == "nt":
+        if gemm.a_transposed:
             of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
         else:
             of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m // self.cluster_n)
-        return of_a, matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+        if gemm.b_transposed:
+            of_b = matrix_map("B", gemm, (gemm.K, gemm.N), gemm.ldb, self.tile_n // self.cluster_m)
+        else:
+            of_b = matrix_map("B", gemm, (gemm.N, gemm.K), gemm.ldb, self.tile_k)
+        return of_a, of_b
+
+
+def _padding_launch(copies: Mapping[str, Tensor]) -> Launch:
+    """Return the launch that copies matrices to rows that are a multiple of 16 bytes apart."""
+    pieces = max(copy.nbytes for copy in copies.values()) // _PIECE_BYTES
+    grid = (math.ceil(pieces / (_PAD_THREADS * _PIECES_OF_THREAD)), len(copies), 1)
+    names = [name for tensor, copy in copies.items() for name in (tensor, copy.name)]
+    return Launch("gemm_pad", grid, (_PAD_THREADS, 1, 1), tuple(names))
 
 
 def places_after(sums: int, *counts: int) -> list[str]:

@@ -36,7 +36,13 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
     return LibraryCall(
         "cublasLt.matmul",
         {"a": "A", "b": "B", "c": "C", "workspace": "workspace"},
-        {"compute": _COMPUTE[gemm.mode], "a_transposed": gemm.layout == "nt"},
+        {
+            "compute": _COMPUTE[gemm.mode],
+            "a_transposed": gemm.a_transposed,
+            "b_transposed": gemm.b_transposed,
+            "columns": gemm.N,
+            "depth": gemm.K,
+        },
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
     )
@@ -133,7 +139,9 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "k": gemm.K,
             "lda": gemm.lda,
             "ldb": gemm.ldb,
-            "a_transposed": gemm.layout == "nt",
+            "ldc": gemm.ldc,
+            "a_transposed": gemm.a_transposed,
+            "b_transposed": gemm.b_transposed,
             "precision": _PRECISIONS.get(gemm.mode, "tf32"),
             "tile_m": chosen.tile_m,
             "tile_n": chosen.tile_n,

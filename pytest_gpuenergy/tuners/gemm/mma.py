@@ -25,6 +25,8 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
+_LEAST_ASYNCHRONOUS_BYTES = 4
+"""The least that an asynchronous copy copies (PTX ISA, ``cp.async``)."""
 _SPLITTING: Mapping[Mode, float] = {"3xtf32": 1.0, "tf32": 0.25}
 """The instructions by which each warp makes TF32 numbers of its elements, relative to splitting."""
 _COPY_INSTRUCTIONS = 3
@@ -98,11 +100,9 @@ class MmaParameters(Tiling):
         return sums + operands + parts + 40
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        if gemm.layout == "nt":
-            of_a = self.tile_k * (self.tile_m + 8)
-        else:
-            of_a = self.tile_m * (self.tile_k + 16 // gemm.element_bytes)
-        of_b = self.tile_k * (self.tile_n + 8)
+        row = self.tile_k + 16 // gemm.element_bytes
+        of_a = self.tile_k * (self.tile_m + 8) if gemm.a_transposed else self.tile_m * row
+        of_b = self.tile_n * row if gemm.b_transposed else self.tile_k * (self.tile_n + 8)
         return gemm.element_bytes * self.stages * (of_a + of_b)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
@@ -121,6 +121,7 @@ class MmaParameters(Tiling):
         copying = self.tile_k * pieces * _COPY_INSTRUCTIONS / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        width = min(copy_width(gemm, gemm.lda), copy_width(gemm, gemm.ldb))
         step = BlockStep(
             busy_cycles=max(
                 multiplying + splitting + copying,
@@ -130,6 +131,7 @@ class MmaParameters(Tiling):
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
             last_cycles=storing,
             next_cycles=storing,
+            waits_for_copies=gemm.element_bytes * width < _LEAST_ASYNCHRONOUS_BYTES,
         )
         return product_cycles(gemm, self, card, step, costs)
 

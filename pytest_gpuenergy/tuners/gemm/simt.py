@@ -94,7 +94,8 @@ class SimtParameters(Tiling):
         thread_n: the columns of a tile that a thread computes.
         slices: the groups of warps that divide each step among them, and add their sums at the end.
         transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
-            A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
+            A, stored by rows, is transposed on its way to shared memory; 0 if it is not. A
+            transposed B is transposed back in the same way, by at least 8 elements.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
     """
 
@@ -163,9 +164,9 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            if gemm.layout == "nt" or thread[0] <= _MAX_ROWS:
+            if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
                 yield from base.divided(gemm, card)
-            if gemm.layout == "nn":
+            if gemm.layout != "nt":
                 for along in base.worth_copying:
                     yield from replace(base, transpose_a=along).divided(gemm, card)
 
@@ -196,7 +197,7 @@ class SimtParameters(Tiling):
 
     def transposes(self, gemm: Gemm) -> bool:
         """Return whether A is transposed on its way to shared memory."""
-        return bool(self.transpose_a) and gemm.layout == "nn"
+        return bool(self.transpose_a) and not gemm.a_transposed
 
     def registers(self, gemm: Gemm) -> int:
         """Return how many registers a thread needs, fitted to ptxas of CUDA 13.0.
@@ -205,7 +206,7 @@ class SimtParameters(Tiling):
         then need more registers than it can have; it still keeps all its sums in registers.
         """
         sums = self.thread_m * self.thread_n
-        if gemm.layout == "nt" or self.transpose_a:
+        if gemm.a_transposed or self.transpose_a:
             return sums + 2 * (self.thread_m + self.thread_n) + 32
         return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MAX_REGISTERS)
 
@@ -213,12 +214,13 @@ class SimtParameters(Tiling):
         """Return the shared memory of a block: its stages, and later the sums of its slices."""
         if self.transposes(gemm):
             of_a = self.tile_k * (self.tile_m + _WIDEST)
-        elif gemm.layout == "nt":
+        elif gemm.a_transposed:
             of_a = self.tile_k * self.tile_m
         else:
             of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
+        of_b = self.tile_k * (self.tile_n + (_WIDEST if gemm.b_transposed else 0))
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
-        return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
+        return 4 * max(self.stages * (of_a + of_b), sums)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         """Return the clock cycles that the product is expected to take.
@@ -230,9 +232,11 @@ class SimtParameters(Tiling):
 
         Large products run at the power limit, where the energy of a step determines its time.
         """
-        along = self.transpose_a if self.transposes(gemm) else 0
         tile = (self.tile_m, self.tile_n, self.tile_k)
-        step = _step(tile, (self.thread_m, self.thread_n), self.slices, along, card.cores)
+        thread = (self.thread_m, self.thread_n)
+        turned = (self.transposes(gemm), gemm.b_transposed)
+        along = self.transpose_a or _ALONG[0]
+        step = _step(tile, thread, self.slices, turned, along, card.cores)
         more = self._narrow_pieces(gemm) / self.threads * _COPY_INSTRUCTIONS
         if more:
             per_scheduler = self.threads / WARP_LANES / SCHEDULERS
@@ -249,9 +253,9 @@ class SimtParameters(Tiling):
         Rows that are not a multiple of 16 bytes apart are copied in smaller pieces.
         """
         of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width(gemm, gemm.lda)
-        of_b = self.tile_n / copy_width(gemm, gemm.ldb)
-        usual = (self.tile_m * (not self.transposes(gemm)) + self.tile_n) / _WIDEST
-        return self.tile_k * (of_a + of_b - usual)
+        of_b = 0 if gemm.b_transposed else self.tile_n / copy_width(gemm, gemm.ldb)
+        kept = self.tile_m * (not self.transposes(gemm)) + self.tile_n * (not gemm.b_transposed)
+        return self.tile_k * (of_a + of_b - kept / _WIDEST)
 
     def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
         """Return what may explain how far the estimate of `cycles` is off, by `TRAITS`."""
@@ -270,7 +274,7 @@ class SimtParameters(Tiling):
             *(copied / products, self.products, self.registers(gemm)),
             *(self.tile_m, self.tile_n, self.tile_k, self.thread_m, self.thread_n, self.slices),
             *(self.thread_m * self.thread_n, self.tile_k // self.slices),
-            *((self.slices - 1) * sums / cycles, gemm.layout == "nt", self.transposes(gemm)),
+            *((self.slices - 1) * sums / cycles, gemm.a_transposed, self.transposes(gemm)),
             self.transpose_a if self.transposes(gemm) else 0,
         )
 
@@ -294,7 +298,12 @@ class SimtParameters(Tiling):
 
 @functools.lru_cache(maxsize=4096)  # of as many steps, a search considers ten thousand divisions
 def _step(
-    tile: tuple[int, int, int], thread: tuple[int, int], slices: int, along: int, cores: int
+    tile: tuple[int, int, int],
+    thread: tuple[int, int],
+    slices: int,
+    turned: tuple[bool, bool],
+    along: int,
+    cores: int,
 ) -> BlockStep:
     """Return the work of a block in one step.
 
@@ -302,7 +311,8 @@ def _step(
         tile: the rows and columns of a tile, and its depth.
         thread: the rows and columns of a thread.
         slices: the groups of warps.
-        along: the elements that are copied along a row if A is transposed, else 0.
+        turned: whether A and B are transposed while they are copied.
+        along: the elements that are then copied along a row.
         cores: the cores of a multiprocessor.
     """
     (tile_m, tile_n, tile_k), (thread_m, thread_n) = tile, thread
@@ -313,12 +323,11 @@ def _step(
     read = (thread_m + thread_n) * (tile_k // slices)
     copied = tile_k * (tile_m + tile_n)
     pieces = copied / _WIDEST
-    lines = 0.0
-    if along:
-        if cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
-            per_product *= _TRANSPOSED_SHARE
-        pieces += tile_k * tile_m * (1 - 1 / _WIDEST)
-        lines = tile_k * tile_m / along
+    if turned[0] and cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
+        per_product *= _TRANSPOSED_SHARE
+    sides = tile_m * turned[0] + tile_n * turned[1]
+    pieces += tile_k * sides * (1 - 1 / _WIDEST)
+    lines = tile_k * sides / along
     copies = pieces / threads * _COPY_INSTRUCTIONS
     issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
     serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE

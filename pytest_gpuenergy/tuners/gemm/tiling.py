@@ -162,7 +162,9 @@ class Tiling(TemplateParameters[Gemm]):
             "M": gemm.M,
             "N": gemm.N,
             "K": gemm.K,
-            "A_TRANSPOSED": gemm.layout == "nt",
+            "LDC": gemm.ldc,
+            "A_TRANSPOSED": gemm.a_transposed,
+            "B_TRANSPOSED": gemm.b_transposed,
             "TILE_M": self.tile_m,
             "TILE_N": self.tile_n,
             "TILE_K": self.tile_k,
@@ -220,7 +222,7 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of their tensors.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -232,7 +234,7 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps = {tensor_map.tensor: tensor_map.name for tensor_map in tensor_maps}
+    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
     names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)

@@ -111,7 +111,8 @@ class WgmmaParameters(HopperTiling):
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
-            "A_ALONG": f'"{int(gemm.layout == "nt")}"',
+            "A_ALONG": f'"{int(gemm.a_transposed)}"',
+            "B_ALONG": f'"{int(not gemm.b_transposed)}"',
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
@@ -123,9 +124,9 @@ class WgmmaParameters(HopperTiling):
         operands = super()._tensor_maps(gemm)
         if not _boxed(gemm):
             return operands
-        return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.N, _C_BOX_ROWS)
+        return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
 
 
 def _boxed(gemm: Gemm) -> bool:
     """Return whether the tensor memory accelerator stores C."""
-    return can_be_mapped(gemm, gemm.N)
+    return can_be_mapped(gemm, gemm.ldc)

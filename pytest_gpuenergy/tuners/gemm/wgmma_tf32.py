@@ -103,7 +103,7 @@ class WgmmaTf32Parameters(HopperTiling):
         return 2 * self.instruction_sums + rows + _OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        copies_of_a = 1 + (gemm.layout == "nt") + (gemm.mode == "3xtf32")
+        copies_of_a = 1 + gemm.a_transposed + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
 

@@ -177,7 +177,8 @@ _GEMM_SIZE = r"[1-9][0-9]{0,8}"
 # In file names: gemm_M_512_N_256_K_640_layout_nn_mode_float32, as in `Gemm.signature`.
 _GEMM_LABEL = re.compile(
     rf"gemm_M_({_GEMM_SIZE})_N_({_GEMM_SIZE})_K_({_GEMM_SIZE})_layout_({'|'.join(LAYOUTS)})"
-    rf"_mode_({'|'.join(MODES)})(?:_lda_({_GEMM_SIZE}))?(?:_ldb_({_GEMM_SIZE}))?(?![0-9a-z])"
+    rf"_mode_({'|'.join(MODES)})(?:_lda_({_GEMM_SIZE}))?(?:_ldb_({_GEMM_SIZE}))?"
+    rf"(?:_ldc_({_GEMM_SIZE}))?(?![0-9a-z])"
 )
 # Functions of TVM's auto-scheduler whose arguments are sizes, with the positions of M, N and K. One
 # is in its tests, the other, after whose sizes a type may follow, in its tutorial.
@@ -198,7 +199,10 @@ class GemmOperator(TvmOperator):
         k = te.reduce_axis((0, gemm.K), "k")
 
         def product(i: Any, j: Any) -> Any:
-            factors = a[i, k] if gemm.layout == "nn" else a[k, i], b[k, j]
+            factors = (
+                a[k, i] if gemm.a_transposed else a[i, k],
+                b[j, k] if gemm.b_transposed else b[k, j],
+            )
             left, right = (factor.astype("float32") for factor in factors)
             return te.sum(left * right, axis=k)
 
@@ -218,9 +222,10 @@ class GemmOperator(TvmOperator):
         match = _GEMM_LABEL.search(name)
         if match is None:
             return None
-        m, n, k, layout, mode, lda, ldb = match.groups()
-        sizes = [int(size or 0) for size in (m, n, k, lda, ldb)]
-        return _gemm(sizes[:3], layout=layout, mode=mode, lda=sizes[3], ldb=sizes[4])
+        m, n, k, layout, mode, *leading = match.groups()
+        lda, ldb, ldc = (int(size or 0) for size in leading)
+        sizes = [int(m), int(n), int(k)]
+        return _gemm(sizes, layout=layout, mode=mode, lda=lda, ldb=ldb, ldc=ldc)
 
     def from_log_key(self, key: Sequence[Any]) -> Gemm | None:
         function, *arguments = key
@@ -231,14 +236,20 @@ class GemmOperator(TvmOperator):
         return _gemm([arguments[position] for position in _GEMM_FUNCTIONS[function]])
 
     def flops_for_shapes(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """Return the FLOPs for the shapes of A, B and C; rows of A and B may have padding."""
+        """Return the FLOPs for the shapes of A, B and C; rows of A and B may have padding.
+
+        Rows of a transposed B may not: then only those of A, if it is transposed, too.
+        """
         if [len(shape) for shape in shapes] != [2, 2, 2]:
             return None
-        (rows_of_a, lda), (k, ldb), (m, n) = shapes
-        fits = (rows_of_a == m and lda >= k) or (rows_of_a == k and lda >= m)
-        if min(m, n, k) < 1 or ldb < n or not fits:
+        (rows_of_a, lda), (rows_of_b, ldb), (m, n) = shapes
+        if min(m, n, lda, ldb, rows_of_a, rows_of_b) < 1:
             return None
-        return 2 * m * n * k
+        if rows_of_b == n and (rows_of_a, lda) in ((m, ldb), (ldb, m)):
+            return 2 * m * n * ldb
+        k = rows_of_b
+        fits = (rows_of_a == m and lda >= k) or (rows_of_a == k and lda >= m)
+        return 2 * m * n * k if fits and ldb >= n else None
 
 
 def product_sizes(gemm: Gemm) -> ProductSizes:
@@ -255,8 +266,8 @@ def apply_gemm_form(schedule: Any, gemm: Gemm, form: GemmForm) -> None:
     """
     block = schedule.get_sblock(_main(gemm))
     for kind, number, turned in (
-        ("read", _A, gemm.layout == "nt"),
-        ("read", _B, True),
+        ("read", _A, gemm.a_transposed),
+        ("read", _B, not gemm.b_transposed),
         ("write", 0, False),
     ):
         copy = schedule.reindex(block, (kind, number))  # its indices in the order of the loops
@@ -264,7 +275,8 @@ def apply_gemm_form(schedule: Any, gemm: Gemm, form: GemmForm) -> None:
             turn = index_map(2, lambda *axes: axes[::-1])
             schedule.transform_layout(block, (kind, number), turn)
             schedule.transform_block_layout(copy, turn)
-    apply_form(schedule, block, product_sizes(gemm), form, deep=[_A] if gemm.layout == "nn" else [])
+    deep = [*([] if gemm.a_transposed else [_A]), *([_B] if gemm.b_transposed else [])]
+    apply_form(schedule, block, product_sizes(gemm), form, deep=deep)
 
 
 def _main(gemm: Gemm) -> str:
@@ -278,6 +290,11 @@ def _checked(workload: Workload) -> Gemm:
         raise UnavailableError(
             f"{workload.name} cannot be tuned with TVM, which has no schedules in mode "
             f"{workload.mode}: choose mode {', '.join(_MODES[:-1])} or {_MODES[-1]}."
+        )
+    if workload.ldc != workload.N:
+        raise UnavailableError(
+            f"{workload.name} cannot be tuned with TVM, which has no schedules of products whose "
+            "rows of C are followed by other elements: leave ldc out."
         )
     return workload
 

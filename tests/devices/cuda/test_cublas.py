@@ -49,13 +49,19 @@ def offered(device: CudaDevice, gemm: Gemm) -> tuple[LibraryCall, ...]:
 @pytest.mark.parametrize(
     ("layout", "between", "mode"),
     each_once(
-        {"nn": ("nn", (3, 0)), "nt": ("nt", (0, 4))}, ["float32", "tf32", "float16", "bfloat16"]
+        {
+            "nn": ("nn", (3, 0, 0)),
+            "nt": ("nt", (0, 4, 2)),
+            "tn": ("tn", (1, 5, 3)),
+            "tt": ("tt", (0,) * 3),
+        },
+        ["float32", "tf32", "float16", "bfloat16"],
     ),
 )
-def test_it_multiplies_matrices_stored_by_rows(device, layout, between, mode):
-    m, n, k = 19, 13, 33
-    lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
-    gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
+def test_it_multiplies_matrices_in_each_layout(device, layout, between, mode):
+    bare = Gemm("g", 19, 13, 33, layout, mode)
+    lda, ldb, ldc = (sum(one) for one in zip((bare.lda, bare.ldb, bare.ldc), between, strict=True))
+    gemm = replace(bare, lda=lda, ldb=ldb, ldc=ldc)
     with host():
         verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative

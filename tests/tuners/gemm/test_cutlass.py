@@ -81,6 +81,13 @@ def test_names_stand_for_their_configurations(complete, mode, layout):
             "tf32",
             "nt",
         ),
+        ("cutlass_tensorop_bf16_s16816gemm_bf16_128x128_64x4_tn_align8", "bfloat16", "tn"),
+        (
+            "cutlass3x_sm90_tensorop_gemm_f16_f16_f32_void_f16_128x128x64_2x1x1_0_ttn_align8"
+            "_warpspecialized_pingpong_epi_tma",
+            "float16",
+            "tt",
+        ),
     ],
 )
 def test_a_name_of_the_library_can_be_built(complete, name, mode, layout):
@@ -105,13 +112,13 @@ def test_no_other_text_is_taken_for_a_name(text):
 @given(st.tuples(*[st.integers(1, 100)] * 5), st.sampled_from(MODES), st.sampled_from(LAYOUTS))
 def test_accesses_are_as_wide_as_sizes_allow(sizes, mode, layout):
     m, n, k, more_a, more_b = sizes
-    row = k if layout == "nn" else m
-    gemm = Gemm("g", m, n, k, layout, mode, lda=row + more_a, ldb=n + more_b)
+    bare = Gemm("g", m, n, k, layout, mode)
+    gemm = replace(bare, lda=bare.lda + more_a, ldb=bare.ldb + more_b, ldc=n + more_b)
     found = Alignments.of(gemm)
     for alignment, lengths in (
-        (found.a, (row, gemm.lda)),
-        (found.b, (n, gemm.ldb)),
-        (found.c, (n,)),
+        (found.a, (gemm.row_of_a, gemm.lda)),
+        (found.b, (gemm.row_of_b, gemm.ldb)),
+        (found.c, (n, gemm.ldc)),
     ):
         assert alignment * gemm.element_bytes in (2, 4, 8, 16)
         assert all(length % alignment == 0 for length in lengths)

@@ -119,7 +119,7 @@ def test_its_best_kernel_is_built_from_its_name(profiler):
     assert kernel.label == name
     assert kernel.origin.details == {"configuration": name, "split": 1, "library": "CUTLASS 4.2.0"}
     assert isinstance(kernel, CudaProgram)
-    assert kernel.numbers == (512, 256, 640, 512, 256, 1)
+    assert kernel.numbers == (512, 256, 640, 512, 256, 256, 1)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,8 @@ def test_it_is_asked_for_the_transposed_product():
     ]
     assert options[1:6] == expected
     assert "--B=bf16:column" in profiler_options(Gemm("g", 8, 8, 8, "nn", "bfloat16"))
+    linear = profiler_options(Gemm("g", 8, 8, 8, "tn", "bfloat16"))
+    assert {"--A=bf16:row", "--B=bf16:column"} <= {*linear}
 
 
 @given(

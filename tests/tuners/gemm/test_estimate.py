@@ -11,7 +11,13 @@ from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import SimtParameters, estimated_cycles, fitted, rank_kernels
+from pytest_gpuenergy.tuners import (
+    MmaParameters,
+    SimtParameters,
+    estimated_cycles,
+    fitted,
+    rank_kernels,
+)
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -88,6 +94,19 @@ def test_an_a_that_is_stored_by_columns_is_not_transposed():
     stored = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     product = Gemm("g", 300, 200, 100, "nt")
     assert replace(stored, transpose_a=8).cycles(product, H200) == stored.cycles(product, H200)
+
+
+def test_a_transposed_b_takes_time_to_be_turned():
+    stored = SimtParameters(tile_m=32, tile_n=32, tile_k=32, thread_m=4, thread_n=4)
+    times = [stored.cycles(Gemm("g", 512, 512, 512, one), H200) for one in ("nt", "tt")]
+    assert times[0] < times[1]
+
+
+def test_elements_of_two_bytes_are_waited_for():
+    """Rows of an odd number of them cannot be copied asynchronously, four bytes at a time."""
+    odd, even = (Gemm("g", 512, 512, depth, "tn", "bfloat16") for depth in (509, 510))
+    chosen = MmaParameters(tile_m=64, tile_n=64)
+    assert chosen.cycles(odd, H200) > 1.1 * chosen.cycles(even, H200)
 
 
 def test_a_wave_of_one_block_more_takes_another_turn():

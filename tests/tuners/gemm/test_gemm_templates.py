@@ -118,11 +118,12 @@ FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
 def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
-    """Products that a template computes: those for Hopper need rows that are aligned."""
+    """Products that a template computes; those for Hopper take only aligned rows as they are."""
     kind: Any = TEMPLATES[template]
-    drawn = (aligned_products if "wgmma" in template else products)(
-        st.sampled_from(kind.modes), most
-    )
+    modes = st.sampled_from(kind.modes)
+    drawn = products(modes, most)
+    if "wgmma" in template:
+        drawn = aligned_products(modes, most) | drawn
     return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
 
 
@@ -140,6 +141,22 @@ ODD = {
     "wgmma_tf32": (
         replace(TF32, tile_n=128, stages=3, consumers=2, in_turn=True, cluster_m=2, blocks=3),
         Gemm("g", 72, 132, 100, "nt", "tf32"),
+    ),
+    "wgmma-linear": (
+        replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
+        Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
+    ),
+    "wgmma_tf32-linear": (
+        replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
+        Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
+    ),
+    "mma-linear": (
+        replace(MMA, blocks=3),
+        Gemm("g", 33, 70, 41, "tn", "tf32", ldc=72),
+    ),
+    "simt-linear": (
+        replace(SIMT, tile_m=32, tile_n=64, tile_k=64, slices=2, transpose_a=32),
+        Gemm("g", 38, 41, 69, "tt", ldb=73, ldc=44),
     ),
 }
 
@@ -175,7 +192,8 @@ def test_any_parameters_that_are_offered_are_right(device, template, data):
 @given(st.data(), st.sampled_from([1, 8, 64]))
 def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
-    larger = Gemm("g", gemm.M * factor, gemm.N * factor, gemm.K * factor, gemm.layout, gemm.mode)
+    sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
+    larger = Gemm("g", *sizes, gemm.layout, gemm.mode)
     products_per_cycle = {"simt": 128, "wgmma": 2048}.get(template, 1024)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
@@ -213,6 +231,18 @@ def test_rows_of_a_may_be_transposed(device, asynchronous):
 def test_longer_parts_of_rows_of_a_may_be_transposed(device, along):
     longer = replace(SIMT, tile_m=32, tile_n=64, tile_k=2 * along, slices=2, transpose_a=along)
     assert verify(device, longer, Gemm("g", 38, 40, 69, "nn", lda=73)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ldc", [36, 33])
+def test_elements_between_rows_of_c_must_not_be_written(device, ldc):
+    gemm = Gemm("g", 16, 32, 8, ldc=ldc)
+    kernel = SIMT.kernel(gemm)
+    whole, beyond = "store<ALL_M && ALL_N>(C", "C[N] = 0; store<ALL_M && ALL_N>(C"
+    assert kernel.source.count(whole) == 1
+    assert verify(device, SIMT, gemm) <= 1
+    with pytest.raises(KernelFault, match=r"of C .* written .* must leave as it was"):
+        verify_on_device(device, replace(kernel, source=kernel.source.replace(whole, beyond)), gemm)
 
 
 @given(some_product("simt", 70), simt())
@@ -417,11 +447,34 @@ def offered_templates(gemm: Gemm, card: CardResources = H200) -> set[str]:
     return {one.template for one in rank_kernels(gemm, card)}
 
 
-def test_rows_that_tensor_maps_cannot_describe_are_left_to_other_templates():
-    gemm = Gemm("g", 64, 64, 60, mode="bfloat16")
-    with pytest.raises(InputError, match="multiple of 16 bytes apart, which those of g are not"):
-        WGMMA.kernel(gemm)
-    assert offered_templates(gemm) == {"mma"}
+@pytest.mark.parametrize(("layout", "copied"), [("nn", "A"), ("nt", ""), ("tn", "AB"), ("tt", "B")])
+def test_rows_that_tensor_maps_cannot_describe_are_copied_first(layout, copied):
+    gemm = Gemm("g", 64, 72, 60, layout, "bfloat16")
+    kernel = WGMMA.kernel(gemm)
+    assert [one.entry for one in kernel.launches] == ["gemm_pad"] * bool(copied) + ["gemm"]
+    assert [one.name for one in kernel.workspaces] == [f"{name.lower()}_rows" for name in copied]
+    assert all(one.shape[1] == 64 for one in kernel.workspaces)
+    aligned = replace(gemm, K=64, lda=0, ldb=0)
+    assert (WGMMA.cycles(gemm, H200) > WGMMA.cycles(aligned, H200)) is bool(copied)
+
+
+def test_large_products_are_copied_and_small_ones_left_to_the_other_template():
+    large, small = (Gemm("g", n, n, n - 1, "tn", "bfloat16") for n in (4096, 512))
+    assert rank_kernels(large, H200)[0].template == "wgmma"
+    assert rank_kernels(small, H200)[0].template == "mma"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "gemm"),
+    [
+        (WGMMA, Gemm("g", 72, 133, 87, "tn", "bfloat16", lda=91)),
+        (replace(TF32, blocks=3), Gemm("g", 71, 70, 50, "tt", "3xtf32", ldb=53, ldc=71)),
+    ],
+    ids=["wgmma", "wgmma_tf32"],
+)
+def test_copied_rows_are_multiplied(device, chosen, gemm):
+    assert verify(device, chosen, gemm) <= 1
 
 
 def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds():

@@ -26,7 +26,7 @@ from types import SimpleNamespace
 
 NvMatmulHeuristicsTarget = IntEnum("Target", "CUTLASS CUTLASS3")
 NvMatmulHeuristicsNvidiaGpu = IntEnum("Gpu", "H100_SXM H100_PCIE H200_SXM A100_SXM_80GB")
-NvMatmulHeuristicsMatmulLayout = IntEnum("Layout", "NN_ROW_MAJOR TN_ROW_MAJOR")
+NvMatmulHeuristicsMatmulLayout = IntEnum("Layout", "NN_ROW_MAJOR NT_ROW_MAJOR TN_ROW_MAJOR")
 
 class NvMatmulHeuristicsInterfaceEx:
     def __init__(self, backend, gpu):
@@ -83,6 +83,7 @@ def test_the_fastest_tiles_come_first_and_each_once(install):
         ("float32", "nn", "NVIDIA H200", 90, "CUTLASS H200_SXM SSS 512 384 256 NN_ROW_MAJOR"),
         ("bfloat16", "nt", "NVIDIA H200", 90, "CUTLASS3 H200_SXM BSB 512 384 256 TN_ROW_MAJOR"),
         ("3xtf32", "nn", "NVIDIA H100 80GB HBM3", 90, "CUTLASS3 H100_SXM TSS"),
+        ("float16", "tn", "NVIDIA H200", 90, "CUTLASS3 H200_SXM HSH 512 384 256 NT_ROW_MAJOR"),
         ("tf32", "nn", "NVIDIA H100 PCIe", 90, "CUTLASS3 H100_PCIE TSS"),
         ("float16", "nn", "NVIDIA A100-SXM4-80GB", 80, "CUTLASS A100_SXM_80GB HSH"),
     ],

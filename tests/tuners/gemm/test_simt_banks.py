@@ -127,7 +127,7 @@ SIZES = (
     ("sizes", "layout", "transpose_a"),
     each_once(
         {f"sizes{at}": (sizes,) for at, sizes in enumerate(SIZES)},
-        [("nn", 0), ("nt", 0), ("nn", 8)],
+        [("nn", 0), ("nt", 0), ("nn", 8), ("tn", 0), ("tt", 8)],
     ),
 )
 def test_half_a_warp_is_served_at_once(sizes, layout, transpose_a, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.support import UnavailableError
 from pytest_gpuenergy.tuners import triton_candidates
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import MODES, Gemm
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
 
 SMALL_CARD = CardResources(90, 1, 128, 2048, 228 << 10, 227 << 10)
 H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 
 
 def product(kernel: TritonKernel, gemm: Gemm, inputs: Any) -> Any:
-    c = np.full((gemm.M, gemm.N), np.nan, inputs["A"].dtype)
+    c = np.full((gemm.M, gemm.ldc), np.nan, inputs["A"].dtype)
     function = _triton_function(kernel.source, kernel.function)
     function[kernel.grid](
         *(array.reshape(-1) for array in (inputs["A"], inputs["B"], c)),
@@ -38,22 +39,23 @@ more = st.integers(0, 5)
 
 @given(
     st.tuples(sizes, sizes, sizes),
-    st.sampled_from(["nn", "nt"]),
+    st.sampled_from(LAYOUTS),
     st.sampled_from(["float32", "3xtf32", "float16"]),
-    st.tuples(more, more),
+    st.tuples(more, more, more),
     st.data(),
 )
 def test_each_candidate_is_right_for_all_sizes(mnk, layout, mode, between, data):
-    m, n, k = mnk
-    lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
-    gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
+    bare = Gemm("g", *mnk, layout, mode)
+    lda, ldb, ldc = (sum(one) for one in zip((bare.lda, bare.ldb, bare.ldc), between, strict=True))
+    gemm = replace(bare, lda=lda, ldb=ldb, ldc=ldc)
     inputs = {name: array.copy() for name, array in gemm.make_inputs(0).items()}
     inputs["A"][:, gemm.row_of_a :] = np.nan  # what lies between rows
-    inputs["B"][:, n:] = np.nan
+    inputs["B"][:, gemm.row_of_b :] = np.nan
     kernel = data.draw(st.sampled_from(triton_candidates(gemm, SMALL_CARD)))
     with host_triton():
         found = product(kernel, gemm, inputs)
-    expected = gemm.reference(inputs)["C"]
+    assert np.isnan(found[:, gemm.N :]).all()
+    found, expected = (c[:, : gemm.N] for c in (found, gemm.reference(inputs)["C"]))
     bound = gemm.error_bound.max_relative * np.abs(expected).max()
     assert np.abs(found - expected).max() <= bound
 
