@@ -69,8 +69,8 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
     "bfloat16": 2048,
 }
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
-# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100, of which 854 are in
-# bench/results: see studies/convolution_estimate.py.
+# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
+# in bench/results: see studies/convolution_estimate.py.
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels reach."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
