@@ -375,8 +375,9 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             raise InputError(
                 f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
                 "layout nhwc, channels of a group that fill pieces of 16 bytes (of 32 if there are "
-                f"several groups), strides of up to {_LARGEST_TRAVERSAL_STRIDE}, and windows that "
-                f"reach at most {_FARTHEST_CORNER} elements to each side of the image."
+                f"several groups), strides of up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to "
+                f"{_FARTHEST_CORNER}, and dilated windows of up to {_FARTHEST_CORNER + 1} rows and "
+                "columns more than the padding."
             )
         if self.splits > self.steps(conv):
             raise InputError(
