@@ -32,6 +32,7 @@ def kernel_of(entry: Entry) -> Kernel:
 def workload_of(entry: Entry) -> Contract:
     """Return what an entry must compute as a workload of this project."""
     tensors = [Tensor(t.name, t.shape, t.dtype, "input") for t in entry.inputs]
+    tensors += [Tensor(t.name, t.shape, t.dtype, "inout") for t in entry.inouts]
     tensors += [Tensor(t.name, t.shape, t.dtype, "output") for t in entry.outputs]
     return Contract(
         entry.family,

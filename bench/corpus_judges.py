@@ -21,7 +21,7 @@ from pytest_gpuenergy.devices import Arena, Binary, Device, NvrtcCompilers
 from pytest_gpuenergy.emulator import HostRunner
 from pytest_gpuenergy.engine import file_arenas, verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.support import KernelFault, cache_dir
+from pytest_gpuenergy.support import InputError, KernelFault, cache_dir
 from pytest_gpuenergy.workloads import numbers, stored_as
 
 Ending = Literal["refused", "passed", "not judged"]
@@ -41,7 +41,8 @@ class Judgement:
     """What a judge says of a kernel.
 
     Attributes:
-        ending: ``not judged`` if the kernel does not compile here or its time is over.
+        ending: ``not judged`` if the kernel does not compile here, its time is over, or its
+            reference fits no inputs.
         why: the judge's message.
     """
 
@@ -109,6 +110,8 @@ class Judges:
             if fault.outcome in _NOT_JUDGED:
                 return Judgement("not judged", f"{fault.outcome}: {fault}")
             return Judgement("refused", f"{fault.outcome}: {fault}")
+        except InputError as error:
+            return Judgement("not judged", str(error))
         except _TimeIsOverError:
             return Judgement("not judged", f"not finished after {self._limit_s:g} s")
 
@@ -134,7 +137,7 @@ class Judges:
                     arenas[name].fill(value)
                 loaded.run(order_seed=0)
                 expected = workload.reference(inputs)
-                for output in entry.outputs:
+                for output in (*entry.inouts, *entry.outputs):
                     seen = numbers(arenas[output.name].value(), output.dtype).astype(np.float64)
                     tolerance = TOLERANCES.get(output.dtype, 0.0)
                     with np.errstate(all="ignore"):

@@ -78,6 +78,7 @@ class Entry:
         why: one sentence on what is wrong, or on why it is right although it looks wrong.
         source: CUDA text.
         inputs: standard normal, or integers over their whole type, where ``ranges`` names none.
+        inouts: that it reads and changes; drawn as inputs are, anew before each launch.
         outputs: that the kernel writes.
         workspaces: other buffers that it needs; their contents are not defined before a launch.
         scalars: arguments by value.
@@ -93,6 +94,7 @@ class Entry:
     why: str
     source: str
     inputs: tuple[Tensor, ...]
+    inouts: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     workspaces: tuple[Tensor, ...]
     scalars: tuple[Scalar, ...]
@@ -108,7 +110,7 @@ class Entry:
         result = function(**{name: known[name] for name in taken})
         if isinstance(result, dict):
             return result
-        return {self.outputs[0].name: result}
+        return {(*self.inouts, *self.outputs)[0].name: result}
 
 
 def kinds() -> dict[str, str]:
@@ -169,7 +171,8 @@ def _family(path: Path) -> Iterator[Entry]:
             why=variant["why"],
             source=text,
             inputs=_tensors(own.get("inputs", {})),
-            outputs=_tensors(own["outputs"]),
+            inouts=_tensors(own.get("inouts", {})),
+            outputs=_tensors(own.get("outputs", {})),
             workspaces=_tensors(own.get("workspaces", {})),
             scalars=tuple(Scalar(n, t, v) for n, (t, v) in own.get("scalars", {}).items()),
             launches=tuple(_launch(one) for one in own["launches"]),

@@ -786,3 +786,355 @@ def binomial_put(price: A, strike: A, up: float, chance: float, discount: float,
         later = discount * (chance * value[:, 1:] + (1 - chance) * value[:, :-1])
         value = np.maximum(later, paid(step))
     return value[:, 0]
+
+
+def token_norm(x: A) -> A:
+    return x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + np.float32(1e-6))
+
+
+def softmax_backward(y: A, g: A) -> A:
+    kept = np.tril(np.ones(y.shape[0:2]))
+    total = (y * g * kept).sum(axis=1, keepdims=True)
+    return kept * y * (g - total)
+
+
+def gating(x: A, bias: A) -> dict[str, A]:
+    keys = np.float32(x) + np.float32(bias)
+    ids = np.argsort(-keys, axis=1, kind="stable")[:, :2]
+    scores = 1 / (1 + np.exp(-np.take_along_axis(x, ids, axis=1)))
+    return {"ids": ids, "weights": scores / scores.sum(axis=1, keepdims=True)}
+
+
+def to_fp8(x: A, scale: float) -> A:
+    v = np.float32(x) * np.float32(scale)
+    codes = np.arange(127)
+    values = np.where(codes < 8, codes / 512.0, (1 + codes % 8 / 8) * 2.0 ** (codes // 8 - 7))
+    a = np.minimum(np.abs(v), 448.0).astype(np.float64)
+    high = np.clip(np.searchsorted(values, a, side="left"), 1, 126)
+    low = high - 1
+    down, up = a - values[low], values[high] - a
+    code = np.where((down < up) | ((down == up) & (low % 2 == 0)), low, high)
+    return code + 128 * np.signbit(v)
+
+
+def lookback(x: A) -> A:
+    return np.cumsum(x.astype(np.uint64)).astype(np.uint32)
+
+
+def offsets_sum(x: A) -> A:
+    return x.sum(axis=1)
+
+
+def stream_k(a: A, b: A) -> A:
+    return a @ b
+
+
+def ragged_attention(q: A, k: A, v: A, lengths: A) -> A:
+    out = np.zeros_like(q)
+    for b in range(q.shape[0]):
+        for i in range(q.shape[1]):
+            visible = int(lengths[b]) - q.shape[1] + i + 1
+            if visible > 0:
+                s = k[b, :visible] @ q[b, i] / np.sqrt(32)
+                p = np.exp(s - s.max())
+                out[b, i] = p @ v[b, :visible] / p.sum()
+    return out
+
+
+def strided_norm(x: A) -> A:
+    view = x[:, :303:3]
+    return view / np.sqrt((view**2).mean(axis=1, keepdims=True) + np.float32(1e-5))
+
+
+def gqa_scores(q: A, k: A) -> A:
+    return np.einsum("hid,hjd->hij", q, np.repeat(k, 4, axis=0)) / np.sqrt(24)
+
+
+def norm_grads(x: A, gain: A, g: A, dgain: A) -> dict[str, A]:
+    r = 1 / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(1e-5))
+    b = (x * gain * g).mean(axis=1, keepdims=True)
+    return {"dx": r * (g * gain - x * r * r * b), "dgain": dgain + (g * x * r).sum(axis=0)}
+
+
+def alpha_blend(centers: A, opacity: A, color: A) -> dict[str, A]:
+    x, y = np.meshgrid(np.arange(37), np.arange(27))
+    left, total = np.ones((27, 37)), np.zeros((27, 37))
+    for (cx, cy), o, c in zip(centers, opacity, color, strict=True):
+        alpha = o / (1 + (cx - x) ** 2 + (cy - y) ** 2)
+        total += left * alpha * c
+        left *= 1 - alpha
+    return {"image": total + left, "used": np.full((27, 37), 300)}
+
+
+def adaptive_pool(x: A) -> A:
+    out = np.empty((11, 5, 7))
+    for r in range(5):
+        for s in range(7):
+            window = x[:, r * 13 // 5 : -(-(r + 1) * 13 // 5), s * 17 // 7 : -(-(s + 1) * 17 // 7)]
+            out[:, r, s] = window.mean(axis=(1, 2))
+    return out
+
+
+def grid_sample(x: A, grid: A) -> A:
+    padded = np.zeros((60, 60))
+    padded[10:33, 10:41] = x
+    u, v = grid[:, 0], grid[:, 1]
+    c, r = np.floor(u).astype(int), np.floor(v).astype(int)
+    a, b = u - c, v - r
+    c, r = c + 10, r + 10
+    top = (1 - a) * padded[r, c] + a * padded[r, c + 1]
+    return (1 - b) * top + b * ((1 - a) * padded[r + 1, c] + a * padded[r + 1, c + 1])
+
+
+def kth(x: A) -> A:
+    return np.sort(x, axis=1)[:, 299]
+
+
+def viterbi(moves: A, emit: A) -> dict[str, A]:
+    row, back = emit[0].astype(np.int64), []
+    for k in range(1, 20):
+        tried = row[:, None] + moves
+        back.append(tried.argmax(axis=0))
+        row = tried.max(axis=0) + emit[k]
+    return {"score": row, "back": np.array(back)}
+
+
+def log_cumsum(x: A) -> A:
+    return np.logaddexp.accumulate(x, axis=1)
+
+
+def grid_norm(x: A) -> A:
+    return x / np.sqrt((x**2).sum() + np.float32(1e-12))
+
+
+def staged_gemm(a: A, b: A) -> A:
+    return a @ b
+
+
+def mma_scores(a: A, b: A) -> A:
+    return a @ b.T
+
+
+def work_queue(x: A) -> A:
+    return x.max(axis=1)
+
+
+def u8_linear(x: A, w: A) -> A:
+    return (x.astype(np.int64) - 131) @ w.astype(np.int64).T
+
+
+def nf4(codes: A, scales: A) -> A:
+    book = np.float32(
+        [
+            -1,
+            -0.6961928,
+            -0.5250731,
+            -0.3949175,
+            -0.2844414,
+            -0.1847734,
+            -0.09105,
+            0,
+            0.0795803,
+            0.1609302,
+            0.2461123,
+            0.3379152,
+            0.4407098,
+            0.562617,
+            0.7229568,
+            1,
+        ]
+    ).astype(float)
+    both = np.stack([codes >> 4, codes & 15], axis=1).reshape(-1)[:3001]
+    return book[both] * np.repeat(scales, 64)[:3001]
+
+
+def rope_inplace(x: A, cosines: A, sines: A) -> A:
+    a, b = x[..., :16], x[..., 16:]
+    c, s = cosines[:, None], sines[:, None]
+    return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
+
+
+def nhwc(x: A) -> A:
+    return x.transpose(0, 2, 3, 1)
+
+
+def col2im(columns: A) -> A:
+    image = np.zeros((4, 16, 20))
+    for q in range(9):
+        image[:, q // 3 : q // 3 + 13 : 2, q % 3 : q % 3 + 17 : 2] += columns[:, q]
+    return image[:, 1:15, 1:19]
+
+
+def jacobi3d(u: A) -> A:
+    v = u.copy()
+    i = slice(1, -1)
+    v[i, i, i] = (
+        u[:-2, i, i] + u[2:, i, i] + u[i, :-2, i] + u[i, 2:, i] + u[i, i, :-2] + u[i, i, 2:]
+    ) / 6
+    return v
+
+
+def repeat_penalty(scores: A, tokens: A) -> A:
+    out = scores.copy()
+    for row, own in zip(out, tokens, strict=True):
+        seen = np.unique(own)
+        row[seen] = np.where(row[seen] > 0, row[seen] / 1.5, row[seen] * 1.5)
+    return out
+
+
+def cummax(x: A) -> dict[str, A]:
+    y = np.maximum.accumulate(x, axis=1)
+    place = np.where(x == y, np.arange(x.shape[1]), 0)
+    return {"y": y, "where": np.maximum.accumulate(place, axis=1)}
+
+
+def dct8(x: A) -> A:
+    i, j = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
+    w = np.cos((2 * j + 1) * i * np.pi / 16) * np.where(i == 0, np.sqrt(1 / 8), 0.5)
+    blocks = x.reshape(3, 8, 5, 8).transpose(0, 2, 1, 3)
+    return (w @ blocks @ w.T).transpose(0, 2, 1, 3).reshape(24, 40)
+
+
+def nms_bits(boxes: A) -> A:
+    b = boxes.astype(np.int64)
+    x, y, w, h = b.T
+    a = np.maximum(0, np.minimum.outer(x + w, x + w) - np.maximum.outer(x, x))
+    c = np.maximum(0, np.minimum.outer(y + h, y + h) - np.maximum.outer(y, y))
+    shared = a * c
+    hit = np.triu(2 * shared > np.add.outer(w * h, w * h) - shared, 1)
+    bits = np.zeros((150, 192), np.uint64)
+    bits[:, :150] = hit
+    return (bits.reshape(150, 3, 64) << np.arange(64, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
+
+
+def jagged_max(x: A, lengths: A) -> A:
+    return np.where(np.arange(200) < lengths[:, None], x, -np.inf).max(axis=1)
+
+
+def runs(x: A) -> dict[str, A]:
+    y = np.zeros(x.shape, np.int64)
+    y[:, 1:] = np.cumsum(x[:, 1:] != x[:, :-1], axis=1)
+    return {"y": y, "total": y[:, -1] + 1}
+
+
+def _bfloat16(v: A) -> A:
+    bits = np.float32(v).view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def add_norm(residual: A, x: A, gain: A) -> dict[str, A]:
+    total = _bfloat16(residual + x)
+    scale = 1 / np.sqrt((total**2).mean(axis=1, keepdims=True) + np.float32(1e-6))
+    return {"residual": total, "y": total * scale * gain}
+
+
+def ordered_sum(x: A) -> A:
+    return x.sum(axis=0)
+
+
+def match_hist(x: A) -> A:
+    return np.bincount(x.astype(np.int64), minlength=256)
+
+
+def mish(x: A) -> A:
+    return x * np.tanh(np.logaddexp(0, x))
+
+
+def row_entropy(x: A) -> A:
+    p = x - x.max(axis=1, keepdims=True)
+    z = np.exp(p).sum(axis=1)
+    return np.log(z) - (np.exp(p) * p).sum(axis=1) / z
+
+
+def tall(x: A) -> A:
+    return x / (1 + np.abs(x).sum(axis=1, keepdims=True))
+
+
+def bucketize(x: A) -> A:
+    return np.searchsorted(-8 + 0.25 * np.arange(65), x, side="right")
+
+
+def isqrt(x: A) -> A:
+    v = x.astype(np.uint64)
+    r = np.sqrt(x.astype(np.float64)).astype(np.uint64)
+    r -= r * r > v
+    return r + ((r + 1) * (r + 1) <= v)
+
+
+def first_zero(x: A) -> A:
+    zero = x == 0
+    return np.where(zero.any(axis=1), zero.argmax(axis=1), 64)
+
+
+def ping_pong(x: A) -> A:
+    for _ in range(3):
+        p = np.pad(x, ((0, 0), (1, 1)), mode="edge")
+        x = 0.25 * p[:, :-2] + 0.5 * x + 0.25 * p[:, 2:]
+    return x
+
+
+def tail_async(x: A) -> A:
+    return x.sum(axis=1)
+
+
+def flag_relay(x: A) -> A:
+    g = (x**2).reshape(7, 8, 32)
+    return (g + np.roll(g, -1, axis=2)).reshape(7, 256)
+
+
+def select_rows(x: A, keep: A) -> dict[str, A]:
+    keep = keep.astype(bool)
+    first = keep.argmax() if keep.any() else 83
+    y = np.where(keep[:, None], x, 0)
+    return {"y": y, "count": keep.sum(keepdims=True), "first": np.array([first])}
+
+
+def standardize(x: A) -> A:
+    v = x.var(axis=1, ddof=1, keepdims=True)
+    return (x - x.mean(axis=1, keepdims=True)) / np.sqrt(v + np.float32(1e-8))
+
+
+def mean16(a: A, b: A) -> dict[str, A]:
+    x, y = a.astype(np.int64), b.astype(np.int64)
+    return {
+        "mean": (x + y + 1) >> 1,
+        "apart": np.clip(x - y, -32768, 32767),
+        "shifted": np.clip(4 * x, -32768, 32767),
+    }
+
+
+def table_walk(x: A, knots: A) -> dict[str, A]:
+    v = np.clip(x, 0, 16)
+    k = np.minimum(v.astype(int), 15)
+    d = knots[k + 1] - knots[k]
+    return {"y": knots[k] + (v - k) * d, "slope": d}
+
+
+def grid_barrier(x: A) -> A:
+    sums = x.sum(axis=1, keepdims=True)
+    return x + 0.5 * (np.roll(sums, 1, axis=0) + np.roll(sums, -1, axis=0))
+
+
+def wavefront(x: A) -> A:
+    best = np.zeros(x.shape, np.int64)
+    above = np.zeros(x.shape[1], np.int64)
+    for r in range(x.shape[0]):
+        best[r] = above = np.maximum(above, 0) + x[r]
+    return best
+
+
+def flag_mean(x: A, flag: A) -> dict[str, A]:
+    flag = flag.astype(bool)
+    count = int(flag.sum())
+    mean = x[flag].sum() / count if count else 0.0
+    last = np.nonzero(flag)[0][-1] if count else -1
+    return {"mean": np.array([mean]), "count": np.array([count]), "last": np.array([last])}
+
+
+def mix64(x: A) -> A:
+    with np.errstate(over="ignore"):
+        z = x + np.arange(len(x), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        return z ^ z >> np.uint64(31)

@@ -192,7 +192,7 @@ __device__ __forceinline__ void store_eight(const Outputs& outputs, const Tile& 
 #if SPLITS == 1
 __device__ __forceinline__ void store_all(const Outputs& outputs, const Tile& tile,
                                           const Element* bias, const Sums& sums) {
-#if NHWC && HALVES
+#if OUT_NHWC && HALVES
   if constexpr (IN_PIECES) {
 #pragma unroll
     for (int j = 0; j < TILE_C / 8; j += 4) {

@@ -8,7 +8,8 @@
 // boxed.cu; lines.cu, gathered.cu and copying.cu; or blocked.cu and copying.cu), and implicit.cu.
 // Constants of this text are:
 //   Element            type of the tensors' elements; HALVES: whether they have 16 bits
-//   NHWC               whether channels are the inner dimension of tensors, instead of columns
+//   NHWC, OUT_NHWC     whether channels are the inner dimension of the input and the weights, instead of
+//                      columns, and of the output
 //   IMAGES, H, W, CI, CO, KH, KW, STRIDE, PADDING, DILATION, OH, OW   sizes of the convolution
 //   GROUPS, GROUP_IN, GROUP_OUT   groups, and the channels of the input and of the output in each
 //   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
@@ -135,7 +136,7 @@ __device__ __forceinline__ Outputs outputs_at(Element* output, const Tile& tile,
   for (int i = 0; i < 2; ++i) {
     int pixel = tile.pixel + pixels[i];
     outputs.exist[i] = ALL_P || pixel < tile.end;
-    outputs.of[i] = NHWC ? output + pixel * CO + channel
+    outputs.of[i] = OUT_NHWC ? output + pixel * CO + channel
                          : output + (pixel / PLANE * CO + channel) * PLANE + pixel % PLANE;
   }
   return outputs;
@@ -177,7 +178,7 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
     if (has[j]) biases[j] = static_cast<float>(bias[at]);
   }
 #endif
-  if (NHWC && CO % 2 == 0 && GROUP_OUT % 2 == 0) {
+  if (OUT_NHWC && CO % 2 == 0 && GROUP_OUT % 2 == 0) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (outputs.exist[i] && has[0]) {
@@ -189,7 +190,7 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
   }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    int at = (channel + j) * (NHWC ? 1 : PLANE);
+    int at = (channel + j) * (OUT_NHWC ? 1 : PLANE);
     if (!has[j]) continue;
     float first = finished(sums[0][j], biases[j]), second = finished(sums[1][j], biases[j]);
     if (outputs.exist[0]) outputs.of[0][at] = Element(first);
@@ -197,7 +198,7 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
   }
 }
 
-#if NHWC && HALVES
+#if OUT_NHWC && HALVES
 // Whether 32 channels of a tile are stored at once, in pieces of 16 bytes.
 constexpr bool IN_PIECES = CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
 

@@ -114,6 +114,13 @@ void settle() {
   if (overwriting) settle_overwrite();
 }
 
+void settle_before(uintptr_t at) {
+  settle();
+  if (!has_signalled || at - fiber_low < fiber_bytes) return;
+  const Shadow* shadow = shadow_of(at);
+  if (shadow && shadow->global && !shadow->read_only) pause_after_signal();
+}
+
 // What an access to shared memory of another block touches, which must be known to have begun.
 Shadow* reached(uintptr_t& at, bool write) {
   Shadow* shadow = remote_shadow(at);
@@ -133,7 +140,7 @@ uintptr_t meeting_place(const Shadow& shadow, uintptr_t at) {
 // What an access touches, counted; `at` is then as its shadow has it; null if it cannot race. An atomic
 // counts as a store: the memory system itself reads the old value.
 inline Shadow* touched(uintptr_t& at, unsigned bytes, Use use, const void* site) {
-  if (__builtin_expect(overwriting | shows_earlier, 0)) settle();
+  if (__builtin_expect(overwriting | shows_earlier | has_signalled, 0)) settle_before(at);
   ++traffic.accesses;
   Shadow* shadow = recent_shared;
   if (!shadow->contains(at)) {
@@ -172,6 +179,7 @@ void may_wait_for(uintptr_t at) {
 
 void strong_access(const void* address, unsigned bytes, bool write, const void* site) {
   uintptr_t at = (uintptr_t)address;
+  has_signalled = false;
   if (!write) may_wait_for(at);
   Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
@@ -179,6 +187,7 @@ void strong_access(const void* address, unsigned bytes, bool write, const void* 
   if (!write) show_earlier(*shadow, at, bytes);
   touch_strong(*shadow, at, bytes, write, false);
   order_strong(meeting_place(*shadow, at), shadow->crosses_blocks(), write);
+  if (shadow->global && (!write || is_polled(*shadow, at))) block_signals();
 }
 
 // Two phases of a barrier that follow one another pass on nothing to each other's waiters. One in
@@ -272,6 +281,7 @@ void cuhost_fence_proxy() { order_fence_proxy(); }
 
 void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   uintptr_t at = (uintptr_t)address;
+  has_signalled = false;
   block_may_wait();
   Shadow* shadow = touched(at, bytes, updates, __builtin_return_address(0));
   if (!shadow) return;
@@ -289,7 +299,10 @@ void cuhost_atomic_of_block(const void* address) {
 
 void cuhost_atomic_ends(const void* address, bool changed) {
   uintptr_t at = (uintptr_t)address;
-  if (Shadow* shadow = shadow_of(at)) atomic_ends(*shadow, at, changed);
+  Shadow* shadow = shadow_of(at);
+  if (!shadow) return;
+  atomic_ends(*shadow, at, changed);
+  if (shadow->global && (!changed || is_polled(*shadow, at))) block_signals();
 }
 
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {

@@ -65,13 +65,26 @@ StartedCopies started_copies() {
   return {&mine, mine.shown};
 }
 
+// The thread's earliest copies take effect. What is still on its way to the same place may have arrived before.
+static void make_first(ThreadCopies& thread, size_t count, bool reports) {
+  auto first = thread.pending.begin(), end = first + (long)count;
+  for (auto copy = first; copy != end; ++copy) {
+    if (reports) report_access(copy->to, copy->bytes, true, nullptr);
+    make_copy(*copy);
+  }
+  for (auto later = end; later != thread.pending.end(); ++later) {
+    auto overlaps = [&](const Copy& copy) {
+      return (char*)copy.to < (char*)later->to + later->bytes && (char*)later->to < (char*)copy.to + copy.bytes;
+    };
+    if (std::any_of(first, end, overlaps)) poison(later->to, later->bytes);
+  }
+  thread.pending.erase(first, end);
+  thread.made += count;
+}
+
 void make_copies(const StartedCopies& started) {
   ThreadCopies& thread = *started.thread;
-  if (started.count <= thread.made) return;
-  auto end = thread.pending.begin() + (long)(started.count - thread.made);
-  for (auto copy = thread.pending.begin(); copy != end; ++copy) make_copy(*copy);
-  thread.pending.erase(thread.pending.begin(), end);
-  thread.made = started.count;
+  if (started.count > thread.made) make_first(thread, started.count - thread.made, false);
 }
 
 #define SITE __builtin_return_address(0)
@@ -100,12 +113,7 @@ void cuhost_finish_copies(size_t but_latest) {
   // Those that an mbarrier shows were written, for others, before it was arrived at.
   make_copies({&mine, std::min(mine.groups[done - 1], mine.shown)});
   size_t count = mine.groups[done - 1] > mine.made ? (size_t)(mine.groups[done - 1] - mine.made) : 0;
-  for (size_t k = 0; k < count; ++k) {
-    report_access(mine.pending[k].to, mine.pending[k].bytes, true, nullptr);
-    make_copy(mine.pending[k]);
-  }
-  mine.pending.erase(mine.pending.begin(), mine.pending.begin() + (long)count);
-  mine.made += count;
+  make_first(mine, count, true);
   mine.groups.erase(mine.groups.begin(), mine.groups.begin() + (long)done);
 }
 }

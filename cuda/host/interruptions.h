@@ -12,6 +12,15 @@ void interruptions_begin();  // of a launch
 // two where the other is between a test of a lock and taking it.
 void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes, bool atomically);
 
+// The running block has read, as volatile or by an atomic, what another block may have stored to tell of its work, or
+// has told others of its own.
+void block_signals();
+extern bool has_signalled;
+// Lets others run once before the block's next plain access to global memory, so that it comes too late if a signal
+// was given too early, or meets the work of others if a wait has ended too early. Without that, later atomics of the
+// blocks would order the accesses.
+void pause_after_signal();
+
 void allow_interruptions(bool allowed);
 const char* first_interruption();  // the first in which the place changed; null if there was none
 

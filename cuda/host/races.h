@@ -44,6 +44,8 @@ void updates_what_it_read(const Shadow& shadow, uintptr_t at);  // by an atomic 
 void judge_suspected();                                         // at the end of a launch
 // What the running thread has done since the last barrier.
 bool has_read(const Shadow& shadow, uintptr_t at, bool by_atomics);
+// Whether another block has read the place as volatile, or by an atomic that changed nothing.
+bool is_polled(const Shadow& shadow, uintptr_t at);
 bool has_written_strongly(const Shadow& shadow, uintptr_t at);
 
 // Of each kind of access the last two are kept. The second is one by another warp if there is any:

@@ -366,7 +366,9 @@ bool proceed(Block& block) {
       release_barrier();
       if (block.shuffled) shuffle();
     }
-    if (giving_way || (block.may_wait && cuhost_turns > slice)) {
+    // A thread that polls while its siblings wait at a barrier does nothing with the turns that all of them would get.
+    auto able = (uint64_t)(block.live - block.waiting), all = (uint64_t)block.thread_count;
+    if (giving_way || (block.may_wait && cuhost_turns > std::max(shortest_slice, slice * able / all))) {
       uint64_t most = longest_slices * slice_per_thread * (uint64_t)block.thread_count;
       if (!giving_way) block.slice = std::max(slice, std::min(2 * slice, most));
       return false;

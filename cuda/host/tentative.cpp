@@ -44,6 +44,12 @@ void judge_suspected() {
   tentative.clear();
 }
 
+bool is_polled(const Shadow& shadow, uintptr_t at) {
+  if (!shadow.strong) return false;
+  const StrongCell& strong = shadow.strong[shadow.index(at)];
+  return of_other_block(strong.read) || of_other_block(strong.other_read);
+}
+
 bool has_read(const Shadow& shadow, uintptr_t at, bool by_atomics) {
   size_t k = shadow.index(at);
   if (by_running_thread(shadow.cells[k].read)) return true;

@@ -151,7 +151,7 @@ def _compared(
                 needed = (largest - bound.rounding * scale) / sums
                 judge = replace(judge, terms=reference.terms(needed).get(name))
         if judge.terms is not None:
-            error = np.abs(output.astype(np.float64) - expected).reshape(-1)
+            error = np.abs(output.astype(expected.dtype) - expected).reshape(-1)
             terms, typical = judge.terms.reshape(-1), expected_norm / math.sqrt(error.size)
             largest = scale * float((error / np.maximum(terms, scale)).max())
             norm = typical * float(np.linalg.norm(error / np.maximum(terms, typical)))
@@ -214,7 +214,7 @@ def _finite_part(
 
 def _check_share(name: str, output: Array, expected: Values, bound: ErrorBound, seed: int) -> None:
     """Check that no more elements use the steps of a bound than its share allows."""
-    off = output.astype(np.float64) != expected
+    off = output.astype(expected.dtype) != expected
     if int(off.sum()) > 1 + bound.share * off.size:
         raise KernelFault(
             "correctness",
@@ -261,7 +261,7 @@ class _Judge:
         values, references = output.reshape(-1), expected.reshape(-1)
         right = 0
         for piece in _pieces(values):
-            error = np.abs(values[piece].astype(np.float64) - references[piece])
+            error = np.abs(values[piece].astype(references.dtype) - references[piece])
             allowed = self.allowed(references[piece], piece)
             right += int((error <= allowed).sum())
         return right < values.size - self.condition.exempt * values.size
@@ -285,8 +285,9 @@ def _out_of_range(dtype: np.dtype[Any], expected: Values, scale: float) -> float
     if dtype.kind not in "iu":
         return None
     limits = np.iinfo(dtype)
-    extremes = float(expected.min()), float(expected.max())
-    return next((value for value in extremes if not limits.min <= value <= limits.max), None)
+    extremes = expected.min(), expected.max()
+    beyond = (float(value) for value in extremes if not limits.min <= int(value) <= limits.max)
+    return next(beyond, None)
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:
@@ -311,7 +312,7 @@ def _distance(output: Array, expected: Values, steps: int = 0) -> tuple[float, f
     extremes, squares = np.zeros((len(pieces), 4)), np.zeros((len(pieces), 2))
     with np.errstate(invalid="ignore", over="ignore"):
         for row, piece in enumerate(pieces):
-            error = values[piece].astype(np.float64)
+            error = values[piece].astype(references.dtype)
             right = references[piece]
             error -= right
             if steps:
@@ -331,7 +332,7 @@ def _pieces(values: Array) -> list[slice]:
 
 
 def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: int) -> str:
-    values = output.astype(np.float64)
+    values = output.astype(expected.dtype)
     unset = np.isnan(values)
     if unset.any():
         return f"{places(name, unset)} never written or NaN."
@@ -348,11 +349,14 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
     place = tuple(int(i) for i in np.unravel_index(int(relative.argmax()), error.shape))
     value, right = float(output[place]), float(expected[place])
     digits = 6 if f"{value:.6g}" != f"{right:.6g}" else 17
+    told, meant = f"{value:.{digits}g}", f"{right:.{digits}g}"
+    if told == meant:  # integers that differ in digits which double precision does not have
+        told, meant = str(output[place]), str(int(expected[place]))
     whose = "its own value" if by_own else "the largest value"
     limit = float(allowed[place] / sizes[place])
     return (
         f"{places(name, wrong)} wrong (seed {seed}); the worst is "
-        f"{_place(name, place)} = {value:.{digits}g} instead of {right:.{digits}g}, off "
+        f"{_place(name, place)} = {told} instead of {meant}, off "
         f"by {float(relative[place]):.2e} of {whose} (bound {limit:.1e})."
     )
 

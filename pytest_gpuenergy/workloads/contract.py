@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from pytest_gpuenergy.workloads.workload import (
 )
 
 _EXACT = ErrorBound()
+_DOUBLE_INTEGERS = 2.0**53
+"""Up to here double precision has all integers."""
 _ACCUMULATORS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -176,12 +178,19 @@ class Contract(Workload):
 def reference_values(result: object) -> npt.NDArray[np.float64]:
     """Return a reference's result in double precision, with `UNTOUCHED` where NumPy's masks are.
 
-    It stays where it is: not every library's arrays convert to NumPy's.
+    It stays where it is: not every library's arrays convert to NumPy's. Integers of NumPy that
+    double precision cannot hold are returned in extended precision, which has all 64-bit ones.
     """
     if isinstance(result, np.ma.MaskedArray):
         values = np.array(np.ma.getdata(result), dtype=np.float64)
         values[np.ma.getmaskarray(result)] = UNTOUCHED
         return values
+    if isinstance(result, np.ndarray) and result.dtype in (np.int64, np.uint64):
+        doubles = result.astype(np.float64)
+        if np.abs(doubles).max(initial=0.0) < _DOUBLE_INTEGERS:
+            return doubles
+        extended: npt.NDArray[Any] = result.astype(np.longdouble)
+        return extended
     if hasattr(result, "__array_function__"):
         return np.asarray(result, dtype=np.float64, like=result)
     return np.asarray(result, dtype=np.float64)

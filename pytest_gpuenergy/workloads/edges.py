@@ -47,7 +47,7 @@ _AT_ENDS = 3
 """Places that are taken in turn, the first three at the ends, and others that are spread evenly."""
 _BITS = (1 << 64) - 1
 
-UNIFORM, UNIFORM_FLOATS = range(1, 8), (1, 2, 7)
+UNIFORM, UNIFORM_FLOATS = range(1, 9), (1, 2, 7)
 """Numbers of uniform drawings, and of those that differ for floating-point values."""
 
 
@@ -168,7 +168,10 @@ def _uniform_floats(
     edges: Edges,
     shape: tuple[int, ...],
 ) -> _Floats:
-    """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary."""
+    """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary.
+
+    With 8 they are positive: all may be added to one place, and the sum must not be zero by chance.
+    """
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
         return values
@@ -176,6 +179,8 @@ def _uniform_floats(
         return values * 2.0 ** _TINY[0]
     if edges.uniform == 2:
         return edges.reach / 2 + values
+    if edges.uniform == 8:
+        return (edges.sign or 1) * (0.5 + np.abs(values))
     return np.copysign(0.0, values) if edges.uniform == 7 and edges.zeros else values
 
 
@@ -189,9 +194,9 @@ def _uniform_wholes(
     """Integers that follow from their places.
 
     By `Edges.uniform`: 1 the number of the next element, 2 that of the next row, 3 that of the row
-    before, each modulo the range; 4 and 7 rows of one value, the lowest or the highest; 5 a path,
-    which goes from each row to the next: the highest value but there, where values are low or near
-    a literal; 6 the same with one value all along the path.
+    before, each modulo the range; 4 rows of one value, the lowest or the highest; 5 a path, which
+    goes from each row to the next: the highest value but there, where values are low or near a
+    literal; 6 the same with one value all along the path; 7 the lowest value only, 8 the highest.
     """
     low, high = _whole_range(kind, own, edges)
     start = min(max(0, low), high)
@@ -199,12 +204,14 @@ def _uniform_wholes(
     size = math.prod(shape)
     if not size:
         return np.empty(shape, kind)
+    if edges.uniform >= 7:  # no flag is set or all are, all rows are empty or full
+        return np.full(shape, low if edges.uniform == 7 else high, kind)
     rows = np.arange(size)[: shape[0] if shape else 1].reshape(shape[:1] + (1,) * (len(shape) - 1))
     if edges.uniform <= 3:
         flat = np.arange(1, size + 1).reshape(shape)
         number = (flat, rows + 1, np.maximum(rows - 1, 0))[edges.uniform - 1] % span
         return np.broadcast_to(start + number, shape).astype(kind)
-    if edges.uniform in (4, 7) or len(shape) < 2:
+    if edges.uniform == 4 or len(shape) < 2:
         lines = shape[:-1] or shape
         ends = np.where(generator.random(lines) < 0.5, high, low).astype(kind)
         return np.broadcast_to(ends[..., None] if shape[:-1] else ends, shape).copy()

@@ -108,6 +108,8 @@ def stored(values: Array, dtype: str) -> Array:
 
 def is_untouched(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Where a reference is `UNTOUCHED`, by element."""
+    if values.dtype == np.longdouble:  # of integers, without a mask
+        return np.zeros(values.shape, np.bool_)
     found: npt.NDArray[np.bool_] = values.reshape(-1).view(np.int64) == _UNTOUCHED_BITS
     return found.reshape(values.shape)
 

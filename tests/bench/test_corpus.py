@@ -37,7 +37,8 @@ def test_each_kind_has_a_wrong_kernel():
 def test_launches_take_what_is_declared(family):
     for entry in ENTRIES:
         if entry.family == family:
-            named = (*entry.inputs, *entry.outputs, *entry.workspaces, *entry.scalars)
+            tensors = (*entry.inputs, *entry.inouts, *entry.outputs, *entry.workspaces)
+            named = (*tensors, *entry.scalars)
             known = {one.name for one in named}
             taken = {name for launch in entry.launches for name in launch.arguments}
             assert taken <= known
@@ -49,14 +50,14 @@ def test_references_return_the_declared_outputs(family):
     entry = FAMILIES[family]
     draw = np.random.default_rng(0)
     inputs = {}
-    for one in entry.inputs:
+    for one in (*entry.inputs, *entry.inouts):
         low, high = entry.ranges.get(one.name, (0, 2))
         inputs[one.name] = draw.uniform(low, high, one.shape)
         if np.dtype(one.dtype.replace("bfloat16", "float32")).kind != "f":
             inputs[one.name] = inputs[one.name].astype(one.dtype)
     result = entry.reference(inputs)
     assert {name: value.shape for name, value in result.items()} == {
-        one.name: one.shape for one in entry.outputs
+        one.name: one.shape for one in (*entry.inouts, *entry.outputs)
     }
 
 

@@ -327,6 +327,20 @@ def test_stages_of_copies_follow_one_another(run, check_races):
     assert check_races(_pipeline(), before=BEFORE) is not None
 
 
+@pytest.mark.parametrize("apart", [0, 2, 4])
+def test_a_copy_may_arrive_before_an_earlier_one_to_the_same_place_is_read(run, apart):
+    body = f"""__shared__ __align__(16) float s[256];
+    copy<16>(s + 8 * t, x + 8 * t); COMMIT;
+    copy<8>(s + 8 * t + {apart}, x); COMMIT;
+    wait<1>();
+    for (int k = 0; k < 4; ++k) y[4 * t + k] = s[8 * t + k];
+    wait<0>();"""
+    got = _run(run, body)[:128].reshape(32, 4)
+    expected = np.arange(1, 257.0).reshape(32, 8)[:, :4]
+    expected[:, apart : apart + 2] = np.nan
+    np.testing.assert_array_equal(got, expected)
+
+
 EARLY = {"too few": _pipeline(wait="wait<2>();"), "without a barrier": _pipeline(barrier="")}
 
 

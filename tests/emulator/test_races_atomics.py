@@ -174,7 +174,7 @@ def test_knowledge_passes_on_from_block_to_block(check_races):
     """Each block of a chain adds to the result of the block before it."""
     body = """
     __shared__ int mine;
-    if (!t) mine = atomicAdd(&n[0], 0);
+    if (!t) while ((mine = atomicAdd(&n[0], 0)) != b) {}
     __syncthreads();
     y[t] += 1;
     n[100 + b] = b;

@@ -332,6 +332,59 @@ GRID_BARRIER = """
   y[i] = n[128 + (b + 1) % gridDim.x];"""
 
 
+# Blocks add to the same places in turn.
+IN_TURN = """
+  if (!t) while (atomicAdd(n, 0) != b) {}
+  __syncthreads();
+  __threadfence();
+  y[t] += b;
+  __threadfence();
+  __syncthreads();
+  if (!t) atomicAdd(n, 1);"""
+ARRIVES = "if (!t) { atomicAdd(n, 1); while"
+STORES = "n[64 * round + b] = round == 1 ? b : n[64 + (b + 1) % gridDim.x];\n    __threadfence();"
+TOO_EARLY = {
+    "turn": IN_TURN.replace("!= b", "+ 1 < b"),
+    "one short": GRID_BARRIER.replace("< round *", "< -1 + round *"),
+    "stored late": GRID_BARRIER.replace(STORES, "")
+    .replace(ARRIVES, f"if (!t) {{ atomicAdd(n, 1); {STORES} while")
+    .replace("__syncthreads();\n    if", "if"),
+    "first of three": FIX_UP.replace("done[k]", "done[b + 1]"),
+    "some tries": IN_TURN.replace("while", "for (int k = 0; k < 9; ++k) if"),
+}
+"""Blocks that come before the work of another one, though only if that is held up."""
+
+
+def test_blocks_may_add_in_turn(right, small_kernel):
+    assert right(*small_kernel(IN_TURN, grid=9), "y", np.full(64, 36)) == 9
+
+
+@pytest.mark.parametrize("name", TOO_EARLY)
+def test_blocks_that_another_one_should_wait_for_are_held_up(wrong, name):
+    wrong("nothing orders blocks", TOO_EARLY[name], grid=8)
+
+
+def test_a_thread_that_polls_alone_leaves_the_time_to_other_blocks(right, small_kernel):
+    body = """
+    volatile int* state = n;
+    if (t == 1023) {
+      if (!b) atomicExch(n, 2);
+      else {
+        atomicExch(n + b, 1);
+        for (int k = b - 1;;) {
+          int found = state[k];
+          if (found == 2) break;
+          if (found == 1) --k;
+        }
+        atomicExch(n + b, 2);
+      }
+    }
+    __syncthreads();
+    if (t < 64) y[b * 64 + t] = b;"""
+    expected = np.repeat(np.arange(60), 64)
+    assert right(*small_kernel(body, block=1024, grid=60), "y", expected) == 60
+
+
 @pytest.mark.parametrize("flag", FLAGS)
 def test_the_first_block_may_wait_for_the_second(right, small_kernel, flag):
     put, get = FLAGS[flag]

@@ -324,6 +324,86 @@ def test_a_period_that_the_shape_tells_is_found():
     assert_wrong(workload, lambda x: 2 * x[rows])
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("lost", [1, 1 << 10, 1 << 40])
+def test_each_bit_of_a_64_bit_integer_counts(dtype, lost):
+    workload = contract(lambda x: x ^ x.dtype.type(3 << 20), (100,), (100,), dtype)
+    verified(workload, lambda x: x ^ x.dtype.type(3 << 20))
+    with pytest.raises(KernelFault, match=r"of y .* wrong .* instead of -?\d"):
+        verified(workload, lambda x: (x ^ x.dtype.type(3 << 20)) & ~x.dtype.type(lost))
+
+
+def test_one_wrong_bit_of_a_64_bit_integer_is_told_in_full():
+    shape, high = (9,), 1 << 62
+    workload = contract(lambda x: np.full(x.shape, high + 1), shape, shape, "int64")
+    with pytest.raises(KernelFault, match=f"= {high} instead of {high + 1}, off"):
+        verified(workload, lambda x: np.full(shape, high) + 0 * x)
+
+
+FLAGGED: dict[str, tuple[Function, Function]] = {
+    "none": (np.any, lambda x: x.size > 0),
+    "all": (np.all, lambda x: 0 * x.sum()),
+    "count in a byte": (np.sum, lambda x: x.sum() % 256),
+    "first of none": (lambda x: x.argmax() if x.any() else -1, np.argmax),
+    "list of 200": (np.sum, lambda x: min(x.sum(), 200)),
+}
+
+
+@pytest.mark.parametrize("name", FLAGGED)
+def test_vectors_of_flags_without_any_and_with_all_are_tried(name):
+    function, other = FLAGGED[name]
+    workload = contract(lambda x: np.full(x.shape, function(x)), (300,), (300,), "bool", "int32")
+    verified(workload, lambda x: np.full(x.shape, function(x)))
+    assert_wrong(workload, lambda x: np.full(x.shape, other(x)))
+
+
+def test_indices_that_are_all_the_same_do_not_make_a_right_sum_wrong():
+    def added(x: Any, index: Any) -> Any:
+        y = np.zeros(500, x.dtype)
+        np.add.at(y, index, x)
+        return y
+
+    tensors = (
+        Tensor("x", (20_000,), "float32", "input"),
+        Tensor("index", (20_000,), "int32", "input"),
+        Tensor("y", (500,), "float32", "output"),
+    )
+    workload = Contract(
+        "sums",
+        tensors,
+        lambda inputs: {"y": added(inputs["x"], inputs["index"])},
+        reduction_length=64,
+        init={"index": (0, 500)},
+    )
+
+    def body(x: Any, index: Any, y: Any) -> None:
+        y[...] = added(x, index)
+
+    launch = replace(KERNEL.launches[0], arguments=("x", "index", "y"))
+    kernel = replace(KERNEL, launches=(launch,))
+    for drawn in range(3, 8):
+        verify_on_device(PythonDevice(body), kernel, workload, drawn=drawn)
+
+
+LENGTHS: dict[str, tuple[Function, Function]] = {
+    "none": (lambda x: x.max(), lambda x: max(x.max(), 1)),
+    "all full": (lambda x: x.sum(), lambda x: min(x.sum(), 100 * 15)),
+    "one bucket": (lambda x: np.bincount(x).max(), lambda x: min(np.bincount(x).max(), 63)),
+    "none is empty": (lambda x: x.min(), lambda x: min(x.min(), 15)),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_vectors_of_lengths_that_are_all_the_least_or_the_most_are_tried(name):
+    function, other = LENGTHS[name]
+    ranges = {"x": (0, 17)}
+    workload = contract(
+        lambda x: np.full(x.shape, function(x)), (100,), (100,), "int32", init=ranges
+    )
+    verified(workload, lambda x: np.full(x.shape, function(x)))
+    assert_wrong(workload, lambda x: np.full(x.shape, other(x)))
+
+
 def steps_to_first(most: int) -> Function:
     """The number of steps from each node to node 0 along one edge each, up to ``most``."""
 

@@ -20,7 +20,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Workload
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor, Workload
 
 _WARPGROUP, _WARP = 128, 32
 """The threads of a warpgroup and of a warp."""
@@ -35,6 +35,13 @@ _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
+_PACKING_THREADS = 256
+_MOST_TURNED_TAPS = 64
+"""The most elements of a window of which pack.cu turns 64 channels at a time, instead of 32."""
+_MOST_PACKED_TAPS = 256
+"""The most of which it has room for 32 channels."""
+_MOST_PACKED_ELEMENTS = (1 << 31) - _PACKING_THREADS
+"""The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
 _MOST_TAPS = 9
@@ -86,6 +93,9 @@ _FIRST_CYCLES = 4250
 """The cycles until a block has its first step, with the launch."""
 _CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
 """The cycles in which a cluster begins together and adds its sums, and more for each block."""
+_PACKING_CYCLES, _PACKED_BYTES_PER_CYCLE = 3500, 20
+"""The approximate cycles of a launch that packs, besides those in which it reads and writes, and
+the bytes of a multiprocessor for these. They were not measured."""
 _CLUSTER_MULTIPROCESSORS = 16
 """The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
 
@@ -103,10 +113,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         blocks: the number of blocks, which compute tiles in turn; 0 stands for one per tile.
         boxed: whether the tensor memory accelerator copies, where it can, instead of threads.
         deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
+        packed: whether a launch before this one packs the input and the weights, with channels last
+            in whole pieces, so that they can be boxed.
     """
 
     template: ClassVar[str] = "implicit"
     modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
+    added: ClassVar[Mapping[str, int]] = {"packed": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -119,6 +132,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     blocks: int = 0
     boxed: bool = False
     deep: int = 1
+    packed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,6 +158,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 f"The template {self.template} has steps of one line where threads copy, not of "
                 f"{self.deep}."
             )
+        if self.packed and not self.boxed:
+            raise InputError(f"The template {self.template} packs only what is boxed.")
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
@@ -152,7 +168,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     @classmethod
     def refusal(cls, conv: Conv2d) -> str | None:
-        """Return what the template needs that a convolution lacks; None if it can compute it."""
+        """Return what kernels need that a convolution lacks; None if threads can copy it."""
         in_runs = conv.layout == "nchw" and conv.element_bytes == 4
         if in_runs and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
             return (
@@ -163,16 +179,17 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
-        if cls.refusal(conv):
-            return
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        boxed = _box_bytes(conv) > 0
-        for tile_c, (consumers, resident), deep, stages, splits in itertools.product(
-            _TILES_C, _REGISTERS, (1, 2) if boxed else (1,), _STAGES, _SPLITS
-        ):
-            if tile_c > useful:
+        if _box_bytes(conv):
+            ways = [(True, False)]
+        else:
+            ways = [] if cls.refusal(conv) else [(False, False)]
+            ways += [(True, True)] if _box_bytes(conv, packed=True) else []
+        choices = itertools.product(ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS)
+        for (boxed, packed), tile_c, (consumers, resident), deep, stages, splits in choices:
+            if tile_c > useful or deep > 1 + boxed:
                 continue
             one = cls(
                 tile_c=tile_c,
@@ -182,9 +199,10 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 per_multiprocessor=resident,
                 boxed=boxed,
                 deep=deep,
+                packed=packed,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
-            key = (tile_c, consumers, resident, splits, deep)
+            key = (packed, boxed, tile_c, consumers, resident, splits, deep)
             if key in tried or splits > one.steps(conv) or one.resident(conv, card) == 0:
                 continue
             tried.add(key)
@@ -214,7 +232,8 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         """Return the steps of a tile."""
         s = conv.shape
         if self.boxed:
-            boxes = math.ceil(s.CI // s.groups * conv.element_bytes / _box_bytes(conv))
+            row = self._channels(conv) * conv.element_bytes
+            boxes = math.ceil(row / self._box_bytes(conv))
             return math.ceil(s.KH * s.KW * boxes / self._boxes(conv))
         if (blocks := self._blocks(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
@@ -232,7 +251,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
         """Return what threads copy of float32 in NCHW; None where they copy lines."""
-        if conv.layout == "nhwc" or conv.element_bytes == 2:
+        if self.boxed or conv.layout == "nhwc" or conv.element_bytes == 2:
             return None
         return input_blocks(conv.shape, self.tile_p)
 
@@ -282,14 +301,23 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
         return of_input, math.gcd(widest, s.reduction_length)
 
+    def _box_bytes(self, conv: Conv2d) -> Literal[0, 32, 64, 128]:
+        return _box_bytes(conv, packed=self.packed)
+
+    def _channels(self, conv: Conv2d) -> int:
+        """Return the channels of the input in a group, with those that packing adds."""
+        channels = conv.shape.CI // conv.shape.groups
+        piece = _PIECE_BYTES // conv.element_bytes
+        return -(-channels // piece) * piece if self.packed else channels
+
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
-        return self.deep * _LINE_BYTES // _box_bytes(conv)
+        return self.deep * _LINE_BYTES // self._box_bytes(conv)
 
     def _copying(self, conv: Conv2d) -> dict[str, Constant]:
         """Return the constants of the texts that copy."""
         if self.boxed:
-            return {"LINE_BYTES": _box_bytes(conv), "BOXES": self._boxes(conv)}
+            return {"LINE_BYTES": self._box_bytes(conv), "BOXES": self._boxes(conv)}
         if (blocks := self._blocks(conv)) is not None:
             return {
                 "CHANNELS": blocks.channels,
@@ -361,6 +389,11 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
+        if self.packed:
+            s = conv.shape
+            moved = 2 * conv.element_bytes * self._channels(conv)
+            moved *= s.N * s.H * s.W + s.CO * s.KH * s.KW
+            total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_BYTES_PER_CYCLE)
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -369,15 +402,16 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
                 f"{conv.mode}."
             )
-        if reason := self.refusal(conv):
+        if not self.boxed and (reason := self.refusal(conv)):
             raise InputError(f"The template {self.template} {reason}.")
-        if self.boxed and not _box_bytes(conv):
+        if self.boxed and not self._box_bytes(conv):
             raise InputError(
                 f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
-                "layout nhwc, channels of a group that fill pieces of 16 bytes (of 32 if there are "
-                f"several groups), strides of up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to "
-                f"{_FARTHEST_CORNER}, and dilated windows of up to {_FARTHEST_CORNER + 1} rows and "
-                "columns more than the padding."
+                "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
+                "groups) in layout nhwc, or a single group that is packed, with windows of up to "
+                f"{_MOST_PACKED_TAPS} elements; strides of up to {_LARGEST_TRAVERSAL_STRIDE}, "
+                f"padding of up to {_FARTHEST_CORNER}, and dilated windows of up to "
+                f"{_FARTHEST_CORNER + 1} rows and columns more than the padding."
             )
         if self.splits > self.steps(conv):
             raise InputError(
@@ -385,7 +419,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 "cannot share: choose fewer splits."
             )
         maps = self._tensor_maps(conv) if self.boxed else ()
-        named = {tensor_map.tensor: tensor_map.name for tensor_map in maps}
+        named = {tensor_map.name.removesuffix("_map"): tensor_map.name for tensor_map in maps}
         tiles = self.tiles(conv)
         blocks = min(self.blocks, tiles) or tiles
         launch = Launch(
@@ -405,36 +439,75 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
         constants, head = self._constants(conv, blocks), [_ELEMENTS[conv.dtype]]
+        launches = [launch]
+        workspaces: list[Tensor] = []
+        if self.packed:
+            packing, workspaces, numbers = self._packing(conv)
+            launches, copies = [packing, launch], ["conv/pack", *copies]
+            constants = {**constants, **numbers}
         return Kernel(
             template_text(constants, ["hopper/barriers", *copies], head),
-            (launch,),
+            tuple(launches),
             tensor_maps=maps,
+            workspaces=tuple(workspaces),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
+        )
+
+    def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
+        """Return the launch that packs, the workspaces that it fills, and its constants."""
+        s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
+        plane = s.H * s.W
+        if conv.layout == "nhwc":
+            blocks = [
+                -(-count * padded // _PACKING_THREADS) for count in (s.N * plane, s.CO * taps)
+            ]
+        else:
+            deep = 32 if taps > _MOST_TURNED_TAPS else 64
+            blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
+        tensors = ("data", "weight", "packed_data", "packed_weight")
+        return (
+            Launch("pack", (sum(blocks), 1, 1), (_PACKING_THREADS, 1, 1), tensors),
+            [
+                Tensor("packed_data", (s.N, s.H, s.W, padded), conv.dtype, "workspace"),
+                Tensor("packed_weight", (s.CO, s.KH, s.KW, padded), conv.dtype, "workspace"),
+            ],
+            {
+                "FROM_NHWC": conv.layout == "nhwc",
+                "PACK_IMAGES": s.N,
+                "PACK_PLANE": plane,
+                "PACK_CI": s.CI,
+                "PACK_CO": s.CO,
+                "PACK_TAPS": taps,
+                "PADDED": padded,
+                "PACK_DATA_BLOCKS": blocks[0],
+            },
         )
 
     def _tensor_maps(self, conv: Conv2d) -> tuple[TensorMap, ...]:
         """Return the maps of the input's windows, and of the weights."""
         s, size = conv.shape, conv.element_bytes
-        line, channels = _box_bytes(conv) // size, s.CI // s.groups
+        line, channels = self._box_bytes(conv) // size, self._channels(conv)
+        every = channels * s.groups
         height, width = (s.padding - reach + 1 for reach in s.window)
+        prefix = "packed_" if self.packed else ""
         of_data = TensorMap(
             "data_map",
-            "data",
+            f"{prefix}data",
             conv.dtype,
-            (s.CI, s.W, s.H, s.N),
-            (size * s.CI, size * s.CI * s.W, size * s.CI * s.W * s.H),
+            (every, s.W, s.H, s.N),
+            (size * every, size * every * s.W, size * every * s.W * s.H),
             (line, self.tile_p),
-            _box_bytes(conv),
+            self._box_bytes(conv),
             Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides)),
         )
         of_weight = TensorMap(
             "weight_map",
-            "weight",
+            f"{prefix}weight",
             conv.dtype,
             (channels, s.KH * s.KW, s.CO),
-            (size * channels, size * s.reduction_length),
+            (size * channels, size * channels * s.KH * s.KW),
             (line, 1, self.tile_c),
-            _box_bytes(conv),
+            self._box_bytes(conv),
         )
         return of_data, of_weight
 
@@ -445,20 +518,22 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
         depth = 32 // conv.element_bytes
         halves = conv.element_bytes == 2
-        direct = conv.mode != "3xtf32" and (halves or conv.layout == "nhwc")
+        direct = conv.mode != "3xtf32" and self._blocks(conv) is None
         after = sums + (1 if direct else 4)
         first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
             "HALVES": halves,
             "SPLIT": conv.mode == "3xtf32",
-            "NHWC": conv.layout == "nhwc",
+            "NHWC": conv.layout == "nhwc" or self.packed,
+            "OUT_NHWC": conv.layout == "nhwc",
             "IMAGES": s.N,
-            **{name: getattr(s, name) for name in ("H", "W", "CI", "CO", "KH", "KW", "OH", "OW")},
+            **{name: getattr(s, name) for name in ("H", "W", "CO", "KH", "KW", "OH", "OW")},
             "STRIDE": s.strides,
             "PADDING": s.padding,
             "DILATION": s.dilation,
             "GROUPS": s.groups,
-            "GROUP_IN": s.CI // s.groups,
+            "CI": self._channels(conv) * s.groups,
+            "GROUP_IN": self._channels(conv),
             "GROUP_OUT": s.CO // s.groups,
             "WITH_BIAS": conv.bias,
             "WITH_RELU": conv.relu,
@@ -485,11 +560,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
             "SECOND_PLACE": f'"%{after}"',
             "ADD_PLACE": f'"%{after + 1}"',
-            "LAST_OPERANDS": f'", {int(conv.layout == "nchw")}, 0"' if halves else '""',
+            "LAST_OPERANDS": f'", {int(conv.layout == "nchw" and not self.packed)}, 0"'
+            if halves
+            else '""',
         }
 
 
-def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
+def _box_bytes(conv: Conv2d, *, packed: bool = False) -> Literal[0, 32, 64, 128]:
     """Return the longest line of boxes of channels; 0 if there can be none.
 
     The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
@@ -497,13 +574,18 @@ def _box_bytes(conv: Conv2d) -> Literal[0, 32, 64, 128]:
     """
     s = conv.shape
     row = s.CI // s.groups * conv.element_bytes
+    if packed:
+        row = -(-row // _PIECE_BYTES) * _PIECE_BYTES
     farthest = max(s.window) - 1
+    pixels, filters = s.N * s.H * s.W, s.CO * s.KH * s.KW
     if (
-        conv.layout != "nhwc"
+        (conv.layout != "nhwc" and not packed)
         or row % _PIECE_BYTES
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
-        or (s.groups > 1 and row % _SHORTEST_LINE_BYTES)
+        or (s.groups > 1 and (packed or row % _SHORTEST_LINE_BYTES))
+        or (packed and s.KH * s.KW > _MOST_PACKED_TAPS)
+        or (packed and row // conv.element_bytes * max(pixels, filters) > _MOST_PACKED_ELEMENTS)
     ):
         return 0
     for line in (128, 64):
@@ -546,21 +628,28 @@ class Blocks:
 def input_blocks(s: Conv2dShape, tile_p: int) -> Blocks:
     """Return what threads copy of an input in NCHW for tiles of so many pixels.
 
-    Tiles cross the rows of the output, and a step has all rows of the window, unless the steps
-    become too long.
+    Tiles cross the rows of the output, and a step has all rows of the window, unless steps become
+    too long for that.
     """
-    few = s.KH * s.KW <= _MOST_TAPS
+    rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
+    plane, every, fewer = s.OH * s.OW, _most_channels(s, rows), _most_channels(s, 1)
     tried = [
-        _blocks_of(s, tile_p, rows, divided)
-        for rows in ((s.KH, 1) if few else (1,))
-        for divided in (s.OH * s.OW, s.OW)
+        (plane, rows, every),
+        *([(s.OW, rows, every)] if tile_p <= s.OW else []),  # few tiles that end with their row
+        *((plane, 1, channels) for channels in (32, 16, 8) if channels <= fewer),
+        (s.OW, 1, 8),
     ]
-    return next((one for one in tried if one.step_bytes <= _MOST_BLOCK_BYTES), tried[-1])
+    found = [_blocks_of(s, tile_p, *one) for one in tried]
+    return next((one for one in found if one.step_bytes <= _MOST_BLOCK_BYTES), found[-1])
 
 
-def _blocks_of(s: Conv2dShape, tile_p: int, rows: int, divided: int) -> Blocks:
-    """Return what threads copy in steps of so many rows of windows."""
-    channels = 8 * max(1, 4 // (rows * s.KW))
+def _most_channels(s: Conv2dShape, rows: int) -> int:
+    """Return the channels of a step of so many rows of windows, unless they are too long."""
+    return 8 * max(1, 4 // (rows * s.KW))
+
+
+def _blocks_of(s: Conv2dShape, tile_p: int, divided: int, rows: int, channels: int) -> Blocks:
+    """Return what threads copy in steps of so many rows of windows in so many channels."""
     # A tile begins in any column. The corners of its windows are so far from the first one's. All
     # tiles that end in the row where they begin are alike.
     pixels = np.arange(max(0, s.OW - tile_p), s.OW)[:, None] + np.arange(tile_p)

@@ -24,6 +24,7 @@ SMALL_HOPPER = replace(H100, multiprocessors=2)
 MODES: tuple[Mode, ...] = ImplicitParameters.modes
 ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
+PACKED = replace(BOXED, packed=True)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
@@ -51,15 +52,13 @@ def convolutions(draw: st.DrawFn, *, most: int = 12) -> Conv2d:
         raise
 
 
-def has_boxes(conv: Conv2d) -> bool:
-    return any(one.boxed for one in ImplicitParameters.fitting(conv, H100))
-
-
 @st.composite
 def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
     """Any parameters with a kernel that fits, also those that no search offers."""
     consumers, per_multiprocessor = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]))
-    boxed = has_boxes(conv) and draw(st.booleans())
+    offered = ImplicitParameters.fitting(conv, H100)
+    ways = {(False, False), *((one.boxed, one.packed) for one in offered)}
+    boxed, packed = draw(st.sampled_from(sorted(ways)))
     splits = draw(st.sampled_from([1, 1, 2, 3, 4, 6, 8]))
     chosen = ImplicitParameters(
         tile_c=draw(st.sampled_from([8, 16, 24, 32, 40, 64])),
@@ -70,6 +69,7 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
         blocks=0 if splits > 1 else draw(st.sampled_from([0, 1, 3, 5])),
         boxed=boxed,
         deep=draw(st.sampled_from([1, 2])) if boxed else 1,
+        packed=packed,
     )
     assume(splits <= chosen.steps(conv))
     assume(chosen.shared_bytes(conv) <= H100.shared_bytes_of_block)
@@ -100,6 +100,18 @@ ODD = {
     "boxes-of-groups": (
         replace(BOXED, blocks=1),
         conv_of(1, 8, 9, 10, 16, 3, 3, 1, 1, 1, 2, mode="tf32", **NHWC, bias=True),
+    ),
+    "packed": (
+        replace(PACKED, consumers=2, blocks=1),
+        conv_of(2, 7, 5, 19, 13, 3, 2, 2, 1, 2, mode="3xtf32", **FUSED),
+    ),
+    "packed-halves": (
+        replace(PACKED, tile_c=32, splits=2),
+        conv_of(3, 7, 5, 40, 67, 2, 3, 1, 2, mode="float16", **FUSED),
+    ),
+    "packed-channels-last": (
+        replace(PACKED, deep=2),
+        conv_of(2, 7, 9, 24, 3, 5, 7, 2, 2, mode="bfloat16", **NHWC, bias=True),
     ),
     "lines": (
         replace(ONE, blocks=1, tile_c=24),
@@ -198,6 +210,7 @@ FAULTS = {
     ),
     "empty": (ONE, SMALL_RUNS, "wait(empty[ring.stage], ring.parity ^ 1);", ""),
     "free-early": (BOXED, SMALL_BOXED, "finish<1>(sums.of);", "finish<2>(sums.of);"),
+    "zeros": (PACKED, SMALL_RUNS, "channel < PACK_CI && pixel < PACK_PLANE", "true"),
     "padding": (ONE, SMALL_RUNS, "window.taps[i % 2] >> tap & 1 ?", "true ?"),
     "cluster-ends-early": (
         replace(BOXED, splits=2),
@@ -237,6 +250,7 @@ def test_a_fault_in_the_text_is_found(device, fault):
         ({"blocks": -1}, "needs blocks to be a whole number from 0"),
         ({"deep": 0}, "needs deep to be a whole number from 1"),
         ({"deep": 2}, "steps of one line where threads copy, not of 2"),
+        ({"packed": True}, "packs only what is boxed"),
     ],
 )
 def test_parameters_without_a_kernel_are_refused(change, words):
@@ -244,20 +258,27 @@ def test_parameters_without_a_kernel_are_refused(change, words):
         replace(ONE, **change)
 
 
-WIDE = conv_of(1, 40, 40, 8, 8, 33, 2, 1, 0, mode="tf32")
+WIDE = conv_of(1, 40, 40, 8, 8, 33, 8, 1, 0, mode="tf32")
 
 
 @pytest.mark.parametrize(
     ("chosen", "conv", "words"),
     [
         (ONE, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1), "in 3xtf32, tf32, .*, not in mode float32"),
-        (ONE, WIDE, "up to 32 x 32 in layout nchw and mode tf32, and c has 33 x 2"),
+        (ONE, WIDE, "up to 32 x 32 in layout nchw and mode tf32, and c has 33 x 8"),
         (
             replace(ONE, splits=3),
             conv_of(1, 8, 8, 8, 8, 1, 1, 1, 0, mode="tf32"),
             "c has 1 steps of a tile, which 3 blocks cannot share: choose fewer splits",
         ),
-        (BOXED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, mode="tf32"), "it needs layout nhwc"),
+        (
+            BOXED,
+            conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, mode="tf32"),
+            "pieces .* in layout nhwc, or",
+        ),
+        (PACKED, WIDE, "is packed, with windows of up to 256 elements"),
+        (PACKED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "or a single group"),
+        (PACKED, conv_of(1, 30000, 30000, 1, 1, 3, 3, 1, 1, mode="tf32"), "cannot find"),
     ],
 )
 def test_convolutions_without_a_kernel_are_refused(chosen, conv, words):
@@ -299,7 +320,7 @@ LIMITS = {
     "reach-128-around": ((1, 20, 20, 8, 16, 2, 18, 1, 127, 15), False),
     "stride-8": ((1, 20, 20, 8, 16, 3, 3, 8, 1), True),
     "stride-9": ((1, 20, 20, 8, 16, 3, 3, 9, 1), False),
-    "channels-12": ((1, 8, 8, 8, 12, 3, 3, 1, 1), False),
+    "channels-12": ((1, 8, 8, 8, 12, 17, 17, 1, 8), False),
     "groups-of-16": ((1, 8, 8, 8, 32, 3, 3, 1, 1, 1, 2), True),
     "groups-of-8": ((1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2), False),
 }
@@ -318,6 +339,26 @@ def test_threads_copy_what_tensor_maps_cannot_describe(limit):
     for splits in (1, 2):
         with pytest.raises(InputError, match="cannot find the windows of c: it needs"):
             replace(BOXED, splits=splits).kernel(conv)
+
+
+PACKS = {
+    "nhwc": (conv_of(1, 8, 8, 8, 12, 3, 3, 1, 1, mode="float16", **NHWC), True),
+    "nchw": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, mode="tf32"), True),
+    "window": (conv_of(1, 40, 40, 8, 16, 33, 2, 1, 1, mode="tf32"), True),
+    "large-window": (conv_of(1, 40, 40, 8, 16, 16, 17, 1, 1, mode="tf32"), False),
+    "groups": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2, mode="tf32"), False),
+    "whole-pieces": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, mode="tf32", **NHWC), False),
+}
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_what_can_be_packed_is_offered_in_both_ways(name):
+    conv, packs = PACKS[name]
+    offered = list(ImplicitParameters.fitting(conv, H100))
+    assert any(one.packed for one in offered) is packs
+    kernels = [one.kernel(conv) for one in offered if one.packed][:1]
+    assert [len(kernel.launches) for kernel in kernels] == [2] * packs
+    assert any(not one.packed for one in offered) is (name != "window")
 
 
 @pytest.mark.slow

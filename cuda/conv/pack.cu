@@ -1,0 +1,78 @@
+// The input and the weights of a convolution with channels last, padded with zeros to whole pieces of 16
+// bytes, so that the tensor memory accelerator can copy them: in a launch before that of the convolution.
+//
+// The constants of this text are:
+//   Element            type of the tensors' elements
+//   FROM_NHWC          whether channels are the inner dimension already
+//   PACK_IMAGES, PACK_PLANE, PACK_CI, PACK_CO, PACK_TAPS   images, pixels of one, channels, elements of a window
+//   PADDED             channels with the padding
+//   PACK_DATA_BLOCKS   blocks that pack the input; the others pack the weights
+
+constexpr int PACK_THREADS = 256;
+
+// Copy rows of PACK_CI elements to rows of PADDED ones, a row to each few threads.
+__device__ void pad_rows(Element* to, const Element* from, int rows, int block) {
+  int place = block * PACK_THREADS + threadIdx.x, row = place / PADDED, channel = place % PADDED;
+  if (row < rows) to[place] = channel < PACK_CI ? from[row * PACK_CI + channel] : Element(0.0f);
+}
+
+// Turn 32 channels and 32 pixels of an image.
+__device__ void turn_pixels(Element* to, const Element* from, int block) {
+  constexpr int SIDE = 32, ACROSS = (PACK_PLANE + SIDE - 1) / SIDE, DEEP = (PADDED + SIDE - 1) / SIDE;
+  __shared__ Element tile[SIDE][SIDE + 1];
+  int image = block / (ACROSS * DEEP), first_channel = block / ACROSS % DEEP * SIDE;
+  int first_pixel = block % ACROSS * SIDE, along = threadIdx.x % SIDE, down = threadIdx.x / SIDE;
+  from += image * PACK_CI * PACK_PLANE;
+  to += image * PACK_PLANE * PADDED;
+#pragma unroll
+  for (int i = down; i < SIDE; i += PACK_THREADS / SIDE) {
+    int channel = first_channel + i, pixel = first_pixel + along;
+    bool exists = channel < PACK_CI && pixel < PACK_PLANE;
+    tile[i][along] = exists ? from[channel * PACK_PLANE + pixel] : Element(0.0f);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = down; i < SIDE; i += PACK_THREADS / SIDE) {
+    int channel = first_channel + along, pixel = first_pixel + i;
+    if (channel < PADDED && pixel < PACK_PLANE) to[pixel * PADDED + channel] = tile[along][i];
+  }
+}
+
+// Turn the windows of up to PACK_DEEP channels, which follow each other, of one channel of the output.
+constexpr int PACK_DEEP = PACK_TAPS > 64 ? 32 : 64;
+
+__device__ void turn_windows(Element* to, const Element* from, int block) {
+  constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
+  __shared__ Element windows[PACK_DEEP * PACK_TAPS];
+  int first = block % DEEP * PACK_DEEP;
+  from += (block / DEEP * PACK_CI + first) * PACK_TAPS;
+  to += block / DEEP * PACK_TAPS * PADDED + first;
+  int count = max(0, min(PACK_DEEP, PACK_CI - first)) * PACK_TAPS, width = min(PACK_DEEP, PADDED - first);
+  for (int i = threadIdx.x; i < PACK_DEEP * PACK_TAPS; i += PACK_THREADS) {
+    windows[i] = i < count ? from[i] : Element(0.0f);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < width * PACK_TAPS; i += PACK_THREADS) {
+    int tap = i / width, channel = i % width;
+    to[tap * PADDED + channel] = windows[channel * PACK_TAPS + tap];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(PACK_THREADS)
+    pack(const Element* __restrict__ data, const Element* __restrict__ weight,
+         Element* __restrict__ packed_data, Element* __restrict__ packed_weight) {
+  int block = blockIdx.x;
+#if FROM_NHWC
+  if (block < PACK_DATA_BLOCKS) {
+    pad_rows(packed_data, data, PACK_IMAGES * PACK_PLANE, block);
+  } else {
+    pad_rows(packed_weight, weight, PACK_CO * PACK_TAPS, block - PACK_DATA_BLOCKS);
+  }
+#else
+  if (block < PACK_DATA_BLOCKS) {
+    turn_pixels(packed_data, data, block);
+  } else {
+    turn_windows(packed_weight, weight, block - PACK_DATA_BLOCKS);
+  }
+#endif
+}
